@@ -1,0 +1,1 @@
+//! A CSI external-attacher: VolumeAttachments in, ControllerPublishVolume and ControllerUnpublishVolume out.

@@ -1,0 +1,1 @@
+//! The whole attach/detach path on one machine: harness, scenarios, playground, benchmarks.

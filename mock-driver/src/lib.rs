@@ -1,0 +1,1 @@
+//! A CSI driver on an emulated array of block devices, for exercising the attach/detach path.

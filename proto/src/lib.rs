@@ -1,0 +1,1 @@
+//! CSI 1.13 and kubelet plugin registration: generated types, clients and servers.
