@@ -1,1 +1,14 @@
-//! A CSI external-attacher: VolumeAttachments in, ControllerPublishVolume and ControllerUnpublishVolume out.
+//! A CSI external-attacher.
+//!
+//! It watches VolumeAttachments and calls ControllerPublishVolume and ControllerUnpublishVolume on a
+//! CSI driver's socket. The modules from [`model`] to [`engine`] are a pure core (state and `now` go
+//! in, actions come out); [`cluster`] and [`csi`] do all I/O; [`worker`] carries out one action;
+//! [`run`] is the supervisor that joins them.
+//!
+//! ```text
+//! watches (cluster) ─> index ─> queue ─> decide ─> worker ─> cluster + csi
+//!                      └──────── engine ───────┘
+//! ```
+
+pub mod decide;
+pub mod model;

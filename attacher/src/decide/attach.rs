@@ -1,0 +1,109 @@
+//! Attach: what to check, what to store first, and what to send.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::capability::{Capability, capability};
+use super::{Facts, Refusal, node_id, spec};
+use crate::model::{Driver, Recorded, SecretRef, Target, Uid, Volume};
+
+/// Everything an attach needs; reading one is enough to know which requests will be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachPlan {
+    /// What to publish where.
+    pub target: Target,
+    /// Another place where it may still be published, to be unpublished before anything else.
+    pub stale: Option<Target>,
+    /// CSI `volume_capability`.
+    pub capability: Capability,
+    /// CSI `readonly`.
+    pub read_only: bool,
+    /// CSI `volume_context`.
+    pub volume_context: BTreeMap<String, String>,
+    /// The Secret to send.
+    pub secret: Option<SecretRef>,
+    /// The PersistentVolume that still lacks our finalizer.
+    pub claim: Option<Claim>,
+    /// What the VolumeAttachment still lacks.
+    pub record: Option<Record>,
+}
+
+/// A PersistentVolume that must get our finalizer, so that it outlives its attachments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Name of the PersistentVolume.
+    pub volume: Arc<str>,
+    /// Its UID.
+    pub uid: Uid,
+}
+
+/// What must stand on a VolumeAttachment before the publish call is sent: our finalizer and the
+/// annotations that let a later process undo the call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The annotations as they shall be; `None` removes one.
+    pub annotations: Recorded,
+}
+
+/// Plans the attach of `facts.attachment`.
+///
+/// # Errors
+///
+/// A [`Refusal`] whose text belongs in `status.attachError`. The first check that fails decides,
+/// in the Go sidecar's order.
+pub fn attach(facts: &Facts, driver: &Driver) -> Result<AttachPlan, Refusal> {
+    let attachment = &*facts.attachment;
+    let spec = spec(facts)?;
+    let volume = attachment.volume_name().and(facts.volume.as_deref());
+    if let Some(volume) = volume.filter(|volume| volume.deleting) {
+        return Err(Refusal::VolumeDeleting(volume.name.clone()));
+    }
+    let csi = spec.csi().ok_or(Refusal::NotCsi)?;
+    if *csi.driver != *driver.name {
+        return Err(Refusal::ForeignVolume {
+            volume_driver: csi.driver.clone(),
+            attacher: driver.name.clone(),
+        });
+    }
+    let capability = capability(spec, driver)?;
+    let target = Target {
+        handle: csi.handle.clone(),
+        node_id: node_id(facts, driver)?.clone(),
+    };
+
+    // An inline volume's specification stands on the attachment itself: nothing of it can get lost.
+    let annotations = Recorded {
+        node_id: Some(target.node_id.clone()),
+        handle: volume.map(|_| target.handle.clone()),
+        secret: volume.and(csi.publish_secret.clone()),
+    };
+    let complete = attachment.finalizer && attachment.recorded == annotations;
+    Ok(AttachPlan {
+        stale: stale(&attachment.recorded, &target),
+        capability,
+        read_only: csi.read_only && driver.capabilities.publish_readonly,
+        volume_context: csi.attributes.clone(),
+        secret: csi.publish_secret.clone(),
+        claim: volume.and_then(claim),
+        record: (!complete).then_some(Record { annotations }),
+        target,
+    })
+}
+
+fn claim(volume: &Volume) -> Option<Claim> {
+    (!volume.finalizer).then(|| Claim {
+        volume: volume.name.clone(),
+        uid: volume.uid.clone(),
+    })
+}
+
+/// An earlier attempt for the same attachment may have published elsewhere: the node was
+/// re-registered with another id, or the PersistentVolume was replaced. Overwriting the record
+/// without detaching would leak that publish for ever.
+fn stale(recorded: &Recorded, target: &Target) -> Option<Target> {
+    let before = Target {
+        node_id: recorded.node_id.clone()?,
+        handle: recorded.handle.clone().unwrap_or_else(|| target.handle.clone()),
+    };
+    (before != *target).then_some(before)
+}

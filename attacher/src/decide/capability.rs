@@ -1,0 +1,138 @@
+//! Kubernetes' volume mode and access modes as a CSI VolumeCapability.
+
+use crate::model::{AccessModes, Driver, VolumeSpec};
+
+/// A CSI VolumeCapability.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capability {
+    /// Raw device or filesystem.
+    pub access: Access,
+    /// Who may use it at once.
+    pub mode: AccessMode,
+}
+
+/// CSI `access_type`. `volume_mount_group` is never set on the controller's side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A raw block device.
+    Block,
+    /// A filesystem.
+    Mount {
+        /// Filesystem type; empty leaves it to the driver.
+        fs_type: String,
+        /// Mount options.
+        flags: Vec<String>,
+    },
+}
+
+/// The CSI access modes that Kubernetes' modes can turn into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessMode {
+    /// SINGLE_NODE_WRITER.
+    SingleNodeWriter,
+    /// SINGLE_NODE_SINGLE_WRITER.
+    SingleNodeSingleWriter,
+    /// SINGLE_NODE_MULTI_WRITER.
+    SingleNodeMultiWriter,
+    /// MULTI_NODE_READER_ONLY.
+    MultiNodeReaderOnly,
+    /// MULTI_NODE_MULTI_WRITER.
+    MultiNodeMultiWriter,
+}
+
+/// Access modes that have no CSI equivalent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsupported {
+    /// ReadWriteOncePod beside another mode.
+    #[error(
+        "Kubernetes does not support use of ReadWriteOncePod with other access modes on the same PersistentVolume"
+    )]
+    OncePodWithOthers,
+    /// ReadOnlyMany beside ReadWriteOnce.
+    #[error("CSI does not support ReadOnlyMany and ReadWriteOnce on the same PersistentVolume")]
+    ReadOnlyManyAndReadWriteOnce,
+    /// No mode that we know.
+    #[error("unsupported AccessMode combination: []")]
+    Nothing,
+}
+
+/// The capability with which `spec` is published.
+pub fn capability(spec: &VolumeSpec, driver: &Driver) -> Result<Capability, Unsupported> {
+    let mode = access_mode(spec.access_modes, driver.capabilities.single_node_multi_writer)?;
+    let access = if spec.block {
+        Access::Block
+    } else {
+        let fs_type = match spec.csi() {
+            Some(csi) if !csi.fs_type.is_empty() => csi.fs_type.clone(),
+            Some(_) | None => driver.default_fs_type.to_string(),
+        };
+        Access::Mount {
+            fs_type,
+            flags: spec.mount_options.clone(),
+        }
+    };
+    Ok(Capability { access, mode })
+}
+
+/// ReadWriteMany covers every weaker mode beside it; a driver that knows SINGLE_NODE_MULTI_WRITER is
+/// told whether one pod or one node is meant.
+fn access_mode(modes: AccessModes, single_node_multi_writer: bool) -> Result<AccessMode, Unsupported> {
+    let AccessModes {
+        read_write_once,
+        read_only_many,
+        read_write_many,
+        read_write_once_pod,
+    } = modes;
+    match (
+        read_write_once_pod,
+        read_write_many,
+        read_only_many,
+        read_write_once,
+    ) {
+        (true, false, false, false) if single_node_multi_writer => Ok(AccessMode::SingleNodeSingleWriter),
+        (true, false, false, false) => Ok(AccessMode::SingleNodeWriter),
+        (true, _, _, _) => Err(Unsupported::OncePodWithOthers),
+        (false, true, _, _) => Ok(AccessMode::MultiNodeMultiWriter),
+        (false, false, true, true) => Err(Unsupported::ReadOnlyManyAndReadWriteOnce),
+        (false, false, true, false) => Ok(AccessMode::MultiNodeReaderOnly),
+        (false, false, false, true) if single_node_multi_writer => Ok(AccessMode::SingleNodeMultiWriter),
+        (false, false, false, true) => Ok(AccessMode::SingleNodeWriter),
+        (false, false, false, false) => Err(Unsupported::Nothing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_modes_map_as_in_the_go_sidecar() {
+        use AccessMode::*;
+        use Unsupported::*;
+        #[rustfmt::skip]
+        let table: &[(&[&str], Result<AccessMode, Unsupported>, Result<AccessMode, Unsupported>)] = &[
+            // modes, plain driver, driver with SINGLE_NODE_MULTI_WRITER
+            (&[], Err(Nothing), Err(Nothing)),
+            (&["SomethingNew"], Err(Nothing), Err(Nothing)),
+            (&["ReadWriteOnce"], Ok(SingleNodeWriter), Ok(SingleNodeMultiWriter)),
+            (&["ReadWriteOncePod"], Ok(SingleNodeWriter), Ok(SingleNodeSingleWriter)),
+            (&["ReadOnlyMany"], Ok(MultiNodeReaderOnly), Ok(MultiNodeReaderOnly)),
+            (&["ReadWriteMany"], Ok(MultiNodeMultiWriter), Ok(MultiNodeMultiWriter)),
+            (&["ReadWriteMany", "ReadWriteOnce"], Ok(MultiNodeMultiWriter), Ok(MultiNodeMultiWriter)),
+            (&["ReadWriteMany", "ReadOnlyMany", "ReadWriteOnce"], Ok(MultiNodeMultiWriter), Ok(MultiNodeMultiWriter)),
+            (&["ReadOnlyMany", "ReadWriteOnce"], Err(ReadOnlyManyAndReadWriteOnce), Err(ReadOnlyManyAndReadWriteOnce)),
+            (&["ReadWriteOncePod", "ReadWriteOnce"], Err(OncePodWithOthers), Err(OncePodWithOthers)),
+            (&["ReadWriteOncePod", "ReadWriteMany"], Err(OncePodWithOthers), Err(OncePodWithOthers)),
+        ];
+        for (names, plain, multi_writer) in table {
+            let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+            let modes = AccessModes::from_names(&names);
+            assert_eq!(access_mode(modes, false), *plain, "{names:?}");
+            assert_eq!(
+                access_mode(modes, true),
+                *multi_writer,
+                "{names:?} with multi writer"
+            );
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The attacher's own small types, and the only place that knows both Kubernetes' and CSI's shapes.
+//!
+//! A cluster may hold 100,000 VolumeAttachments of which ten are ours. So an object is decoded
+//! straight into the few fields that a decision needs ([`wire`]), converted at once, and dropped if
+//! it belongs to another driver: memory follows our attachments, not the cluster.
+//!
+//! Everything here is plain data: nothing awaits, reads a clock or talks to anybody.
+
+pub mod attachment;
+pub mod driver;
+pub mod node;
+pub mod volume;
+pub mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use attachment::{Attachment, Problem, Recorded, Source, SourceFault};
+pub use driver::{Capabilities, Driver};
+pub use node::Node;
+pub use volume::{AccessModes, CsiSource, Volume, VolumeSource, VolumeSpec};
+
+/// An object's `metadata.uid`: what tells a re-created object from the one we knew.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Uid(pub Arc<str>);
+
+/// An object's `metadata.resourceVersion`, as the number that it is.
+///
+/// Versions of one resource type may be compared: the API server documents them as increasing
+/// integers (KEP-5504). [`Version::UNKNOWN`] stands for one that is not a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u64);
+
+/// Which Secret to send with a call. Never its content, which is read when it is needed and not kept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SecretRef {
+    /// Namespace of the Secret.
+    pub namespace: Arc<str>,
+    /// Name of the Secret.
+    pub name: Arc<str>,
+}
+
+/// What a ControllerPublishVolume or ControllerUnpublishVolume call is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// CSI `volume_id`.
+    pub handle: Arc<str>,
+    /// CSI `node_id`.
+    pub node_id: Arc<str>,
+}
+
+// === impl Uid ===
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<&str> for Uid {
+    fn from(uid: &str) -> Self {
+        Self(uid.into())
+    }
+}
+
+// === impl Version ===
+
+impl Version {
+    /// A version that cannot be compared, and therefore never makes another one stale.
+    pub const UNKNOWN: Self = Self(0);
+
+    /// Reads `metadata.resourceVersion`.
+    pub fn parse(version: &str) -> Self {
+        version.parse().map_or(Self::UNKNOWN, Self)
+    }
+
+    /// Whether an object of this version says nothing that one of version `known` did not say.
+    pub fn is_stale_beside(self, known: Self) -> bool {
+        self != Self::UNKNOWN && self <= known
+    }
+}
+
+// === impl SecretRef ===
+
+impl SecretRef {
+    /// Reads the form in which a reference is recorded on a VolumeAttachment: `namespace/name`.
+    pub fn parse(recorded: &str) -> Option<Self> {
+        let (namespace, name) = recorded.split_once('/')?;
+        (!namespace.is_empty() && !name.is_empty()).then(|| Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        })
+    }
+}
+
+impl fmt::Display for SecretRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_that_is_not_a_number_makes_nothing_stale() {
+        let known = Version::parse("12");
+        assert!(Version::parse("12").is_stale_beside(known));
+        assert!(Version::parse("11").is_stale_beside(known));
+        assert!(!Version::parse("13").is_stale_beside(known));
+        assert!(!Version::parse("9z").is_stale_beside(known));
+    }
+
+    #[test]
+    fn a_secret_reference_is_read_as_it_is_written() {
+        let reference = SecretRef {
+            namespace: "ns".into(),
+            name: "creds".into(),
+        };
+        assert_eq!(SecretRef::parse(&reference.to_string()), Some(reference));
+        for broken in ["", "ns", "ns/", "/name"] {
+            assert_eq!(SecretRef::parse(broken), None, "{broken:?}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! A CSINode, as far as our driver appears in it.
+
+use std::sync::Arc;
+
+use super::wire::CsiNodeObject;
+use super::{Driver, Uid, Version};
+
+/// One CSINode. Kept for nodes without our driver too, so that "no such node" and "the driver is not
+/// registered on that node" can be told apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// `metadata.name`, which is the Node's name.
+    pub name: Arc<str>,
+    /// `metadata.uid`.
+    pub uid: Uid,
+    /// `metadata.resourceVersion`.
+    pub version: Version,
+    /// `nodeID` of our driver's entry in `spec.drivers`.
+    pub id: Option<Arc<str>>,
+}
+
+// === impl Node ===
+
+impl Node {
+    /// Keeps what concerns `driver`.
+    pub fn from_wire(object: CsiNodeObject, driver: &Driver) -> Self {
+        let id = object
+            .spec
+            .drivers
+            .into_iter()
+            .find(|entry| *entry.name == *driver.name)
+            .map(|entry| entry.node_id.into());
+        let (name, uid, version) = object.metadata.identity();
+        Self {
+            name,
+            uid,
+            version,
+            id,
+        }
+    }
+}
