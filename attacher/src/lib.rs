@@ -11,4 +11,6 @@
 //! ```
 
 pub mod decide;
+pub mod index;
 pub mod model;
+pub mod queue;

@@ -57,7 +57,7 @@ pub enum Unsupported {
 }
 
 /// The capability with which `spec` is published.
-pub fn capability(spec: &VolumeSpec, driver: &Driver) -> Result<Capability, Unsupported> {
+pub(super) fn capability(spec: &VolumeSpec, driver: &Driver) -> Result<Capability, Unsupported> {
     let mode = access_mode(spec.access_modes, driver.capabilities.single_node_multi_writer)?;
     let access = if spec.block {
         Access::Block

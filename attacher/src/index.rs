@@ -1,0 +1,204 @@
+//! The newest state of every object that concerns us, and the reverse maps between them.
+//!
+//! One struct owns all maps and keeps primary and reverse maps together, so that no event is
+//! answered by a scan. Two sources feed it: the watches, and the API server's answers to our own
+//! writes. The second makes it as new as our last write, so the echo of that write, which the watch
+//! brings later, is [`Effect::Stale`] and starts nothing.
+
+mod shelf;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::decide::Facts;
+use crate::model::{Attachment, Node, Uid, Volume};
+use shelf::{Placed, Shelf};
+
+/// What happened to an object, and who says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change<T> {
+    /// From the watch: a list of all objects begins. What it does not name is gone.
+    Listing,
+    /// From the watch: the object as it was then.
+    Put(T),
+    /// From the watch: the object is gone.
+    Gone {
+        /// Its name.
+        name: Arc<str>,
+        /// Its UID; another object of the same name may exist by now.
+        uid: Uid,
+    },
+    /// From the watch: the list that began is complete.
+    Listed,
+    /// From the answer to a write of ours: the object as it is after the write.
+    Written(T),
+    /// From the answer to a write of ours: the object is gone. Events from before that may still be
+    /// on their way and must not bring it back.
+    Departed {
+        /// Its name.
+        name: Arc<str>,
+        /// Its UID.
+        uid: Uid,
+    },
+}
+
+/// What a change did to an object that we know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect<T> {
+    /// Nothing: we knew that, or something newer.
+    Stale,
+    /// The object is new, or takes the place of a deleted one of its name (`replaced`).
+    New {
+        /// The deleted object.
+        replaced: Option<Arc<T>>,
+    },
+    /// The object changed.
+    Changed {
+        /// What it was before.
+        before: Arc<T>,
+    },
+    /// The object is gone.
+    Gone {
+        /// What it was.
+        before: Arc<T>,
+    },
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Index {
+    attachments: Shelf<Attachment>,
+    volumes: Shelf<Volume>,
+    nodes: Shelf<Node>,
+    by_volume: Reverse,
+    by_node: Reverse,
+}
+
+/// Names of attachments by the name of something they refer to.
+#[derive(Debug, Default)]
+struct Reverse(HashMap<Arc<str>, BTreeSet<Arc<str>>>);
+
+// === impl Index ===
+
+impl Index {
+    /// The attachment of this name.
+    pub fn attachment(&self, name: &str) -> Option<&Arc<Attachment>> {
+        self.attachments.get(name)
+    }
+
+    /// The PersistentVolume of this name.
+    pub fn volume(&self, name: &str) -> Option<&Arc<Volume>> {
+        self.volumes.get(name)
+    }
+
+    /// What is known about an attachment, its volume and its node.
+    pub fn facts(&self, attachment: &Arc<Attachment>) -> Facts {
+        Facts {
+            attachment: attachment.clone(),
+            volume: attachment
+                .volume_name()
+                .and_then(|name| self.volumes.get(name))
+                .cloned(),
+            node: self.nodes.get(&attachment.node).cloned(),
+        }
+    }
+
+    /// Names of the attachments that name this PersistentVolume.
+    pub fn attachments_of_volume(&self, volume: &str) -> impl ExactSizeIterator<Item = &Arc<str>> {
+        self.by_volume.get(volume)
+    }
+
+    /// Names of the attachments to this node.
+    pub fn attachments_of_node(&self, node: &str) -> impl ExactSizeIterator<Item = &Arc<str>> {
+        self.by_node.get(node)
+    }
+
+    /// Names of all attachments.
+    pub fn attachments(&self) -> impl Iterator<Item = &Arc<Attachment>> {
+        self.attachments.iter()
+    }
+
+    /// All PersistentVolumes that concern us.
+    pub fn volumes(&self) -> impl Iterator<Item = &Arc<Volume>> {
+        self.volumes.iter()
+    }
+
+    /// Takes in what happened to attachments; returns what it did to each one that it touched.
+    pub fn attachments_changed(&mut self, change: Change<Attachment>) -> Vec<(Arc<str>, Effect<Attachment>)> {
+        let effects = self.attachments.change(change);
+        for (name, effect) in &effects {
+            // `spec` is immutable, so an object that merely changed refers to what it referred to.
+            let (old, new) = match effect {
+                Effect::Stale | Effect::Changed { .. } => continue,
+                Effect::New { replaced } => (replaced.as_ref(), self.attachments.get(name)),
+                Effect::Gone { before } => (Some(before), None),
+            };
+            if let Some(old) = old {
+                self.by_node.remove(&old.node, name);
+                if let Some(volume) = old.volume_name() {
+                    self.by_volume.remove(volume, name);
+                }
+            }
+            if let Some(new) = new {
+                self.by_node.insert(&new.node, name);
+                if let Some(volume) = new.volume_name() {
+                    self.by_volume.insert(volume, name);
+                }
+            }
+        }
+        effects
+    }
+
+    /// Takes in what happened to PersistentVolumes.
+    pub fn volumes_changed(&mut self, change: Change<Volume>) -> Vec<(Arc<str>, Effect<Volume>)> {
+        self.volumes.change(change)
+    }
+
+    /// Takes in what happened to CSINodes.
+    pub fn nodes_changed(&mut self, change: Change<Node>) -> Vec<(Arc<str>, Effect<Node>)> {
+        self.nodes.change(change)
+    }
+}
+
+// === impl Reverse ===
+
+impl Reverse {
+    fn get(&self, referred: &str) -> impl ExactSizeIterator<Item = &Arc<str>> {
+        static NOBODY: BTreeSet<Arc<str>> = BTreeSet::new();
+        self.0.get(referred).unwrap_or(&NOBODY).iter()
+    }
+
+    fn insert(&mut self, referred: &Arc<str>, attachment: &Arc<str>) {
+        self.0
+            .entry(referred.clone())
+            .or_default()
+            .insert(attachment.clone());
+    }
+
+    fn remove(&mut self, referred: &Arc<str>, attachment: &Arc<str>) {
+        if let Some(names) = self.0.get_mut(referred) {
+            names.remove(attachment);
+            if names.is_empty() {
+                self.0.remove(referred);
+            }
+        }
+    }
+}
+
+// === impl Effect ===
+
+impl<T> Effect<T> {
+    fn from_placed(placed: Placed<T>) -> Self {
+        match placed {
+            Placed::Stale => Self::Stale,
+            Placed::New => Self::New { replaced: None },
+            Placed::InsteadOf(replaced) => Self::New {
+                replaced: Some(replaced),
+            },
+            Placed::Newer(before) => Self::Changed { before },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

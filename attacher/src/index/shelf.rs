@@ -1,0 +1,164 @@
+//! All known objects of one kind, by name.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::{Change, Effect};
+use crate::model::{Attachment, Node, Uid, Version, Volume};
+
+/// What a shelf must know of the objects on it.
+pub(super) trait Item {
+    fn name(&self) -> &Arc<str>;
+    fn uid(&self) -> &Uid;
+    fn version(&self) -> Version;
+}
+
+/// Objects of one kind. At most one object a name, and never an older version over a newer one.
+#[derive(Debug)]
+pub(super) struct Shelf<T> {
+    items: HashMap<Arc<str>, Arc<T>>,
+    /// While a list is under way: the objects that it named.
+    listed: Option<HashSet<Uid>>,
+    /// Objects that the API server told us are gone before the watch did.
+    departed: HashSet<Uid>,
+}
+
+/// What became of an object that was put on the shelf.
+pub(super) enum Placed<T> {
+    Stale,
+    New,
+    InsteadOf(Arc<T>),
+    Newer(Arc<T>),
+}
+
+// === impl Shelf ===
+
+impl<T: Item> Shelf<T> {
+    pub(super) fn get(&self, name: &str) -> Option<&Arc<T>> {
+        self.items.get(name)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.items.values()
+    }
+
+    pub(super) fn change(&mut self, change: Change<T>) -> Vec<(Arc<str>, Effect<T>)> {
+        match change {
+            Change::Listing => {
+                self.listed = Some(HashSet::new());
+                Vec::new()
+            }
+            Change::Put(item) => {
+                if let Some(listed) = &mut self.listed {
+                    listed.insert(item.uid().clone());
+                }
+                let name = item.name().clone();
+                let placed = if self.departed.contains(item.uid()) {
+                    Placed::Stale
+                } else {
+                    self.put(item)
+                };
+                vec![(name, Effect::from_placed(placed))]
+            }
+            Change::Written(item) => {
+                // We only write to what we know. If it is not here, it went while we wrote.
+                let name = item.name().clone();
+                let known = self
+                    .items
+                    .get(&name)
+                    .is_some_and(|known| known.uid() == item.uid());
+                vec![(
+                    name,
+                    Effect::from_placed(if known { self.put(item) } else { Placed::Stale }),
+                )]
+            }
+            Change::Gone { name, uid } => {
+                // The watch has caught up: nothing older about this object can follow.
+                self.departed.remove(&uid);
+                let effect = self.take(&name, &uid);
+                vec![(name, effect)]
+            }
+            Change::Departed { name, uid } => {
+                let effect = self.take(&name, &uid);
+                if matches!(effect, Effect::Gone { .. }) {
+                    self.departed.insert(uid);
+                }
+                vec![(name, effect)]
+            }
+            Change::Listed => self.sweep(),
+        }
+    }
+
+    fn put(&mut self, item: T) -> Placed<T> {
+        let name = item.name().clone();
+        match self.items.get(&name) {
+            Some(known) if item.version().is_stale_beside(known.version()) => Placed::Stale,
+            Some(known) if known.uid() == item.uid() => {
+                let before = known.clone();
+                self.items.insert(name, Arc::new(item));
+                Placed::Newer(before)
+            }
+            Some(_) | None => self
+                .items
+                .insert(name, Arc::new(item))
+                .map_or(Placed::New, Placed::InsteadOf),
+        }
+    }
+
+    fn take(&mut self, name: &Arc<str>, uid: &Uid) -> Effect<T> {
+        match self.items.get(name) {
+            Some(known) if known.uid() == uid => self
+                .items
+                .remove(name)
+                .map_or(Effect::Stale, |before| Effect::Gone { before }),
+            Some(_) | None => Effect::Stale,
+        }
+    }
+
+    /// Drops what a completed list did not name.
+    fn sweep(&mut self) -> Vec<(Arc<str>, Effect<T>)> {
+        let Some(listed) = self.listed.take() else {
+            return Vec::new();
+        };
+        // What the list did not name was gone before it was made; no event about it can follow.
+        self.departed.retain(|uid| listed.contains(uid));
+        self.items
+            .extract_if(|_, item| !listed.contains(item.uid()))
+            .map(|(name, before)| (name, Effect::Gone { before }))
+            .collect()
+    }
+}
+
+impl<T> Default for Shelf<T> {
+    fn default() -> Self {
+        Self {
+            items: HashMap::new(),
+            listed: None,
+            departed: HashSet::new(),
+        }
+    }
+}
+
+// === impl Item ===
+
+macro_rules! item {
+    ($kind:ty) => {
+        impl Item for $kind {
+            fn name(&self) -> &Arc<str> {
+                &self.name
+            }
+
+            fn uid(&self) -> &Uid {
+                &self.uid
+            }
+
+            fn version(&self) -> Version {
+                self.version
+            }
+        }
+    };
+}
+
+item!(Attachment);
+item!(Volume);
+item!(Node);
