@@ -10,13 +10,16 @@ use protox::{
 
 const PROTO_FILES: [&str; 2] = ["csi/csi.proto", "pluginregistration/api.proto"];
 
-/// Proto package, and the file that its generated `Secrets` and `Debug` code goes to.
+/// Proto package, and the file that its `Secrets` and `Debug` implementations go to.
 const PACKAGES: [(&str, &str); 2] = [
     ("csi.v1", "csi.v1.secret.rs"),
     ("pluginregistration", "pluginregistration.secret.rs"),
 ];
 
 const SECRET_OPTION: &str = "csi.v1.csi_secret";
+
+/// The fields with the option `csi_secret`.
+struct SecretFields(Vec<FieldDescriptor>);
 
 fn main() -> Result<(), Box<dyn Error>> {
     for file in PROTO_FILES {
@@ -38,9 +41,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_transport(false)
         .skip_debug(
             secret
-                .fields
+                .0
                 .iter()
-                .map(|f| format!(".{}", f.parent_message().full_name())),
+                .map(|field| format!(".{}", field.parent_message().full_name())),
         )
         .compile_fds(documented.file_descriptor_set())?;
     Ok(())
@@ -55,119 +58,121 @@ fn compile(source_info: bool) -> Result<Compiler, protox::Error> {
     Ok(compiler)
 }
 
-/// Every field with the option `csi_secret`.
-struct SecretFields {
-    fields: Vec<FieldDescriptor>,
-}
+// === impl SecretFields ===
 
 impl SecretFields {
     /// # Errors
-    /// When a secret has a shape that the generated code would not hide.
+    /// When the generated code would not hide a secret, because of its type or because its message is not a
+    /// request of its own.
     fn find(pool: &DescriptorPool) -> Result<Self, Box<dyn Error>> {
         let option = pool
             .get_extension_by_name(SECRET_OPTION)
-            .ok_or("csi.proto must define the option csi_secret")?;
-        let fields: Vec<_> = pool
-            .all_messages()
-            .flat_map(|message| message.fields().collect::<Vec<_>>())
-            .filter(|field| field.options().get_extension(&option).as_bool() == Some(true))
-            .collect();
-        for field in &fields {
+            .ok_or_else(|| format!("{SECRET_OPTION} must be defined: the secret fields are found by it"))?;
+        let (secret, plain): (Vec<_>, Vec<_>) = all_fields(pool)
+            .into_iter()
+            .partition(|field| field.options().get_extension(&option).as_bool() == Some(true));
+        let secret = Self(secret);
+        for field in &secret.0 {
+            let name = field.full_name();
             if !is_string_map(field) {
-                return Err(format!(
-                    "{}: only a map<string, string> can be csi_secret",
-                    field.full_name()
-                )
-                .into());
+                return Err(format!("{name}: csi_secret is understood on map<string, string> only").into());
             }
             if field.parent_message().parent_message().is_some() {
-                return Err(
-                    format!("{}: only a top-level message can have secrets", field.full_name()).into(),
-                );
+                return Err(format!("{name}: csi_secret is understood in top-level messages only").into());
             }
         }
-        let secrets = Self { fields };
-        for field in pool.all_messages().flat_map(|m| m.fields().collect::<Vec<_>>()) {
+        for field in plain {
+            let name = field.full_name();
             if let Kind::Message(inner) = field.kind()
-                && secrets.of(&inner).next().is_some()
+                && secret.of(&inner).next().is_some()
             {
-                // `strip_secrets` does not descend into fields.
-                return Err(format!(
-                    "{}: a message with csi_secret fields cannot be nested",
-                    field.full_name()
-                )
-                .into());
+                return Err(format!("{name}: a message with csi_secret cannot be a field's type").into());
             }
         }
-        Ok(secrets)
+        Ok(secret)
     }
 
     fn of(&self, message: &MessageDescriptor) -> impl Iterator<Item = &FieldDescriptor> {
-        self.fields
+        self.0
             .iter()
             .filter(move |field| field.parent_message() == message)
     }
 
     fn render_package(&self, pool: &DescriptorPool, package: &str) -> Result<String, Box<dyn Error>> {
         let mut code = String::new();
-        for message in pool
-            .all_messages()
-            .filter(|m| m.package_name() == package && m.parent_message().is_none())
-        {
-            self.render_secrets(&mut code, &message)?;
-            if self.of(&message).next().is_some() {
-                self.render_debug(&mut code, &message)?;
+        for file in pool.files().filter(|file| file.package_name() == package) {
+            for message in file.messages() {
+                self.render_secrets(&mut code, &message)?;
+                if self.of(&message).next().is_some() {
+                    self.render_debug(&mut code, &message)?;
+                }
             }
         }
         Ok(code)
     }
 
     fn render_secrets(&self, code: &mut String, message: &MessageDescriptor) -> Result<(), Box<dyn Error>> {
-        let maps = self.of(message).fold(String::new(), |maps, f| {
-            format!("{maps}(\"{0}\", &mut self.{0}),", f.name())
-        });
-        let names = self
-            .of(message)
-            .fold(String::new(), |names, f| format!("{names}\"{}\",", f.name()));
+        let mut names = String::new();
+        let mut maps = String::new();
+        for field in self.of(message) {
+            write!(names, "\"{}\",", field.name())?;
+            write!(maps, "(\"{0}\", &mut self.{0}),", field.name())?;
+        }
         write!(
             code,
             "impl crate::secret::Secrets for {name} {{
-                const MESSAGE: &'static str = \"{full}\";
+                const MESSAGE: &'static str = \"{full_name}\";
                 const SECRET_FIELDS: &'static [&'static str] = &[{names}];
                 fn secrets_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut crate::secret::SecretMap)> {{
                     [{maps}].into_iter()
                 }}
             }}\n",
             name = message.name(),
-            full = message.full_name(),
+            full_name = message.full_name(),
         )?;
         Ok(())
     }
 
-    /// What `#[derive(Debug)]` would print, with secret maps behind `Redacted`. A field that prost renames, or
-    /// one of an enum or oneof type, is not met in a message with secrets; it would not compile.
+    /// What the derive would print, with secret maps behind `Redacted`. Messages with secrets have neither a
+    /// field that prost renames nor a oneof (such code would not compile), nor an enum (it would print as a
+    /// number).
     fn render_debug(&self, code: &mut String, message: &MessageDescriptor) -> Result<(), Box<dyn Error>> {
-        writeln!(code, "impl ::core::fmt::Debug for {} {{", message.name())?;
-        writeln!(
-            code,
-            "fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {{"
-        )?;
-        write!(code, "f.debug_struct(\"{}\")", message.name())?;
+        let mut fields = String::new();
         for field in message.fields() {
             let name = field.name();
-            if self.fields.contains(&field) {
-                write!(code, ".field(\"{name}\", &crate::secret::Redacted(&self.{name}))")?;
+            if self.0.contains(&field) {
+                write!(
+                    fields,
+                    ".field(\"{name}\", &crate::secret::Redacted(&self.{name}))"
+                )?;
             } else {
-                write!(code, ".field(\"{name}\", &self.{name})")?;
+                write!(fields, ".field(\"{name}\", &self.{name})")?;
             }
         }
-        writeln!(code, ".finish()\n}}\n}}")?;
+        write!(
+            code,
+            "impl ::core::fmt::Debug for {name} {{
+                fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {{
+                    f.debug_struct(\"{name}\"){fields}.finish()
+                }}
+            }}\n",
+            name = message.name(),
+        )?;
         Ok(())
     }
 }
 
+fn all_fields(pool: &DescriptorPool) -> Vec<FieldDescriptor> {
+    pool.all_messages()
+        .flat_map(|message| message.fields().collect::<Vec<_>>())
+        .collect()
+}
+
 fn is_string_map(field: &FieldDescriptor) -> bool {
+    let Kind::Message(entry) = field.kind() else {
+        return false;
+    };
     field.is_map()
-        && matches!(field.kind(), Kind::Message(entry)
-            if entry.map_entry_key_field().kind() == Kind::String && entry.map_entry_value_field().kind() == Kind::String)
+        && entry.map_entry_key_field().kind() == Kind::String
+        && entry.map_entry_value_field().kind() == Kind::String
 }
