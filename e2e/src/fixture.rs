@@ -1,0 +1,377 @@
+//! Builders of the smallest valid Kubernetes objects on the attach path.
+//!
+//! Every builder returns an object the API server accepts as it is and that carries nothing the path does
+//! not need, so that a scenario shows only what it is about. Names come from the caller: a scenario derives
+//! them from its own name, which keeps scenarios apart on one control plane.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::{
+    CSIPersistentVolumeSource, Container, Namespace, Node, NodeCondition, NodeStatus, ObjectReference,
+    PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimVolumeSource,
+    PersistentVolumeSpec, Pod, PodSpec, Secret, SecretReference, Volume, VolumeResourceRequirements,
+};
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSIDriverSpec, CSINode, CSINodeDriver, CSINodeSpec, VolumeAttachment, VolumeAttachmentSource,
+    VolumeAttachmentSpec,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
+
+/// Annotation by which a kubelet leaves attach and detach to the attach/detach controller.
+pub const CONTROLLER_MANAGED_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+
+/// Label every object of the harness carries; its value is the scenario's prefix.
+pub const SCENARIO_LABEL: &str = "csi-e2e/scenario";
+
+/// Label by which the scheduler is told the node a pod belongs on.
+pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+
+/// Namespace in which kubelets keep their heartbeat leases.
+pub const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// How long a node's lease is valid; kubelet's default.
+const NODE_LEASE_SECONDS: i32 = 40;
+
+/// Size of every volume: no byte of it is ever written, but the API wants one.
+const CAPACITY: &str = "1Gi";
+
+/// How many nodes may have a volume at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// `ReadWriteOnce`: one node at a time.
+    OneNode,
+    /// `ReadWriteMany`: any number of nodes.
+    ManyNodes,
+}
+
+/// What a PersistentVolume is made from.
+#[derive(Clone, Debug)]
+pub struct VolumeSource {
+    /// Name of the CSI driver.
+    pub driver: String,
+    /// The driver's id of the volume.
+    pub handle: String,
+    /// The driver's volume context, kept in `volumeAttributes`.
+    pub attributes: BTreeMap<String, String>,
+    /// How many nodes may have the volume at once.
+    pub access: Access,
+    /// Namespace and name of the secret given to ControllerPublish and ControllerUnpublish.
+    pub publish_secret: Option<(String, String)>,
+}
+
+// === impl Access ===
+
+impl Access {
+    fn mode(self) -> String {
+        match self {
+            Self::OneNode => "ReadWriteOnce",
+            Self::ManyNodes => "ReadWriteMany",
+        }
+        .to_owned()
+    }
+}
+
+// === builders ===
+
+/// Metadata of a cluster-scoped object of the scenario `prefix`.
+pub fn mk_meta(prefix: &str, name: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        labels: Some(BTreeMap::from([(SCENARIO_LABEL.to_owned(), prefix.to_owned())])),
+        ..ObjectMeta::default()
+    }
+}
+
+/// A namespace for one scenario's pods and claims.
+pub fn mk_namespace(prefix: &str, name: &str) -> Namespace {
+    Namespace {
+        metadata: mk_meta(prefix, name),
+        ..Namespace::default()
+    }
+}
+
+/// A registration of `driver` whose volumes need an attach call.
+pub fn mk_csi_driver(prefix: &str, driver: &str) -> CSIDriver {
+    CSIDriver {
+        metadata: mk_meta(prefix, driver),
+        spec: CSIDriverSpec {
+            attach_required: Some(true),
+            ..CSIDriverSpec::default()
+        },
+    }
+}
+
+/// A Ready node as kubelet registers it, with attach and detach left to the controller.
+pub fn mk_node(prefix: &str, name: &str, now: Timestamp) -> Node {
+    let resources = BTreeMap::from([
+        ("cpu".to_owned(), Quantity("64".to_owned())),
+        ("memory".to_owned(), Quantity("256Gi".to_owned())),
+        ("pods".to_owned(), Quantity("1000".to_owned())),
+    ]);
+    let mut metadata = mk_meta(prefix, name);
+    metadata.annotations = Some(BTreeMap::from([(
+        CONTROLLER_MANAGED_ATTACH.to_owned(),
+        "true".to_owned(),
+    )]));
+    metadata
+        .labels
+        .get_or_insert_default()
+        .insert(HOSTNAME_LABEL.to_owned(), name.to_owned());
+    Node {
+        metadata,
+        status: Some(NodeStatus {
+            allocatable: Some(resources.clone()),
+            capacity: Some(resources),
+            conditions: Some(vec![mk_ready_condition(now, now)]),
+            ..NodeStatus::default()
+        }),
+        ..Node::default()
+    }
+}
+
+/// The Ready condition of a healthy node whose state last changed at `since` and was last seen at `now`.
+pub fn mk_ready_condition(since: Timestamp, now: Timestamp) -> NodeCondition {
+    NodeCondition {
+        type_: "Ready".to_owned(),
+        status: "True".to_owned(),
+        reason: Some("KubeletReady".to_owned()),
+        message: Some("the node stand-in is posting ready status".to_owned()),
+        last_heartbeat_time: Some(Time(now)),
+        last_transition_time: Some(Time(since)),
+    }
+}
+
+/// The heartbeat lease of `node`, renewed at `now`.
+pub fn mk_node_lease(node: &Node, now: Timestamp) -> Lease {
+    let name = node.metadata.name.clone().unwrap_or_default();
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            namespace: Some(NODE_LEASE_NAMESPACE.to_owned()),
+            owner_references: Some(vec![mk_node_owner(node)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec {
+            holder_identity: Some(name),
+            lease_duration_seconds: Some(NODE_LEASE_SECONDS),
+            renew_time: Some(MicroTime(now)),
+            ..LeaseSpec::default()
+        }),
+    }
+}
+
+/// The CSINode of `node`: `driver` knows the node as `node_id`.
+pub fn mk_csi_node(prefix: &str, node: &Node, driver: &str, node_id: &str) -> CSINode {
+    let mut metadata = mk_meta(prefix, node.metadata.name.as_deref().unwrap_or_default());
+    metadata.owner_references = Some(vec![mk_node_owner(node)]);
+    CSINode {
+        metadata,
+        spec: CSINodeSpec {
+            drivers: vec![CSINodeDriver {
+                name: driver.to_owned(),
+                node_id: node_id.to_owned(),
+                ..CSINodeDriver::default()
+            }],
+        },
+    }
+}
+
+/// A claim that asks for the volume `pv` and for no other.
+pub fn mk_claim(prefix: &str, name: &str, pv: &str, access: Access) -> PersistentVolumeClaim {
+    PersistentVolumeClaim {
+        metadata: mk_meta(prefix, name),
+        spec: Some(PersistentVolumeClaimSpec {
+            access_modes: Some(vec![access.mode()]),
+            resources: Some(VolumeResourceRequirements {
+                requests: Some(BTreeMap::from([(
+                    "storage".to_owned(),
+                    Quantity(CAPACITY.to_owned()),
+                )])),
+                ..VolumeResourceRequirements::default()
+            }),
+            // An empty class keeps dynamic provisioning and any default class out of it.
+            storage_class_name: Some(String::new()),
+            volume_name: Some(pv.to_owned()),
+            ..PersistentVolumeClaimSpec::default()
+        }),
+        ..PersistentVolumeClaim::default()
+    }
+}
+
+/// A volume of `source` bound in advance to `claim`, which must come from the API server (its UID counts).
+pub fn mk_persistent_volume(
+    prefix: &str,
+    name: &str,
+    source: &VolumeSource,
+    claim: &PersistentVolumeClaim,
+) -> PersistentVolume {
+    PersistentVolume {
+        metadata: mk_meta(prefix, name),
+        spec: Some(PersistentVolumeSpec {
+            access_modes: Some(vec![source.access.mode()]),
+            capacity: Some(BTreeMap::from([(
+                "storage".to_owned(),
+                Quantity(CAPACITY.to_owned()),
+            )])),
+            claim_ref: Some(ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("PersistentVolumeClaim".to_owned()),
+                name: claim.metadata.name.clone(),
+                namespace: claim.metadata.namespace.clone(),
+                uid: claim.metadata.uid.clone(),
+                ..ObjectReference::default()
+            }),
+            csi: Some(CSIPersistentVolumeSource {
+                driver: source.driver.clone(),
+                volume_handle: source.handle.clone(),
+                volume_attributes: (!source.attributes.is_empty()).then(|| source.attributes.clone()),
+                controller_publish_secret_ref: source.publish_secret.as_ref().map(|(namespace, name)| {
+                    SecretReference {
+                        name: Some(name.clone()),
+                        namespace: Some(namespace.clone()),
+                    }
+                }),
+                ..CSIPersistentVolumeSource::default()
+            }),
+            persistent_volume_reclaim_policy: Some("Retain".to_owned()),
+            storage_class_name: Some(String::new()),
+            ..PersistentVolumeSpec::default()
+        }),
+        ..PersistentVolume::default()
+    }
+}
+
+/// A secret with one key.
+pub fn mk_secret(prefix: &str, name: &str, key: &str, value: &str) -> Secret {
+    Secret {
+        metadata: mk_meta(prefix, name),
+        string_data: Some(BTreeMap::from([(key.to_owned(), value.to_owned())])),
+        ..Secret::default()
+    }
+}
+
+/// A pod that mounts `claims` and that the scheduler must put on `node`.
+pub fn mk_pod(prefix: &str, name: &str, node: &str, claims: &[String]) -> Pod {
+    Pod {
+        metadata: mk_meta(prefix, name),
+        spec: Some(PodSpec {
+            automount_service_account_token: Some(false),
+            containers: vec![Container {
+                name: "app".to_owned(),
+                image: Some("registry.k8s.io/pause:3.10".to_owned()),
+                ..Container::default()
+            }],
+            node_selector: Some(BTreeMap::from([(HOSTNAME_LABEL.to_owned(), node.to_owned())])),
+            volumes: Some(
+                claims
+                    .iter()
+                    .map(|claim| Volume {
+                        name: claim.clone(),
+                        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                            claim_name: claim.clone(),
+                            ..PersistentVolumeClaimVolumeSource::default()
+                        }),
+                        ..Volume::default()
+                    })
+                    .collect(),
+            ),
+            ..PodSpec::default()
+        }),
+        ..Pod::default()
+    }
+}
+
+/// A VolumeAttachment made by hand, for scenarios that leave the attach/detach controller out.
+pub fn mk_attachment(prefix: &str, name: &str, driver: &str, pv: &str, node: &str) -> VolumeAttachment {
+    VolumeAttachment {
+        metadata: mk_meta(prefix, name),
+        spec: VolumeAttachmentSpec {
+            attacher: driver.to_owned(),
+            node_name: node.to_owned(),
+            source: VolumeAttachmentSource {
+                persistent_volume_name: Some(pv.to_owned()),
+                ..VolumeAttachmentSource::default()
+            },
+        },
+        ..VolumeAttachment::default()
+    }
+}
+
+fn mk_node_owner(node: &Node) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.metadata.name.clone().unwrap_or_default(),
+        uid: node.metadata.uid.clone().unwrap_or_default(),
+        ..OwnerReference::default()
+    }
+}
+
+/// The finalizer an attacher of `driver` puts on its VolumeAttachments and PersistentVolumes.
+pub fn attacher_finalizer(driver: &str) -> String {
+    let mut name: String = driver
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '-' {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    if name.ends_with('-') {
+        name.push('X');
+    }
+    format!("external-attacher/{name}")
+}
+
+/// The name Kubernetes gives a CSI volume in a node's `volumesInUse` and `volumesAttached`.
+pub fn unique_volume_name(driver: &str, handle: &str) -> String {
+    format!("kubernetes.io/csi/{driver}^{handle}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finalizer_is_named_for_the_driver() {
+        let cases = [
+            ("ebs.csi.aws.com", "external-attacher/ebs-csi-aws-com"),
+            ("plain", "external-attacher/plain"),
+            ("odd_", "external-attacher/odd-X"),
+        ];
+        for (driver, finalizer) in cases {
+            assert_eq!(attacher_finalizer(driver), finalizer, "{driver}");
+        }
+    }
+
+    #[test]
+    fn volume_is_bound_to_the_very_claim() {
+        let mut claim = mk_claim("s", "data", "s-data", Access::OneNode);
+        claim.metadata.namespace = Some("s".to_owned());
+        claim.metadata.uid = Some("u-1".to_owned());
+        let source = VolumeSource {
+            driver: "d".to_owned(),
+            handle: "h".to_owned(),
+            attributes: BTreeMap::new(),
+            access: Access::OneNode,
+            publish_secret: None,
+        };
+        let spec = mk_persistent_volume("s", "s-data", &source, &claim)
+            .spec
+            .expect("a volume has a spec");
+        let reference = spec.claim_ref.expect("the volume must be bound");
+        assert_eq!(
+            (
+                reference.namespace.as_deref(),
+                reference.name.as_deref(),
+                reference.uid.as_deref()
+            ),
+            (Some("s"), Some("data"), Some("u-1"))
+        );
+    }
+}

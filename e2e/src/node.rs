@@ -1,0 +1,125 @@
+//! Node stand-ins: what a kubelet does to the API for volumes, without a machine behind it.
+//!
+//! A [`NodeStandIn`] owns one Node, its CSINode and its heartbeat lease, follows the pods bound to the node
+//! and does for them what kubelet's volume manager and status manager do: it reports a volume in
+//! `volumesInUse` before it uses it, waits for the controller's `volumesAttached`, checks the
+//! VolumeAttachment, reports the pod Running, and on the pod's deletion ends it, unmounts, takes the volume
+//! out of `volumesInUse` and removes the pod. Everything it does is in its [`Ledger`].
+//!
+//! All of it is driven by watches; the only timer is the heartbeat. Many stand-ins fit into one process.
+
+mod api;
+mod kubelet;
+pub mod ledger;
+pub mod volume_manager;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Client};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use api::attachment_name;
+pub use ledger::{Deed, Ledger};
+
+use crate::fixture::{NODE_LEASE_NAMESPACE, mk_csi_node, mk_node, mk_node_lease};
+
+/// A node of the cluster, played by a task of this process.
+pub struct NodeStandIn {
+    client: Client,
+    name: String,
+    node_id: String,
+    stop: CancellationToken,
+    task: JoinSet<()>,
+}
+
+// === impl NodeStandIn ===
+
+impl NodeStandIn {
+    /// Registers the node `name`, which `driver` knows as `node_id`, and starts to play it.
+    ///
+    /// # Errors
+    /// The API server refused one of the node's objects.
+    pub async fn register(
+        client: Client,
+        prefix: &str,
+        name: &str,
+        driver: &str,
+        node_id: &str,
+        ledger: Ledger,
+    ) -> Result<Self> {
+        let create = PostParams::default();
+        let node = Api::<Node>::all(client.clone())
+            .create(&create, &mk_node(prefix, name, Timestamp::now()))
+            .await
+            .with_context(|| format!("register node {name}"))?;
+        Api::<Lease>::namespaced(client.clone(), NODE_LEASE_NAMESPACE)
+            .create(&create, &mk_node_lease(&node, Timestamp::now()))
+            .await
+            .with_context(|| format!("create the heartbeat lease of node {name}"))?;
+        Api::<CSINode>::all(client.clone())
+            .create(&create, &mk_csi_node(prefix, &node, driver, node_id))
+            .await
+            .with_context(|| format!("register driver {driver} on node {name}"))?;
+
+        let stop = CancellationToken::new();
+        let mut task = JoinSet::new();
+        let api = api::NodeApi::new(client.clone(), name.to_owned(), ledger);
+        task.spawn(kubelet::Kubelet::new(api).run(stop.clone()));
+        Ok(Self {
+            client,
+            name: name.to_owned(),
+            node_id: node_id.to_owned(),
+            stop,
+            task,
+        })
+    }
+
+    /// Name of the node in Kubernetes.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Name of the node at the driver; never the same as [`Self::name`], so that a mix-up fails.
+    pub fn node_id(&self) -> &str {
+        &self.node_id
+    }
+
+    /// Stops playing the node and takes its objects back. Its pods must be gone by then.
+    ///
+    /// # Errors
+    /// The API server refused to delete an object, or the kubelet's task panicked.
+    pub async fn retire(mut self) -> Result<()> {
+        self.stop.cancel();
+        while let Some(ended) = self.task.join_next().await {
+            ended.with_context(|| format!("the stand-in of node {} broke", self.name))?;
+        }
+        let delete = DeleteParams::default();
+        let leases = Api::<Lease>::namespaced(self.client.clone(), NODE_LEASE_NAMESPACE);
+        forget(leases.delete(&self.name, &delete).await.map(drop))?;
+        forget(
+            Api::<CSINode>::all(self.client.clone())
+                .delete(&self.name, &delete)
+                .await
+                .map(drop),
+        )?;
+        forget(
+            Api::<Node>::all(self.client.clone())
+                .delete(&self.name, &delete)
+                .await
+                .map(drop),
+        )
+    }
+}
+
+/// Deleting what the garbage collector was quicker to delete is no failure.
+fn forget(deleted: kube::Result<()>) -> Result<()> {
+    match deleted {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        deleted => Ok(deleted?),
+    }
+}

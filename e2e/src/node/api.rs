@@ -1,0 +1,324 @@
+//! What a kubelet reads from and writes to the API server.
+//!
+//! Invariants: every write names the object's UID where the API allows it, so that a re-created pod of the
+//! same name is never touched; a call that fails is repeated with a growing pause until it succeeds or the
+//! kubelet is stopped, as kubelet does.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::{Api, Client};
+use serde_json::json;
+
+use super::ledger::{Deed, Ledger};
+use super::volume_manager::{PodKey, UniqueName, VolumeKey};
+use crate::fixture::{NODE_LEASE_NAMESPACE, unique_volume_name};
+
+/// First pause after a failed call, doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// Longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// One node's view of the API server.
+#[derive(Clone)]
+pub(super) struct NodeApi {
+    client: Client,
+    node: String,
+    ledger: Ledger,
+}
+
+// === impl NodeApi ===
+
+impl NodeApi {
+    pub(super) fn new(client: Client, node: String, ledger: Ledger) -> Self {
+        Self { client, node, ledger }
+    }
+
+    pub(super) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    pub(super) fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// The CSI volumes behind the pod's claims. A pod that is gone has none.
+    pub(super) async fn volumes_of(&self, pod: &PodKey) -> Vec<VolumeKey> {
+        insist("resolve the pod's volumes", || self.try_volumes_of(pod)).await
+    }
+
+    async fn try_volumes_of(&self, key: &PodKey) -> Result<Vec<VolumeKey>> {
+        let pods = Api::<Pod>::namespaced(self.client(), &key.namespace);
+        let Some(pod) = pods.get_opt(&key.name).await? else {
+            return Ok(Vec::new());
+        };
+        let claims = Api::<PersistentVolumeClaim>::namespaced(self.client(), &key.namespace);
+        let mut found = Vec::new();
+        for volume in pod.spec.and_then(|spec| spec.volumes).unwrap_or_default() {
+            let Some(claim) = volume.persistent_volume_claim else {
+                continue;
+            };
+            let claim = claims.get(&claim.claim_name).await?;
+            let name = claim
+                .spec
+                .and_then(|spec| spec.volume_name)
+                .context("the claim is not bound")?;
+            let pv = Api::<PersistentVolume>::all(self.client()).get(&name).await?;
+            let csi = pv
+                .spec
+                .and_then(|spec| spec.csi)
+                .context("the volume is not a CSI one")?;
+            found.push(VolumeKey {
+                unique_name: unique_volume_name(&csi.driver, &csi.volume_handle),
+                driver: csi.driver,
+                handle: csi.volume_handle,
+            });
+        }
+        Ok(found)
+    }
+
+    /// Stores `volumesInUse` and answers with the node as it then was.
+    pub(super) async fn store_in_use(&self, names: &BTreeSet<UniqueName>) -> Node {
+        let nodes = Api::<Node>::all(self.client());
+        let patch = Patch::Strategic(json!({"status": {"volumesInUse": names}}));
+        let node = insist("store volumesInUse", || async {
+            Ok(nodes
+                .patch_status(&self.node, &PatchParams::default(), &patch)
+                .await?)
+        })
+        .await;
+        let handles = names.iter().map(|name| handle_of(name).to_owned()).collect();
+        self.ledger.record(&self.node, Deed::InUse { handles });
+        node
+    }
+
+    /// Begins to use the volume, once its VolumeAttachment says that it is attached here.
+    ///
+    /// # Errors
+    /// The attachment is missing or not attached, or belongs to another node. The pause before another try
+    /// has passed by then.
+    pub(super) async fn mount(&self, volume: &VolumeKey) -> Result<()> {
+        let attachments = Api::<VolumeAttachment>::all(self.client());
+        let name = attachment_name(&volume.handle, &volume.driver, &self.node);
+        let verified = async {
+            let attachment = attachments.get(&name).await?;
+            ensure!(
+                attachment.spec.node_name == self.node,
+                "attachment {name} is for another node"
+            );
+            if !attachment.status.is_some_and(|status| status.attached) {
+                bail!("attachment {name} is not attached");
+            }
+            Ok(())
+        }
+        .await;
+        match verified {
+            Ok(()) => self.ledger.record(
+                &self.node,
+                Deed::Mounted {
+                    handle: volume.handle.clone(),
+                },
+            ),
+            Err(_) => tokio::time::sleep(FIRST_PAUSE).await,
+        }
+        verified
+    }
+
+    /// Stops using the volume.
+    pub(super) fn unmount(&self, volume: &VolumeKey) {
+        self.ledger.record(
+            &self.node,
+            Deed::Unmounted {
+                handle: volume.handle.clone(),
+            },
+        );
+    }
+
+    /// Tells the API that the pod runs.
+    pub(super) async fn report_running(&self, pod: &PodKey) {
+        let now = Timestamp::now().to_string();
+        let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": now});
+        self.patch_pod_status(
+            pod,
+            json!({
+                "phase": "Running",
+                "startTime": now,
+                "conditions": [condition("Initialized"), condition("ContainersReady"), condition("Ready")],
+                "containerStatuses": [container_status(true, json!({"running": {"startedAt": now}}))],
+            }),
+        )
+        .await;
+        self.ledger.record(
+            &self.node,
+            Deed::Started {
+                pod: pod.name.clone(),
+            },
+        );
+    }
+
+    /// Tells the API that the pod's containers ended. Its volumes are still mounted then, which is why the
+    /// attach/detach controller must wait for `volumesInUse` and not for the pod.
+    pub(super) async fn report_stopped(&self, pod: &PodKey) {
+        let now = Timestamp::now().to_string();
+        let condition = |kind: &str| json!({"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now});
+        let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}});
+        self.patch_pod_status(
+            pod,
+            json!({
+                "phase": "Succeeded",
+                "conditions": [condition("ContainersReady"), condition("Ready")],
+                "containerStatuses": [container_status(false, ended)],
+            }),
+        )
+        .await;
+        self.ledger.record(
+            &self.node,
+            Deed::Stopped {
+                pod: pod.name.clone(),
+            },
+        );
+    }
+
+    async fn patch_pod_status(&self, pod: &PodKey, status: serde_json::Value) {
+        let pods = Api::<Pod>::namespaced(self.client(), &pod.namespace);
+        let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": status}));
+        insist("patch the pod's status", || async {
+            forgive_absence(
+                pods.patch_status(&pod.name, &PatchParams::default(), &patch)
+                    .await
+                    .map(drop),
+            )
+        })
+        .await;
+    }
+
+    /// Removes the pod's object for good.
+    pub(super) async fn remove_pod(&self, pod: &PodKey) {
+        let pods = Api::<Pod>::namespaced(self.client(), &pod.namespace);
+        let params = DeleteParams::default()
+            .grace_period(0)
+            .preconditions(Preconditions {
+                uid: Some(pod.uid.clone()),
+                resource_version: None,
+            });
+        insist("remove the pod", || async {
+            forgive_absence(pods.delete(&pod.name, &params).await.map(drop))
+        })
+        .await;
+        self.ledger.record(
+            &self.node,
+            Deed::Finished {
+                pod: pod.name.clone(),
+            },
+        );
+    }
+
+    /// Renews the heartbeat lease once; a failure is left to the next beat.
+    pub(super) async fn renew_lease(&self) {
+        let leases = Api::<Lease>::namespaced(self.client(), NODE_LEASE_NAMESPACE);
+        let now = Timestamp::now();
+        let patch = Patch::Merge(json!({"spec": {"renewTime": format!("{now:.6}")}}));
+        if let Err(error) = leases.patch(&self.node, &PatchParams::default(), &patch).await {
+            tracing::warn!(node = self.node, %error, "node lease was not renewed");
+        }
+    }
+}
+
+// === functions ===
+
+/// The name the CSI plugin gives the VolumeAttachment of a volume on a node.
+pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
+    let digest = ring::digest::digest(
+        &ring::digest::SHA256,
+        format!("{handle}{driver}{node}").as_bytes(),
+    );
+    let mut name = "csi-".to_owned();
+    for byte in digest.as_ref() {
+        write!(name, "{byte:02x}").expect("writing to a String must succeed");
+    }
+    name
+}
+
+fn handle_of(unique_name: &str) -> &str {
+    unique_name
+        .rsplit_once('^')
+        .map_or(unique_name, |(_, handle)| handle)
+}
+
+fn container_status(ready: bool, state: serde_json::Value) -> serde_json::Value {
+    json!({
+        "name": "app",
+        "image": "pause",
+        "imageID": "",
+        "ready": ready,
+        "started": ready,
+        "restartCount": 0,
+        "state": state,
+    })
+}
+
+/// A pod that is gone, or that another one of the same name took the place of, needs nothing from us.
+fn forgive_absence(result: kube::Result<()>) -> Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if [404, 409, 422].contains(&status.code) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+/// Repeats `attempt` with a growing pause until it succeeds.
+async fn insist<T, F>(what: &str, mut attempt: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Result<T>>,
+{
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match attempt().await {
+            Ok(value) => return value,
+            Err(error) => tracing::warn!(what, error = %format!("{error:#}"), "call failed, trying again"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attachment_is_named_as_the_csi_plugin_names_it() {
+        // sha256("hdn"), by sha256sum.
+        assert_eq!(
+            attachment_name("h", "d", "n"),
+            "csi-9072ed11cc1acb5fa433a877ff339b6311d013f33bddd1d0092711a8ace5b16d"
+        );
+    }
+
+    #[test]
+    fn handle_is_what_follows_the_driver() {
+        assert_eq!(handle_of("kubernetes.io/csi/a.b^vol-1"), "vol-1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_call_is_repeated_until_it_succeeds() {
+        let mut left = 3;
+        let started = tokio::time::Instant::now();
+        insist("try", || {
+            left -= 1;
+            let done = left == 0;
+            async move {
+                ensure!(done, "not yet");
+                Ok(())
+            }
+        })
+        .await;
+        assert_eq!(started.elapsed(), FIRST_PAUSE * 3, "one pause and a doubled one");
+    }
+}

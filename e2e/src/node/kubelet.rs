@@ -1,0 +1,223 @@
+//! The acting half of a node stand-in: watches its pods and its own node, carries out what the
+//! [`VolumeManager`] decides, and keeps the heartbeat going.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, Stream, StreamExt};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio_util::sync::CancellationToken;
+
+use super::api::NodeApi;
+use super::volume_manager::{Action, PodKey, Report, UniqueName, VolumeManager};
+
+/// How often the lease is renewed; kubelet's default.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// One node's kubelet.
+pub(super) struct Kubelet {
+    api: NodeApi,
+    manager: VolumeManager,
+    /// Pods the manager was told of; after a re-listing, the ones not listed are gone.
+    known: BTreeSet<String>,
+    listed: BTreeSet<String>,
+    /// Newest version of the own Node taken into account: an answer to a write can overtake the watch.
+    node_version: u64,
+    running: FuturesUnordered<BoxFuture<'static, Outcome>>,
+}
+
+/// What came of something the kubelet did.
+enum Outcome {
+    /// News for the volume manager.
+    Report(Report),
+    /// `volumesInUse` was stored, and this is the node as it was then.
+    InUseStored(BTreeSet<UniqueName>, Box<Node>),
+    /// Nothing anybody waits for.
+    Nothing,
+}
+
+// === impl Kubelet ===
+
+impl Kubelet {
+    pub(super) fn new(api: NodeApi) -> Self {
+        Self {
+            api,
+            manager: VolumeManager::default(),
+            known: BTreeSet::new(),
+            listed: BTreeSet::new(),
+            node_version: 0,
+            running: FuturesUnordered::new(),
+        }
+    }
+
+    /// Lives until `stop`.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let mut pods = self.watch_pods().boxed();
+        let mut node = self.watch_node().boxed();
+        let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            for action in self.manager.reconcile() {
+                let doing = self.perform(action);
+                self.running.push(doing);
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                Some(outcome) = self.running.next(), if !self.running.is_empty() => self.take_in(outcome),
+                Some(event) = pods.next() => self.see_pod(event),
+                Some(event) = node.next() => self.see_node_event(event),
+                _ = heartbeat.tick() => {
+                    let api = self.api.clone();
+                    self.running.push(async move {
+                        api.renew_lease().await;
+                        Outcome::Nothing
+                    }.boxed());
+                }
+            }
+        }
+    }
+
+    fn watch_pods(&self) -> impl Stream<Item = watcher::Result<Event<Pod>>> + use<> {
+        let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.api.node()));
+        watcher(Api::<Pod>::all(self.api.client()), config).default_backoff()
+    }
+
+    fn watch_node(&self) -> impl Stream<Item = watcher::Result<Event<Node>>> + use<> {
+        let config = watcher::Config::default().fields(&format!("metadata.name={}", self.api.node()));
+        watcher(Api::<Node>::all(self.api.client()), config).default_backoff()
+    }
+
+    fn see_pod(&mut self, event: watcher::Result<Event<Pod>>) {
+        match event {
+            Ok(Event::Init) => self.listed.clear(),
+            Ok(Event::InitApply(pod)) => {
+                self.listed.extend(pod.metadata.uid.clone());
+                self.pod_exists(pod);
+            }
+            Ok(Event::Apply(pod)) => self.pod_exists(pod),
+            Ok(Event::Delete(pod)) => self.pod_gone(&pod.metadata.uid.unwrap_or_default()),
+            Ok(Event::InitDone) => {
+                let gone: Vec<_> = self.known.difference(&self.listed).cloned().collect();
+                gone.iter().for_each(|uid| self.pod_gone(uid));
+            }
+            Err(error) => tracing::warn!(node = self.api.node(), %error, "pod watch failed"),
+        }
+    }
+
+    fn pod_exists(&mut self, pod: Pod) {
+        let Some(uid) = pod.metadata.uid else { return };
+        let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
+        let is_new = !self.known.contains(&uid);
+        if is_new && (phase == "Succeeded" || phase == "Failed") {
+            return;
+        }
+        if is_new {
+            self.known.insert(uid.clone());
+            self.manager.apply(Report::Assigned(PodKey {
+                uid: uid.clone(),
+                namespace: pod.metadata.namespace.unwrap_or_default(),
+                name: pod.metadata.name.unwrap_or_default(),
+            }));
+        }
+        if pod.metadata.deletion_timestamp.is_some() {
+            self.manager.apply(Report::Deleting(uid));
+        }
+    }
+
+    fn pod_gone(&mut self, uid: &str) {
+        if self.known.remove(uid) {
+            self.manager.apply(Report::Gone(uid.to_owned()));
+        }
+    }
+
+    fn see_node_event(&mut self, event: watcher::Result<Event<Node>>) {
+        match event {
+            Ok(Event::InitApply(node) | Event::Apply(node)) => self.see_node(&node),
+            Ok(Event::Init | Event::InitDone | Event::Delete(_)) => {}
+            Err(error) => tracing::warn!(node = self.api.node(), %error, "node watch failed"),
+        }
+    }
+
+    fn see_node(&mut self, node: &Node) {
+        let version = node
+            .metadata
+            .resource_version
+            .as_deref()
+            .and_then(|version| version.parse().ok());
+        let version = version.unwrap_or(u64::MAX);
+        if version < self.node_version {
+            return;
+        }
+        self.node_version = version;
+        let attached = node
+            .status
+            .as_ref()
+            .and_then(|status| status.volumes_attached.as_ref());
+        let attached = attached
+            .into_iter()
+            .flatten()
+            .map(|volume| volume.name.clone())
+            .collect();
+        self.manager.apply(Report::Attached(attached));
+    }
+
+    fn take_in(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Report(report) => self.manager.apply(report),
+            Outcome::InUseStored(stored, node) => {
+                // The node as it was when the report was stored shows what the controller has attached
+                // knowing that we use it; older pictures from the watch do not count any more.
+                self.see_node(&node);
+                self.manager.apply(Report::InUseStored(stored));
+            }
+            Outcome::Nothing => {}
+        }
+    }
+
+    fn perform(&self, action: Action) -> BoxFuture<'static, Outcome> {
+        let api = self.api.clone();
+        async move {
+            match action {
+                Action::Resolve(pod) => {
+                    let volumes = api.volumes_of(&pod).await;
+                    Outcome::Report(Report::Resolved(pod.uid, volumes))
+                }
+                Action::StoreInUse(names) => {
+                    let node = api.store_in_use(&names).await;
+                    Outcome::InUseStored(names, Box::new(node))
+                }
+                Action::Mount(volume) => Outcome::Report(match api.mount(&volume).await {
+                    Ok(()) => Report::Mounted(volume.unique_name),
+                    Err(error) => {
+                        tracing::warn!(node = api.node(), volume = volume.handle, error = %format!("{error:#}"), "mount failed");
+                        Report::MountFailed(volume.unique_name)
+                    }
+                }),
+                Action::Start(pod) => {
+                    api.report_running(&pod).await;
+                    Outcome::Report(Report::Started(pod.uid))
+                }
+                Action::Stop(pod) => {
+                    api.report_stopped(&pod).await;
+                    Outcome::Report(Report::Stopped(pod.uid))
+                }
+                Action::Unmount(volume) => {
+                    api.unmount(&volume);
+                    Outcome::Report(Report::Unmounted(volume.unique_name))
+                }
+                Action::Finish(pod) => {
+                    api.remove_pod(&pod).await;
+                    Outcome::Nothing
+                }
+            }
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,242 @@
+//! Conditions with deadlines, awaited on watch streams.
+//!
+//! Invariants: nothing here polls on a timer, a wait always ends (by its deadline at the latest), and a wait
+//! that fails says what was awaited, what was still missing when it was last looked at, and what the watch
+//! last complained of.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use futures::{Stream, StreamExt};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
+
+/// What a condition says of the state it was shown.
+#[derive(Debug)]
+pub enum Progress<T> {
+    /// The condition holds; the wait answers with this.
+    Reached(T),
+    /// It does not hold yet: what is missing, for the error of a wait that runs out of time.
+    Pending(String),
+}
+
+/// Namespace (empty for cluster-scoped kinds) and name of an object.
+pub type Key = (String, String);
+
+/// The objects a wait has seen so far, by key.
+pub type Seen<K> = BTreeMap<Key, K>;
+
+// === impl Progress ===
+
+impl Progress<()> {
+    /// Reached when `held`, else pending with what `missing` says.
+    pub fn of(held: bool, missing: impl FnOnce() -> String) -> Self {
+        if held {
+            Self::Reached(())
+        } else {
+            Self::Pending(missing())
+        }
+    }
+}
+
+// === waits ===
+
+/// Waits until `judge` is satisfied with the object `name`, which it is shown as `None` while absent.
+pub async fn for_object<K, T>(
+    api: &Api<K>,
+    name: &str,
+    within: Duration,
+    what: &str,
+    mut judge: impl FnMut(Option<&K>) -> Progress<T>,
+) -> Result<T>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    for_objects(api, config, within, what, |seen| judge(seen.values().next())).await
+}
+
+/// Waits until the object `name` is gone.
+pub async fn for_absence<K>(api: &Api<K>, name: &str, within: Duration, what: &str) -> Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    for_object(api, name, within, what, |object| match object {
+        None => Progress::Reached(()),
+        Some(object) => Progress::Pending(format!(
+            "it is still there (deletion asked: {}, finalizers: {:?})",
+            object.meta().deletion_timestamp.is_some(),
+            object.finalizers()
+        )),
+    })
+    .await
+}
+
+/// Waits until `judge` is satisfied with all objects that `config` selects.
+pub async fn for_objects<K, T>(
+    api: &Api<K>,
+    config: watcher::Config,
+    within: Duration,
+    what: &str,
+    judge: impl FnMut(&Seen<K>) -> Progress<T>,
+) -> Result<T>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    follow(
+        watcher(api.clone(), config).default_backoff(),
+        within,
+        what,
+        judge,
+    )
+    .await
+}
+
+/// Feeds a watch to `judge` after the first listing and after each change.
+async fn follow<K, T>(
+    events: impl Stream<Item = watcher::Result<Event<K>>>,
+    within: Duration,
+    what: &str,
+    mut judge: impl FnMut(&Seen<K>) -> Progress<T>,
+) -> Result<T>
+where
+    K: Resource,
+{
+    let mut events = pin!(events);
+    let deadline = Instant::now() + within;
+    let mut seen = Seen::new();
+    let mut listed = false;
+    let mut missing = "the first listing has not arrived".to_owned();
+    let mut complaint = String::new();
+    loop {
+        let event = match timeout_at(deadline, events.next()).await {
+            Ok(Some(event)) => event,
+            Ok(None) => bail!("the watch ended while waiting for {what}: {missing}{complaint}"),
+            Err(_) => bail!("waited {within:?} for {what}: {missing}{complaint}"),
+        };
+        match event {
+            Ok(event) => listed = absorb(&mut seen, event, listed),
+            Err(error) => complaint = format!(" (the watch complains: {error})"),
+        }
+        if listed {
+            match judge(&seen) {
+                Progress::Reached(value) => return Ok(value),
+                Progress::Pending(why) => missing = why,
+            }
+        }
+    }
+}
+
+/// Brings `seen` up to date; answers whether it is now a whole picture of the cluster.
+pub(crate) fn absorb<K: Resource>(seen: &mut Seen<K>, event: Event<K>, listed: bool) -> bool {
+    match event {
+        Event::Init => {
+            seen.clear();
+            false
+        }
+        Event::InitApply(object) | Event::Apply(object) => {
+            seen.insert(key_of(&object), object);
+            listed
+        }
+        Event::Delete(object) => {
+            seen.remove(&key_of(&object));
+            listed
+        }
+        Event::InitDone => true,
+    }
+}
+
+/// The key an object is kept under.
+pub fn key_of<K: Resource>(object: &K) -> Key {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use k8s_openapi::api::core::v1::Node;
+
+    use super::*;
+    use crate::fixture::mk_node;
+
+    fn node(name: &str) -> Node {
+        mk_node("test", name, jiff::Timestamp::UNIX_EPOCH)
+    }
+
+    fn names(seen: &Seen<Node>) -> Vec<&str> {
+        seen.keys().map(|(_, name)| name.as_str()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_condition_is_judged_only_on_a_whole_listing() {
+        let events = stream::iter([
+            Ok(Event::Init),
+            Ok(Event::InitApply(node("a"))),
+            Ok(Event::InitApply(node("b"))),
+            Ok(Event::InitDone),
+        ]);
+        let mut judged = 0;
+        let found = follow(events, Duration::from_secs(1), "nodes", |seen| {
+            judged += 1;
+            Progress::Reached(names(seen).join(","))
+        })
+        .await
+        .expect("the listing satisfies the condition");
+        assert_eq!((found.as_str(), judged), ("a,b", 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_relisting_forgets_what_went_unseen() {
+        let events = stream::iter([
+            Ok(Event::Init),
+            Ok(Event::InitApply(node("a"))),
+            Ok(Event::InitDone),
+            Ok(Event::Init),
+            Ok(Event::InitApply(node("b"))),
+            Ok(Event::InitDone),
+        ]);
+        follow(events, Duration::from_secs(1), "a gone", |seen| {
+            Progress::of(!names(seen).contains(&"a"), || "a is there".to_owned())
+        })
+        .await
+        .expect("the second listing has no a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_tells_what_was_missing() {
+        let events = stream::iter([Ok(Event::Init), Ok(Event::InitDone)]).chain(stream::pending());
+        let error = follow(
+            events,
+            Duration::from_secs(7),
+            "node a to appear",
+            |seen: &Seen<Node>| Progress::<()>::Pending(format!("{} nodes", seen.len())),
+        )
+        .await
+        .expect_err("nothing ever appears");
+        assert_eq!(error.to_string(), "waited 7s for node a to appear: 0 nodes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_broken_watch_is_named_in_the_error() {
+        let events = stream::iter([Err(watcher::Error::NoResourceVersion)]).chain(stream::pending());
+        let error = follow(
+            events,
+            Duration::from_secs(7),
+            "node a to appear",
+            |_: &Seen<Node>| Progress::<()>::Pending(String::new()),
+        )
+        .await
+        .expect_err("nothing ever appears");
+        let text = error.to_string();
+        assert!(
+            text.contains("first listing") && text.contains("the watch complains"),
+            "{text}"
+        );
+    }
+}
