@@ -12,7 +12,7 @@ mod finalizer;
 
 use std::sync::Arc;
 
-pub use attach::{AttachPlan, Claim, Record, attach};
+pub use attach::{AttachPlan, Claim, Record, Stale, attach};
 pub use capability::{Access, AccessMode, Capability, Unsupported};
 pub use detach::{DetachPlan, detach};
 pub use finalizer::release;

@@ -91,6 +91,11 @@ impl Index {
         self.volumes.get(name)
     }
 
+    /// The CSINode of this name.
+    pub fn node(&self, name: &str) -> Option<&Arc<Node>> {
+        self.nodes.get(name)
+    }
+
     /// What is known about an attachment, its volume and its node.
     pub fn facts(&self, attachment: &Arc<Attachment>) -> Facts {
         Facts {

@@ -10,7 +10,11 @@
 //!                      └──────── engine ───────┘
 //! ```
 
+pub mod cluster;
+pub mod csi;
 pub mod decide;
+pub mod engine;
 pub mod index;
 pub mod model;
 pub mod queue;
+pub mod report;

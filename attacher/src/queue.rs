@@ -148,26 +148,33 @@ impl Queue {
         self.line(lane).ready.push_back((ticket, key.clone()));
     }
 
-    /// Like [`Queue::wake`] for a key that waits out a backoff in `lane`; any other key is left alone.
-    pub fn wake_if_waiting(&mut self, key: &Key, lane: Lane) {
-        if matches!(self.entries.get(key), Some(Entry { state: State::Waiting { lane: l, .. }, .. }) if *l == lane)
-        {
-            self.wake(key, lane);
+    /// Like [`Queue::wake`] for a key that runs or waits out a backoff, in the lane where it is; any
+    /// other key is left alone.
+    pub fn wake_if_pending(&mut self, key: &Key) {
+        match self.entries.get(key).map(|entry| &entry.state) {
+            Some(State::Running { lane, .. } | State::Waiting { lane, .. }) => self.wake(key, *lane),
+            Some(State::Ready { .. }) | None => {}
         }
     }
 
-    /// Wakes every key whose last failure was of this class.
-    pub fn wake_all_failed_with(&mut self, class: Class) {
-        let failed: Vec<(Key, Lane)> = self
-            .waiting
-            .values()
-            .filter_map(|key| {
-                let failure = self.entries.get(key)?.failure.as_ref()?;
-                (failure.class == class).then(|| (key.clone(), failure.lane))
+    /// The driver is back: every key that waits because it was away runs now, and one whose run
+    /// under way met its absence is not going to wait.
+    pub fn wake_disconnected(&mut self) {
+        let concerned: Vec<Key> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| match &entry.state {
+                State::Running { .. } => true,
+                State::Waiting { .. } => entry
+                    .failure
+                    .as_ref()
+                    .is_some_and(|failure| failure.class == Class::Disconnected),
+                State::Ready { .. } => false,
             })
+            .map(|(key, _)| key.clone())
             .collect();
-        for (key, lane) in failed {
-            self.wake(&key, lane);
+        for key in concerned {
+            self.wake_if_pending(&key);
         }
     }
 

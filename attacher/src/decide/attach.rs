@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::capability::{Capability, capability};
 use super::{Facts, Refusal, node_id, spec};
-use crate::model::{Driver, Recorded, SecretRef, Target, Uid, Volume};
+use crate::model::{CsiSource, Driver, Recorded, SecretRef, Target, Uid, Volume};
 
 /// Everything an attach needs; reading one is enough to know which requests will be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct AttachPlan {
     /// What to publish where.
     pub target: Target,
     /// Another place where it may still be published, to be unpublished before anything else.
-    pub stale: Option<Target>,
+    pub stale: Option<Stale>,
     /// CSI `volume_capability`.
     pub capability: Capability,
     /// CSI `readonly`.
@@ -26,6 +26,15 @@ pub struct AttachPlan {
     pub claim: Option<Claim>,
     /// What the VolumeAttachment still lacks.
     pub record: Option<Record>,
+}
+
+/// A publish of an earlier attempt, elsewhere than where the volume is wanted now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stale {
+    /// What to unpublish from where.
+    pub target: Target,
+    /// The Secret to send.
+    pub secret: Option<SecretRef>,
 }
 
 /// A PersistentVolume that must get our finalizer, so that it outlives its attachments.
@@ -79,7 +88,7 @@ pub fn attach(facts: &Facts, driver: &Driver) -> Result<AttachPlan, Refusal> {
     };
     let complete = attachment.finalizer && attachment.recorded == annotations;
     Ok(AttachPlan {
-        stale: stale(&attachment.recorded, &target),
+        stale: stale(&attachment.recorded, &target, csi),
         capability,
         read_only: csi.read_only && driver.capabilities.publish_readonly,
         volume_context: csi.attributes.clone(),
@@ -100,10 +109,12 @@ fn claim(volume: &Volume) -> Option<Claim> {
 /// An earlier attempt for the same attachment may have published elsewhere: the node was
 /// re-registered with another id, or the PersistentVolume was replaced. Overwriting the record
 /// without detaching would leak that publish for ever.
-fn stale(recorded: &Recorded, target: &Target) -> Option<Target> {
-    let before = Target {
-        node_id: recorded.node_id.clone()?,
-        handle: recorded.handle.clone().unwrap_or_else(|| target.handle.clone()),
+fn stale(recorded: &Recorded, wanted: &Target, csi: &CsiSource) -> Option<Stale> {
+    let node_id = recorded.node_id.clone()?;
+    let (handle, secret) = match &recorded.handle {
+        Some(handle) if *handle != wanted.handle => (handle.clone(), recorded.secret.clone()),
+        Some(_) | None => (wanted.handle.clone(), csi.publish_secret.clone()),
     };
-    (before != *target).then_some(before)
+    let target = Target { handle, node_id };
+    (target != *wanted).then_some(Stale { target, secret })
 }

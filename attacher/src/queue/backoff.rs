@@ -33,12 +33,13 @@ const UNCERTAIN_SHARE: u32 = 10;
 
 impl Backoff {
     /// The delay after the `times`-th failure in a row (1 is the first): `start · 2^(times-1)`, at
-    /// most `max`; for [`Class::Uncertain`] at most a tenth of `max`, but never less than `start`.
+    /// most `max`; for the
+    /// other classes at most a tenth of `max`, but never less than `start`.
     /// Up to a fifth of it is taken off by `jitter`, so the bound is never exceeded.
     pub fn delay(&self, class: Class, times: u32, jitter: f64) -> Duration {
         let cap = match class {
-            Class::Final | Class::Disconnected => self.max,
-            Class::Uncertain => (self.max / UNCERTAIN_SHARE).max(self.start),
+            Class::Final => self.max,
+            Class::Uncertain | Class::Disconnected => (self.max / UNCERTAIN_SHARE).max(self.start),
         };
         let doubled = 1u32
             .checked_shl(times.saturating_sub(1))

@@ -203,7 +203,7 @@ fn those_that_waited_for_the_driver_run_when_it_is_back_and_others_do_not() {
         queue.wake(&key(name), Lane::Attach);
         run_and_fail(&mut queue, name, failed(Lane::Attach, class), now);
     }
-    queue.wake_all_failed_with(Class::Disconnected);
+    queue.wake_disconnected();
     let mut started: Vec<_> = drain(&mut queue).into_iter().map(|(key, _)| key).collect();
     started.sort();
     assert_eq!(started, ["a", "c"].map(key));

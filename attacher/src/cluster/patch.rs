@@ -1,0 +1,190 @@
+//! The bodies of our writes: strategic merge patches that name the object's UID.
+//!
+//! The API server answers a foreign UID with 422 and an absent object with 404, so a re-created
+//! object of the same name is never touched. `metadata.finalizers` has merge semantics in a
+//! strategic patch: naming a finalizer adds it if it is not there, `$deleteFromPrimitiveList` takes
+//! off just the ones it names. No list is ever sent whole, so nobody else's finalizer can get lost.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::Side;
+use crate::decide::{Claim, Record};
+use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
+use crate::model::{Attachment, Problem, Uid};
+
+/// Adds our finalizer and the record of the coming publish call.
+pub(super) fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Value {
+    let recorded = &attachment.recorded;
+    let wanted = &record.annotations;
+    let mut annotations = Map::new();
+    let mut set = |key: &str, before: Option<&str>, after: Option<&str>| {
+        if before != after {
+            annotations.insert(key.to_owned(), after.into());
+        }
+    };
+    set(
+        NODE_ID_ANNOTATION,
+        recorded.node_id.as_deref(),
+        wanted.node_id.as_deref(),
+    );
+    set(
+        VOLUME_HANDLE_ANNOTATION,
+        recorded.handle.as_deref(),
+        wanted.handle.as_deref(),
+    );
+    let (before, after) = (recorded.secret.as_ref(), wanted.secret.as_ref());
+    set(
+        PUBLISH_SECRET_ANNOTATION,
+        before.map(ToString::to_string).as_deref(),
+        after.map(ToString::to_string).as_deref(),
+    );
+    let mut metadata = json!({ "uid": attachment.uid.0 });
+    if !attachment.finalizer {
+        metadata["finalizers"] = json!([finalizer]);
+    }
+    if !annotations.is_empty() {
+        metadata["annotations"] = annotations.into();
+    }
+    json!({ "metadata": metadata })
+}
+
+/// Adds our finalizer to a PersistentVolume.
+pub(super) fn claim(claim: &Claim, finalizer: &str) -> Value {
+    json!({ "metadata": { "uid": claim.uid.0, "finalizers": [finalizer] } })
+}
+
+/// Takes our finalizer, and nothing else, off the object of this UID.
+pub(super) fn release(uid: &Uid, finalizer: &str) -> Value {
+    json!({ "metadata": { "uid": uid.0, "$deleteFromPrimitiveList/finalizers": [finalizer] } })
+}
+
+/// `status` of an attached volume. A patch merges maps, so keys that an earlier publish left behind
+/// are named to go.
+pub(super) fn attached(attachment: &Attachment, context: &BTreeMap<String, String>) -> Value {
+    let mut metadata: Map<String, Value> = attachment
+        .metadata_keys
+        .iter()
+        .map(|key| (key.to_string(), Value::Null))
+        .collect();
+    metadata.extend(
+        context
+            .iter()
+            .map(|(key, value)| (key.clone(), value.as_str().into())),
+    );
+    let mut status = json!({ "attached": true, "attachError": null });
+    if !metadata.is_empty() {
+        status["attachmentMetadata"] = metadata.into();
+    }
+    json!({ "metadata": { "uid": attachment.uid.0 }, "status": status })
+}
+
+/// `status` of a detached volume.
+pub(super) fn detached(attachment: &Attachment) -> Value {
+    json!({
+        "metadata": { "uid": attachment.uid.0 },
+        "status": { "attached": false, "attachmentMetadata": null, "detachError": null },
+    })
+}
+
+/// `status` with an error. An error that was there is replaced, not merged: a code that no longer
+/// applies is named to go.
+pub(super) fn problem(attachment: &Attachment, side: Side, problem: &Problem) -> Value {
+    let field = match side {
+        Side::Attach => "attachError",
+        Side::Detach => "detachError",
+    };
+    let error = json!({ "message": problem.message, "time": problem.time, "errorCode": problem.code });
+    json!({ "metadata": { "uid": attachment.uid.0 }, "status": { field: error } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::tests::mk_attachment;
+    use crate::model::{Recorded, SecretRef};
+
+    #[test]
+    fn a_record_names_only_what_is_not_there_yet() {
+        let wanted = Recorded {
+            node_id: Some("id".into()),
+            handle: Some("h".into()),
+            secret: SecretRef::parse("ns/s"),
+        };
+        let first = Record {
+            annotations: wanted.clone(),
+        };
+        let attachment = mk_attachment("va");
+        assert_eq!(
+            record(&attachment, &first, "f"),
+            json!({ "metadata": {
+                "uid": "uid-va",
+                "finalizers": ["f"],
+                "annotations": {
+                    "csi.alpha.kubernetes.io/node-id": "id",
+                    "external-attacher/volume-handle": "h",
+                    "external-attacher/publish-secret": "ns/s",
+                },
+            } })
+        );
+        let attachment = Attachment {
+            finalizer: true,
+            recorded: wanted.clone(),
+            ..attachment
+        };
+        let moved = Record {
+            annotations: Recorded {
+                node_id: Some("other".into()),
+                secret: None,
+                ..wanted
+            },
+        };
+        assert_eq!(
+            record(&attachment, &moved, "f"),
+            json!({ "metadata": {
+                "uid": "uid-va",
+                "annotations": {
+                    "csi.alpha.kubernetes.io/node-id": "other",
+                    "external-attacher/publish-secret": null,
+                },
+            } })
+        );
+    }
+
+    #[test]
+    fn a_new_publish_context_leaves_nothing_of_the_old_one() {
+        let attachment = Attachment {
+            metadata_keys: ["old".into(), "kept".into()].into(),
+            ..mk_attachment("va")
+        };
+        let context = BTreeMap::from([("kept".to_owned(), "v".to_owned())]);
+        assert_eq!(
+            attached(&attachment, &context),
+            json!({
+                "metadata": { "uid": "uid-va" },
+                "status": {
+                    "attached": true, "attachError": null,
+                    "attachmentMetadata": { "old": null, "kept": "v" },
+                },
+            })
+        );
+        assert_eq!(
+            attached(&mk_attachment("va"), &BTreeMap::new())["status"],
+            json!({ "attached": true, "attachError": null })
+        );
+    }
+
+    #[test]
+    fn an_error_without_a_code_takes_the_old_code_away() {
+        let told = Problem {
+            time: "t".into(),
+            message: "m".into(),
+            code: None,
+        };
+        assert_eq!(
+            problem(&mk_attachment("va"), Side::Detach, &told)["status"],
+            json!({ "detachError": { "message": "m", "time": "t", "errorCode": null } })
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! Deadlines and repeats of single requests.
+
+use std::time::Duration;
+
+use kube::core::Status;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::Error;
+use crate::report::chain;
+
+/// How long one request may take in all, its repeats included. A request's deadline is its own: a
+/// slow driver call leaves the write that follows it all the time it needs.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// How long one attempt may take before its answer counts as lost.
+const ATTEMPT: Duration = Duration::from_secs(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Sends a request that may be repeated until it is answered or its deadline passes.
+///
+/// An answer that says "not now" (429, 5xx) or none at all is waited out, for as long as the server
+/// asks; any other answer is final.
+pub(super) async fn until_answered<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, kube::Error>>,
+{
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a deadline at the edge; follows tokio's paused clock"
+    )]
+    let deadline = Instant::now() + DEADLINE;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        #[expect(clippy::disallowed_methods, reason = "as above")]
+        let until = deadline.min(Instant::now() + ATTEMPT);
+        let failure = match timeout_at(until, attempt()).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => Failure::from(error),
+            Err(_) => Failure::again(Error::Unanswered("no answer from the API server in time".into())),
+        };
+        let Some(asked_for) = failure.again else {
+            return Err(failure.error);
+        };
+        let wait = asked_for.max(pause);
+        #[expect(clippy::disallowed_methods, reason = "as above")]
+        let resume = Instant::now() + wait;
+        if resume >= deadline {
+            return Err(failure.error);
+        }
+        tracing::debug!(error = %failure.error, ?wait, "request to the API server is tried again");
+        sleep(wait).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+struct Failure {
+    error: Error,
+    /// Whether another attempt is worth it, and how long the server asked to wait for that.
+    again: Option<Duration>,
+}
+
+// === impl Failure ===
+
+impl Failure {
+    fn again(error: Error) -> Self {
+        Self {
+            error,
+            again: Some(Duration::ZERO),
+        }
+    }
+}
+
+impl From<kube::Error> for Failure {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::from_status(&status),
+            // Everything else happened on the way there or back. A body that does not parse is one
+            // that was cut off.
+            other => Self::again(Error::Unanswered(chain(&other).into())),
+        }
+    }
+}
+
+impl Failure {
+    fn from_status(status: &Status) -> Self {
+        let message = status.message.as_str().into();
+        let details = status.details.as_ref();
+        let concerns_uid = || {
+            details.is_some_and(|details| details.causes.iter().any(|cause| cause.field == "metadata.uid"))
+        };
+        match status.code {
+            404 => Self {
+                error: Error::NotFound(message),
+                again: None,
+            },
+            422 if concerns_uid() => Self {
+                error: Error::Replaced(message),
+                again: None,
+            },
+            code @ (429 | 500..=599) => {
+                let seconds = details.map_or(0, |details| details.retry_after_seconds);
+                let error = Error::Refused {
+                    status: code,
+                    message,
+                };
+                Self {
+                    error,
+                    again: Some(Duration::from_secs(seconds.into())),
+                }
+            }
+            code => Self {
+                error: Error::Refused {
+                    status: code,
+                    message,
+                },
+                again: None,
+            },
+        }
+    }
+}

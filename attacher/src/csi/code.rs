@@ -1,0 +1,192 @@
+//! gRPC codes: how they are told to people, and what they mean for the next attempt.
+
+use std::error::Error as _;
+use std::fmt;
+
+use tonic::Status;
+
+use crate::queue::Class;
+
+/// A gRPC status code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code(tonic::Code);
+
+/// A call that failed. Shown as grpc-go shows it, since that is what stands in the statuses, events
+/// and runbooks of today.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("rpc error: code = {code} desc = {message}")]
+pub struct CallError {
+    /// The code.
+    pub code: Code,
+    /// The driver's message.
+    pub message: String,
+    /// Whether the connection was lost or never there, so that no answer came from the driver.
+    pub disconnected: bool,
+}
+
+// === impl Code ===
+
+impl Code {
+    /// What `errorCode` in a VolumeAttachment's status holds.
+    pub fn number(self) -> i32 {
+        self.0.into()
+    }
+
+    /// Whether the driver does not know the node or the volume that was asked for.
+    pub fn is_unknown_object(self) -> bool {
+        matches!(self.0, tonic::Code::NotFound | tonic::Code::InvalidArgument)
+    }
+
+    /// Whether the call may still be under way, or may succeed if it is merely repeated.
+    ///
+    /// CSI specification, "Error Scheme"; the same set as in kubelet and in the Go sidecars.
+    pub fn is_final(self) -> bool {
+        use tonic::Code::*;
+        match self.0 {
+            Cancelled | DeadlineExceeded | Unavailable | ResourceExhausted | Aborted => false,
+            Ok | Unknown | InvalidArgument | NotFound | AlreadyExists | PermissionDenied
+            | FailedPrecondition | OutOfRange | Unimplemented | Internal | DataLoss | Unauthenticated => true,
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use tonic::Code::*;
+        // Go's spelling.
+        match self.0 {
+            Ok => f.write_str("OK"),
+            Cancelled => f.write_str("Canceled"),
+            code @ (Unknown | InvalidArgument | DeadlineExceeded | NotFound | AlreadyExists
+            | PermissionDenied | ResourceExhausted | FailedPrecondition | Aborted | OutOfRange
+            | Unimplemented | Internal | Unavailable | DataLoss | Unauthenticated) => write!(f, "{code:?}"),
+        }
+    }
+}
+
+// === impl CallError ===
+
+impl CallError {
+    /// The deadline passed before an answer came.
+    pub fn deadline_exceeded() -> Self {
+        Self {
+            code: Code(tonic::Code::DeadlineExceeded),
+            message: "context deadline exceeded".to_owned(),
+            disconnected: false,
+        }
+    }
+
+    /// There was no driver to call, or it went away during the call.
+    pub fn disconnected(message: impl Into<String>) -> Self {
+        Self {
+            code: Code(tonic::Code::Unavailable),
+            message: message.into(),
+            disconnected: true,
+        }
+    }
+
+    /// How the failure is to be waited out.
+    pub fn class(&self) -> Class {
+        if self.disconnected {
+            Class::Disconnected
+        } else if self.code.is_final() {
+            Class::Final
+        } else {
+            Class::Uncertain
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn mk(code: tonic::Code, message: &str) -> Self {
+        Self {
+            code: Code(code),
+            message: message.to_owned(),
+            disconnected: false,
+        }
+    }
+}
+
+impl From<Status> for CallError {
+    /// Tells what the driver answered from what tonic made up. tonic differs from grpc-go in two
+    /// ways that matter: a connection that is lost during a call is UNKNOWN there, which would count
+    /// as final, and a deadline that passes is CANCELLED.
+    fn from(status: Status) -> Self {
+        const TONIC_TIMEOUT: &str = "Timeout expired";
+        if status.code() == tonic::Code::Cancelled && status.message() == TONIC_TIMEOUT {
+            return Self::deadline_exceeded();
+        }
+        // A status that came over the wire has no source; one that was made here from an error has.
+        if let Some(source) = status.source() {
+            let cause = std::iter::successors(Some(source), |&error| error.source())
+                .last()
+                .map_or_else(|| status.message().to_owned(), ToString::to_string);
+            return Self::disconnected(format!("connection to the CSI driver was lost: {cause}"));
+        }
+        Self {
+            code: Code(status.code()),
+            message: status.message().to_owned(),
+            disconnected: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_spelt_as_in_go_and_final_or_not_as_in_kubelet() {
+        use tonic::Code::*;
+        for (code, spelt, is_final) in [
+            (Ok, "OK", true),
+            (Cancelled, "Canceled", false),
+            (Unknown, "Unknown", true),
+            (InvalidArgument, "InvalidArgument", true),
+            (DeadlineExceeded, "DeadlineExceeded", false),
+            (NotFound, "NotFound", true),
+            (AlreadyExists, "AlreadyExists", true),
+            (PermissionDenied, "PermissionDenied", true),
+            (ResourceExhausted, "ResourceExhausted", false),
+            (FailedPrecondition, "FailedPrecondition", true),
+            (Aborted, "Aborted", false),
+            (OutOfRange, "OutOfRange", true),
+            (Unimplemented, "Unimplemented", true),
+            (Internal, "Internal", true),
+            (Unavailable, "Unavailable", false),
+            (DataLoss, "DataLoss", true),
+            (Unauthenticated, "Unauthenticated", true),
+        ] {
+            let error = CallError::from(Status::new(code, "why"));
+            assert_eq!(error.to_string(), format!("rpc error: code = {spelt} desc = why"));
+            assert_eq!(error.code.is_final(), is_final, "{code:?}");
+            assert_eq!(error.code.number(), code as i32);
+            assert_eq!(
+                error.class(),
+                if is_final { Class::Final } else { Class::Uncertain }
+            );
+        }
+    }
+
+    #[test]
+    fn a_deadline_that_tonic_reports_as_cancelled_is_a_deadline() {
+        let error = CallError::from(Status::cancelled("Timeout expired"));
+        assert_eq!(
+            error.to_string(),
+            "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+        );
+        assert_eq!(error.class(), Class::Uncertain);
+        let error = CallError::from(Status::cancelled("by the driver"));
+        assert_eq!(error.code.number(), 1);
+    }
+
+    #[test]
+    fn a_lost_connection_leaves_the_result_unknown() {
+        let lost = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let mut status = Status::unknown("transport error");
+        status.set_source(std::sync::Arc::new(lost));
+        let error = CallError::from(status);
+        assert_eq!(error.class(), Class::Disconnected);
+        assert!(!error.code.is_final());
+        assert!(error.message.contains("connection reset"), "{error}");
+    }
+}

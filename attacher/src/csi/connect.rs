@@ -1,0 +1,142 @@
+//! Keeping a session open for as long as we live.
+//!
+//! The loss of a driver never ends the process: it is noticed at once, also while no call is under
+//! way, and a new session is opened as soon as somebody answers, by asking everything again. Only a
+//! driver that comes back as another one ends it, since our finalizers carry its name.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::session::{OpenError, Session, Socket};
+use crate::report::chain;
+
+/// The state of the connection.
+#[derive(Clone, Debug, Default)]
+pub enum Link {
+    /// There is no driver to call.
+    #[default]
+    Down,
+    /// The driver can be called.
+    Up(Arc<Session>),
+}
+
+/// The connection cannot be kept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    /// Another driver answers on the socket.
+    #[error("the CSI driver at the socket was {was:?} and is now {is:?}: start an attacher for that one")]
+    OtherDriver {
+        /// The driver that we serve.
+        was: Arc<str>,
+        /// The driver that answers.
+        is: Arc<str>,
+    },
+    /// The driver cannot publish volumes.
+    #[error(
+        "the CSI driver {0:?} does not offer ControllerPublishVolume (capabilities CONTROLLER_SERVICE and PUBLISH_UNPUBLISH_VOLUME): it needs no attacher; set attachRequired: false in its CSIDriver object"
+    )]
+    NoPublish(Arc<str>),
+}
+
+/// Opens sessions, one after the other.
+#[derive(Debug)]
+pub struct Keeper {
+    socket: Socket,
+    timeout: Duration,
+    link_tx: watch::Sender<Link>,
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// Short enough that an attach follows a driver's return within a second; the Go sidecar allows 1 s
+/// between two dials.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How many attempts pass between two lines in the log, once the pauses are at their longest.
+const ATTEMPTS_A_LINE: u32 = 20;
+
+// === impl Link ===
+
+impl Link {
+    /// The session, if there is one.
+    pub fn session(&self) -> Option<&Arc<Session>> {
+        match self {
+            Self::Up(session) => Some(session),
+            Self::Down => None,
+        }
+    }
+}
+
+// === impl Keeper ===
+
+impl Keeper {
+    /// A keeper for this socket, and where it tells the state of the connection.
+    pub fn new(socket: Socket, timeout: Duration) -> (Self, watch::Receiver<Link>) {
+        let (link_tx, link) = watch::channel(Link::Down);
+        (
+            Self {
+                socket,
+                timeout,
+                link_tx,
+            },
+            link,
+        )
+    }
+
+    /// Keeps a session open until `shutdown`.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`], when there is no driver any more that we could serve.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), Lost> {
+        shutdown.run_until_cancelled(self.keep()).await.unwrap_or(Ok(()))
+    }
+
+    async fn keep(self) -> Result<(), Lost> {
+        let mut served: Option<Arc<str>> = None;
+        loop {
+            let (session, loss) = self.open().await;
+            match &served {
+                Some(was) if *was != session.name => {
+                    return Err(Lost::OtherDriver {
+                        was: was.clone(),
+                        is: session.name,
+                    });
+                }
+                Some(_) | None => served = Some(session.name.clone()),
+            }
+            if !session.capabilities.publish {
+                return Err(Lost::NoPublish(session.name));
+            }
+            tracing::info!(driver = %session.name, capabilities = ?session.capabilities, "connected to the CSI driver");
+            self.link_tx.send_replace(Link::Up(Arc::new(session)));
+            // Nothing is ever sent: this ends when the connection is dropped.
+            let _ended = loss.await;
+            self.link_tx.send_replace(Link::Down);
+            tracing::warn!("lost the connection to the CSI driver; reconnecting");
+        }
+    }
+
+    async fn open(&self) -> (Session, super::session::Loss) {
+        let mut pause = FIRST_PAUSE;
+        for attempt in 0u32.. {
+            match Session::open(&self.socket, self.timeout).await {
+                Ok(opened) => return opened,
+                Err(error) if attempt % ATTEMPTS_A_LINE == 0 => Self::log(&error, attempt),
+                Err(_) => {}
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        unreachable!("attempts must not run out within 68 years")
+    }
+
+    fn log(error: &OpenError, attempt: u32) {
+        tracing::warn!(
+            attempt,
+            error = chain(error),
+            "the CSI driver cannot be used yet; trying again"
+        );
+    }
+}

@@ -1,0 +1,306 @@
+//! One connection to the driver, from the socket to the last capability.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use csi_proto::v1::controller_client::ControllerClient;
+use csi_proto::v1::controller_service_capability::{self, rpc};
+use csi_proto::v1::identity_client::IdentityClient;
+use csi_proto::v1::plugin_capability::{self, service};
+use csi_proto::v1::{
+    ControllerGetCapabilitiesRequest, GetPluginCapabilitiesRequest, GetPluginInfoRequest, ProbeRequest,
+};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+use tonic::transport::{Channel, Endpoint};
+use tower::service_fn;
+
+use super::code::CallError;
+use crate::model::Capabilities;
+
+/// The driver's socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Socket(PathBuf);
+
+/// An address that is not that of a socket.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not the address of a Unix socket: give its absolute path, as in /run/csi/socket or unix:///run/csi/socket"
+)]
+pub struct SocketError(String);
+
+/// A driver that answered all that we must know before we call it.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// Where to send calls.
+    pub(super) channel: Channel,
+    /// Name of the driver.
+    pub name: Arc<str>,
+    /// What it can do.
+    pub capabilities: Capabilities,
+}
+
+/// A session could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Nobody listens.
+    #[error("no connection to the CSI driver at {path}")]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody listens who does not speak HTTP/2.
+    #[error("the CSI driver's socket does not speak gRPC")]
+    Handshake(#[source] tonic::transport::Error),
+    /// The driver says that it is not ready yet.
+    #[error("the CSI driver is not ready yet (Probe answered ready=false)")]
+    NotReady,
+    /// A call failed.
+    #[error("{method} failed")]
+    Call {
+        /// Which call.
+        method: &'static str,
+        /// How.
+        #[source]
+        source: CallError,
+    },
+    /// The driver has no name.
+    #[error("the CSI driver's name is empty (GetPluginInfo)")]
+    NoName,
+}
+
+/// Ends when the connection does: its sender lives inside the connection's I/O object, which the
+/// HTTP/2 task drops at the first EOF or error, whether or not a call is under way.
+pub(super) type Loss = oneshot::Receiver<()>;
+
+/// Largest answer that we take. ListVolumes of a large array is far beyond tonic's 4 MiB.
+const MAX_ANSWER: usize = 64 << 20;
+
+// === impl Socket ===
+
+impl FromStr for Socket {
+    type Err = SocketError;
+
+    fn from_str(address: &str) -> Result<Self, Self::Err> {
+        let path = match address.strip_prefix("unix:") {
+            Some(rest) => rest.strip_prefix("//").unwrap_or(rest),
+            None => address,
+        };
+        let path = Path::new(path);
+        if path.is_absolute() {
+            Ok(Self(path.to_owned()))
+        } else {
+            Err(SocketError(address.to_owned()))
+        }
+    }
+}
+
+// === impl Session ===
+
+impl Session {
+    /// Connects, and asks all that we must know. Each call has `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// Any [`OpenError`] is worth another try, as the driver may be about to start.
+    ///
+    /// # Cancellation
+    ///
+    /// Nothing is left behind.
+    pub(super) async fn open(socket: &Socket, timeout: Duration) -> Result<(Self, Loss), OpenError> {
+        let (channel, loss) = connect(socket).await?;
+        let mut identity = IdentityClient::new(channel.clone());
+        let ready = call("Probe", timeout, identity.probe(ProbeRequest {}))
+            .await?
+            .ready;
+        // An absent field means ready (CSI specification, Probe).
+        if ready == Some(false) {
+            return Err(OpenError::NotReady);
+        }
+        let info = call(
+            "GetPluginInfo",
+            timeout,
+            identity.get_plugin_info(GetPluginInfoRequest {}),
+        )
+        .await?;
+        if info.name.is_empty() {
+            return Err(OpenError::NoName);
+        }
+        let capabilities = capabilities(identity, &channel, timeout).await?;
+        Ok((
+            Self {
+                channel,
+                name: info.name.into(),
+                capabilities,
+            },
+            loss,
+        ))
+    }
+
+    pub(super) fn controller(&self) -> ControllerClient<Channel> {
+        ControllerClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER)
+    }
+}
+
+async fn connect(socket: &Socket) -> Result<(Channel, Loss), OpenError> {
+    let stream = UnixStream::connect(&socket.0)
+        .await
+        .map_err(|source| OpenError::Connect {
+            path: socket.0.clone(),
+            source,
+        })?;
+    let (alive, loss) = oneshot::channel();
+    // One connection is one session: when it is lost the driver may have become another, so a new
+    // one is opened by going through all questions again, never behind our back.
+    let once = Arc::new(Mutex::new(Some(TokioIo::new(Connection {
+        stream,
+        _alive: alive,
+    }))));
+    let connector = service_fn(move |_| {
+        let taken = once
+            .lock()
+            .expect("nothing must panic while the slot is locked")
+            .take();
+        std::future::ready(taken.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
+    });
+    let channel = Endpoint::from_static("http://localhost")
+        // Every call that meets its deadline is reset by us, and h2 takes too many resets in the life
+        // of a connection for an attack.
+        .http2_max_local_error_reset_streams(None)
+        .connect_with_connector(connector)
+        .await
+        .map_err(OpenError::Handshake)?;
+    Ok((channel, loss))
+}
+
+async fn capabilities(
+    mut identity: IdentityClient<Channel>,
+    channel: &Channel,
+    timeout: Duration,
+) -> Result<Capabilities, OpenError> {
+    let answer = call(
+        "GetPluginCapabilities",
+        timeout,
+        identity.get_plugin_capabilities(GetPluginCapabilitiesRequest {}),
+    )
+    .await?;
+    let has_controller = answer.capabilities.iter().any(|capability| {
+        matches!(&capability.r#type, Some(plugin_capability::Type::Service(service))
+            if service.r#type() == service::Type::ControllerService)
+    });
+    if !has_controller {
+        return Ok(Capabilities::default());
+    }
+    let mut controller = ControllerClient::new(channel.clone());
+    let answer = call(
+        "ControllerGetCapabilities",
+        timeout,
+        controller.controller_get_capabilities(ControllerGetCapabilitiesRequest {}),
+    )
+    .await?;
+    let has = |wanted: rpc::Type| {
+        answer.capabilities.iter().any(|capability| {
+            matches!(&capability.r#type, Some(controller_service_capability::Type::Rpc(rpc))
+                if rpc.r#type() == wanted)
+        })
+    };
+    Ok(Capabilities {
+        publish: has(rpc::Type::PublishUnpublishVolume),
+        publish_readonly: has(rpc::Type::PublishReadonly),
+        single_node_multi_writer: has(rpc::Type::SingleNodeMultiWriter),
+    })
+}
+
+async fn call<T>(
+    method: &'static str,
+    timeout: Duration,
+    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T, OpenError> {
+    let answer = match tokio::time::timeout(timeout, call).await {
+        Ok(answer) => answer.map_err(CallError::from),
+        Err(_) => Err(CallError::deadline_exceeded()),
+    };
+    answer
+        .map(tonic::Response::into_inner)
+        .map_err(|source| OpenError::Call { method, source })
+}
+
+/// A Unix socket that tells its end by being dropped.
+struct Connection {
+    stream: UnixStream,
+    _alive: oneshot::Sender<()>,
+}
+
+// === impl Connection ===
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_those_that_the_go_sidecar_takes() {
+        for address in [
+            "/run/csi/socket",
+            "unix:///run/csi/socket",
+            "unix:/run/csi/socket",
+        ] {
+            assert_eq!(address.parse(), Ok(Socket("/run/csi/socket".into())), "{address}");
+        }
+        for address in [
+            "",
+            "csi.sock",
+            "unix:csi.sock",
+            "unix://csi.sock",
+            "tcp://127.0.0.1:1",
+            "127.0.0.1:1",
+        ] {
+            assert_eq!(address.parse::<Socket>(), Err(SocketError(address.to_owned())));
+        }
+    }
+}

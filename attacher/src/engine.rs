@@ -1,0 +1,449 @@
+//! The core of the attacher: events in, jobs out, reports back in.
+//!
+//! It joins [`Index`], [`Queue`] and [`decide`](crate::decide) and is as pure as they are: no await,
+//! no client, no clock, and its randomness comes from a seed. Whoever drives it carries out the
+//! [`Job`]s, one after the other or thousands at once, and hands back a [`Report`] for each.
+//!
+//! Invariants: one job a key at a time; a job gets the newest state there is when it starts; the
+//! echo of our own write starts nothing; a failure is waited out unless something changed that the
+//! work depends on.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::decide::{Facts, Wanted, release, wanted};
+use crate::index::{Change, Effect, Index};
+use crate::model::{Attachment, Node, Target, Uid, Volume};
+use crate::queue::{Backoff, Class, Failed, Finished, Key, Lane, Limits, Queue};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Engine {
+    index: Index,
+    queue: Queue,
+    /// What the driver answered where it could not be written down yet. The write is then tried
+    /// again by itself, without another driver call.
+    answers: HashMap<Uid, Answer>,
+    random: fastrand::Rng,
+}
+
+/// Something that happened outside.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// To VolumeAttachments of our driver.
+    Attachments(Change<Attachment>),
+    /// To PersistentVolumes that concern us.
+    Volumes(Change<Volume>),
+    /// To CSINodes.
+    Nodes(Change<Node>),
+    /// The driver can be called again.
+    DriverBack,
+}
+
+/// One piece of work.
+#[derive(Debug)]
+pub enum Job {
+    /// Attach or detach.
+    Attachment {
+        /// Which of the two.
+        wanted: Wanted,
+        /// The newest state.
+        facts: Facts,
+        /// The driver's answer from an earlier run, if only its write is left to do.
+        answer: Option<Answer>,
+    },
+    /// Take our finalizer off a PersistentVolume.
+    Release {
+        /// The volume.
+        volume: Arc<Volume>,
+    },
+}
+
+/// A successful answer of the driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// ControllerPublishVolume succeeded.
+    Published {
+        /// For this volume and node.
+        target: Target,
+        /// With this `publish_context`.
+        context: BTreeMap<String, String>,
+    },
+    /// ControllerUnpublishVolume succeeded.
+    Unpublished,
+}
+
+/// How a job ended.
+#[derive(Debug)]
+pub struct Report {
+    /// The object that it was about.
+    pub subject: Subject,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// The object of a job.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// Of [`Job::Attachment`].
+    Attachment(Wanted, Arc<Attachment>),
+    /// Of [`Job::Release`].
+    Volume(Arc<Volume>),
+}
+
+/// What came of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// There is nothing left to do.
+    Done,
+    /// It is to be tried again.
+    Failed {
+        /// How to wait for that.
+        class: Class,
+        /// What the driver answered, if that is all that is known and only its write failed.
+        answer: Option<Answer>,
+    },
+}
+
+// === impl Engine ===
+
+impl Engine {
+    /// An engine that knows nothing yet.
+    pub fn new(limits: Limits, backoff: Backoff, seed: u64) -> Self {
+        Self {
+            index: Index::default(),
+            queue: Queue::new(limits, backoff),
+            answers: HashMap::new(),
+            random: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// Takes in what happened outside.
+    pub fn handle(&mut self, event: Event) {
+        match event {
+            Event::Attachments(change) => self.attachments_changed(change),
+            Event::Volumes(change) => self.volumes_changed(change),
+            Event::Nodes(change) => self.nodes_changed(change),
+            Event::DriverBack => self.queue.wake_disconnected(),
+        }
+    }
+
+    /// The next job, if any is due and its lane has a free place.
+    pub fn start(&mut self, now: Instant) -> Option<Job> {
+        self.queue.advance(now);
+        while let Some((key, lane)) = self.queue.start() {
+            let job = match &key {
+                Key::Attachment(name) => self.attachment_job(name, lane),
+                Key::Volume(name) => self.volume_job(name),
+            };
+            if job.is_some() {
+                return job;
+            }
+            // What the key waited for is no longer wanted; what is, follows from the newest state.
+            let Finished { .. } = self.queue.finish(&key);
+            self.consider(&key);
+        }
+        None
+    }
+
+    /// When [`Engine::start`] is next worth calling if nothing happens before.
+    pub fn next_start(&self) -> Option<Instant> {
+        self.queue.next_advance()
+    }
+
+    /// Takes in how a job ended.
+    pub fn finish(&mut self, report: Report, now: Instant) {
+        let Report { subject, outcome } = report;
+        match subject {
+            Subject::Attachment(wanted, attachment) => {
+                self.attachment_finished(wanted, &attachment, outcome, now);
+            }
+            Subject::Volume(volume) => {
+                let key = Key::Volume(volume.name.clone());
+                let finished = self.queue.finish(&key);
+                let class = match outcome {
+                    Outcome::Done => Class::Final,
+                    Outcome::Failed { class, .. } => class,
+                };
+                if self.is_releasable(&volume.name) {
+                    let failed = Failed {
+                        uid: volume.uid.clone(),
+                        lane: Lane::Volume,
+                        class,
+                    };
+                    self.queue.fail(&key, finished, failed, now, self.random.f64());
+                }
+            }
+        }
+    }
+
+    /// How many jobs are running.
+    pub fn running(&self) -> usize {
+        self.queue.running()
+    }
+
+    /// What is known now about this PersistentVolume.
+    pub fn volume(&self, name: &str) -> Option<&Arc<Volume>> {
+        self.index.volume(name)
+    }
+
+    /// Whether another attachment than this one wants the same volume on the same node.
+    pub fn is_shared(&self, attachment: &Attachment) -> bool {
+        self.index.attachments_of_node(&attachment.node).any(|name| {
+            *name != attachment.name
+                && self
+                    .index
+                    .attachment(name)
+                    .is_some_and(|other| other.source == attachment.source)
+        })
+    }
+
+    fn attachment_job(&mut self, name: &str, lane: Lane) -> Option<Job> {
+        let attachment = self.index.attachment(name)?;
+        let wanted = wanted(attachment).filter(|wanted| Lane::from(*wanted) == lane)?;
+        let answer = self.answers.remove(&attachment.uid);
+        Some(Job::Attachment {
+            wanted,
+            facts: self.index.facts(attachment),
+            answer,
+        })
+    }
+
+    fn volume_job(&self, name: &str) -> Option<Job> {
+        let volume = self.index.volume(name).filter(|_| self.is_releasable(name))?;
+        Some(Job::Release {
+            volume: volume.clone(),
+        })
+    }
+
+    fn attachment_finished(
+        &mut self,
+        done: Wanted,
+        attachment: &Arc<Attachment>,
+        outcome: Outcome,
+        now: Instant,
+    ) {
+        let key = Key::Attachment(attachment.name.clone());
+        let finished = self.queue.finish(&key);
+        if done == Wanted::Detach && outcome == Outcome::Done {
+            self.wake_those_in_the_way_of(attachment);
+        }
+        let newest = self.index.attachment(&attachment.name).cloned();
+        let (Some(newest), Outcome::Failed { class, answer }) = (&newest, &outcome) else {
+            return self.reconsider(done, attachment, newest.as_ref(), finished, now);
+        };
+        if newest.uid != attachment.uid || wanted(newest) != Some(done) {
+            return self.reconsider(done, attachment, Some(newest), finished, now);
+        }
+        if let Some(answer) = answer {
+            self.answers.insert(newest.uid.clone(), answer.clone());
+        }
+        let failed = Failed {
+            uid: newest.uid.clone(),
+            lane: done.into(),
+            class: *class,
+        };
+        self.queue.fail(&key, finished, failed, now, self.random.f64());
+    }
+
+    /// What follows when a job left nothing to repeat.
+    fn reconsider(
+        &mut self,
+        done: Wanted,
+        attachment: &Attachment,
+        newest: Option<&Arc<Attachment>>,
+        finished: Finished,
+        now: Instant,
+    ) {
+        let Some((newest, next)) = newest.and_then(|newest| Some((newest, wanted(newest)?))) else {
+            return;
+        };
+        let key = Key::Attachment(newest.name.clone());
+        if next == done && newest.uid == attachment.uid {
+            // The object that we knew is no more, and the watch has not told yet what took its
+            // place. It will; until then there is nothing to do but not to spin.
+            let failed = Failed {
+                uid: newest.uid.clone(),
+                lane: done.into(),
+                class: Class::Final,
+            };
+            self.queue.fail(&key, finished, failed, now, self.random.f64());
+        } else {
+            self.queue.wake(&key, next.into());
+        }
+    }
+
+    /// A detach frees the volume for another node, and a place on its node for another volume.
+    /// Attaches that failed for want of either need not wait out their backoff.
+    fn wake_those_in_the_way_of(&mut self, detached: &Attachment) {
+        if let Some(volume) = detached.volume_name() {
+            for name in self.index.attachments_of_volume(volume) {
+                self.queue.wake_if_pending(&Key::Attachment(name.clone()));
+            }
+        }
+        for name in self.index.attachments_of_node(&detached.node) {
+            let code = self
+                .index
+                .attachment(name)
+                .and_then(|attachment| attachment.attach_error.as_ref())
+                .and_then(|error| error.code);
+            if code == Some(RESOURCE_EXHAUSTED) {
+                self.queue.wake_if_pending(&Key::Attachment(name.clone()));
+            }
+        }
+    }
+
+    fn attachments_changed(&mut self, change: Change<Attachment>) {
+        let written = matches!(change, Change::Written(_));
+        for (name, effect) in self.index.attachments_changed(change) {
+            let key = Key::Attachment(name);
+            match effect {
+                Effect::Stale => {}
+                Effect::New { replaced } => {
+                    if let Some(replaced) = replaced {
+                        self.attachment_gone(&replaced);
+                    }
+                    self.consider(&key);
+                }
+                Effect::Changed { before } => self.attachment_changed(&key, &before, written),
+                Effect::Gone { before } => {
+                    self.queue.forget(&key);
+                    self.attachment_gone(&before);
+                }
+            }
+        }
+    }
+
+    /// While a job runs, only the wish for its opposite matters: all else it reads or writes itself,
+    /// and the watch may well show its writes before their answers arrive.
+    fn attachment_changed(&mut self, key: &Key, before: &Attachment, written: bool) {
+        let Key::Attachment(name) = key else { return };
+        let Some(after) = self.index.attachment(name) else {
+            return;
+        };
+        let turned = before.deleting != after.deleting;
+        if self.queue.is_running(key) {
+            if turned {
+                self.queue.wake_if_pending(key);
+            }
+        } else if turned || !(written || differ_in_errors_alone(before, after)) {
+            self.consider(key);
+        }
+    }
+
+    fn attachment_gone(&mut self, attachment: &Attachment) {
+        self.answers.remove(&attachment.uid);
+        if let Some(volume) = attachment.volume_name() {
+            self.consider(&Key::Volume(volume.clone()));
+        }
+    }
+
+    fn volumes_changed(&mut self, change: Change<Volume>) {
+        for (name, effect) in self.index.volumes_changed(change) {
+            let matters = match (&effect, self.index.volume(&name)) {
+                (Effect::New { .. }, Some(_)) => true,
+                (Effect::Changed { before }, Some(after)) => {
+                    before.deleting != after.deleting || before.spec != after.spec
+                }
+                (Effect::Stale | Effect::New { .. } | Effect::Changed { .. } | Effect::Gone { .. }, _) => {
+                    false
+                }
+            };
+            if matters {
+                for attachment in self.index.attachments_of_volume(&name) {
+                    self.queue.wake_if_pending(&Key::Attachment(attachment.clone()));
+                }
+            }
+            if matches!(effect, Effect::Gone { .. }) {
+                self.queue.forget(&Key::Volume(name));
+            } else {
+                self.consider(&Key::Volume(name));
+            }
+        }
+    }
+
+    fn nodes_changed(&mut self, change: Change<Node>) {
+        for (name, effect) in self.index.nodes_changed(change) {
+            // A CSINode also changes with what other drivers and the kubelet write there.
+            let matters = match (&effect, self.index.node(&name)) {
+                (Effect::New { .. }, Some(_)) => true,
+                (Effect::Changed { before }, Some(after)) => before.id != after.id,
+                (Effect::Stale | Effect::New { .. } | Effect::Changed { .. } | Effect::Gone { .. }, _) => {
+                    false
+                }
+            };
+            if matters {
+                for attachment in self.index.attachments_of_node(&name) {
+                    self.queue.wake_if_pending(&Key::Attachment(attachment.clone()));
+                }
+            }
+        }
+    }
+
+    /// Queues what the newest state of `key` asks for.
+    fn consider(&mut self, key: &Key) {
+        let lane = match key {
+            Key::Attachment(name) => self
+                .index
+                .attachment(name)
+                .and_then(|attachment| wanted(attachment))
+                .map(Lane::from),
+            Key::Volume(name) => self.is_releasable(name).then_some(Lane::Volume),
+        };
+        match lane {
+            Some(lane) => self.queue.wake(key, lane),
+            None => self.queue.forget(key),
+        }
+    }
+
+    fn is_releasable(&self, volume: &str) -> bool {
+        self.index
+            .volume(volume)
+            .is_some_and(|v| release(v, self.index.attachments_of_volume(volume).len()))
+    }
+}
+
+/// gRPC's RESOURCE_EXHAUSTED: for ControllerPublishVolume, the node has no room for another volume.
+const RESOURCE_EXHAUSTED: i32 = 8;
+
+/// Errors are written by us alone, so a change of nothing else is the echo of a write whose answer
+/// was lost. A change of what we do not even keep (somebody put a label on it) is a nudge from a
+/// person, who wants it tried again.
+fn differ_in_errors_alone(before: &Attachment, after: &Attachment) -> bool {
+    let errors_differ =
+        before.attach_error != after.attach_error || before.detach_error != after.detach_error;
+    let rest = Attachment {
+        version: after.version,
+        attach_error: after.attach_error.clone(),
+        detach_error: after.detach_error.clone(),
+        ..before.clone()
+    };
+    errors_differ && rest == *after
+}
+
+// === impl Job ===
+
+impl Job {
+    /// What the job is about.
+    pub fn subject(&self) -> Subject {
+        match self {
+            Self::Attachment { wanted, facts, .. } => Subject::Attachment(*wanted, facts.attachment.clone()),
+            Self::Release { volume } => Subject::Volume(volume.clone()),
+        }
+    }
+}
+
+// === impl Lane ===
+
+impl From<Wanted> for Lane {
+    fn from(wanted: Wanted) -> Self {
+        match wanted {
+            Wanted::Attach => Self::Attach,
+            Wanted::Detach => Self::Detach,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
