@@ -1,5 +1,11 @@
 //! The whole attach/detach path on one machine: harness, scenarios, playground, benchmarks.
 
+pub mod cluster;
+pub mod control_plane;
+pub mod driver;
 pub mod fixture;
+pub mod invariant;
 pub mod node;
+pub mod process;
+pub mod toolchain;
 pub mod wait;

@@ -1,0 +1,403 @@
+//! Child processes that cannot outlive the harness.
+//!
+//! A [`Run`] owns a temporary directory, a marker and a warden. Every [`Process`] belongs to a run, leads a
+//! process group of its own and writes its output to files in the run's directory.
+//!
+//! Invariants:
+//! - a process group is killed before its leader is reaped, so no child of a child outlives it and no signal
+//!   can reach a stranger that was given the same id;
+//! - when the harness ends, in whatever way, every process that carries the run's marker is killed: by
+//!   [`Run::finish`] in the good case, by the warden in all others.
+
+mod procfs;
+mod run;
+mod warden;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use tokio::sync::watch;
+
+pub use run::Run;
+pub use warden::warden_main_if_asked;
+
+/// How many lines of a process's log go into an error about it.
+const TAIL_LINES: usize = 25;
+/// How far from the end of a log its last lines are looked for.
+const TAIL_BYTES: u64 = 64 * 1024;
+
+/// What to run, and under which name.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    name: String,
+    program: PathBuf,
+    arg0: Option<OsString>,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    dir: Option<PathBuf>,
+}
+
+/// A running or ended child, leader of its own process group.
+///
+/// Dropping it kills the group.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    pid: Pid,
+    log: PathBuf,
+    stdout: PathBuf,
+    shared: Arc<Shared>,
+    exit: watch::Receiver<Option<Exit>>,
+}
+
+/// How a process ended and what it took.
+#[derive(Clone, Copy, Debug)]
+pub struct Exit {
+    /// Exit code or signal.
+    pub status: ExitStatus,
+    /// Processor time at the end; peak memory as of the last [`Process::usage`] before the end.
+    pub usage: Usage,
+}
+
+/// What a process has used so far, its own threads only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time in user and kernel mode.
+    pub cpu: Duration,
+    /// Largest resident set so far, in bytes.
+    pub peak_rss: u64,
+}
+
+/// What the waiter thread and the handle share.
+#[derive(Debug)]
+struct Shared {
+    /// Whether the leader was reaped, after which its id may belong to somebody else. Locked while a signal
+    /// is sent, so that the two cannot cross.
+    reaped: Mutex<bool>,
+    /// Largest resident set seen so far.
+    peak_rss: Mutex<u64>,
+}
+
+// === impl Spec ===
+
+impl Spec {
+    /// A program to be run under `name`, which becomes the name of its log and of the process in messages.
+    pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            program: program.into(),
+            arg0: None,
+            args: Vec::new(),
+            env: Vec::new(),
+            dir: None,
+        }
+    }
+
+    /// The name the program is to see itself called by.
+    #[must_use]
+    pub fn arg0(mut self, arg0: impl AsRef<OsStr>) -> Self {
+        self.arg0 = Some(arg0.as_ref().to_owned());
+        self
+    }
+
+    /// One more argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    /// More arguments.
+    #[must_use]
+    pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.args
+            .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    /// A variable on top of the harness's own environment.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env
+            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// The working directory, in which the logs are written too; the run's directory if not given.
+    #[must_use]
+    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.dir = Some(dir.into());
+        self
+    }
+}
+
+// === impl Process ===
+
+impl Process {
+    /// Starts `spec` as a child of this run, with stdout and stderr appended to `<name>.stdout` and
+    /// `<name>.log`.
+    pub fn spawn(run: &Run, spec: Spec) -> Result<Self> {
+        let dir = spec.dir.unwrap_or_else(|| run.dir().to_owned());
+        let (log, stdout) = (
+            dir.join(format!("{}.log", spec.name)),
+            dir.join(format!("{}.stdout", spec.name)),
+        );
+        let mut command = Command::new(&spec.program);
+        if let Some(arg0) = &spec.arg0 {
+            command.arg0(arg0);
+        }
+        let (marker, value) = run.marker();
+        command
+            .args(&spec.args)
+            .envs(spec.env)
+            .env(marker, value)
+            .current_dir(&dir)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(append_to(&stdout)?)
+            .stderr(append_to(&log)?);
+        let child = command
+            .spawn()
+            .with_context(|| format!("start {} ({})", spec.name, spec.program.display()))?;
+        let pid = Pid::from_child(&child);
+        let shared = Arc::new(Shared {
+            reaped: Mutex::new(false),
+            peak_rss: Mutex::new(0),
+        });
+        let (exit_tx, exit) = watch::channel(None);
+        let waiter = Arc::clone(&shared);
+        std::thread::Builder::new()
+            .name(format!("wait-{}", spec.name))
+            .spawn(move || {
+                let exit = waiter.wait(child, pid);
+                exit_tx.send_replace(Some(exit));
+            })
+            .context("start the thread that waits for a child")?;
+        Ok(Self {
+            name: spec.name,
+            pid,
+            log,
+            stdout,
+            shared,
+            exit,
+        })
+    }
+
+    /// Name given in the [`Spec`].
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Process id, which is also the id of the group.
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// File that holds what the process wrote to stderr.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// File that holds what the process wrote to stdout.
+    pub fn stdout(&self) -> &Path {
+        &self.stdout
+    }
+
+    /// The last lines of the log, or of stdout if the log is empty.
+    pub fn log_tail(&self, lines: usize) -> String {
+        [&self.log, &self.stdout]
+            .into_iter()
+            .map(|path| tail(path, lines).unwrap_or_default())
+            .find(|text| !text.is_empty())
+            .unwrap_or_default()
+    }
+
+    /// How the process ended, if it did.
+    pub fn try_exit(&self) -> Option<Exit> {
+        *self.exit.borrow()
+    }
+
+    /// Waits for the process to end by itself or by a signal. Any number of waiters may wait.
+    pub async fn exited(&self) -> Exit {
+        let mut exit = self.exit.clone();
+        let seen = exit
+            .wait_for(Option::is_some)
+            .await
+            .expect("the waiter thread must report an exit");
+        seen.expect("the wait must end with an exit")
+    }
+
+    /// Waits for the process to end within `deadline`; an error with its last log lines if it does not.
+    pub async fn exited_within(&self, deadline: Duration) -> Result<Exit> {
+        match tokio::time::timeout(deadline, self.exited()).await {
+            Ok(exit) => Ok(exit),
+            Err(_) => bail!(
+                "{} still runs after {deadline:?}{}",
+                self.described(),
+                self.quoted_tail()
+            ),
+        }
+    }
+
+    /// An error with the last log lines if the process has ended.
+    pub fn ensure_alive(&self) -> Result<()> {
+        match self.try_exit() {
+            None => Ok(()),
+            Some(exit) => Err(self.died(exit)),
+        }
+    }
+
+    /// Runs `work`, and gives it up with an error that holds the last log lines if the process ends first.
+    pub async fn while_alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            exit = self.exited() => Err(self.died(exit)),
+            result = work => result,
+        }
+    }
+
+    /// Processor time and peak memory so far.
+    pub fn usage(&self) -> Usage {
+        if let Some(exit) = self.try_exit() {
+            return exit.usage;
+        }
+        Usage {
+            cpu: procfs::cpu_time(self.pid).unwrap_or_default(),
+            peak_rss: self.shared.observe_rss(self.pid),
+        }
+    }
+
+    /// Sends a signal to every process of the group; nothing happens if the leader has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.shared
+            .signal(self.pid, signal)
+            .with_context(|| format!("send {signal:?} to {}", self.described()))
+    }
+
+    /// Asks the group to end with SIGTERM and kills it with SIGKILL if its leader has not ended within `grace`.
+    pub async fn stop(&self, grace: Duration) -> Result<Exit> {
+        self.usage();
+        self.signal(Signal::TERM)?;
+        match tokio::time::timeout(grace, self.exited()).await {
+            Ok(exit) => Ok(exit),
+            Err(_) => self.kill().await,
+        }
+    }
+
+    /// Kills the group with SIGKILL, as a crash or the kernel's memory killer would.
+    pub async fn kill(&self) -> Result<Exit> {
+        self.usage();
+        self.signal(Signal::KILL)?;
+        Ok(self.exited().await)
+    }
+
+    fn died(&self, exit: Exit) -> anyhow::Error {
+        anyhow::anyhow!(
+            "{} ended unexpectedly with {}{}",
+            self.described(),
+            exit.status,
+            self.quoted_tail()
+        )
+    }
+
+    fn described(&self) -> String {
+        format!("{} (pid {})", self.name, self.pid())
+    }
+
+    fn quoted_tail(&self) -> String {
+        let lines = self.log_tail(TAIL_LINES);
+        if lines.is_empty() {
+            return format!("; it wrote nothing to {}", self.log.display());
+        }
+        let mut quoted = format!("; the last lines of {}:", self.log.display());
+        for line in lines.lines() {
+            quoted.push_str("\n    | ");
+            quoted.push_str(line);
+        }
+        quoted
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Err(error) = self.signal(Signal::KILL) {
+            tracing::warn!(process = self.name, "{error:#}");
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Waits until the leader has ended, kills what is left of its group and only then reaps it: as long as it
+    /// is a zombie its id, which is the group's too, cannot be given to anybody else.
+    fn wait(&self, mut child: Child, pid: Pid) -> Exit {
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let waited = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::Pid(pid), ended));
+        let cpu = procfs::cpu_time(pid).unwrap_or_default();
+        let mut reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = waited.and_then(|_| kill_group(pid, Signal::KILL)) {
+            tracing::warn!(pid = pid.as_raw_nonzero(), %error, "could not kill the group of an ended process");
+        }
+        let status = child.wait().unwrap_or_else(|error| {
+            tracing::warn!(pid = pid.as_raw_nonzero(), %error, "could not reap an ended process");
+            ExitStatus::from_raw(-1)
+        });
+        *reaped = true;
+        Exit {
+            status,
+            usage: Usage {
+                cpu,
+                peak_rss: self.observe_rss(pid),
+            },
+        }
+    }
+
+    fn signal(&self, pid: Pid, signal: Signal) -> rustix::io::Result<()> {
+        let reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        if *reaped { Ok(()) } else { kill_group(pid, signal) }
+    }
+
+    fn observe_rss(&self, pid: Pid) -> u64 {
+        let mut peak = self.peak_rss.lock().unwrap_or_else(PoisonError::into_inner);
+        *peak = (*peak).max(procfs::peak_rss(pid).unwrap_or(0));
+        *peak
+    }
+}
+
+// === signals and logs ===
+
+/// A group of which only a zombie is left counts as killed.
+fn kill_group(pid: Pid, signal: Signal) -> rustix::io::Result<()> {
+    match rustix::process::kill_process_group(pid, signal) {
+        Err(rustix::io::Errno::SRCH) => Ok(()),
+        result => result,
+    }
+}
+
+fn append_to(path: &Path) -> Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .with_context(|| format!("open the log {}", path.display()))
+}
+
+fn tail(path: &Path, lines: usize) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let all: Vec<&str> = text.lines().collect();
+    Ok(all[all.len().saturating_sub(lines)..].join("\n"))
+}

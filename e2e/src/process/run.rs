@@ -1,0 +1,103 @@
+//! A run of the harness: its temporary directory, its marker and its warden.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::procfs;
+use super::warden::{MARKER, Sweep, Warden, marker_entry};
+
+/// How long processes that were told to die may take to be gone.
+const DYING: Duration = Duration::from_secs(5);
+
+/// Everything one run of the harness leaves on the machine while it lasts: processes and files.
+///
+/// Dropping it without [`Run::finish`] hands the cleaning up to the warden.
+#[derive(Debug)]
+pub struct Run {
+    dir: PathBuf,
+    warden: Mutex<Option<Warden>>,
+}
+
+// === impl Run ===
+
+impl Run {
+    /// Makes the temporary directory and starts the warden.
+    ///
+    /// # Errors
+    /// Fails if the executable's `main` does not begin with
+    /// [`warden_main_if_asked`](super::warden_main_if_asked).
+    pub fn start() -> Result<Arc<Self>> {
+        let dir = tempfile::Builder::new()
+            .prefix("csi-e2e-")
+            .rand_bytes(12)
+            .tempdir()
+            .context("make the run's temporary directory")?;
+        let warden = Warden::start(dir.path())?;
+        // From here on the warden removes it, also if this process is killed.
+        Ok(Arc::new(Self {
+            dir: dir.keep(),
+            warden: Mutex::new(Some(warden)),
+        }))
+    }
+
+    /// The run's temporary directory, readable by this user only.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Makes a directory of the given name inside the run's, for the files of one scenario or one program.
+    pub fn subdir(&self, name: &str) -> Result<PathBuf> {
+        let dir = self.dir.join(name);
+        std::fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
+        Ok(dir)
+    }
+
+    /// The environment variable, name and value, that every process of this run carries. The value is the
+    /// run's directory, which no other run on this machine can have at the same time.
+    pub fn marker(&self) -> (&'static str, &Path) {
+        (MARKER, &self.dir)
+    }
+
+    /// Has the directory kept at the end, so that somebody can look into the logs.
+    pub fn keep_files(&self) -> Result<()> {
+        match &mut *self.warden.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(warden) => warden.keep_files(),
+            None => bail!("the run is finished already"),
+        }
+    }
+
+    /// Ends the run: kills what is left of it, lets the warden remove the directory and end.
+    ///
+    /// # Errors
+    /// A process that was neither stopped nor dropped before this is a leak: it is killed and named in the
+    /// error.
+    pub async fn finish(self: &Arc<Self>) -> Result<()> {
+        let run = Arc::clone(self);
+        tokio::task::spawn_blocking(move || run.close())
+            .await
+            .context("finish the run")?
+    }
+
+    fn close(&self) -> Result<()> {
+        let Some(warden) = self.warden.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return Ok(());
+        };
+        let sweep = Sweep::new(marker_entry(&self.dir));
+        let leaked: Vec<String> = sweep
+            .survivors(DYING)?
+            .into_iter()
+            .map(|pid| format!("{} {}", pid.as_raw_nonzero(), procfs::command_line(pid)))
+            .collect();
+        warden.dismiss()?;
+        if !leaked.is_empty() {
+            bail!(
+                "processes of the run were left over and had to be killed: {}",
+                leaked.join("; ")
+            );
+        }
+        Ok(())
+    }
+}
