@@ -1,1 +1,23 @@
 //! A CSI driver on an emulated array of block devices, for exercising the attach/detach path.
+//!
+//! The array itself is in [`backend`], a pure state machine; everything else brings calls to it
+//! ([`service`]), keeps it safe ([`store`]), breaks it on demand ([`fault`]) and tells what happened
+//! ([`journal`]). [`run`] puts it together.
+
+pub mod args;
+pub mod backend;
+pub mod busy;
+pub mod driver;
+pub mod duration;
+pub mod error;
+pub mod fault;
+pub mod journal;
+pub mod method;
+pub mod request;
+pub mod run;
+pub mod service;
+pub mod socket;
+pub mod store;
+
+mod call;
+mod code;

@@ -1,0 +1,270 @@
+//! The flags. Written as Go programs take them: one dash or two, `-flag=value` or `-flag value`,
+//! the last one wins.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{CommandFactory, FromArgMatches, Parser};
+use tracing::Level;
+
+use crate::backend::{self, NodeId};
+use crate::busy::BusyRule;
+use crate::driver;
+use crate::duration;
+use crate::socket::Endpoint;
+
+/// The most entries in one page of ListVolumes unless told otherwise. Keeps an answer with a
+/// hundred nodes a volume under the 4 MiB that gRPC clients take by default.
+const DEFAULT_LIST_PAGE: usize = 1000;
+
+/// A CSI driver on an emulated array of block devices.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "csi-mock-driver", version, args_override_self = true)]
+pub struct Args {
+    /// Where to listen: unix:///path/csi.sock, unix:/path/csi.sock or a bare path.
+    #[arg(long, env = "CSI_ENDPOINT")]
+    pub endpoint: Endpoint,
+
+    /// The driver's name in Kubernetes.
+    #[arg(long, default_value = "mock.csi.local", value_parser = driver_name)]
+    pub driver_name: String,
+
+    /// How many nodes the array knows: node-0, node-1 and so on.
+    #[arg(long, default_value_t = 3)]
+    pub nodes: usize,
+
+    /// How many volumes are there from the start: vol-0, vol-1 and so on.
+    #[arg(long, default_value_t = 0)]
+    pub volumes: u64,
+
+    /// How many volumes a node takes; 0 for as many as come.
+    #[arg(long, default_value_t = 0)]
+    pub attach_limit: usize,
+
+    /// The id of the node this process stands on; with it the driver has a Node service.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub node_id: String,
+
+    /// How long attaching and detaching a volume take.
+    #[arg(long, default_value = "0s", value_parser = duration::parse)]
+    pub latency: Duration,
+
+    /// What a second call for a busy volume gets: ABORTED, or its turn.
+    #[arg(long, default_value = "abort", value_parser = busy_rule)]
+    pub busy: BusyRule,
+
+    /// The most entries in one page of ListVolumes, whatever the caller asks; 0 for no bound.
+    #[arg(long, default_value_t = DEFAULT_LIST_PAGE)]
+    pub list_page: usize,
+
+    /// Where to keep the array, so that it survives restarts; empty keeps it in memory.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub state_dir: PathBuf,
+
+    /// The file to record calls in, one JSON object a line; empty for none.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub journal: PathBuf,
+
+    /// The YAML file with fault rules, read again when it changes; empty for none.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub faults: PathBuf,
+
+    /// How long running calls may go on when the driver is told to stop.
+    #[arg(long, default_value = "10s", value_parser = duration::parse)]
+    pub shutdown_grace: Duration,
+
+    /// How much to log: 0 to 3 changes of state, 4 and 5 details, from 6 everything.
+    #[arg(long, default_value_t = 2)]
+    pub v: u8,
+}
+
+// === impl Args ===
+
+impl Args {
+    /// Reads the flags.
+    ///
+    /// # Errors
+    /// With a text for the user, also for `--help` and `--version`.
+    pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches_from(with_two_dashes(args))?;
+        Self::from_arg_matches(&matches)
+    }
+
+    /// What the driver is to be started with.
+    pub fn settings(&self) -> driver::Settings {
+        let mut nodes = backend::Settings::numbered_nodes(self.nodes);
+        let node_id = Some(self.node_id.clone()).filter(|id| !id.is_empty());
+        nodes.extend(node_id.as_deref().map(NodeId::from));
+        driver::Settings {
+            name: self.driver_name.clone(),
+            array: backend::Settings {
+                nodes,
+                attach_limit: Some(self.attach_limit).filter(|limit| *limit > 0),
+                sizes: backend::SizeRule::default(),
+                page_limit: Some(self.list_page).filter(|limit| *limit > 0),
+            },
+            premade: self.volumes,
+            latency: self.latency,
+            busy: self.busy,
+            node_id,
+            state_dir: given(&self.state_dir),
+            journal: given(&self.journal),
+            faults: given(&self.faults),
+        }
+    }
+
+    /// How much to log.
+    pub fn level(&self) -> Level {
+        match self.v {
+            0..=3 => Level::INFO,
+            4..=5 => Level::DEBUG,
+            6.. => Level::TRACE,
+        }
+    }
+}
+
+fn given(path: &Path) -> Option<PathBuf> {
+    Some(path.to_owned()).filter(|path| !path.as_os_str().is_empty())
+}
+
+/// Gives flags with one dash the second one, and joins each flag with its value, so that a value
+/// that begins with a dash is not taken for a flag.
+fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let command = Args::command();
+    let takes_value = |name: &str| {
+        command
+            .get_arguments()
+            .any(|arg| arg.get_long() == Some(name) && arg.get_action().takes_values())
+    };
+    let mut args = args.into_iter();
+    let mut rewritten: Vec<OsString> = args.next().into_iter().collect();
+    while let Some(arg) = args.next() {
+        let text = arg.to_str().unwrap_or_default();
+        let Some(name) = text.strip_prefix("--").or_else(|| text.strip_prefix('-')) else {
+            rewritten.push(arg);
+            continue;
+        };
+        let mut flag = OsString::from(if name == "h" {
+            "--help".to_owned()
+        } else {
+            format!("--{name}")
+        });
+        if takes_value(name)
+            && let Some(value) = args.next()
+        {
+            flag.push("=");
+            flag.push(value);
+        }
+        rewritten.push(flag);
+    }
+    rewritten
+}
+
+/// CSI: domain style, at most 63 characters, alphanumeric at both ends.
+fn driver_name(text: &str) -> Result<String, &'static str> {
+    let proper = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    if text.len() <= 63 && text.chars().all(proper) && ends(text.chars().next()) && ends(text.chars().last())
+    {
+        Ok(text.to_owned())
+    } else {
+        Err("must have 1 to 63 of the characters a-z, A-Z, 0-9, '-', '.', '_', alphanumeric at both ends")
+    }
+}
+
+fn busy_rule(text: &str) -> Result<BusyRule, &'static str> {
+    match text {
+        "abort" => Ok(BusyRule::Abort),
+        "wait" => Ok(BusyRule::Wait),
+        _ => Err("must be abort or wait"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(flags: &[&str]) -> Result<Args, clap::Error> {
+        let args = ["csi-mock-driver", "--endpoint=/run/csi.sock"]
+            .iter()
+            .chain(flags);
+        Args::read(args.map(OsString::from))
+    }
+
+    #[test]
+    fn definitions_are_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_are_taken_as_go_programs_take_them() {
+        for flags in [
+            &["-nodes=7"][..],
+            &["--nodes=7"],
+            &["-nodes", "7"],
+            &["--nodes", "7"],
+        ] {
+            assert_eq!(read(flags).unwrap().nodes, 7, "{flags:?}");
+        }
+        assert_eq!(
+            read(&["-nodes=1", "-nodes=2"]).unwrap().nodes,
+            2,
+            "the last one wins"
+        );
+        assert_eq!(
+            read(&["-node-id", "-x"]).unwrap().node_id,
+            "-x",
+            "a value may begin with a dash"
+        );
+        assert_eq!(
+            read(&["-latency=1m30s"]).unwrap().latency,
+            Duration::from_secs(90)
+        );
+        assert_eq!(read(&["-v=5"]).unwrap().level(), Level::DEBUG);
+    }
+
+    #[test]
+    fn wrong_values_are_refused_by_the_name_of_their_flag() {
+        let table: [(&[&str], &str); 6] = [
+            (&["--latency=5"], "--latency"),
+            (&["--busy=maybe"], "--busy"),
+            (&["--driver-name=-x-"], "--driver-name"),
+            (&["--nodes=-1"], "--nodes"),
+            (&["--endpoint=tcp://x"], "--endpoint"),
+            (&["--no-such-flag"], "--no-such-flag"),
+        ];
+        for (flags, name) in table {
+            let error = read(flags).unwrap_err().to_string();
+            assert!(error.contains(name), "{flags:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn zero_and_empty_mean_none() {
+        let settings = read(&[
+            "--attach-limit=0",
+            "--state-dir=",
+            "--journal",
+            "",
+            "--list-page=0",
+        ])
+        .unwrap()
+        .settings();
+        assert_eq!(settings.array.attach_limit, None);
+        assert_eq!(settings.array.page_limit, None);
+        assert_eq!(
+            (settings.state_dir, settings.journal, settings.faults),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn own_node_is_one_of_the_array() {
+        let settings = read(&["--nodes=1", "--node-id=here"]).unwrap().settings();
+        assert_eq!(
+            settings.array.nodes,
+            [NodeId::from("node-0"), NodeId::from("here")]
+        );
+    }
+}

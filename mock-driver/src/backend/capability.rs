@@ -1,0 +1,263 @@
+//! How a volume may be used: block or filesystem, by how many nodes, and who may write.
+//!
+//! The array can serve every access mode CSI names. Two questions are answered here and nowhere
+//! else: does what a volume was made for cover what is asked now, and may two nodes hold the volume
+//! at the same time.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One way of using a volume, as the caller described it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Capability {
+    /// What the workload sees.
+    pub access: Access,
+    /// How many nodes and writers there may be.
+    pub mode: AccessMode,
+}
+
+/// What the workload sees of the volume.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// The raw device.
+    Block,
+    /// A mounted filesystem.
+    Mount {
+        /// Filesystem to use; empty leaves it to the driver.
+        fs_type: String,
+        /// Mount options.
+        flags: Vec<String>,
+        /// Group that is to own the files; empty for none.
+        group: String,
+    },
+}
+
+/// How many nodes may hold the volume, and how many may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum AccessMode {
+    /// One node, reading and writing.
+    SingleNodeWriter,
+    /// One node, reading.
+    SingleNodeReaderOnly,
+    /// Many nodes, all reading.
+    MultiNodeReaderOnly,
+    /// Many nodes, one of them writing.
+    MultiNodeSingleWriter,
+    /// Many nodes, all writing.
+    MultiNodeMultiWriter,
+    /// One node and one workload on it.
+    SingleNodeSingleWriter,
+    /// One node and many workloads on it.
+    SingleNodeMultiWriter,
+}
+
+/// A capability together with the `readonly` flag of a publish call: one node's hold on a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    /// How the node uses the volume.
+    pub capability: Capability,
+    /// Whether the caller asked for a read-only attachment.
+    pub readonly: bool,
+}
+
+// === impl Capability ===
+
+impl Capability {
+    /// Whether a volume made for `self` can be used as `asked`.
+    ///
+    /// Filesystem and mount options do not count: they are settled when the volume is staged.
+    pub fn covers(&self, asked: &Self) -> bool {
+        let same_access = matches!(
+            (&self.access, &asked.access),
+            (Access::Block, Access::Block) | (Access::Mount { .. }, Access::Mount { .. })
+        );
+        same_access && self.mode.covers(asked.mode)
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.access {
+            Access::Block => write!(f, "block {}", self.mode.name()),
+            Access::Mount { fs_type, .. } if fs_type.is_empty() => {
+                write!(f, "mount {}", self.mode.name())
+            }
+            Access::Mount { fs_type, .. } => write!(f, "mount({fs_type}) {}", self.mode.name()),
+        }
+    }
+}
+
+// === impl AccessMode ===
+
+impl AccessMode {
+    /// Every mode, for tables.
+    pub const ALL: [Self; 7] = [
+        Self::SingleNodeWriter,
+        Self::SingleNodeReaderOnly,
+        Self::MultiNodeReaderOnly,
+        Self::MultiNodeSingleWriter,
+        Self::MultiNodeMultiWriter,
+        Self::SingleNodeSingleWriter,
+        Self::SingleNodeMultiWriter,
+    ];
+
+    /// The mode's name as CSI spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SingleNodeWriter => "SINGLE_NODE_WRITER",
+            Self::SingleNodeReaderOnly => "SINGLE_NODE_READER_ONLY",
+            Self::MultiNodeReaderOnly => "MULTI_NODE_READER_ONLY",
+            Self::MultiNodeSingleWriter => "MULTI_NODE_SINGLE_WRITER",
+            Self::MultiNodeMultiWriter => "MULTI_NODE_MULTI_WRITER",
+            Self::SingleNodeSingleWriter => "SINGLE_NODE_SINGLE_WRITER",
+            Self::SingleNodeMultiWriter => "SINGLE_NODE_MULTI_WRITER",
+        }
+    }
+
+    /// Whether more than one node may hold the volume.
+    pub fn is_multi_node(self) -> bool {
+        match self {
+            Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter => true,
+            Self::SingleNodeWriter
+            | Self::SingleNodeReaderOnly
+            | Self::SingleNodeSingleWriter
+            | Self::SingleNodeMultiWriter => false,
+        }
+    }
+
+    /// Whether a volume made for this mode can be used in the `asked` one, which may demand less.
+    pub fn covers(self, asked: Self) -> bool {
+        if self == asked {
+            return true;
+        }
+        match self {
+            Self::MultiNodeMultiWriter => true,
+            Self::MultiNodeSingleWriter => asked == Self::MultiNodeReaderOnly || !asked.is_multi_node(),
+            Self::MultiNodeReaderOnly => asked == Self::SingleNodeReaderOnly,
+            // The oldest mode never said how many workloads share the node, so it covers both of
+            // the newer ones: a caller that learns SINGLE_NODE_MULTI_WRITER keeps its volumes.
+            Self::SingleNodeWriter | Self::SingleNodeMultiWriter => !asked.is_multi_node(),
+            Self::SingleNodeSingleWriter => {
+                matches!(asked, Self::SingleNodeWriter | Self::SingleNodeReaderOnly)
+            }
+            Self::SingleNodeReaderOnly => false,
+        }
+    }
+
+    fn is_reader_only(self) -> bool {
+        matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
+    }
+}
+
+// === impl Hold ===
+
+impl Hold {
+    /// Whether this hold can write.
+    pub fn writes(&self) -> bool {
+        !self.readonly && !self.capability.mode.is_reader_only()
+    }
+
+    /// Whether `self` on one node and `other` on another node may exist together.
+    ///
+    /// Symmetric: both modes must be multi-node, and neither may write where the other one's mode
+    /// promises that nobody else does.
+    pub fn tolerates(&self, other: &Self) -> bool {
+        let both_multi_node = self.capability.mode.is_multi_node() && other.capability.mode.is_multi_node();
+        both_multi_node && self.bears_writer(other) && other.bears_writer(self)
+    }
+
+    fn bears_writer(&self, other: &Self) -> bool {
+        if !other.writes() {
+            return true;
+        }
+        match self.capability.mode {
+            AccessMode::MultiNodeMultiWriter => true,
+            AccessMode::MultiNodeSingleWriter => !self.writes(),
+            AccessMode::MultiNodeReaderOnly
+            | AccessMode::SingleNodeWriter
+            | AccessMode::SingleNodeReaderOnly
+            | AccessMode::SingleNodeSingleWriter
+            | AccessMode::SingleNodeMultiWriter => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_hold(mode: AccessMode, readonly: bool) -> Hold {
+        Hold {
+            capability: Capability {
+                access: Access::Block,
+                mode,
+            },
+            readonly,
+        }
+    }
+
+    #[test]
+    fn every_mode_covers_itself_and_only_single_node_modes_stay_on_one_node() {
+        for mode in AccessMode::ALL {
+            assert!(mode.covers(mode), "{}", mode.name());
+            for asked in AccessMode::ALL {
+                if !mode.is_multi_node() && asked.is_multi_node() {
+                    assert!(!mode.covers(asked), "{} covers {}", mode.name(), asked.name());
+                }
+                if mode.is_reader_only() && !asked.is_reader_only() {
+                    assert!(!mode.covers(asked), "{} covers {}", mode.name(), asked.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn block_never_covers_mount() {
+        let block = Capability {
+            access: Access::Block,
+            mode: AccessMode::SingleNodeWriter,
+        };
+        let mount = Capability {
+            access: Access::Mount {
+                fs_type: String::new(),
+                flags: vec![],
+                group: String::new(),
+            },
+            mode: AccessMode::SingleNodeWriter,
+        };
+        assert!(!block.covers(&mount));
+        assert!(!mount.covers(&block));
+    }
+
+    #[test]
+    fn two_nodes_share_a_volume_only_as_their_modes_promise() {
+        use AccessMode::{
+            MultiNodeMultiWriter as Mnmw, MultiNodeReaderOnly as Mnro, MultiNodeSingleWriter as Mnsw,
+            SingleNodeWriter as Snw,
+        };
+        // (one node's mode and readonly, the other's, may they coexist)
+        let table = [
+            ((Snw, false), (Snw, false), false),
+            ((Snw, true), (Snw, true), false),
+            ((Snw, false), (Mnmw, false), false),
+            ((Mnmw, false), (Mnmw, false), true),
+            ((Mnro, false), (Mnro, false), true),
+            ((Mnro, false), (Mnmw, false), false),
+            ((Mnro, false), (Mnmw, true), true),
+            ((Mnsw, false), (Mnsw, false), false),
+            ((Mnsw, false), (Mnsw, true), true),
+            ((Mnsw, true), (Mnsw, true), true),
+            ((Mnsw, false), (Mnro, false), false),
+            ((Mnsw, true), (Mnmw, false), true),
+        ];
+        for ((a, a_ro), (b, b_ro), expected) in table {
+            let (one, other) = (mk_hold(a, a_ro), mk_hold(b, b_ro));
+            let case = format!("{} readonly={a_ro}, {} readonly={b_ro}", a.name(), b.name());
+            assert_eq!(one.tolerates(&other), expected, "{case}");
+            assert_eq!(other.tolerates(&one), expected, "{case}, the other way round");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Attaching volumes to nodes and detaching them: the rules of ControllerPublishVolume and
+//! ControllerUnpublishVolume.
+
+use siphasher::sip::SipHasher24;
+
+use super::volume::Attachment;
+use super::{Array, Change, Done, Error, Hold, NodeId, VolumeId};
+
+/// What a node needs to find the device of a volume attached to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publication {
+    /// The attachment's number: the same for a repeated call, another after detach and attach.
+    pub number: u64,
+    /// The device's serial number, the same on every node.
+    pub serial: String,
+    /// Whether the device accepts writes.
+    pub writable: bool,
+}
+
+// === impl Array ===
+
+impl Array {
+    /// Attaches a volume to a node, or finds it attached there in the same way.
+    pub fn publish(&mut self, volume: &str, node: &str, hold: &Hold) -> Result<Done<Publication>, Error> {
+        let held = self.volume(volume)?;
+        let (node, room) = self.room(node)?;
+        let id = held.spec.id.clone();
+
+        if let Some(attachment) = held.attachments.get(&node) {
+            return match difference(&attachment.hold, hold) {
+                None => Ok(Done {
+                    reply: Publication::of(&id, attachment),
+                    change: None,
+                }),
+                Some(field) => Err(Error::AttachedDifferently {
+                    volume: id,
+                    node,
+                    field,
+                }),
+            };
+        }
+        if !held.spec.supports(&hold.capability) {
+            return Err(Error::NotSupported {
+                volume: id,
+                asked: hold.capability.to_string(),
+            });
+        }
+        let rival = held
+            .attachments
+            .iter()
+            .find(|(_, other)| !other.hold.tolerates(hold));
+        if let Some((rival, other)) = rival {
+            return Err(Error::AttachedElsewhere {
+                volume: id,
+                node: rival.clone(),
+                held: other.hold.capability.mode.name(),
+            });
+        }
+        room?;
+
+        let attachment = Attachment {
+            number: self.attached + 1,
+            hold: hold.clone(),
+        };
+        let publication = Publication::of(&id, &attachment);
+        Ok(self.done(
+            publication,
+            Change::Attached {
+                volume: id,
+                node,
+                attachment,
+            },
+        ))
+    }
+
+    /// Detaches a volume from a node, or from every node if none is named.
+    ///
+    /// A volume or node that does not exist holds nothing, so there is nothing left to do: the
+    /// answer is success, as for a repeated call.
+    pub fn unpublish(&mut self, volume: &str, node: Option<&str>) -> Done<()> {
+        let Some(held) = self.volumes.get(volume) else {
+            return Done {
+                reply: (),
+                change: None,
+            };
+        };
+        let nodes: Vec<NodeId> = match node {
+            Some(node) => held
+                .attachments
+                .get_key_value(node)
+                .map(|(id, _)| id.clone())
+                .into_iter()
+                .collect(),
+            None => held.attachments.keys().cloned().collect(),
+        };
+        if nodes.is_empty() {
+            return Done {
+                reply: (),
+                change: None,
+            };
+        }
+        let volume = held.spec.id.clone();
+        self.done((), Change::Detached { volume, nodes })
+    }
+
+    /// The node, and whether it has room for one more volume.
+    fn room(&self, node: &str) -> Result<(NodeId, Result<(), Error>), Error> {
+        let (id, state) = self
+            .nodes
+            .get_key_value(node)
+            .filter(|(_, state)| state.registered)
+            .ok_or_else(|| Error::NodeNotFound {
+                node: node.to_owned(),
+            })?;
+        let room = match self.settings.attach_limit {
+            Some(limit) if state.attached.len() >= limit => Err(Error::NodeFull {
+                node: id.clone(),
+                limit,
+            }),
+            _ => Ok(()),
+        };
+        Ok((id.clone(), room))
+    }
+}
+
+fn difference(held: &Hold, asked: &Hold) -> Option<&'static str> {
+    if held.capability != asked.capability {
+        Some("volume_capability")
+    } else if held.readonly != asked.readonly {
+        Some("readonly")
+    } else {
+        None
+    }
+}
+
+// === impl Publication ===
+
+impl Publication {
+    fn of(volume: &VolumeId, attachment: &Attachment) -> Self {
+        // The serial belongs to the volume alone, whichever array brings it back: no epoch in it.
+        let serial = SipHasher24::new().hash(format!("serial/{volume}").as_bytes());
+        Self {
+            number: attachment.number,
+            serial: format!("{serial:016x}"),
+            writable: attachment.hold.writes(),
+        }
+    }
+
+    /// Where the device appears on the node.
+    pub fn device_path(&self) -> String {
+        format!("/dev/disk/by-id/csi-mock-{}", self.serial)
+    }
+}

@@ -1,0 +1,227 @@
+//! Volumes: what they are made of, which size they get, and when a name asked for again means the
+//! same volume.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::capability::{Capability, Hold};
+use super::{Error, NodeId, VolumeId};
+
+/// Sizes are whole sectors, so that a volume can back a real block device.
+const SECTOR: u64 = 512;
+
+/// What a volume was made as. Shared with replies, so a page of a listing copies no text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    /// The id on the wire.
+    pub id: VolumeId,
+    /// The name by which it was asked for; empty for a volume that was there from the start.
+    pub name: String,
+    /// Its size.
+    pub capacity_bytes: u64,
+    /// The uses it was made for, sorted. Empty means every use (volumes there from the start).
+    pub capabilities: Vec<Capability>,
+    /// The class parameters it was made with; they are its volume context too.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// A volume and who holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    /// What it was made as.
+    pub spec: Arc<Spec>,
+    /// Its attachments, at most one for each node.
+    pub attachments: BTreeMap<NodeId, Attachment>,
+}
+
+/// A volume on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// Number of this attachment, never used twice by one array.
+    pub number: u64,
+    /// How the node holds the volume.
+    #[serde(flatten)]
+    pub hold: Hold,
+}
+
+/// A volume somebody asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The caller's name for it, the key of idempotency.
+    pub name: String,
+    /// The sizes that would do.
+    pub size: SizeRange,
+    /// The uses it must serve.
+    pub capabilities: Vec<Capability>,
+    /// The class parameters.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// The sizes a caller accepts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SizeRange {
+    /// At least this; 0 leaves it to the array.
+    pub required: u64,
+    /// At most this; 0 for no limit.
+    pub limit: u64,
+}
+
+/// The sizes an array can make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeRule {
+    /// The smallest volume.
+    pub min: u64,
+    /// The size of a volume for which none was asked.
+    pub default: u64,
+    /// The largest volume.
+    pub max: u64,
+}
+
+// === impl Wanted ===
+
+impl Wanted {
+    /// Puts the capabilities into the order in which they are compared and stored.
+    pub(super) fn sorted_capabilities(&self) -> Vec<Capability> {
+        let mut capabilities = self.capabilities.clone();
+        capabilities.sort();
+        capabilities.dedup();
+        capabilities
+    }
+
+    /// The request field in which an existing volume is not what is wanted now.
+    pub(super) fn difference(&self, existing: &Spec) -> Option<&'static str> {
+        if !self.size.contains(existing.capacity_bytes) {
+            Some("capacity_range")
+        } else if self.sorted_capabilities() != existing.capabilities {
+            Some("volume_capabilities")
+        } else if self.parameters != existing.parameters {
+            Some("parameters")
+        } else {
+            None
+        }
+    }
+}
+
+// === impl Spec ===
+
+impl Spec {
+    /// Whether the volume can be used as `asked`.
+    pub fn supports(&self, asked: &Capability) -> bool {
+        self.capabilities.is_empty() || self.capabilities.iter().any(|made| made.covers(asked))
+    }
+}
+
+// === impl SizeRange ===
+
+impl SizeRange {
+    /// Whether a volume of `bytes` would do.
+    pub fn contains(self, bytes: u64) -> bool {
+        bytes >= self.required && (self.limit == 0 || bytes <= self.limit)
+    }
+}
+
+// === impl SizeRule ===
+
+impl SizeRule {
+    /// Binary units, as everywhere in Kubernetes.
+    const MIB: u64 = 1 << 20;
+
+    /// Chooses the smallest size that the caller accepts and the array can make.
+    pub(super) fn choose(self, asked: SizeRange) -> Result<u64, Error> {
+        let SizeRange { required, limit } = asked;
+        if limit != 0 && required > limit {
+            return Err(out_of_range(format!(
+                "required_bytes {required} is more than limit_bytes {limit}"
+            )));
+        }
+        if required > self.max {
+            return Err(out_of_range(format!(
+                "required_bytes {required} is more than the largest volume, {} bytes",
+                self.max
+            )));
+        }
+        let ceiling = if limit == 0 { self.max } else { limit.min(self.max) };
+        let size = if required == 0 {
+            round_down(self.default.min(ceiling))
+        } else {
+            required.next_multiple_of(SECTOR).max(self.min)
+        };
+        if size < self.min || size > ceiling {
+            return Err(out_of_range(format!(
+                "no size of whole {SECTOR}-byte sectors from {} bytes up lies between \
+                 required_bytes {required} and limit_bytes {limit}",
+                self.min
+            )));
+        }
+        Ok(size)
+    }
+}
+
+impl Default for SizeRule {
+    /// From 1 MiB to 1 TiB, and 1 GiB for who does not say.
+    fn default() -> Self {
+        Self {
+            min: Self::MIB,
+            default: 1024 * Self::MIB,
+            max: 1024 * 1024 * Self::MIB,
+        }
+    }
+}
+
+fn round_down(bytes: u64) -> u64 {
+    bytes - bytes % SECTOR
+}
+
+fn out_of_range(reason: String) -> Error {
+    Error::SizeOutOfRange { reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn size_is_the_smallest_that_fits_range_and_array() {
+        let rule = SizeRule {
+            min: MIB,
+            default: 64 * MIB,
+            max: 1024 * MIB,
+        };
+        // (case, required, limit, size or none)
+        let table = [
+            ("nothing asked", 0, 0, Some(64 * MIB)),
+            ("limit under the default", 0, 8 * MIB, Some(8 * MIB)),
+            (
+                "limit under the default, broken sector",
+                0,
+                8 * MIB + 5,
+                Some(8 * MIB),
+            ),
+            ("exact", 10 * MIB, 10 * MIB, Some(10 * MIB)),
+            ("rounded up to a sector", 10 * MIB + 1, 0, Some(10 * MIB + 512)),
+            ("under the smallest, no limit", 1, 0, Some(MIB)),
+            ("under the smallest, with limit", 1, 4096, None),
+            ("limit under the smallest", 0, 4096, None),
+            ("largest", 1024 * MIB, 0, Some(1024 * MIB)),
+            ("over the largest", 1024 * MIB + 1, 0, None),
+            ("limit over the largest", 1024 * MIB, u64::MAX, Some(1024 * MIB)),
+            ("no sector between", 10 * MIB + 1, 10 * MIB + 2, None),
+            ("contradiction", 2 * MIB, MIB, None),
+            ("huge", i64::MAX as u64, 0, None),
+        ];
+        for (case, required, limit, expected) in table {
+            let size = rule.choose(SizeRange { required, limit });
+            match expected {
+                Some(bytes) => assert_eq!(size, Ok(bytes), "{case}"),
+                None => assert!(
+                    matches!(size, Err(Error::SizeOutOfRange { .. })),
+                    "{case}: {size:?}"
+                ),
+            }
+        }
+    }
+}

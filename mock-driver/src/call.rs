@@ -1,0 +1,252 @@
+//! The way of every call: journal, check, turn, fault, work, fault, journal.
+//!
+//! - A malformed request is refused before anything else looks at it.
+//! - A call that changes a volume has the volume for itself until its answer is out, injected
+//!   delays included.
+//! - Work on the array, once begun, goes on to its end although the client has left, as it would in
+//!   a real array: that is how an attach that timed out turns out to have happened.
+
+use std::sync::Arc;
+
+use csi_proto::Secrets;
+use prost::Message;
+use tokio::sync::oneshot;
+use tokio::time;
+use tonic::transport::server::UdsConnectInfo;
+use tonic::{Code, Request, Response, Status};
+
+use crate::busy::{Held, Subject};
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::fault::{Action, Fired, Hang, Occasion, Phase};
+use crate::journal::{CallRecord, Journal, Outcome, Peer, WorkRecord};
+use crate::method::Method;
+use crate::request::Invalid;
+
+/// A request this driver can answer.
+pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
+    /// The method it belongs to.
+    const METHOD: Method;
+
+    /// What it is about to do.
+    const KIND: Kind = Kind::Look;
+
+    /// Its answer.
+    type Reply: Message + Secrets + Clone + 'static;
+
+    /// The request in the array's terms.
+    type Plan: Send + 'static;
+
+    /// The volume it names, if any.
+    fn volume(&self) -> &str {
+        ""
+    }
+
+    /// The node it names, if any.
+    fn node(&self) -> &str {
+        ""
+    }
+
+    /// The name of the volume it wants created, if any.
+    fn name(&self) -> &str {
+        ""
+    }
+
+    /// Checks the request's form.
+    fn check(&self) -> Result<Self::Plan, Invalid>;
+
+    /// Does what was asked.
+    fn act(plan: Self::Plan, driver: &Driver) -> impl Future<Output = Result<Self::Reply, Error>> + Send;
+}
+
+/// What a call does to the array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It only looks; nobody misses it when its client leaves.
+    Look,
+    /// It changes a volume.
+    Change,
+    /// It moves a volume to or from a node, which takes the array its time.
+    Move,
+}
+
+// === impl Driver ===
+
+impl Driver {
+    /// Answers a call.
+    ///
+    /// # Cancellation
+    /// Dropped when the client leaves; the journal then says so, and work that has begun goes on.
+    pub(crate) async fn answer<Q: Rpc>(
+        self: &Arc<Self>,
+        request: Request<Q>,
+    ) -> Result<Response<Q::Reply>, Status> {
+        let peer = peer(&request);
+        let request = request.into_inner();
+        let begin = |journal: &Arc<_>| Journal::begin(journal, Q::METHOD.path(), peer, &request);
+        let mut record = self.journal.as_ref().map(begin);
+        let result = self.run(&request, &mut record).await;
+        conclude(record, result)
+    }
+
+    /// Answers a call to an RPC that is not offered.
+    pub(crate) fn refuse<Q, R>(&self, path: &'static str, request: Request<Q>) -> Result<Response<R>, Status>
+    where
+        Q: Message + Secrets + Clone,
+        R: Message + Secrets + Clone,
+    {
+        let peer = peer(&request);
+        let begin = |journal: &Arc<_>| Journal::begin(journal, path, peer, request.get_ref());
+        let record = self.journal.as_ref().map(begin);
+        conclude(record, Err(Error::NotOffered { path }))
+    }
+
+    async fn run<Q: Rpc>(
+        self: &Arc<Self>,
+        request: &Q,
+        record: &mut Option<CallRecord>,
+    ) -> Result<Q::Reply, Error> {
+        let plan = request.check()?;
+        let held = self.turn(request).await?;
+        let fired = self.faults.fire(&Occasion {
+            method: Q::METHOD,
+            volume: request.volume(),
+            node: request.node(),
+            name: request.name(),
+        });
+        set_fault(record, fired.as_ref());
+
+        let (before, after) = match fired {
+            Some(fired) if fired.rule().replaces_effect() => {
+                return Err(act_up(&fired).await.unwrap_or(Error::Broken));
+            }
+            Some(fired) if fired.rule().phase == Phase::Before => (Some(fired), None),
+            fired => (None, fired),
+        };
+        let driver = self.clone();
+        let work = async move {
+            if let Some(fired) = before {
+                pause(&fired.rule().action).await;
+            }
+            if Q::KIND == Kind::Move && !driver.latency.is_zero() {
+                time::sleep(driver.latency).await;
+            }
+            Q::act(plan, &driver).await
+        };
+        // `_held` lives until the answer is out.
+        let (result, _held) = match Q::KIND {
+            Kind::Look => (work.await, held),
+            Kind::Change | Kind::Move => {
+                self.to_its_end(work, held, record.as_ref().map(CallRecord::work))
+                    .await
+            }
+        };
+        match (result, after) {
+            (Ok(reply), None) => Ok(reply),
+            (Ok(reply), Some(fired)) => act_up(&fired).await.map_or(Ok(reply), Err),
+            (Err(error), after) => {
+                if let Some(fired) = after {
+                    // The effect did not happen, so nothing can go wrong after it.
+                    fired.give_back();
+                    set_fault(record, None);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The call's turn at the volume it changes.
+    async fn turn<Q: Rpc>(&self, request: &Q) -> Result<Option<Held>, Error> {
+        let subject = match (Q::KIND, request.volume(), request.name()) {
+            (Kind::Look, _, _) | (_, "", "") => return Ok(None),
+            (_, "", name) => Subject::Name(name.to_owned()),
+            (_, volume, _) => Subject::Volume(volume.to_owned()),
+        };
+        match self.busy.hold(subject.clone()).await {
+            Some(held) => Ok(Some(held)),
+            None => Err(Error::Busy {
+                subject: subject.to_string(),
+            }),
+        }
+    }
+
+    /// Runs work that nobody can interrupt. If the client leaves, the volume is held until the
+    /// work is done, and the journal tells how it ended.
+    async fn to_its_end<R: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<R, Error>> + Send + 'static,
+        held: Option<Held>,
+        record: Option<WorkRecord>,
+    ) -> (Result<R, Error>, Option<Held>) {
+        let (result_tx, result) = oneshot::channel();
+        self.work.spawn(async move {
+            let result = work.await;
+            if let Some(record) = record {
+                record.done(outcome(&result));
+            }
+            // Nobody listens when the client has left; the volume is given back all the same.
+            drop(result_tx.send((result, held)));
+        });
+        result.await.unwrap_or((Err(Error::Broken), None))
+    }
+}
+
+/// Does what a rule says up to its answer, and gives the answer if it has one.
+async fn act_up(fired: &Fired) -> Option<Error> {
+    pause(&fired.rule().action).await;
+    fired
+        .rule()
+        .answer()
+        .map(|(code, message)| Error::Injected { code, message })
+}
+
+async fn pause(action: &Action) {
+    if !action.delay.is_zero() {
+        time::sleep(action.delay).await;
+    }
+    match action.hang {
+        Some(Hang::ClientCancel) => std::future::pending().await,
+        Some(Hang::For(time)) => time::sleep(time).await,
+        None => {}
+    }
+}
+
+fn set_fault(record: &mut Option<CallRecord>, fired: Option<&Fired>) {
+    if let Some(record) = record {
+        record.set_fault(fired.map(|fired| fired.rule().id.as_str()));
+    }
+}
+
+fn conclude<R: Message + Secrets + Clone>(
+    record: Option<CallRecord>,
+    result: Result<R, Error>,
+) -> Result<Response<R>, Status> {
+    let outcome = outcome(&result);
+    if let Some(record) = record {
+        record.end(&outcome, result.as_ref().ok());
+    }
+    result
+        .map(Response::new)
+        .map_err(|_| Status::new(outcome.code, outcome.message))
+}
+
+fn outcome<R>(result: &Result<R, Error>) -> Outcome {
+    match result {
+        Ok(_) => Outcome {
+            code: Code::Ok,
+            message: String::new(),
+        },
+        Err(error) => Outcome {
+            code: error.code(),
+            message: error.message(),
+        },
+    }
+}
+
+fn peer<Q>(request: &Request<Q>) -> Option<Peer> {
+    let credentials = request.extensions().get::<UdsConnectInfo>()?.peer_cred?;
+    Some(Peer {
+        pid: credentials.pid(),
+        uid: credentials.uid(),
+    })
+}

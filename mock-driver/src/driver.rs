@@ -1,0 +1,159 @@
+//! The driver: the array with everything that calls pass on their way to it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::backend;
+use crate::busy::{Busy, BusyRule};
+use crate::fault::{FaultFile, Faults, LoadError};
+use crate::journal::{self, Journal};
+use crate::store::{self, Store};
+
+/// Everything a driver is started with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The name it answers GetPluginInfo with.
+    pub name: String,
+    /// Its array.
+    pub array: backend::Settings,
+    /// How many volumes, `vol-0` and on, are there from the start.
+    pub premade: u64,
+    /// How long attaching and detaching take.
+    pub latency: Duration,
+    /// What becomes of a second call for a busy volume.
+    pub busy: BusyRule,
+    /// The node this process stands on; none for a driver without a Node service.
+    pub node_id: Option<String>,
+    /// Where the array is kept; none for as long as the process lives.
+    pub state_dir: Option<PathBuf>,
+    /// Where calls are recorded.
+    pub journal: Option<PathBuf>,
+    /// Where fault rules come from.
+    pub faults: Option<PathBuf>,
+}
+
+/// Why a driver did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No random numbers, so its ids would be guessable.
+    #[error("the kernel gives no random numbers")]
+    Random(#[source] std::io::Error),
+    /// The state directory.
+    #[error(transparent)]
+    Store(#[from] store::OpenError),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] journal::OpenError),
+    /// The fault rules.
+    #[error(transparent)]
+    Faults(#[from] LoadError),
+}
+
+/// A driver, ready to be served.
+#[derive(Debug)]
+pub struct Driver {
+    pub(crate) name: String,
+    pub(crate) node_id: Option<String>,
+    pub(crate) attach_limit: Option<usize>,
+    pub(crate) latency: Duration,
+    pub(crate) store: Store,
+    pub(crate) busy: Busy,
+    pub(crate) faults: Faults,
+    pub(crate) journal: Option<Arc<Journal>>,
+    /// Work on the array, which goes on when its client has left.
+    pub(crate) work: TaskTracker,
+}
+
+// === impl Settings ===
+
+impl Default for Settings {
+    /// Three nodes, no volumes, all in memory, no delays and no faults.
+    fn default() -> Self {
+        Self {
+            name: "mock.csi.local".to_owned(),
+            array: backend::Settings {
+                nodes: backend::Settings::numbered_nodes(3),
+                attach_limit: None,
+                sizes: backend::SizeRule::default(),
+                page_limit: None,
+            },
+            premade: 0,
+            latency: Duration::ZERO,
+            busy: BusyRule::Abort,
+            node_id: None,
+            state_dir: None,
+            journal: None,
+            faults: None,
+        }
+    }
+}
+
+// === impl Driver ===
+
+impl Driver {
+    /// Brings the array back and opens the files. The fault file, if any, is handed to whoever
+    /// follows it.
+    ///
+    /// # Errors
+    /// If a file or directory cannot be used as its flag asks.
+    pub fn open(settings: Settings) -> Result<(Arc<Self>, Option<FaultFile>), OpenError> {
+        let Settings {
+            name,
+            array,
+            premade,
+            latency,
+            busy,
+            node_id,
+            state_dir,
+            journal,
+            faults,
+        } = settings;
+        let attach_limit = array.attach_limit;
+        let journal = match journal {
+            Some(path) => Some(Arc::new(Journal::open(&path, random()?)?)),
+            None => None,
+        };
+        let rules = Faults::default();
+        let fault_file = match faults {
+            Some(path) => Some(FaultFile::open(&path, &rules, journal.as_deref())?),
+            None => None,
+        };
+        let epoch = u128::from_le_bytes(random()?);
+        let store = match state_dir {
+            Some(directory) => Store::open(directory, array, epoch, premade)?,
+            None => Store::in_memory(array, epoch, premade),
+        };
+        let driver = Self {
+            name,
+            node_id,
+            attach_limit,
+            latency,
+            store,
+            busy: Busy::new(busy),
+            faults: rules,
+            journal,
+            work: TaskTracker::new(),
+        };
+        Ok((Arc::new(driver), fault_file))
+    }
+
+    /// Follows the fault file until told to stop.
+    pub(crate) async fn follow_faults(&self, file: FaultFile, stop: CancellationToken) {
+        let follow = file.follow(&self.faults, self.journal.as_deref());
+        stop.run_until_cancelled(follow).await;
+    }
+}
+
+fn random() -> Result<[u8; 16], OpenError> {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| OpenError::Random(error.into()))?;
+    }
+    Ok(bytes)
+}

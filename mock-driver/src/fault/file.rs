@@ -1,0 +1,133 @@
+//! The file the rules come from, and its reload when it changes.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::{self, MissedTickBehavior};
+
+use super::{Faults, Rule, RuleError};
+use crate::journal::Journal;
+
+/// How often the file is looked at. A stat of a cached inode costs a microsecond; a person or a
+/// test that edits the file should not notice the wait.
+const POLL: Duration = Duration::from_millis(50);
+
+/// A file of fault rules.
+#[derive(Debug)]
+pub struct FaultFile {
+    path: PathBuf,
+    seen: Option<Stamp>,
+}
+
+/// Why the rules in a file are not in force.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("--faults: cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// What it says is no list of rules.
+    #[error("--faults: {}: {reason}", path.display())]
+    Rules {
+        /// The file.
+        path: PathBuf,
+        /// The rule and the field.
+        reason: RuleError,
+    },
+}
+
+/// What tells one state of a file from another. The inode is in it because a file replaced by
+/// rename may have the old one's length and, on coarse clocks, its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    len: u64,
+    mtime: (i64, i64),
+}
+
+// === impl FaultFile ===
+
+impl FaultFile {
+    /// Reads the file for the first time and puts its rules into force.
+    ///
+    /// # Errors
+    /// If it cannot be read or is wrong: a driver that starts without the faults it was told to
+    /// have would let a test pass for nothing.
+    pub fn open(path: &Path, faults: &Faults, journal: Option<&Journal>) -> Result<Self, LoadError> {
+        let file = Self {
+            path: path.to_owned(),
+            seen: Stamp::of(path),
+        };
+        file.load(faults, journal)?;
+        Ok(file)
+    }
+
+    /// Follows the file for ever: rules that are right come into force, others are reported and
+    /// the old ones stay.
+    ///
+    /// # Cancellation
+    /// May be dropped at any time.
+    pub async fn follow(mut self, faults: &Faults, journal: Option<&Journal>) {
+        let mut ticks = time::interval(POLL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut before = self.seen;
+        loop {
+            ticks.tick().await;
+            let now = Stamp::of(&self.path);
+            // A file still being written is left alone until two looks in a row agree.
+            if now == before && now != self.seen {
+                self.seen = now;
+                if let Err(error) = self.load(faults, journal) {
+                    let error = crate::error::chain(&error);
+                    tracing::error!(
+                        error,
+                        rules = faults.len(),
+                        "fault rules not reloaded, the old ones stay"
+                    );
+                    if let Some(journal) = journal {
+                        journal.faults_rejected(&self.path, faults.len(), &error);
+                    }
+                }
+            }
+            before = now;
+        }
+    }
+
+    fn load(&self, faults: &Faults, journal: Option<&Journal>) -> Result<(), LoadError> {
+        let text = fs::read_to_string(&self.path).map_err(|source| LoadError::Read {
+            path: self.path.clone(),
+            source,
+        })?;
+        let rules = Rule::read_list(&text).map_err(|reason| LoadError::Rules {
+            path: self.path.clone(),
+            reason,
+        })?;
+        let ids: Vec<String> = rules.iter().map(|rule| rule.id.clone()).collect();
+        faults.replace(rules);
+        tracing::info!(file = %self.path.display(), rules = ids.len(), "fault rules in force");
+        if let Some(journal) = journal {
+            journal.faults_loaded(&self.path, &ids);
+        }
+        Ok(())
+    }
+}
+
+// === impl Stamp ===
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let meta = fs::metadata(path).ok()?;
+        Some(Self {
+            inode: meta.ino(),
+            len: meta.len(),
+            mtime: (meta.mtime(), meta.mtime_nsec()),
+        })
+    }
+}

@@ -1,0 +1,37 @@
+//! Entry of `csi-mock-driver`: flags, log, run, exit code.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use csi_mock_driver::args::Args;
+use csi_mock_driver::run;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
+
+fn main() -> anyhow::Result<ExitCode> {
+    let args = match Args::read(std::env::args_os()) {
+        Ok(args) => args,
+        Err(text) => {
+            text.print().context("cannot print")?;
+            return Ok(ExitCode::from(u8::try_from(text.exit_code()).unwrap_or(2)));
+        }
+    };
+    let targets = Targets::new()
+        .with_target("csi_mock_driver", args.level())
+        .with_default(LevelFilter::WARN);
+    tracing_subscriber::registry()
+        .with(
+            tracing_subscriber::fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_ansi(false),
+        )
+        .with(targets)
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the async runtime")?;
+    runtime.block_on(run::run(args))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,208 @@
+//! Checks that every request passes before the array sees it: required fields, the size limits CSI
+//! puts on all messages, and the values of enums. Each refusal names the field.
+
+use std::collections::{BTreeMap, HashMap};
+
+use csi_proto::v1;
+use csi_proto::v1::volume_capability::{AccessType, access_mode::Mode};
+
+use crate::backend::{Access, AccessMode, Capability, SizeRange};
+
+/// The most bytes of a string field.
+const STRING_LIMIT: usize = 128;
+/// The most bytes of a node id.
+const NODE_ID_LIMIT: usize = 256;
+/// The most bytes of a map or list field, keys and values together.
+const COLLECTION_LIMIT: usize = 4096;
+
+/// A malformed request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {reason}")]
+pub struct Invalid {
+    /// The request field.
+    pub field: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// A map field, in the order of its keys.
+pub(crate) type Map = BTreeMap<String, String>;
+
+// === impl Invalid ===
+
+impl Invalid {
+    pub(crate) fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            reason: reason.into(),
+        }
+    }
+
+    fn within(self, outer: &str) -> Self {
+        Self {
+            field: format!("{outer}.{}", self.field),
+            reason: self.reason,
+        }
+    }
+}
+
+/// A string that must be there.
+pub(crate) fn required<'a>(field: &str, text: &'a str) -> Result<&'a str, Invalid> {
+    if text.is_empty() {
+        return Err(Invalid::new(field, "must be set"));
+    }
+    bounded(field, text, STRING_LIMIT)
+}
+
+/// A node id that may be left out.
+pub(crate) fn node_id(text: &str) -> Result<Option<&str>, Invalid> {
+    bounded("node_id", text, NODE_ID_LIMIT)?;
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+/// A node id that must be there.
+pub(crate) fn required_node_id(text: &str) -> Result<&str, Invalid> {
+    node_id(text)?.ok_or_else(|| Invalid::new("node_id", "must be set"))
+}
+
+/// The name of a volume to be created.
+pub(crate) fn name(text: &str) -> Result<&str, Invalid> {
+    required("name", text)?;
+    let banned = |c: char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\x7f'..='\u{9f}');
+    match text.chars().find(|c| banned(*c)) {
+        Some(c) => Err(Invalid::new(
+            "name",
+            format!("must not contain the character U+{:04X}", c as u32),
+        )),
+        None => Ok(text),
+    }
+}
+
+/// A map of strings.
+pub(crate) fn map(field: &str, map: &HashMap<String, String>) -> Result<Map, Invalid> {
+    let bytes: usize = map.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if bytes > COLLECTION_LIMIT {
+        let reason = format!("must not hold more than {COLLECTION_LIMIT} bytes, has {bytes}");
+        return Err(Invalid::new(field, reason));
+    }
+    Ok(map
+        .iter()
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect())
+}
+
+/// Credentials. They are checked for form only; refusals never show a value.
+pub(crate) fn secrets(secrets: &HashMap<String, String>) -> Result<(), Invalid> {
+    map("secrets", secrets)?;
+    let proper = |key: &str| {
+        key.chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+    };
+    match secrets.keys().find(|key| key.is_empty() || !proper(key)) {
+        Some(_) => Err(Invalid::new(
+            "secrets",
+            "keys must be made of alphanumerics, '-', '_' and '.'",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// A map field that belongs to a capability this driver does not have.
+pub(crate) fn absent(field: &str, is_absent: bool, capability: &str) -> Result<(), Invalid> {
+    if is_absent {
+        return Ok(());
+    }
+    Err(Invalid::new(
+        field,
+        format!("must not be set: the driver does not have {capability}"),
+    ))
+}
+
+/// A list of capabilities that must not be empty.
+pub(crate) fn capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capability>, Invalid> {
+    if list.is_empty() {
+        return Err(Invalid::new("volume_capabilities", "must be set"));
+    }
+    let check = |(index, capability): (usize, &v1::VolumeCapability)| {
+        read_capability(capability)
+            .map_err(|invalid| invalid.within(&format!("volume_capabilities[{index}]")))
+    };
+    list.iter().enumerate().map(check).collect()
+}
+
+/// A capability that must be there.
+pub(crate) fn capability(capability: Option<&v1::VolumeCapability>) -> Result<Capability, Invalid> {
+    let capability = capability.ok_or_else(|| Invalid::new("volume_capability", "must be set"))?;
+    read_capability(capability).map_err(|invalid| invalid.within("volume_capability"))
+}
+
+/// The range of sizes; absent means any.
+pub(crate) fn size_range(range: Option<&v1::CapacityRange>) -> Result<SizeRange, Invalid> {
+    let Some(range) = range else {
+        return Ok(SizeRange::default());
+    };
+    let size = |field, bytes: i64| {
+        u64::try_from(bytes).map_err(|_| Invalid::new(field, format!("must not be negative, is {bytes}")))
+    };
+    let required = size("capacity_range.required_bytes", range.required_bytes)?;
+    let limit = size("capacity_range.limit_bytes", range.limit_bytes)?;
+    if required == 0 && limit == 0 {
+        return Err(Invalid::new(
+            "capacity_range",
+            "must have required_bytes or limit_bytes, or be left out",
+        ));
+    }
+    Ok(SizeRange { required, limit })
+}
+
+fn bounded<'a>(field: &str, text: &'a str, limit: usize) -> Result<&'a str, Invalid> {
+    if text.len() > limit {
+        let reason = format!("must not be longer than {limit} bytes, has {}", text.len());
+        return Err(Invalid::new(field, reason));
+    }
+    Ok(text)
+}
+
+fn read_capability(capability: &v1::VolumeCapability) -> Result<Capability, Invalid> {
+    let access = match &capability.access_type {
+        None => return Err(Invalid::new("access_type", "must be set")),
+        Some(AccessType::Block(_)) => Access::Block,
+        Some(AccessType::Mount(mount)) => read_mount(mount).map_err(|invalid| invalid.within("mount"))?,
+    };
+    let mode = capability
+        .access_mode
+        .as_ref()
+        .ok_or_else(|| Invalid::new("access_mode", "must be set"))?;
+    let mode = match Mode::try_from(mode.mode) {
+        Ok(Mode::SingleNodeWriter) => AccessMode::SingleNodeWriter,
+        Ok(Mode::SingleNodeReaderOnly) => AccessMode::SingleNodeReaderOnly,
+        Ok(Mode::MultiNodeReaderOnly) => AccessMode::MultiNodeReaderOnly,
+        Ok(Mode::MultiNodeSingleWriter) => AccessMode::MultiNodeSingleWriter,
+        Ok(Mode::MultiNodeMultiWriter) => AccessMode::MultiNodeMultiWriter,
+        Ok(Mode::SingleNodeSingleWriter) => AccessMode::SingleNodeSingleWriter,
+        Ok(Mode::SingleNodeMultiWriter) => AccessMode::SingleNodeMultiWriter,
+        Ok(Mode::Unknown) => return Err(Invalid::new("access_mode.mode", "must be set")),
+        Err(_) => {
+            return Err(Invalid::new(
+                "access_mode.mode",
+                format!("{} is no access mode", mode.mode),
+            ));
+        }
+    };
+    Ok(Capability { access, mode })
+}
+
+fn read_mount(mount: &v1::volume_capability::MountVolume) -> Result<Access, Invalid> {
+    bounded("fs_type", &mount.fs_type, STRING_LIMIT)?;
+    bounded("volume_mount_group", &mount.volume_mount_group, STRING_LIMIT)?;
+    let bytes: usize = mount.mount_flags.iter().map(String::len).sum();
+    if bytes > COLLECTION_LIMIT {
+        let reason = format!("must not hold more than {COLLECTION_LIMIT} bytes, has {bytes}");
+        return Err(Invalid::new("mount_flags", reason));
+    }
+    Ok(Access::Mount {
+        fs_type: mount.fs_type.clone(),
+        flags: mount.mount_flags.clone(),
+        group: mount.volume_mount_group.clone(),
+    })
+}

@@ -1,0 +1,190 @@
+//! Runs a driver: the only place that starts, names and joins its tasks.
+//!
+//! Stopping goes in this order: the socket goes away, running calls get until a deadline to end,
+//! the array's log is written out. A task that ends before it is told to, or a log that cannot be
+//! written, stops the driver with an error.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio::time;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+use crate::args::Args;
+use crate::driver::{Driver, OpenError};
+use crate::fault::FaultFile;
+use crate::service::Services;
+use crate::socket::{BindError, Listener};
+
+/// Calls one connection may have in flight; more wait in the client. Without a bound, a burst of
+/// some thousand calls that are answered at once makes the HTTP/2 layer drop the connection.
+const MAX_STREAMS: u32 = 1000;
+
+/// Why a driver ended, other than by being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It could not start.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Its socket could not be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// Signals cannot be received.
+    #[error("cannot receive signals")]
+    Signals(#[source] io::Error),
+    /// Changes can no longer be made safe.
+    #[error("--state-dir: cannot write the log of changes")]
+    StateLost(#[source] Arc<io::Error>),
+    /// A task ended although nobody told it to.
+    #[error("task \"{task}\" ended by itself")]
+    TaskEnded {
+        /// Its name.
+        task: &'static str,
+        /// How, if it says.
+        source: Option<tonic::transport::Error>,
+    },
+    /// A task panicked.
+    #[error("a task panicked")]
+    TaskPanicked(#[source] tokio::task::JoinError),
+    /// A second signal came while the driver was stopping.
+    #[error("stopped at once by a second signal, running calls were cut off")]
+    Aborted,
+}
+
+struct Ended {
+    task: &'static str,
+    result: Result<(), tonic::transport::Error>,
+}
+
+/// Runs the driver until SIGTERM or SIGINT; a second one cuts running calls off.
+///
+/// # Errors
+/// If it cannot start, or ends by itself.
+pub async fn run(args: Args) -> Result<(), Error> {
+    let mut signals = Signals::new().map_err(Error::Signals)?;
+    let (driver, faults) = Driver::open(args.settings())?;
+    let listener = Listener::bind(&args.endpoint)?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        driver = driver.name,
+        socket = %listener.path().display(),
+        "serving"
+    );
+    let stop = CancellationToken::new();
+    let mut serving = pin!(serve(driver, faults, listener, stop.clone(), args.shutdown_grace));
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut serving => return result,
+            () = signals.next() => {
+                if stop.is_cancelled() {
+                    return Err(Error::Aborted);
+                }
+                tracing::info!("stopping");
+                stop.cancel();
+            }
+        }
+    }
+}
+
+/// Serves a driver until `stop`, then gives running calls `grace` to end.
+///
+/// # Errors
+/// If it ends before `stop`.
+pub async fn serve(
+    driver: Arc<Driver>,
+    faults: Option<FaultFile>,
+    listener: Listener,
+    stop: CancellationToken,
+    grace: Duration,
+) -> Result<(), Error> {
+    let mut tasks: JoinSet<Ended> = JoinSet::new();
+    let server = Server::builder()
+        .max_concurrent_streams(MAX_STREAMS)
+        .serve_with_incoming_shutdown(
+            Services::new(&driver),
+            listener.incoming(),
+            stop.clone().cancelled_owned(),
+        );
+    tasks.spawn(async move {
+        Ended {
+            task: "server",
+            result: server.await,
+        }
+    });
+    if let Some(file) = faults {
+        let (driver, stop) = (driver.clone(), stop.clone());
+        tasks.spawn(async move {
+            driver.follow_faults(file, stop).await;
+            Ended {
+                task: "faults",
+                result: Ok(()),
+            }
+        });
+    }
+
+    let result = tokio::select! {
+        biased;
+        () = stop.cancelled() => Ok(()),
+        cause = driver.store.failed() => Err(Error::StateLost(cause)),
+        ended = tasks.join_next() => Err(early_end(ended)),
+    };
+    stop.cancel();
+    if time::timeout(grace, finish(&driver, &mut tasks)).await.is_err() {
+        tracing::warn!(grace = ?grace, calls = driver.work.len(), "running calls did not end in time, cut off");
+        tasks.shutdown().await;
+    }
+    driver.store.close();
+    result
+}
+
+/// Waits for the server's last call and for work whose clients have left.
+async fn finish(driver: &Driver, tasks: &mut JoinSet<Ended>) {
+    while tasks.join_next().await.is_some() {}
+    driver.work.close();
+    driver.work.wait().await;
+}
+
+fn early_end(ended: Option<Result<Ended, tokio::task::JoinError>>) -> Error {
+    match ended {
+        Some(Ok(Ended { task, result })) => Error::TaskEnded {
+            task,
+            source: result.err(),
+        },
+        Some(Err(panic)) => Error::TaskPanicked(panic),
+        None => Error::TaskEnded {
+            task: "all",
+            source: None,
+        },
+    }
+}
+
+/// The two signals that ask a process to stop.
+struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+// === impl Signals ===
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            biased;
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! ControllerPublishVolume and ControllerUnpublishVolume.
+
+use std::collections::HashMap;
+
+use csi_proto::v1::{
+    ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ControllerUnpublishVolumeRequest,
+    ControllerUnpublishVolumeResponse,
+};
+
+use crate::backend::{Hold, Publication};
+use crate::call::{Kind, Rpc};
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::method::Method;
+use crate::request::{self, Invalid};
+
+/// An attachment somebody asks for.
+pub(crate) struct Attach {
+    volume: String,
+    node: String,
+    hold: Hold,
+}
+
+/// An attachment somebody wants gone; without a node, all of the volume's.
+pub(crate) struct Detach {
+    volume: String,
+    node: Option<String>,
+}
+
+impl Rpc for ControllerPublishVolumeRequest {
+    const METHOD: Method = Method::ControllerPublishVolume;
+    const KIND: Kind = Kind::Move;
+    type Reply = ControllerPublishVolumeResponse;
+    type Plan = Attach;
+
+    fn volume(&self) -> &str {
+        &self.volume_id
+    }
+
+    fn node(&self) -> &str {
+        &self.node_id
+    }
+
+    fn check(&self) -> Result<Attach, Invalid> {
+        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let node = request::required_node_id(&self.node_id)?.to_owned();
+        let capability = request::capability(self.volume_capability.as_ref())?;
+        request::secrets(&self.secrets)?;
+        request::map("volume_context", &self.volume_context)?;
+        Ok(Attach {
+            volume,
+            node,
+            hold: Hold {
+                capability,
+                readonly: self.readonly,
+            },
+        })
+    }
+
+    async fn act(attach: Attach, driver: &Driver) -> Result<Self::Reply, Error> {
+        let Attach { volume, node, hold } = attach;
+        let publication = driver
+            .store
+            .change(|array| array.publish(&volume, &node, &hold))
+            .await?;
+        Ok(ControllerPublishVolumeResponse {
+            publish_context: publish_context(&publication),
+        })
+    }
+}
+
+impl Rpc for ControllerUnpublishVolumeRequest {
+    const METHOD: Method = Method::ControllerUnpublishVolume;
+    const KIND: Kind = Kind::Move;
+    type Reply = ControllerUnpublishVolumeResponse;
+    type Plan = Detach;
+
+    fn volume(&self) -> &str {
+        &self.volume_id
+    }
+
+    fn node(&self) -> &str {
+        &self.node_id
+    }
+
+    fn check(&self) -> Result<Detach, Invalid> {
+        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let node = request::node_id(&self.node_id)?.map(str::to_owned);
+        request::secrets(&self.secrets)?;
+        Ok(Detach { volume, node })
+    }
+
+    async fn act(detach: Detach, driver: &Driver) -> Result<Self::Reply, Error> {
+        let Detach { volume, node } = detach;
+        driver
+            .store
+            .change(|array| Ok(array.unpublish(&volume, node.as_deref())))
+            .await?;
+        Ok(ControllerUnpublishVolumeResponse {})
+    }
+}
+
+/// What the node's side of the driver needs to find the device.
+fn publish_context(publication: &Publication) -> HashMap<String, String> {
+    HashMap::from([
+        ("attachment".to_owned(), publication.number.to_string()),
+        ("device".to_owned(), publication.device_path()),
+        ("serial".to_owned(), publication.serial.clone()),
+        ("writable".to_owned(), publication.writable.to_string()),
+    ])
+}

@@ -1,0 +1,76 @@
+//! All services on one socket: each call goes to the service its path names.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use csi_proto::v1::controller_server::ControllerServer;
+use csi_proto::v1::identity_server::IdentityServer;
+use csi_proto::v1::node_server::NodeServer;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, Service, http};
+use tonic::server::NamedService;
+
+use super::{ControllerService, IdentityService, NodeService};
+use crate::driver::Driver;
+
+/// Every service of a driver.
+#[derive(Clone, Debug)]
+pub struct Services {
+    identity: IdentityServer<IdentityService>,
+    controller: ControllerServer<ControllerService>,
+    /// Only for a driver that knows which node it stands on.
+    node: Option<NodeServer<NodeService>>,
+}
+
+// === impl Services ===
+
+impl Services {
+    /// The services of `driver`.
+    pub fn new(driver: &Arc<Driver>) -> Self {
+        Self {
+            identity: IdentityServer::new(IdentityService(driver.clone())),
+            controller: ControllerServer::new(ControllerService(driver.clone())),
+            node: driver
+                .node_id
+                .as_ref()
+                .map(|_| NodeServer::new(NodeService(driver.clone()))),
+        }
+    }
+}
+
+impl Service<http::Request<Body>> for Services {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<http::Response<Body>, Infallible>;
+
+    /// The generated services are always ready; the number of calls is bounded by HTTP/2 streams.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let service = request
+            .uri()
+            .path()
+            .split('/')
+            .nth(1)
+            .unwrap_or_default()
+            .to_owned();
+        if service == IdentityServer::<IdentityService>::NAME {
+            return self.identity.call(request);
+        }
+        if service == ControllerServer::<ControllerService>::NAME {
+            return self.controller.call(request);
+        }
+        if service == NodeServer::<NodeService>::NAME
+            && let Some(node) = &mut self.node
+        {
+            return node.call(request);
+        }
+        tracing::warn!(service, "call to a service that is not offered");
+        let status = Status::unimplemented(format!("service \"{service}\" is not offered by this driver"));
+        Box::pin(async move { Ok(status.into_http()) })
+    }
+}

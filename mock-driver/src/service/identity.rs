@@ -1,0 +1,96 @@
+//! The Identity service: who the driver is and whether it is ready.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use csi_proto::v1::identity_server::Identity;
+use csi_proto::v1::plugin_capability::{Service, Type, service};
+use csi_proto::v1::{
+    GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
+    PluginCapability, ProbeRequest, ProbeResponse,
+};
+use tonic::{Request, Response, Status};
+
+use crate::call::Rpc;
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::method::Method;
+use crate::request::Invalid;
+
+/// The Identity service of a driver.
+#[derive(Clone, Debug)]
+pub struct IdentityService(pub Arc<Driver>);
+
+#[tonic::async_trait]
+impl Identity for IdentityService {
+    async fn get_plugin_info(
+        &self,
+        request: Request<GetPluginInfoRequest>,
+    ) -> Result<Response<GetPluginInfoResponse>, Status> {
+        self.0.answer(request).await
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        request: Request<GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
+        self.0.answer(request).await
+    }
+
+    async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
+        self.0.answer(request).await
+    }
+}
+
+impl Rpc for GetPluginInfoRequest {
+    const METHOD: Method = Method::GetPluginInfo;
+    type Reply = GetPluginInfoResponse;
+    type Plan = ();
+
+    fn check(&self) -> Result<(), Invalid> {
+        Ok(())
+    }
+
+    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
+        Ok(GetPluginInfoResponse {
+            name: driver.name.clone(),
+            vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
+            manifest: HashMap::new(),
+        })
+    }
+}
+
+impl Rpc for GetPluginCapabilitiesRequest {
+    const METHOD: Method = Method::GetPluginCapabilities;
+    type Reply = GetPluginCapabilitiesResponse;
+    type Plan = ();
+
+    fn check(&self) -> Result<(), Invalid> {
+        Ok(())
+    }
+
+    async fn act((): (), _driver: &Driver) -> Result<Self::Reply, Error> {
+        let controller = Service {
+            r#type: service::Type::ControllerService.into(),
+        };
+        let capabilities = vec![PluginCapability {
+            r#type: Some(Type::Service(controller)),
+        }];
+        Ok(GetPluginCapabilitiesResponse { capabilities })
+    }
+}
+
+impl Rpc for ProbeRequest {
+    const METHOD: Method = Method::Probe;
+    type Reply = ProbeResponse;
+    type Plan = ();
+
+    fn check(&self) -> Result<(), Invalid> {
+        Ok(())
+    }
+
+    /// The socket is bound when the array is there, so whoever can ask finds it ready.
+    async fn act((): (), _driver: &Driver) -> Result<Self::Reply, Error> {
+        Ok(ProbeResponse { ready: Some(true) })
+    }
+}

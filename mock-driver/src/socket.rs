@@ -1,0 +1,303 @@
+//! The driver's socket: private from its first moment, its own, and gone when the driver stops.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use futures::Stream;
+use futures::stream;
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time;
+
+/// How many connections may wait to be accepted. Clients keep one each, so this is plenty.
+const BACKLOG: i32 = 1024;
+
+/// How long to leave a listener alone that cannot accept, for example for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where the driver listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint(PathBuf);
+
+/// A text that names no socket.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{text}\" is no endpoint: write unix:///path/csi.sock, unix:/path/csi.sock or /path/csi.sock")]
+pub struct NoEndpoint {
+    text: String,
+}
+
+/// Why a socket cannot be bound.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another process answers there.
+    #[error("--endpoint: another process serves {}: stop it or choose another path", path.display())]
+    InUse {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Something else lies there, and it is not ours to remove.
+    #[error("--endpoint: {} exists and is no socket: remove it or choose another path", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The directory is missing.
+    #[error("--endpoint: directory {} does not exist: create it first", directory.display())]
+    NoDirectory {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// An operation failed.
+    #[error("--endpoint: cannot {act} {}", path.display())]
+    Io {
+        /// What was tried.
+        act: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// How it failed.
+        source: io::Error,
+    },
+}
+
+/// A bound socket. Dropping it closes it and removes its file.
+#[derive(Debug)]
+pub struct Listener {
+    listener: UnixListener,
+    file: SocketFile,
+}
+
+/// The socket's file, known by its inode: a file that another driver put in its place is not ours.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl From<PathBuf> for Endpoint {
+    fn from(path: PathBuf) -> Self {
+        Self(path)
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = NoEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, NoEndpoint> {
+        let no_endpoint = || NoEndpoint {
+            text: text.to_owned(),
+        };
+        let path = match text.split_once(':') {
+            Some(("unix", rest)) => rest.strip_prefix("//").unwrap_or(rest),
+            Some((scheme, _)) if !scheme.contains('/') => return Err(no_endpoint()),
+            _ => text,
+        };
+        if path.is_empty() || path.ends_with('/') {
+            return Err(no_endpoint());
+        }
+        Ok(Self(PathBuf::from(path)))
+    }
+}
+
+// === impl Listener ===
+
+impl Listener {
+    /// Binds the socket, in place of one that a dead process left.
+    ///
+    /// # Errors
+    /// If a living process serves it, if something else lies there, or if its directory is missing.
+    pub fn bind(endpoint: &Endpoint) -> Result<Self, BindError> {
+        let path = endpoint.path();
+        if let Some(directory) = path
+            .parent()
+            .filter(|directory| !directory.as_os_str().is_empty())
+            && !directory.is_dir()
+        {
+            return Err(BindError::NoDirectory {
+                directory: directory.to_owned(),
+            });
+        }
+        remove_stale(path)?;
+
+        let listener = listen(path).map_err(failed("listen on", path))?;
+        let file = SocketFile {
+            path: path.to_owned(),
+            identity: identity(path),
+        };
+        let listener = UnixListener::from_std(listener).map_err(failed("listen on", path))?;
+        Ok(Self { listener, file })
+    }
+
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// The connections that come in, for ever. The socket lives as long as the stream.
+    pub fn incoming(self) -> impl Stream<Item = io::Result<UnixStream>> + Send {
+        stream::unfold(self, async |listener| {
+            loop {
+                match listener.listener.accept().await {
+                    Ok((connection, _)) => return Some((Ok(connection), listener)),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.identity.is_some()
+            && identity(&self.path) == self.identity
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
+        }
+    }
+}
+
+fn remove_stale(path: &Path) -> Result<(), BindError> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed("look at", path)(error)),
+    };
+    if !found.file_type().is_socket() {
+        return Err(BindError::NotASocket {
+            path: path.to_owned(),
+        });
+    }
+    match StdStream::connect(path) {
+        Ok(_) => Err(BindError::InUse {
+            path: path.to_owned(),
+        }),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            tracing::info!(path = %path.display(), "removing the socket of a dead process");
+            fs::remove_file(path).map_err(failed("remove the stale socket", path))
+        }
+        Err(error) => Err(failed("find out who serves", path)(error)),
+    }
+}
+
+/// Linux gives a bound socket the mode its descriptor has, so it is private from the first moment
+/// and no process-wide umask has to change.
+fn listen(path: &Path) -> io::Result<StdListener> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(StdListener::from(socket))
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let meta = fs::symlink_metadata(path).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
+fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BindError {
+    let path = path.to_owned();
+    move |source| BindError::Io { act, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn endpoints_are_read_in_every_spelling() {
+        // (text, path or none)
+        let table = [
+            ("unix:///run/csi.sock", Some("/run/csi.sock")),
+            ("unix:/run/csi.sock", Some("/run/csi.sock")),
+            ("/run/csi.sock", Some("/run/csi.sock")),
+            ("unix://csi.sock", Some("csi.sock")),
+            ("csi.sock", Some("csi.sock")),
+            ("/run/a:b/csi.sock", Some("/run/a:b/csi.sock")),
+            ("tcp://127.0.0.1:1", None),
+            ("unix://", None),
+            ("unix:", None),
+            ("/run/", None),
+            ("", None),
+        ];
+        for (text, expected) in table {
+            let path = text.parse::<Endpoint>().ok();
+            assert_eq!(
+                path.as_ref().and_then(|endpoint| endpoint.path().to_str()),
+                expected,
+                "{text:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn socket_is_private_and_goes_with_its_listener() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("csi.sock");
+        let listener = Listener::bind(&path.clone().into()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn stale_socket_is_replaced_and_a_living_one_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("csi.sock");
+        drop(StdListener::bind(&path).unwrap());
+        assert!(
+            path.exists(),
+            "the standard library leaves the file, as a killed process does"
+        );
+
+        let listener = Listener::bind(&path.clone().into()).unwrap();
+        let second = Listener::bind(&path.clone().into()).unwrap_err();
+        assert!(matches!(second, BindError::InUse { .. }), "{second}");
+        drop(listener);
+    }
+
+    #[tokio::test]
+    async fn socket_of_a_successor_is_not_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("csi.sock");
+        let old = Listener::bind(&path.clone().into()).unwrap();
+        fs::remove_file(&path).unwrap();
+        let _new = StdListener::bind(&path).unwrap();
+        drop(old);
+        assert!(path.exists());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_and_what_has_no_directory_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "precious").unwrap();
+        let error = Listener::bind(&file.clone().into()).unwrap_err();
+        assert!(matches!(error, BindError::NotASocket { .. }), "{error}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+
+        let error = Listener::bind(&directory.path().join("missing/csi.sock").into()).unwrap_err();
+        assert!(matches!(error, BindError::NoDirectory { .. }), "{error}");
+    }
+}

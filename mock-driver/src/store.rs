@@ -1,0 +1,181 @@
+//! Keeps the array and its durability together.
+//!
+//! The array sits behind one lock that is held for a state transition (microseconds) and never over
+//! an await. With a state directory each change is written to a log and flushed before the answer
+//! goes out; calls that wait at the same time share one flush.
+//!
+//! Invariant: no reply tells of a state that a crash could take back. That holds for refusals and
+//! reads too: they wait for everything the array had done when they looked at it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::backend::{self, Array, Done, Image, Settings};
+
+use self::log::Log;
+
+mod directory;
+mod log;
+
+/// The array as calls reach it.
+#[derive(Debug)]
+pub struct Store {
+    array: Mutex<Array>,
+    log: Option<Log>,
+}
+
+/// Why an operation got no answer from the array, or another one than asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The array refused.
+    #[error(transparent)]
+    Refused(#[from] backend::Error),
+    /// The change cannot be made safe, so it is not confirmed. The driver stops.
+    #[error("the state directory cannot be written, so nothing is confirmed any more")]
+    Lost(#[source] Arc<io::Error>),
+}
+
+/// Why a state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// An operation on a file or directory failed.
+    #[error("--state-dir: cannot {act} {}", path.display())]
+    Io {
+        /// What was tried.
+        act: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// Another driver works in it.
+    #[error("--state-dir: {} is in use by another running driver: give each its own", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file that was written by nobody we know, or damaged.
+    #[error("--state-dir: {} {reason}: restore the directory or start with an empty one", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        reason: String,
+    },
+}
+
+// === impl Store ===
+
+impl Store {
+    /// An array that lives as long as the process.
+    pub fn in_memory(settings: Settings, epoch: u128, premade: u64) -> Self {
+        let mut array = Array::new(settings, epoch);
+        array.premake(premade);
+        Self {
+            array: Mutex::new(array),
+            log: None,
+        }
+    }
+
+    /// An array kept in a directory, brought back as it was left. `epoch` is for a first start.
+    ///
+    /// Starts a thread that writes the log; [`Store::close`] ends it.
+    ///
+    /// # Errors
+    /// If the directory cannot be read, written or locked, or holds something damaged. An
+    /// unfinished last line of the log is no damage: nobody was told of that change.
+    pub fn open(
+        directory: PathBuf,
+        settings: Settings,
+        epoch: u128,
+        premade: u64,
+    ) -> Result<Self, OpenError> {
+        let begin = |image: Option<Image>| match image {
+            Some(image) => Array::from_image(settings, image),
+            None => Array::new(settings, epoch),
+        };
+        let (array, file) = directory::open(directory, begin, premade)?;
+        Ok(Self {
+            array: Mutex::new(array),
+            log: Some(Log::start(file)),
+        })
+    }
+
+    /// Runs an operation that may change the array, and makes its change safe before it returns.
+    ///
+    /// # Guarantees
+    /// The operation sees and leaves a whole state. After `Ok`, and after a refusal, everything
+    /// the operation did or saw survives a crash.
+    ///
+    /// # Errors
+    /// What the array refuses; [`Error::Lost`] if the state directory fails.
+    ///
+    /// # Cancellation
+    /// Dropped while it waits for the flush, the change stands and is flushed all the same.
+    pub async fn change<T>(
+        &self,
+        act: impl FnOnce(&mut Array) -> Result<Done<T>, backend::Error>,
+    ) -> Result<T, Error> {
+        let (outcome, position) = {
+            let mut array = self.lock();
+            let outcome = act(&mut array).map(|done| {
+                if let (Some(log), Some(change)) = (&self.log, &done.change) {
+                    log.append(change);
+                }
+                done.reply
+            });
+            (outcome, self.position())
+        };
+        self.settled(position).await?;
+        Ok(outcome?)
+    }
+
+    /// Looks at the array, and waits until everything seen is safe.
+    ///
+    /// # Errors
+    /// As for [`Store::change`].
+    pub async fn read<T>(&self, look: impl FnOnce(&Array) -> Result<T, backend::Error>) -> Result<T, Error> {
+        let (outcome, position) = {
+            let array = self.lock();
+            (look(&array), self.position())
+        };
+        self.settled(position).await?;
+        Ok(outcome?)
+    }
+
+    /// Waits until the log fails, and says how. Never returns while all is well.
+    pub async fn failed(&self) -> Arc<io::Error> {
+        match &self.log {
+            Some(log) => log.failed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Writes what is still to be written and ends the log's thread.
+    pub fn close(&self) {
+        if let Some(log) = &self.log {
+            log.close();
+        }
+    }
+
+    fn position(&self) -> u64 {
+        self.log.as_ref().map_or(0, Log::position)
+    }
+
+    async fn settled(&self, position: u64) -> Result<(), Error> {
+        match &self.log {
+            Some(log) => log.settled(position).await.map_err(Error::Lost),
+            None => Ok(()),
+        }
+    }
+
+    /// A panic inside the array would leave the lock poisoned; transitions decide before they
+    /// touch anything, so the state behind it is whole.
+    fn lock(&self) -> MutexGuard<'_, Array> {
+        self.array.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! The state directory: a snapshot of the array and the log of what happened since.
+//!
+//! `snapshot.json` holds the array after change number `seq`; `changes.jsonl` holds numbered
+//! changes. At the start both are read, the result becomes the new snapshot (written beside the
+//! old one and renamed over it), and the log is emptied. A crash between those two steps leaves
+//! changes in the log that the snapshot has already: their numbers tell, and they are skipped.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::OpenError;
+use super::log::{Line, LogFile};
+use crate::backend::{Array, Change, Image};
+
+const SNAPSHOT: &str = "snapshot.json";
+const SNAPSHOT_NEW: &str = "snapshot.json.new";
+const CHANGES: &str = "changes.jsonl";
+const LOCK: &str = "lock";
+
+/// Raised when a file's meaning changes, so that an older driver refuses it.
+const FORMAT: u32 = 1;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Snapshot<I> {
+    format: u32,
+    /// The number of the last change in it.
+    seq: u64,
+    image: I,
+}
+
+/// Brings the array back and leaves a fresh snapshot and an empty log.
+pub(super) fn open(
+    directory: PathBuf,
+    begin: impl FnOnce(Option<Image>) -> Array,
+    premade: u64,
+) -> Result<(Array, LogFile), OpenError> {
+    fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
+    let lock = lock(&directory)?;
+
+    let snapshot = read_snapshot(&directory.join(SNAPSHOT))?;
+    let (image, mut seq) = match snapshot {
+        Some(snapshot) => (Some(snapshot.image), snapshot.seq),
+        None => (None, 0),
+    };
+    let mut array = begin(image);
+    let changes = directory.join(CHANGES);
+    let replayed = replay(&changes, &mut array, &mut seq)?;
+    array.premake(premade);
+
+    write_snapshot(
+        &directory,
+        &Snapshot {
+            format: FORMAT,
+            seq,
+            image: array.image(),
+        },
+    )?;
+    let file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&changes)
+        .and_then(|file| file.set_len(0).and_then(|()| file.sync_all()).map(|()| file))
+        .map_err(failed("empty", &changes))?;
+    sync_directory(&directory)?;
+    tracing::info!(
+        dir = %directory.display(), volumes = array.volumes().count(), replayed, "state brought back"
+    );
+    Ok((array, LogFile { file, lock, seq }))
+}
+
+fn lock(directory: &Path) -> Result<File, OpenError> {
+    let path = directory.join(LOCK);
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(failed("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse {
+            path: directory.to_owned(),
+        }),
+        Err(TryLockError::Error(source)) => Err(failed("lock", &path)(source)),
+    }
+}
+
+fn read_snapshot(path: &Path) -> Result<Option<Snapshot<Image>>, OpenError> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("read", path)(error)),
+    };
+    let snapshot: Snapshot<Image> = serde_json::from_reader(BufReader::new(file))
+        .map_err(|error| damaged(path, format!("is not a snapshot of this driver ({error})")))?;
+    if snapshot.format != FORMAT {
+        return Err(damaged(
+            path,
+            format!("has format {}, this driver knows {FORMAT}", snapshot.format),
+        ));
+    }
+    Ok(Some(snapshot))
+}
+
+/// Applies the log's changes that are newer than `seq`, and counts them.
+fn replay(path: &Path, array: &mut Array, seq: &mut u64) -> Result<u64, OpenError> {
+    let mut reader = match File::open(path) {
+        Ok(file) => BufReader::new(file),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(failed("read", path)(error)),
+    };
+    let (mut number, mut replayed) = (0_u64, 0);
+    let mut text = Vec::new();
+    loop {
+        text.clear();
+        number += 1;
+        if reader
+            .read_until(b'\n', &mut text)
+            .map_err(failed("read", path))?
+            == 0
+        {
+            return Ok(replayed);
+        }
+        if text.last() != Some(&b'\n') {
+            // The process died while it wrote this line, so nobody was told of the change.
+            tracing::warn!(file = %path.display(), line = number, "unfinished last line dropped");
+            return Ok(replayed);
+        }
+        let line: Line<Change> = serde_json::from_slice(&text)
+            .map_err(|error| damaged(path, format!("line {number} is not a change ({error})")))?;
+        if line.seq <= *seq {
+            continue;
+        }
+        if line.seq != *seq + 1 {
+            let reason = format!(
+                "line {number} is change {}, not {} as expected",
+                line.seq,
+                *seq + 1
+            );
+            return Err(damaged(path, reason));
+        }
+        *seq = line.seq;
+        array.apply(line.change);
+        replayed += 1;
+    }
+}
+
+fn write_snapshot(directory: &Path, snapshot: &Snapshot<Image>) -> Result<(), OpenError> {
+    let new = directory.join(SNAPSHOT_NEW);
+    let write = || -> io::Result<()> {
+        let mut out = BufWriter::new(File::create(&new)?);
+        serde_json::to_writer(&mut out, snapshot)?;
+        out.write_all(b"\n")?;
+        out.into_inner()
+            .map_err(io::IntoInnerError::into_error)?
+            .sync_all()
+    };
+    write().map_err(failed("write", &new))?;
+    let place = directory.join(SNAPSHOT);
+    fs::rename(&new, &place).map_err(failed("replace", &place))?;
+    sync_directory(directory)
+}
+
+/// Makes created and renamed files survive a crash of the machine.
+fn sync_directory(directory: &Path) -> Result<(), OpenError> {
+    File::open(directory)
+        .and_then(|dir| dir.sync_all())
+        .map_err(failed("flush", directory))
+}
+
+fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+    let path = path.to_owned();
+    move |source| OpenError::Io { act, path, source }
+}
+
+fn damaged(path: &Path, reason: String) -> OpenError {
+    OpenError::Damaged {
+        path: path.to_owned(),
+        reason,
+    }
+}
