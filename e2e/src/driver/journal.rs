@@ -1,0 +1,333 @@
+//! The driver's journal of calls, read back.
+//!
+//! The driver writes a line before its client can see the answer the line tells of, so whoever has seen an
+//! answer finds the call here. [`Journal`] reads the file, [`calls`] puts the lines of each call together and
+//! says what the call did to the array.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use rustix::fs::inotify;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::net::unix::pipe;
+use tokio::time::{Instant, timeout_at};
+
+use crate::wait::Progress;
+
+/// A line of the journal.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Line {
+    /// A call arrived.
+    Begin {
+        /// Number of the call since the driver started.
+        call: u64,
+        /// Name of the RPC.
+        method: String,
+        /// When it arrived.
+        start: Timestamp,
+        /// What was asked.
+        request: Value,
+    },
+    /// A call was answered, or its client left (`CANCELLED`).
+    End {
+        /// Number of the call since the driver started.
+        call: u64,
+        /// Name of the RPC.
+        method: String,
+        /// When it arrived.
+        start: Timestamp,
+        /// When it was answered.
+        end: Timestamp,
+        /// Name of the gRPC code.
+        code: String,
+        /// Text of the error.
+        #[serde(default)]
+        message: String,
+        /// The fault rule that had a hand in it.
+        fault: Option<String>,
+        /// What was asked.
+        request: Value,
+    },
+    /// The array finished the work of a call whose client had left.
+    Late {
+        /// Number of the call since the driver started.
+        call: u64,
+        /// When it finished.
+        end: Timestamp,
+        /// Name of the gRPC code it would have answered with.
+        code: String,
+    },
+    /// Fault rules were loaded or refused.
+    Faults {
+        /// The rules now in force; absent when the file was refused.
+        ids: Option<Vec<String>>,
+        /// Why the file was refused.
+        error: Option<String>,
+    },
+}
+
+/// A call, put together from its lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Name of the RPC.
+    pub method: String,
+    /// The volume it is about; empty for calls about none.
+    pub volume: String,
+    /// The driver's id of the node it is about; empty for none, or for an unpublish from all nodes.
+    pub node: String,
+    /// Keys of the secrets that came with it.
+    pub secrets: BTreeSet<String>,
+    /// When it arrived.
+    pub start: Timestamp,
+    /// How it ended; nothing while it runs or if the driver died in it.
+    pub end: Option<End>,
+    /// What it did to the array.
+    pub effect: Effect,
+}
+
+/// The end of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// When.
+    pub at: Timestamp,
+    /// Name of the gRPC code.
+    pub code: String,
+    /// Text of the error.
+    pub message: String,
+}
+
+/// What a call did to the array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It did what was asked.
+    Done,
+    /// It did nothing.
+    Nothing,
+    /// Nobody can tell: it is still running, or the driver died in it.
+    Unknown,
+}
+
+/// The journal file of one driver.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    path: PathBuf,
+}
+
+/// A reader that sees each line once, as it is written.
+#[derive(Debug)]
+pub struct Tail {
+    file: File,
+    changes: pipe::Receiver,
+    rest: Vec<u8>,
+}
+
+// === impl Call ===
+
+impl Call {
+    /// Whether the driver answered OK.
+    pub fn succeeded(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| end.code == "OK")
+    }
+
+    fn begun(method: &str, start: Timestamp, request: &Value) -> Self {
+        let text = |field: &str| {
+            request
+                .get(field)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let secrets = request.get("secrets").and_then(Value::as_object);
+        Self {
+            method: method.to_owned(),
+            volume: text("volume_id"),
+            node: text("node_id"),
+            secrets: secrets
+                .into_iter()
+                .flat_map(|secrets| secrets.keys().cloned())
+                .collect(),
+            start,
+            end: None,
+            effect: Effect::Unknown,
+        }
+    }
+}
+
+// === impl Journal ===
+
+impl Journal {
+    /// The journal at `path`, which is created so that it can be followed before the driver writes to it.
+    pub fn create(path: &Path) -> Result<Self> {
+        File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .with_context(|| format!("create the driver's journal {}", path.display()))?;
+        Ok(Self {
+            path: path.to_owned(),
+        })
+    }
+
+    /// Path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All lines written so far.
+    pub fn lines(&self) -> Result<Vec<Line>> {
+        self.tail()?.read()
+    }
+
+    /// A reader from the first line on.
+    pub fn tail(&self) -> Result<Tail> {
+        Tail::open(&self.path)
+    }
+
+    /// Waits until `judge` is satisfied with the lines written so far.
+    pub async fn wait_for<T>(
+        &self,
+        within: Duration,
+        what: &str,
+        mut judge: impl FnMut(&[Line]) -> Progress<T>,
+    ) -> Result<T> {
+        let deadline = Instant::now() + within;
+        let mut tail = self.tail()?;
+        let mut lines = Vec::new();
+        loop {
+            lines.extend(tail.read()?);
+            let missing = match judge(&lines) {
+                Progress::Reached(value) => return Ok(value),
+                Progress::Pending(missing) => missing,
+            };
+            match timeout_at(deadline, tail.changed()).await {
+                Ok(changed) => changed?,
+                Err(_) => {
+                    bail!("waited {within:?} for {what} in the driver's journal: {missing}");
+                }
+            }
+        }
+    }
+}
+
+// === impl Tail ===
+
+impl Tail {
+    fn open(path: &Path) -> Result<Self> {
+        let context = || format!("follow {}", path.display());
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)
+            .with_context(context)?;
+        inotify::add_watch(&watch, path, inotify::WatchFlags::MODIFY).with_context(context)?;
+        let file = File::open(path).with_context(context)?;
+        Ok(Self {
+            file,
+            // To the runtime an inotify descriptor is like a pipe's: readable when something happened.
+            changes: pipe::Receiver::from_file_unchecked(File::from(watch)).with_context(context)?,
+            rest: Vec::new(),
+        })
+    }
+
+    /// The whole lines written since the last read.
+    pub fn read(&mut self) -> Result<Vec<Line>> {
+        self.file
+            .read_to_end(&mut self.rest)
+            .context("read the journal")?;
+        let whole = self
+            .rest
+            .iter()
+            .rposition(|&byte| byte == b'\n')
+            .map_or(0, |at| at + 1);
+        let lines = self.rest[..whole]
+            .split(|&byte| byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| {
+                serde_json::from_slice(line)
+                    .with_context(|| format!("odd journal line {}", String::from_utf8_lossy(line)))
+            })
+            .collect();
+        self.rest.drain(..whole);
+        lines
+    }
+
+    /// Waits until the file was written to since the last call.
+    pub async fn changed(&mut self) -> Result<()> {
+        // What the events say does not matter, only that there were some.
+        let mut events = [0; 4096];
+        loop {
+            self.changes.readable().await.context("wait for the journal")?;
+            match self.changes.try_read(&mut events) {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error).context("wait for the journal"),
+            }
+        }
+    }
+}
+
+// === functions ===
+
+/// Puts calls together, in the order they arrived. `sparing` names the fault rules that act after the effect.
+pub fn calls(lines: &[Line], sparing: &BTreeSet<String>) -> Vec<Call> {
+    let mut calls: Vec<Call> = Vec::new();
+    // Call numbers begin anew when the driver starts anew: the latest call of a number is the one meant.
+    let mut places: BTreeMap<u64, usize> = BTreeMap::new();
+    for line in lines {
+        match line {
+            Line::Begin {
+                call,
+                method,
+                start,
+                request,
+            } => {
+                places.insert(*call, calls.len());
+                calls.push(Call::begun(method, *start, request));
+            }
+            Line::End {
+                call,
+                end,
+                code,
+                message,
+                fault,
+                ..
+            } => {
+                let Some(known) = places.get(call).and_then(|&place| calls.get_mut(place)) else {
+                    continue;
+                };
+                let spared = fault.as_ref().is_some_and(|rule| sparing.contains(rule));
+                known.effect = match code.as_str() {
+                    "OK" => Effect::Done,
+                    // Whether the array finishes what its client left is told by a later line.
+                    "CANCELLED" => Effect::Unknown,
+                    _ if spared => Effect::Done,
+                    _ => Effect::Nothing,
+                };
+                known.end = Some(End {
+                    at: *end,
+                    code: code.clone(),
+                    message: message.clone(),
+                });
+            }
+            Line::Late { call, code, .. } => {
+                let Some(known) = places.get(call).and_then(|&place| calls.get_mut(place)) else {
+                    continue;
+                };
+                known.effect = if code == "OK" {
+                    Effect::Done
+                } else {
+                    Effect::Nothing
+                };
+            }
+            Line::Faults { .. } => {}
+        }
+    }
+    calls
+}
+
+#[cfg(test)]
+mod tests;

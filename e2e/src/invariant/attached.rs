@@ -1,0 +1,207 @@
+//! Invariant 2: `attached: true` means that the driver has the volume on that node.
+//!
+//! Judged on every state of every attachment the watch showed. A watch tells of a state after it came to be,
+//! so the publish must have been answered before the sighting; and until the attachment's deletion is asked
+//! for, nothing may take the volume away again.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+
+use super::{Evidence, Violation};
+use crate::driver::journal::{Call, Effect};
+
+/// Finds attachments that claimed to be attached and were not.
+pub fn check(evidence: &Evidence) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for claim in claims(evidence).into_values() {
+        let (volume, node) = claim.place;
+        let name = claim.attachment.metadata.name.as_deref().unwrap_or_default();
+        let Some(published) = last_publish(evidence, claim.place, claim.first_seen) else {
+            violations.push(Violation::new(
+                2,
+                format!(
+                    "{name} said attached at {} but {volume} was not published to {node}",
+                    claim.first_seen
+                ),
+            ));
+            continue;
+        };
+        if let Some(call) = taken_away(evidence, claim.place, published, claim.deletion_asked) {
+            violations.push(Violation::new(
+                2,
+                format!(
+                    "{name} said attached while {volume} was unpublished from {node} ({})",
+                    call.start
+                ),
+            ));
+        }
+    }
+    violations.extend(not_in_the_final_list(evidence));
+    violations
+}
+
+/// The time during which one attachment (by UID) claimed to be attached.
+struct Claim<'a> {
+    attachment: &'a VolumeAttachment,
+    place: (&'a str, &'a str),
+    first_seen: Timestamp,
+    deletion_asked: Option<Timestamp>,
+}
+
+fn claims(evidence: &Evidence) -> BTreeMap<&str, Claim<'_>> {
+    let mut claims: BTreeMap<&str, Claim<'_>> = BTreeMap::new();
+    for sighting in &evidence.sightings {
+        let attachment = &sighting.attachment;
+        let Some(place) = evidence.place_of(attachment) else {
+            continue;
+        };
+        let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
+        let deletion_asked = attachment.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+        if let Some(claim) = claims.get_mut(uid) {
+            claim.deletion_asked = claim.deletion_asked.or(deletion_asked);
+        } else if says_attached(attachment) {
+            claims.insert(
+                uid,
+                Claim {
+                    attachment,
+                    place,
+                    first_seen: sighting.at,
+                    deletion_asked,
+                },
+            );
+        }
+    }
+    claims
+}
+
+fn says_attached(attachment: &VolumeAttachment) -> bool {
+    attachment.status.as_ref().is_some_and(|status| status.attached)
+}
+
+fn concerns(call: &Call, method: &str, (volume, node): (&str, &str)) -> bool {
+    call.method == method
+        && call.effect == Effect::Done
+        && call.volume == volume
+        && (call.node == node || call.node.is_empty())
+}
+
+/// When the last publish to `place` was answered that counts for a claim first seen at `seen`.
+fn last_publish(evidence: &Evidence, place: (&str, &str), seen: Timestamp) -> Option<Timestamp> {
+    evidence
+        .calls
+        .iter()
+        .filter(|call| call.succeeded() && concerns(call, "ControllerPublishVolume", place))
+        .filter_map(|call| call.end.as_ref())
+        .map(|end| end.at)
+        .filter(|&at| at <= seen)
+        .max()
+}
+
+/// An unpublish after the publish and before anybody asked for the attachment's deletion. The API server
+/// keeps whole seconds of that moment, rounded down, so nothing innocent is ever too early.
+fn taken_away<'a>(
+    evidence: &'a Evidence,
+    place: (&str, &str),
+    published: Timestamp,
+    deletion_asked: Option<Timestamp>,
+) -> Option<&'a Call> {
+    evidence
+        .calls
+        .iter()
+        .filter(|call| concerns(call, "ControllerUnpublishVolume", place))
+        .find(|call| call.start >= published && deletion_asked.is_none_or(|asked| call.start < asked))
+}
+
+fn not_in_the_final_list(evidence: &Evidence) -> Vec<Violation> {
+    evidence
+        .attachments
+        .iter()
+        .filter(|attachment| says_attached(attachment) && attachment.metadata.deletion_timestamp.is_none())
+        .filter_map(|attachment| {
+            let (volume, node) = evidence.place_of(attachment)?;
+            let listed = evidence
+                .published
+                .get(volume)
+                .is_some_and(|nodes| nodes.contains(node));
+            let name = attachment.metadata.name.as_deref().unwrap_or_default();
+            (!listed).then(|| {
+                Violation::new(
+                    2,
+                    format!("{name} says attached but the driver's list lacks {volume} on {node}"),
+                )
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::evidence::samples::*;
+    use super::*;
+
+    #[test]
+    fn an_honest_life_is_fine() {
+        let mut evidence = mk_evidence();
+        evidence.calls = vec![publish("vol", "id-a", 2), unpublish("vol", "id-a", 6)];
+        evidence.sightings = vec![
+            seen(attachment(), 1),
+            seen(attached(attachment()), 3),
+            seen(deleting(attached(attachment()), 5), 5),
+        ];
+        assert_eq!(check(&evidence), []);
+    }
+
+    #[test]
+    fn attached_without_publish_is_found() {
+        let mut evidence = mk_evidence();
+        evidence.sightings = vec![seen(attached(attachment()), 3)];
+        assert_eq!(check(&evidence).len(), 1);
+    }
+
+    #[test]
+    fn attached_before_the_publish_was_answered_is_found() {
+        let mut evidence = mk_evidence();
+        evidence.calls = vec![publish("vol", "id-a", 4)];
+        evidence.sightings = vec![seen(attached(attachment()), 3)];
+        assert_eq!(check(&evidence).len(), 1);
+    }
+
+    #[test]
+    fn publish_to_another_node_does_not_count() {
+        let mut evidence = mk_evidence();
+        evidence.calls = vec![publish("vol", "id-b", 2)];
+        evidence.sightings = vec![seen(attached(attachment()), 3)];
+        assert_eq!(check(&evidence).len(), 1);
+    }
+
+    #[test]
+    fn an_unpublish_under_a_live_attachment_is_found() {
+        let mut evidence = mk_evidence();
+        evidence.calls = vec![publish("vol", "id-a", 2), unpublish("vol", "id-a", 4)];
+        evidence.sightings = vec![seen(attached(attachment()), 3)];
+        assert_eq!(check(&evidence).len(), 1);
+        evidence
+            .sightings
+            .push(seen(deleting(attached(attachment()), 5), 5));
+        assert_eq!(
+            check(&evidence).len(),
+            1,
+            "a deletion asked for later does not excuse it"
+        );
+    }
+
+    #[test]
+    fn the_final_list_must_agree() {
+        let mut evidence = mk_evidence();
+        evidence.attachments = vec![attached(attachment())];
+        assert_eq!(check(&evidence).len(), 1);
+        evidence
+            .published
+            .entry("vol".to_owned())
+            .or_default()
+            .insert("id-a".to_owned());
+        assert_eq!(check(&evidence), []);
+    }
+}

@@ -1,0 +1,217 @@
+//! What the invariants are judged on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+
+use crate::driver::journal::Call;
+use crate::fixture::Access;
+use crate::node::ledger;
+
+/// Everything a scenario left behind for judgement.
+#[derive(Clone, Debug, Default)]
+pub struct Evidence {
+    /// The finalizer of the driver's attacher.
+    pub finalizer: String,
+    /// The scenario's volumes by the name of their PersistentVolume.
+    pub volumes: BTreeMap<String, VolumeFacts>,
+    /// The driver's ids of the nodes, by node name.
+    pub node_ids: BTreeMap<String, String>,
+    /// Calls of the driver in the order they arrived.
+    pub calls: Vec<Call>,
+    /// What the nodes did.
+    pub deeds: Vec<ledger::Entry>,
+    /// States of the driver's attachments as the API server showed them, in order.
+    pub sightings: Vec<Sighting>,
+    /// The driver's own list at the end: nodes by volume.
+    pub published: BTreeMap<String, BTreeSet<String>>,
+    /// The driver's attachments at the end.
+    pub attachments: Vec<VolumeAttachment>,
+    /// The PersistentVolumes at the end.
+    pub persistent_volumes: Vec<PersistentVolume>,
+    /// Volumes (by handle) and nodes (by name) the controller was made to force-detach.
+    pub forced: BTreeSet<(String, String)>,
+    /// Values that nobody may write anywhere.
+    pub secrets: Vec<String>,
+    /// Everything that was written, by where it was written.
+    pub texts: Vec<(String, String)>,
+}
+
+/// What a scenario knows of a volume.
+#[derive(Clone, Debug)]
+pub struct VolumeFacts {
+    /// The driver's id.
+    pub handle: String,
+    /// How many nodes may have it.
+    pub access: Access,
+}
+
+/// A state of an attachment, and when it was seen.
+#[derive(Clone, Debug)]
+pub struct Sighting {
+    /// When the watch told of it: after it came to be, never before.
+    pub at: Timestamp,
+    /// Whether this is the last of the attachment.
+    pub gone: bool,
+    /// The attachment.
+    pub attachment: VolumeAttachment,
+}
+
+// === impl Evidence ===
+
+impl Evidence {
+    /// Volume handle and the driver's node id of an attachment.
+    pub fn place_of(&self, attachment: &VolumeAttachment) -> Option<(&str, &str)> {
+        let pv = attachment.spec.source.persistent_volume_name.as_deref()?;
+        let volume = self.volumes.get(pv)?;
+        let node = self.node_ids.get(&attachment.spec.node_name)?;
+        Some((&volume.handle, node))
+    }
+
+    /// Whether the volume may be on one node only.
+    pub fn is_exclusive(&self, handle: &str) -> bool {
+        self.volumes
+            .values()
+            .any(|volume| volume.handle == handle && volume.access == Access::OneNode)
+    }
+}
+
+/// Small pieces of evidence for the tests of the checkers: volumes `vol` and `shared`, nodes `a` and `b`.
+#[cfg(test)]
+pub(super) mod samples {
+    use k8s_openapi::api::core::v1::PersistentVolume;
+    use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+    use crate::driver::journal::{Effect, End};
+    use crate::fixture::{attacher_finalizer, mk_attachment, mk_meta};
+    use crate::node::Deed;
+
+    /// The second `second` of the test's time.
+    pub(in crate::invariant) fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).expect("a moment of the test")
+    }
+
+    pub(in crate::invariant) fn mk_evidence() -> Evidence {
+        let facts = |handle: &str, access| VolumeFacts {
+            handle: handle.to_owned(),
+            access,
+        };
+        Evidence {
+            finalizer: attacher_finalizer("d"),
+            volumes: BTreeMap::from([
+                ("pv-vol".to_owned(), facts("vol", Access::OneNode)),
+                ("pv-shared".to_owned(), facts("shared", Access::ManyNodes)),
+            ]),
+            node_ids: BTreeMap::from([
+                ("a".to_owned(), "id-a".to_owned()),
+                ("b".to_owned(), "id-b".to_owned()),
+            ]),
+            ..Evidence::default()
+        }
+    }
+
+    pub(in crate::invariant) fn publish(volume: &str, node: &str, second: i64) -> Call {
+        call("ControllerPublishVolume", volume, node, second)
+    }
+
+    pub(in crate::invariant) fn unpublish(volume: &str, node: &str, second: i64) -> Call {
+        call("ControllerUnpublishVolume", volume, node, second)
+    }
+
+    fn call(method: &str, volume: &str, node: &str, second: i64) -> Call {
+        Call {
+            method: method.to_owned(),
+            volume: volume.to_owned(),
+            node: node.to_owned(),
+            secrets: BTreeSet::new(),
+            start: at(second),
+            end: Some(End {
+                at: at(second),
+                code: "OK".to_owned(),
+                message: String::new(),
+            }),
+            effect: Effect::Done,
+        }
+    }
+
+    pub(in crate::invariant) fn mounted(node: &str, handle: &str, second: i64) -> ledger::Entry {
+        entry(
+            node,
+            Deed::Mounted {
+                handle: handle.to_owned(),
+            },
+            second,
+        )
+    }
+
+    pub(in crate::invariant) fn unmounted(node: &str, handle: &str, second: i64) -> ledger::Entry {
+        entry(
+            node,
+            Deed::Unmounted {
+                handle: handle.to_owned(),
+            },
+            second,
+        )
+    }
+
+    fn entry(node: &str, deed: Deed, second: i64) -> ledger::Entry {
+        ledger::Entry {
+            at: at(second),
+            node: node.to_owned(),
+            deed,
+        }
+    }
+
+    /// The attachment of `vol` to `a`, with nothing said about it yet.
+    pub(in crate::invariant) fn attachment() -> VolumeAttachment {
+        let mut attachment = mk_attachment("s", "va", "d", "pv-vol", "a");
+        attachment.metadata.uid = Some("uid-1".to_owned());
+        attachment
+    }
+
+    pub(in crate::invariant) fn attached(mut attachment: VolumeAttachment) -> VolumeAttachment {
+        attachment.status = Some(VolumeAttachmentStatus {
+            attached: true,
+            ..Default::default()
+        });
+        attachment
+    }
+
+    pub(in crate::invariant) fn failed(mut attachment: VolumeAttachment, message: &str) -> VolumeAttachment {
+        let error = VolumeError {
+            message: Some(message.to_owned()),
+            ..VolumeError::default()
+        };
+        attachment.status = Some(VolumeAttachmentStatus {
+            attach_error: Some(error),
+            ..Default::default()
+        });
+        attachment
+    }
+
+    pub(in crate::invariant) fn deleting(mut attachment: VolumeAttachment, second: i64) -> VolumeAttachment {
+        attachment.metadata.deletion_timestamp = Some(Time(at(second)));
+        attachment
+    }
+
+    pub(in crate::invariant) fn seen(attachment: VolumeAttachment, second: i64) -> Sighting {
+        Sighting {
+            at: at(second),
+            gone: false,
+            attachment,
+        }
+    }
+
+    pub(in crate::invariant) fn persistent_volume(finalizers: &[&str]) -> PersistentVolume {
+        let mut metadata = mk_meta("s", "pv-vol");
+        metadata.finalizers = Some(finalizers.iter().map(|&finalizer| finalizer.to_owned()).collect());
+        PersistentVolume {
+            metadata,
+            ..PersistentVolume::default()
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Invariant 1: one node at a time, and never taken from under a node that uses it.
+//!
+//! Judged on the order of the driver's calls and of the nodes' mounts, not on the state at the end. A call
+//! counts from its arrival until its answer: the volume may be on the node at any moment in between.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::{Evidence, Violation};
+use crate::driver::journal::{Call, Effect};
+use crate::node::Deed;
+
+/// Finds volumes that were in two places, or unpublished while mounted.
+pub fn check(evidence: &Evidence) -> Vec<Violation> {
+    let mut violations = two_nodes_at_the_driver(evidence);
+    violations.extend(two_nodes_mounted(evidence));
+    violations.extend(unpublished_while_mounted(evidence));
+    violations
+}
+
+fn two_nodes_at_the_driver(evidence: &Evidence) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut places: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (_, call) in by_effect(evidence) {
+        let nodes = places.entry(&call.volume).or_default();
+        match call.method.as_str() {
+            PUBLISH => {
+                nodes.insert(&call.node);
+                if nodes.len() > 1 && evidence.is_exclusive(&call.volume) {
+                    violations.push(Violation::new(
+                        1,
+                        format!(
+                            "volume {} was published to {nodes:?} at once ({})",
+                            call.volume, call.start
+                        ),
+                    ));
+                }
+            }
+            _ if call.node.is_empty() => nodes.clear(),
+            _ => {
+                nodes.remove(call.node.as_str());
+            }
+        }
+    }
+    violations
+}
+
+fn two_nodes_mounted(evidence: &Evidence) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut users: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for entry in &evidence.deeds {
+        match &entry.deed {
+            Deed::Mounted { handle } => {
+                let nodes = users.entry(handle).or_default();
+                // A node the volume was taken from by force may believe that it still has it.
+                nodes.retain(|node| !is_forced(evidence, handle, node));
+                nodes.insert(&entry.node);
+                if nodes.len() > 1 && evidence.is_exclusive(handle) {
+                    violations.push(Violation::new(
+                        1,
+                        format!("volume {handle} was mounted on {nodes:?} at once ({})", entry.at),
+                    ));
+                }
+            }
+            Deed::Unmounted { handle } => {
+                users.entry(handle).or_default().remove(entry.node.as_str());
+            }
+            Deed::InUse { .. } | Deed::Started { .. } | Deed::Stopped { .. } | Deed::Finished { .. } => {}
+        }
+    }
+    violations
+}
+
+fn unpublished_while_mounted(evidence: &Evidence) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for call in evidence.calls.iter().filter(|call| call.method == UNPUBLISH) {
+        for (node, node_id) in &evidence.node_ids {
+            let concerned = call.node.is_empty() || &call.node == node_id;
+            if concerned
+                && mounted_at(evidence, &call.volume, node, call.start)
+                && !is_forced(evidence, &call.volume, node)
+            {
+                violations.push(Violation::new(
+                    1,
+                    format!(
+                        "unpublish of volume {} from {node} ({}) while mounted there",
+                        call.volume, call.start
+                    ),
+                ));
+            }
+        }
+    }
+    violations
+}
+
+const PUBLISH: &str = "ControllerPublishVolume";
+const UNPUBLISH: &str = "ControllerUnpublishVolume";
+
+/// Publish and unpublish calls that had an effect, in the order that makes the least of them overlap: a
+/// volume counts as published from the answer on and as unpublished from the call on. Whatever overlaps
+/// even so did overlap.
+fn by_effect(evidence: &Evidence) -> Vec<(Timestamp, &Call)> {
+    let mut calls: Vec<_> = evidence
+        .calls
+        .iter()
+        .filter(|call| call.effect == Effect::Done)
+        .filter_map(|call| match call.method.as_str() {
+            PUBLISH => Some((call.end.as_ref().map_or(call.start, |end| end.at), call)),
+            UNPUBLISH => Some((call.start, call)),
+            _ => None,
+        })
+        .collect();
+    calls.sort_by_key(|(at, _)| *at);
+    calls
+}
+
+fn mounted_at(evidence: &Evidence, handle: &str, node: &str, at: Timestamp) -> bool {
+    evidence
+        .deeds
+        .iter()
+        .take_while(|entry| entry.at <= at)
+        .filter(|entry| entry.node == node)
+        .fold(false, |mounted, entry| match &entry.deed {
+            Deed::Mounted { handle: other } if other == handle => true,
+            Deed::Unmounted { handle: other } if other == handle => false,
+            Deed::Mounted { .. }
+            | Deed::Unmounted { .. }
+            | Deed::InUse { .. }
+            | Deed::Started { .. }
+            | Deed::Stopped { .. }
+            | Deed::Finished { .. } => mounted,
+        })
+}
+
+fn is_forced(evidence: &Evidence, handle: &str, node: &str) -> bool {
+    evidence.forced.contains(&(handle.to_owned(), node.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::evidence::samples::*;
+    use super::*;
+
+    #[test]
+    fn a_move_by_detach_before_attach_is_fine() {
+        let mut evidence = mk_evidence();
+        evidence.calls = vec![
+            publish("vol", "id-a", 1),
+            unpublish("vol", "id-a", 3),
+            publish("vol", "id-b", 5),
+        ];
+        assert_eq!(check(&evidence), []);
+    }
+
+    #[test]
+    fn a_second_publish_before_the_unpublish_is_found() {
+        let mut evidence = mk_evidence();
+        evidence.calls = vec![
+            publish("vol", "id-a", 1),
+            publish("vol", "id-b", 3),
+            unpublish("vol", "id-a", 5),
+        ];
+        let violations = check(&evidence);
+        assert_eq!(violations.len(), 1, "{violations:?}");
+        assert!(violations[0].seen.contains("published to"), "{violations:?}");
+    }
+
+    #[test]
+    fn a_failed_unpublish_leaves_the_volume_where_it_is() {
+        let mut evidence = mk_evidence();
+        let mut failed = unpublish("vol", "id-a", 3);
+        failed.effect = Effect::Nothing;
+        evidence.calls = vec![publish("vol", "id-a", 1), failed, publish("vol", "id-b", 5)];
+        assert_eq!(check(&evidence).len(), 1);
+    }
+
+    #[test]
+    fn a_shared_volume_may_be_on_two_nodes() {
+        let mut evidence = mk_evidence();
+        evidence.calls = vec![publish("shared", "id-a", 1), publish("shared", "id-b", 3)];
+        evidence.deeds = vec![mounted("a", "shared", 2), mounted("b", "shared", 4)];
+        assert_eq!(check(&evidence), []);
+    }
+
+    #[test]
+    fn two_mounts_are_found_even_if_the_driver_saw_nothing() {
+        let mut evidence = mk_evidence();
+        evidence.deeds = vec![mounted("a", "vol", 1), mounted("b", "vol", 2)];
+        assert_eq!(check(&evidence).len(), 1);
+        evidence.forced.insert(("vol".to_owned(), "a".to_owned()));
+        assert_eq!(check(&evidence), [], "the first node had lost it by force");
+    }
+
+    #[test]
+    fn an_unpublish_under_a_mount_is_found() {
+        let mut evidence = mk_evidence();
+        evidence.calls = vec![publish("vol", "id-a", 1), unpublish("vol", "id-a", 4)];
+        evidence.deeds = vec![mounted("a", "vol", 2), unmounted("a", "vol", 6)];
+        assert_eq!(check(&evidence).len(), 1);
+        evidence.deeds = vec![mounted("a", "vol", 2), unmounted("a", "vol", 3)];
+        assert_eq!(check(&evidence), []);
+    }
+
+    #[test]
+    fn an_unpublish_from_all_nodes_counts_for_each() {
+        let mut evidence = mk_evidence();
+        evidence.calls = vec![publish("vol", "id-a", 1), unpublish("vol", "", 4)];
+        evidence.deeds = vec![mounted("a", "vol", 2)];
+        assert_eq!(check(&evidence).len(), 1);
+    }
+}
