@@ -10,11 +10,16 @@
 //!                      └──────── engine ───────┘
 //! ```
 
+pub mod args;
 pub mod cluster;
 pub mod csi;
 pub mod decide;
+pub mod dispatch;
 pub mod engine;
 pub mod index;
+pub mod log;
 pub mod model;
 pub mod queue;
 pub mod report;
+pub mod run;
+pub mod worker;

@@ -24,14 +24,9 @@ pub(super) async fn until_answered<T, F>(mut attempt: impl FnMut() -> F) -> Resu
 where
     F: Future<Output = Result<T, kube::Error>>,
 {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a deadline at the edge; follows tokio's paused clock"
-    )]
     let deadline = Instant::now() + DEADLINE;
     let mut pause = FIRST_PAUSE;
     loop {
-        #[expect(clippy::disallowed_methods, reason = "as above")]
         let until = deadline.min(Instant::now() + ATTEMPT);
         let failure = match timeout_at(until, attempt()).await {
             Ok(Ok(answer)) => return Ok(answer),
@@ -42,7 +37,6 @@ where
             return Err(failure.error);
         };
         let wait = asked_for.max(pause);
-        #[expect(clippy::disallowed_methods, reason = "as above")]
         let resume = Instant::now() + wait;
         if resume >= deadline {
             return Err(failure.error);
@@ -72,12 +66,12 @@ impl Failure {
 
 impl From<kube::Error> for Failure {
     fn from(error: kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) => Self::from_status(&status),
-            // Everything else happened on the way there or back. A body that does not parse is one
-            // that was cut off.
-            other => Self::again(Error::Unanswered(chain(&other).into())),
+        if let kube::Error::Api(status) = &error {
+            return Self::from_status(status);
         }
+        // Everything else happened on the way there or back. A body that does not parse is one that
+        // was cut off.
+        Self::again(Error::Unanswered(chain(&error).into()))
     }
 }
 

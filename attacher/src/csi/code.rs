@@ -95,15 +95,6 @@ impl CallError {
             Class::Uncertain
         }
     }
-
-    #[cfg(test)]
-    pub(crate) fn mk(code: tonic::Code, message: &str) -> Self {
-        Self {
-            code: Code(code),
-            message: message.to_owned(),
-            disconnected: false,
-        }
-    }
 }
 
 impl From<Status> for CallError {

@@ -109,8 +109,9 @@ mod tests {
     fn access_modes_map_as_in_the_go_sidecar() {
         use AccessMode::*;
         use Unsupported::*;
+        type Mapped = Result<AccessMode, Unsupported>;
         #[rustfmt::skip]
-        let table: &[(&[&str], Result<AccessMode, Unsupported>, Result<AccessMode, Unsupported>)] = &[
+        let table: &[(&[&str], Mapped, Mapped)] = &[
             // modes, plain driver, driver with SINGLE_NODE_MULTI_WRITER
             (&[], Err(Nothing), Err(Nothing)),
             (&["SomethingNew"], Err(Nothing), Err(Nothing)),

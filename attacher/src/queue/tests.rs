@@ -82,7 +82,7 @@ fn a_lane_that_is_full_does_not_hold_up_another() {
         started.iter().filter(|(_, lane)| *lane == Lane::Attach).count(),
         2
     );
-    let _ = queue.finish(&key("a1"));
+    assert!(!queue.finish(&key("a1")).again);
     assert_eq!(queue.start(), Some((key("a3"), Lane::Attach)));
     assert_eq!(queue.start(), None);
 }
@@ -217,7 +217,7 @@ fn a_forgotten_key_leaves_nothing_behind() {
     queue.wake(&key("waiting"), Lane::Detach);
     assert_eq!(queue.start(), Some((key("ready"), Lane::Attach)));
     run_and_fail(&mut queue, "waiting", failed(Lane::Detach, Class::Final), now);
-    let _ = queue.finish(&key("ready"));
+    assert!(!queue.finish(&key("ready")).again);
     queue.wake(&key("ready"), Lane::Attach);
     queue.forget(&key("ready"));
     queue.forget(&key("waiting"));

@@ -1,0 +1,86 @@
+//! Durations as Go writes them: `300ms`, `1.5h`, `1m30s`.
+
+use std::time::Duration;
+
+/// Units and their nanoseconds, longer names before their prefixes.
+const UNITS: &[(&str, f64)] = &[
+    ("ns", 1.0),
+    ("us", 1e3),
+    ("µs", 1e3),
+    ("μs", 1e3),
+    ("ms", 1e6),
+    ("s", 1e9),
+    ("m", 6e10),
+    ("h", 3.6e12),
+];
+
+/// A duration of zero or more.
+pub(super) fn not_negative(value: &str) -> Result<Duration, String> {
+    parse(value).ok_or_else(|| format!("{value:?} is not a duration such as 300ms, 15s or 1m30s"))
+}
+
+/// A duration of more than zero.
+pub(super) fn positive(value: &str) -> Result<Duration, String> {
+    let duration = not_negative(value)?;
+    if duration.is_zero() {
+        Err("must be more than zero".to_owned())
+    } else {
+        Ok(duration)
+    }
+}
+
+fn parse(value: &str) -> Option<Duration> {
+    let mut rest = value.strip_prefix('+').unwrap_or(value);
+    if rest == "0" {
+        return Some(Duration::ZERO);
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    let mut nanoseconds = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = rest.split_at(digits);
+        let number: f64 = number.parse().ok()?;
+        let (unit, factor) = UNITS
+            .iter()
+            .filter(|(unit, _)| after.starts_with(unit))
+            .max_by_key(|(unit, _)| unit.len())?;
+        nanoseconds += number * factor;
+        rest = &after[unit.len()..];
+    }
+    Duration::try_from_secs_f64(nanoseconds / 1e9).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_in_go() {
+        for (value, milliseconds) in [
+            ("0", 0),
+            ("0s", 0),
+            ("300ms", 300),
+            ("15s", 15_000),
+            ("+1s", 1_000),
+            ("1.5h", 5_400_000),
+            ("1m30s", 90_000),
+            ("1h2m3s4ms", 3_723_004),
+            ("2000000ns", 2),
+            ("2000us", 2),
+            ("2000µs", 2),
+            (".5s", 500),
+        ] {
+            assert_eq!(
+                not_negative(value),
+                Ok(Duration::from_millis(milliseconds)),
+                "{value}"
+            );
+        }
+        for value in ["", "15", "s", "-1s", "1x", "1 s", "1s2", "fast", "1.2.3s", "1e3s"] {
+            assert!(not_negative(value).is_err(), "{value}");
+        }
+        assert!(positive("0s").is_err());
+    }
+}

@@ -1,0 +1,95 @@
+//! Go's way of writing flags, turned into clap's.
+//!
+//! Go's `flag` package takes one dash or two, takes the last of a repeated flag, and reads a boolean's
+//! value only after `=`. Manifests in the field use all of that.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::Command;
+
+/// The same command line with two dashes on every flag.
+pub(super) fn rewritten(line: impl IntoIterator<Item = OsString>, command: &Command) -> Vec<OsString> {
+    let mut line = line.into_iter();
+    let mut rewritten: Vec<OsString> = line.next().into_iter().collect();
+    while let Some(word) = line.next() {
+        let Some(flag) = flag_name(&word) else {
+            rewritten.push(word);
+            continue;
+        };
+        let wants_value = !flag.contains('=') && takes_value(flag, command);
+        let flag = if flag == "h" { "help" } else { flag };
+        let mut flag = format!("--{flag}");
+        if wants_value {
+            // Joined, since a value such as -5 would else look like the next flag.
+            if let Some(value) = line.next() {
+                match value.to_str() {
+                    Some(value) => {
+                        flag.push('=');
+                        flag.push_str(value);
+                    }
+                    None => {
+                        rewritten.extend([flag.into(), value]);
+                        continue;
+                    }
+                }
+            }
+        }
+        rewritten.push(flag.into());
+    }
+    rewritten
+}
+
+fn flag_name(word: &OsStr) -> Option<&str> {
+    let word = word.to_str()?;
+    let name = word.strip_prefix("--").or_else(|| word.strip_prefix('-'))?;
+    (!name.is_empty()).then_some(name)
+}
+
+fn takes_value(flag: &str, command: &Command) -> bool {
+    command.get_arguments().any(|argument| {
+        argument.get_long() == Some(flag)
+            && argument.get_action().takes_values()
+            && !argument.is_require_equals_set()
+    })
+}
+
+/// Go's booleans (strconv.ParseBool).
+pub(super) fn boolean(value: &str) -> Result<bool, String> {
+    match value {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        other => Err(format!("{other:?} is neither true nor false")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, ArgAction};
+
+    use super::*;
+
+    #[test]
+    fn values_stay_with_their_flags() {
+        let command = Command::new("c").arg(Arg::new("n").long("number")).arg(
+            Arg::new("b")
+                .long("bool")
+                .num_args(0..=1)
+                .require_equals(true)
+                .action(ArgAction::Set),
+        );
+        for (line, expected) in [
+            (&["-number", "-5"][..], &["--number=-5"][..]),
+            (&["--number", "5", "-bool"], &["--number=5", "--bool"]),
+            (&["-bool", "-number=5"], &["--bool", "--number=5"]),
+            (&["-number"], &["--number"]),
+            (&["-h"], &["--help"]),
+            (&["-", "--", "word"], &["-", "--", "word"]),
+            (&["-unknown", "5"], &["--unknown", "5"]),
+        ] {
+            let line = std::iter::once("c")
+                .chain(line.iter().copied())
+                .map(OsString::from);
+            assert_eq!(rewritten(line, &command)[1..], *expected);
+        }
+    }
+}

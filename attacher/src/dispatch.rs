@@ -1,0 +1,160 @@
+//! The loop that feeds the [`Engine`] and carries out its jobs.
+//!
+//! All jobs are futures of this one task: thousands wait for a slow driver at the cost of a few
+//! hundred bytes each, and nothing is spawned.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::Cluster;
+use crate::csi::{Controller, Link};
+use crate::engine::{Engine, Event};
+use crate::index::Change;
+use crate::worker::Worker;
+
+/// See the module.
+pub struct Dispatcher<K, D> {
+    /// The core.
+    pub engine: Arc<Mutex<Engine>>,
+    /// Who carries out jobs.
+    pub worker: Worker<K, D>,
+    /// What the watches see.
+    pub events: mpsc::Receiver<Event>,
+    /// The state of the driver's connection.
+    pub link: watch::Receiver<Link>,
+    /// How long jobs may go on after a shutdown was asked for (`--shutdown-grace`).
+    pub grace: Duration,
+}
+
+/// Which of the first lists are complete. Before all are, no work starts: a node that is not listed
+/// yet looks like a node that does not exist.
+#[derive(Debug, Default)]
+struct Synced {
+    attachments: bool,
+    volumes: bool,
+    nodes: bool,
+}
+
+/// How many events are taken in one go, so that a burst of them does not keep jobs from starting.
+const EVENTS_AT_ONCE: usize = 256;
+
+// === impl Dispatcher ===
+
+impl<K: Cluster, D: Controller> Dispatcher<K, D> {
+    /// Works until `shutdown`, then finishes what is under way.
+    ///
+    /// # Cancellation
+    ///
+    /// Like a crash of the process: repaired by the next one.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let Self {
+            engine,
+            worker,
+            mut events,
+            mut link,
+            grace,
+        } = self;
+        let mut synced = Synced::default();
+        let mut running = FuturesUnordered::new();
+        link.mark_unchanged();
+        loop {
+            let next_start = {
+                let mut engine = lock(&engine);
+                while let Some(job) = synced.all().then(|| engine.start(now())).flatten() {
+                    running.push(worker.run(job));
+                }
+                engine.next_start()
+            };
+            let due = async {
+                match next_start {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let mut due = pin!(due);
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                Some(report) = running.next(), if !running.is_empty() => {
+                    let mut engine = lock(&engine);
+                    engine.finish(report, now());
+                    while let Some(Some(report)) = running.next().now_or_never() {
+                        engine.finish(report, now());
+                    }
+                }
+                Ok(()) = link.changed() => {
+                    if link.borrow_and_update().session().is_some() {
+                        lock(&engine).handle(Event::DriverBack);
+                    }
+                }
+                event = events.recv() => {
+                    // The watches never end; the supervisor ends us if one does.
+                    let Some(event) = event else { break };
+                    let mut engine = lock(&engine);
+                    let more = std::iter::from_fn(|| events.try_recv().ok()).take(EVENTS_AT_ONCE);
+                    for event in std::iter::once(event).chain(more) {
+                        synced.note(&event);
+                        engine.handle(event);
+                    }
+                }
+                () = &mut due => {}
+            }
+        }
+        tracing::info!(
+            running = running.len(),
+            "no new work; finishing what is under way"
+        );
+        let finished = tokio::time::timeout(
+            grace,
+            running.by_ref().for_each(|report| {
+                lock(&engine).finish(report, now());
+                std::future::ready(())
+            }),
+        );
+        if finished.await.is_err() {
+            tracing::warn!(
+                left = running.len(),
+                "not all work was finished in time; the next process takes it up"
+            );
+        }
+    }
+}
+
+// === impl Synced ===
+
+impl Synced {
+    fn note(&mut self, event: &Event) {
+        let before = self.all();
+        match event {
+            Event::Attachments(Change::Listed) => self.attachments = true,
+            Event::Volumes(Change::Listed) => self.volumes = true,
+            Event::Nodes(Change::Listed) => self.nodes = true,
+            Event::Attachments(_) | Event::Volumes(_) | Event::Nodes(_) | Event::DriverBack => {}
+        }
+        if self.all() && !before {
+            tracing::info!("all lists are complete; work starts");
+        }
+    }
+
+    fn all(&self) -> bool {
+        self.attachments && self.volumes && self.nodes
+    }
+}
+
+fn lock(engine: &Mutex<Engine>) -> MutexGuard<'_, Engine> {
+    engine
+        .lock()
+        .expect("nothing must panic while the engine is locked")
+}
+
+/// The clock of the engine; follows tokio's paused clock.
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}

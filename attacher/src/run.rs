@@ -1,0 +1,256 @@
+//! The supervisor: the only place that spawns, names and joins tasks, and that reads the world's
+//! clocks, signals and randomness.
+//!
+//! Start: driver first, because our finalizer and our choice of objects carry its name; then the
+//! watches; then, when all lists are complete, work. Stop: no new work, work under way ends within
+//! `--shutdown-grace`, then everything else. A task that ends before that ends the process.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::JoinMap;
+
+use crate::args::Args;
+use crate::cluster::{self, ApiServer, Clients, ConnectError};
+use crate::csi::{Caller, Keeper, Link, Lost, Session};
+use crate::dispatch::Dispatcher;
+use crate::engine::{Engine, Event};
+use crate::model::Driver;
+use crate::queue::{Backoff, Limits};
+use crate::worker::Worker;
+
+/// Events that may wait between the watches and the engine. A watch that is ahead by more waits.
+const EVENTS: usize = 1024;
+
+/// Why the attacher ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// `--kubeconfig` cannot be used.
+    #[error("--kubeconfig {path:?} cannot be used")]
+    Kubeconfig {
+        /// The flag's value.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: kube::config::KubeconfigError,
+    },
+    /// There is no `--kubeconfig` and no cluster around us.
+    #[error("not running in a cluster: give --kubeconfig with the path of a kubeconfig file")]
+    NoCluster(#[source] kube::config::InClusterError),
+    /// The API server cannot be talked to at all.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The signals that are to stop us cannot be received.
+    #[error("cannot listen for signals")]
+    Signals(#[source] std::io::Error),
+    /// There is no driver that we could serve.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// A task ended that must not.
+    #[error("the task {0} ended unexpectedly")]
+    Task(Task),
+    /// A second signal came before the first was obeyed.
+    #[error("stopped by a second signal before all work was finished")]
+    Aborted,
+}
+
+/// The tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Task {
+    /// Keeps the driver connected.
+    Connection,
+    /// Watches VolumeAttachments.
+    Attachments,
+    /// Watches PersistentVolumes.
+    Volumes,
+    /// Watches CSINodes.
+    Nodes,
+    /// Does the work.
+    Dispatch,
+}
+
+type Tasks = JoinMap<Task, Result<(), Lost>>;
+
+/// Runs the attacher until SIGTERM or SIGINT.
+///
+/// # Errors
+///
+/// When it ended for any other reason than a signal, or a second one cut it short.
+pub async fn run(args: Args) -> Result<(), Error> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
+    let mut signalled = async move || {
+        tokio::select! {
+            biased;
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
+    };
+    let shutdown = CancellationToken::new();
+    let mut serving = std::pin::pin!(serve(args, shutdown.clone()));
+    tokio::select! {
+        biased;
+        result = &mut serving => return result,
+        signal = signalled() => tracing::info!(signal, "shutting down"),
+    }
+    shutdown.cancel();
+    tokio::select! {
+        biased;
+        result = serving => result,
+        _ = signalled() => Err(Error::Aborted),
+    }
+}
+
+async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
+    let clients = Clients::new(&config(&args).await?)?;
+    let mut tasks = Tasks::new();
+    let (keeper, link) = Keeper::new(args.csi_address.clone(), args.timeout);
+    let stop_connection = CancellationToken::new();
+    tasks.spawn(Task::Connection, keeper.run(stop_connection.clone()));
+
+    let session = tokio::select! {
+        biased;
+        () = shutdown.cancelled() => None,
+        session = first_session(link.clone()) => session,
+    };
+    if let Some(session) = session {
+        let driver = Driver::new(&session.name, session.capabilities, &args.default_fs_type);
+        tracing::info!(driver = %driver.name, finalizer = %driver.finalizer, "serving");
+        spawn_work(&mut tasks, &args, &clients, link, driver, shutdown.clone());
+        supervise(&mut tasks, &shutdown).await?;
+    }
+    // Work is over; the watches hold nothing that must be saved.
+    stop_connection.cancel();
+    let connection_ended = join(&mut tasks, Task::Connection).await;
+    tasks.shutdown().await;
+    connection_ended
+}
+
+fn spawn_work(
+    tasks: &mut Tasks,
+    args: &Args,
+    clients: &Clients,
+    link: watch::Receiver<Link>,
+    driver: Driver,
+    shutdown: CancellationToken,
+) {
+    let shared = Arc::new(driver.clone());
+    let (events_tx, events) = mpsc::channel(EVENTS);
+    let (attachments_tx, volumes_tx) = (events_tx.clone(), events_tx.clone());
+    let changes = cluster::attachments(&clients.watches, shared.clone());
+    tasks.spawn(
+        Task::Attachments,
+        pump(changes.map(Event::Attachments), attachments_tx),
+    );
+    let changes = cluster::volumes(&clients.watches, shared.clone());
+    tasks.spawn(Task::Volumes, pump(changes.map(Event::Volumes), volumes_tx));
+    let changes = cluster::nodes(&clients.watches, shared.clone());
+    tasks.spawn(Task::Nodes, pump(changes.map(Event::Nodes), events_tx));
+
+    let limits = Limits {
+        attach: args.attach_concurrency.unwrap_or(args.worker_threads).get(),
+        detach: args.detach_concurrency.unwrap_or(args.worker_threads).get(),
+        volume: args.worker_threads.get(),
+    };
+    let backoff = Backoff {
+        start: args.retry_interval_start,
+        max: args.retry_interval_max,
+    };
+    let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, fastrand::u64(..))));
+    let worker = Worker::new(
+        ApiServer::new(clients.requests.clone(), shared),
+        Caller::new(link.clone(), args.timeout),
+        driver,
+        engine.clone(),
+        Timestamp::now,
+    );
+    let dispatcher = Dispatcher {
+        engine,
+        worker,
+        events,
+        link,
+        grace: args.shutdown_grace,
+    };
+    tasks.spawn(Task::Dispatch, async move {
+        dispatcher.run(shutdown).await;
+        Ok(())
+    });
+}
+
+/// Waits for the end of work. Any other task that ends before it is a fault of ours, or the loss of
+/// the driver.
+async fn supervise(tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<(), Error> {
+    match tasks.join_next().await {
+        Some((Task::Dispatch, Ok(Ok(())))) if shutdown.is_cancelled() => Ok(()),
+        Some((_, Ok(Err(lost)))) => Err(lost.into()),
+        Some((task, Ok(Ok(())) | Err(_))) => Err(Error::Task(task)),
+        None => Ok(()),
+    }
+}
+
+async fn join(tasks: &mut Tasks, wanted: Task) -> Result<(), Error> {
+    while let Some((task, result)) = tasks.join_next().await {
+        if task == wanted {
+            return match result {
+                Ok(result) => Ok(result?),
+                Err(_) => Err(Error::Task(task)),
+            };
+        }
+    }
+    Ok(())
+}
+
+/// The first session; `None` if there never will be one, which the connection's task explains.
+async fn first_session(mut link: watch::Receiver<Link>) -> Option<Arc<Session>> {
+    let link = link.wait_for(|link| link.session().is_some()).await.ok()?;
+    link.session().cloned()
+}
+
+async fn pump(
+    events: impl futures::Stream<Item = Event>,
+    events_tx: mpsc::Sender<Event>,
+) -> Result<(), Lost> {
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        if events_tx.send(event).await.is_err() {
+            // The dispatcher is gone, and this task with it.
+            std::future::pending::<()>().await;
+        }
+    }
+    Ok(())
+}
+
+async fn config(args: &Args) -> Result<kube::Config, Error> {
+    let Some(path) = &args.kubeconfig else {
+        return kube::Config::incluster().map_err(Error::NoCluster);
+    };
+    let broken = |source| Error::Kubeconfig {
+        path: path.clone(),
+        source,
+    };
+    let kubeconfig = Kubeconfig::read_from(path).map_err(broken)?;
+    let options = KubeConfigOptions::default();
+    kube::Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .map_err(broken)
+}
+
+// === impl Task ===
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connection => "connection",
+            Self::Attachments => "watch of VolumeAttachments",
+            Self::Volumes => "watch of PersistentVolumes",
+            Self::Nodes => "watch of CSINodes",
+            Self::Dispatch => "dispatch",
+        })
+    }
+}

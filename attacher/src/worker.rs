@@ -1,0 +1,245 @@
+//! Carries out one job: the writes and calls that a plan asks for, in an order that a crash at any
+//! await leaves repairable.
+//!
+//! Attach: our finalizers and the record of the call are stored before ControllerPublishVolume is
+//! sent, the status is written after its answer. Detach: our finalizer goes only after
+//! ControllerUnpublishVolume succeeded. So whenever something may be published, a finalizer says so.
+//!
+//! What the API server answers to our writes goes straight into the [`Engine`].
+
+mod attach;
+mod claim;
+mod detach;
+mod problem;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures::FutureExt;
+use jiff::Timestamp;
+use tracing::Instrument;
+
+use crate::cluster::{Cluster, Error, Secrets};
+use crate::csi::{CallError, Controller};
+use crate::decide::{Facts, Wanted};
+use crate::engine::{Answer, Engine, Event, Job, Outcome, Report, Subject};
+use crate::index::Change;
+use crate::model::{Attachment, Driver, SecretRef, Volume};
+use crate::queue::Class;
+use claim::Claims;
+use problem::Failure;
+
+/// What time it is, for the `time` of errors in a status.
+pub type Clock = fn() -> Timestamp;
+
+/// See the module.
+pub struct Worker<K, D> {
+    cluster: K,
+    csi: D,
+    driver: Driver,
+    engine: Arc<Mutex<Engine>>,
+    clock: Clock,
+    claims: Claims,
+}
+
+// === impl Worker ===
+
+impl<K: Cluster, D: Controller> Worker<K, D> {
+    /// A worker for `driver`, whose capabilities are read from `csi` at each job.
+    pub fn new(cluster: K, csi: D, driver: Driver, engine: Arc<Mutex<Engine>>, clock: Clock) -> Self {
+        Self {
+            cluster,
+            csi,
+            driver,
+            engine,
+            clock,
+            claims: Claims::default(),
+        }
+    }
+
+    /// Carries out `job`. Never fails: what goes wrong is told in the object's status, in the log and
+    /// in the report.
+    ///
+    /// # Guarantees
+    ///
+    /// A panic is a failure of this job alone: one strange object must not stop all others.
+    ///
+    /// # Cancellation
+    ///
+    /// Like a crash: what was begun is taken up again by the next process.
+    pub async fn run(&self, job: Job) -> Report {
+        let subject = job.subject();
+        let span = match &subject {
+            Subject::Attachment(Wanted::Attach, a) => {
+                tracing::info_span!("attach", va = %a.name, node = %a.node)
+            }
+            Subject::Attachment(Wanted::Detach, a) => {
+                tracing::info_span!("detach", va = %a.name, node = %a.node)
+            }
+            Subject::Volume(volume) => tracing::info_span!("release", pv = %volume.name),
+        };
+        let work = AssertUnwindSafe(self.carry_out(job).instrument(span.clone())).catch_unwind();
+        let outcome = work.await.unwrap_or_else(|_| {
+            let _entered = span.enter();
+            tracing::error!("panicked; the job will be tried again");
+            Outcome::Failed {
+                class: Class::Final,
+                answer: None,
+            }
+        });
+        Report { subject, outcome }
+    }
+
+    async fn carry_out(&self, job: Job) -> Outcome {
+        let result = match job {
+            Job::Attachment {
+                wanted,
+                facts,
+                answer,
+            } => {
+                let attachment = facts.attachment.clone();
+                let result = match wanted {
+                    Wanted::Attach => self.attach(facts, answer).await,
+                    Wanted::Detach => self.detach(facts, answer).await,
+                };
+                if let Err(failure) = &result {
+                    self.tell(&attachment, failure).await;
+                }
+                result
+            }
+            Job::Release { volume } => self.release_volume(&volume).await,
+        };
+        match result {
+            Ok(()) => Outcome::Done,
+            Err(failure) => {
+                tracing::warn!(error = failure.message, class = ?failure.class, "failed; will be tried again");
+                Outcome::Failed {
+                    class: failure.class,
+                    answer: failure.answer,
+                }
+            }
+        }
+    }
+
+    /// Takes our finalizer off a PersistentVolume.
+    async fn release_volume(&self, volume: &Volume) -> Result<(), Failure> {
+        match self.cluster.release_volume(volume).await {
+            Ok(left) => {
+                // The API server answers the removal of the last finalizer with the object as it was.
+                let gone = Change::Departed {
+                    name: left.name.clone(),
+                    uid: left.uid.clone(),
+                };
+                let change = if left.finalizer {
+                    Change::Written(left)
+                } else {
+                    gone
+                };
+                self.engine().handle(Event::Volumes(change));
+                tracing::debug!("took our finalizer off the PersistentVolume");
+                Ok(())
+            }
+            Err(error) if error.is_gone() => {
+                self.volume_departed(volume);
+                Ok(())
+            }
+            Err(error) => Err(Failure::api(
+                "could not remove PersistentVolume finalizer",
+                &error,
+            )),
+        }
+    }
+
+    /// The driver as it is now: it may have come back with other capabilities.
+    fn driver(&self) -> Driver {
+        Driver {
+            capabilities: self.csi.capabilities(),
+            ..self.driver.clone()
+        }
+    }
+
+    /// Looks up a PersistentVolume that the index does not have: it may be another driver's, which
+    /// the index does not keep, or so new that the watch has not told of it.
+    async fn with_volume(&self, facts: Facts) -> Result<Facts, Failure> {
+        let Some(name) = facts.attachment.volume_name().filter(|_| facts.volume.is_none()) else {
+            return Ok(facts);
+        };
+        match self.cluster.volume(name).await {
+            Ok(volume) => Ok(Facts {
+                volume: Some(volume.into()),
+                ..facts
+            }),
+            Err(error) if error.is_gone() => Ok(facts),
+            Err(error) => Err(Failure::api("could not read PersistentVolume", &error)),
+        }
+    }
+
+    /// Reads the Secret that goes with a call.
+    async fn secrets(&self, reference: Option<&SecretRef>) -> Result<Secrets, (SecretRef, Error)> {
+        match reference {
+            None => Ok(Secrets::default()),
+            Some(reference) => self
+                .cluster
+                .secret(reference)
+                .await
+                .map_err(|error| (reference.clone(), error)),
+        }
+    }
+
+    fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.engine
+            .lock()
+            .expect("nothing must panic while the engine is locked")
+    }
+
+    fn written(&self, attachment: Attachment) {
+        self.engine()
+            .handle(Event::Attachments(Change::Written(attachment)));
+    }
+
+    fn departed(&self, attachment: &Attachment) {
+        let Attachment { name, uid, .. } = attachment;
+        self.engine().handle(Event::Attachments(Change::Departed {
+            name: name.clone(),
+            uid: uid.clone(),
+        }));
+    }
+
+    fn volume_departed(&self, volume: &Volume) {
+        let Volume { name, uid, .. } = volume;
+        self.engine().handle(Event::Volumes(Change::Departed {
+            name: name.clone(),
+            uid: uid.clone(),
+        }));
+    }
+}
+
+/// The driver's answer to a call that failed, as a failure of the job.
+fn called(error: &CallError) -> Failure {
+    Failure {
+        message: error.to_string(),
+        code: Some(error.code.number()),
+        class: error.class(),
+        answer: None,
+        told: true,
+    }
+}
+
+/// The failure to read a Secret.
+fn unread(reference: &SecretRef, error: &Error) -> Failure {
+    Failure::api(
+        &format!("failed to load secret {:?}", reference.to_string()),
+        error,
+    )
+}
+
+/// A write failed after the driver's answer, which is kept for when the write is tried again.
+fn unwritten(what: &str, error: &Error, answer: Answer) -> Failure {
+    Failure {
+        answer: Some(answer),
+        ..Failure::api(what, error)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! Attach: store, publish, tell.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::problem::Failure;
+use super::{Worker, called, unread, unwritten};
+use crate::cluster::{Cluster, Secrets};
+use crate::csi::{Controller, PublishRequest, UnpublishRequest};
+use crate::decide::{self, AttachPlan, Facts, Record, Stale};
+use crate::engine::Answer;
+use crate::model::{Attachment, SecretRef, Target};
+
+impl<K: Cluster, D: Controller> Worker<K, D> {
+    /// Attaches the volume, or takes up where an earlier run left off.
+    pub(super) async fn attach(&self, facts: Facts, answer: Option<Answer>) -> Result<(), Failure> {
+        let facts = self.with_volume(facts).await?;
+        let attachment = &facts.attachment;
+        let plan = decide::attach(&facts, &self.driver()).map_err(|refusal| Failure::refused(&refusal))?;
+        let context = match known(answer, &plan) {
+            Some(context) => context,
+            None => {
+                if let Some(stale) = &plan.stale {
+                    self.undo(stale).await?;
+                }
+                let Some(secrets) = self.prepare(attachment, &plan).await? else {
+                    return Ok(());
+                };
+                self.publish(&plan, secrets).await?
+            }
+        };
+        self.mark_attached(attachment, &plan, context).await
+    }
+
+    /// Everything that must be stored, and read, before the call: at once, since none of it depends
+    /// on the rest. `None` if the attachment is not wanted any more.
+    async fn prepare(
+        &self,
+        attachment: &Arc<Attachment>,
+        plan: &AttachPlan,
+    ) -> Result<Option<Secrets>, Failure> {
+        let (claimed, recorded, secrets) = futures::join!(
+            self.claim(plan.claim.as_ref()),
+            self.record(attachment, plan.record.as_ref()),
+            self.secrets(plan.secret.as_ref()),
+        );
+        claimed?;
+        let wanted = recorded?;
+        let secrets = secrets.map_err(|(reference, error)| unread(&reference, &error))?;
+        Ok(wanted.then_some(secrets))
+    }
+
+    /// Stores our finalizer and the record of the call. Says whether the attachment is still wanted.
+    async fn record(&self, attachment: &Attachment, record: Option<&Record>) -> Result<bool, Failure> {
+        let Some(record) = record else { return Ok(true) };
+        match self.cluster.record(attachment, record).await {
+            Ok(attachment) => {
+                let wanted = !attachment.deleting;
+                self.written(attachment);
+                Ok(wanted)
+            }
+            Err(error) if error.is_gone() => {
+                self.departed(attachment);
+                Ok(false)
+            }
+            Err(error) => Err(Failure::api("could not save VolumeAttachment", &error)),
+        }
+    }
+
+    async fn publish(
+        &self,
+        plan: &AttachPlan,
+        secrets: Secrets,
+    ) -> Result<BTreeMap<String, String>, Failure> {
+        let request = PublishRequest {
+            target: plan.target.clone(),
+            capability: plan.capability.clone(),
+            read_only: plan.read_only,
+            volume_context: plan.volume_context.clone(),
+            secrets,
+        };
+        self.csi.publish(request).await.map_err(|error| called(&error))
+    }
+
+    async fn mark_attached(
+        &self,
+        attachment: &Attachment,
+        plan: &AttachPlan,
+        context: BTreeMap<String, String>,
+    ) -> Result<(), Failure> {
+        match self.cluster.mark_attached(attachment, &context).await {
+            Ok(attachment) => {
+                self.written(attachment);
+                tracing::debug!(volume = %plan.target.handle, node_id = %plan.target.node_id, "attached");
+                Ok(())
+            }
+            Err(error) if error.is_gone() => {
+                self.departed(attachment);
+                self.undo_orphan(attachment, &plan.target, plan.secret.as_ref())
+                    .await;
+                Ok(())
+            }
+            // Not an attach error: the volume is attached, and its status will say so.
+            Err(error) => {
+                let answer = Answer::Published {
+                    target: plan.target.clone(),
+                    context,
+                };
+                Err(Failure {
+                    told: false,
+                    ..unwritten("failed to mark as attached", &error, answer)
+                })
+            }
+        }
+    }
+
+    /// Unpublishes what an earlier attempt published elsewhere.
+    async fn undo(&self, stale: &Stale) -> Result<(), Failure> {
+        let secrets = self
+            .secrets(stale.secret.as_ref())
+            .await
+            .map_err(|(reference, error)| unread(&reference, &error))?;
+        tracing::info!(
+            volume = %stale.target.handle,
+            node_id = %stale.target.node_id,
+            "unpublishing from where it was published before"
+        );
+        let request = UnpublishRequest {
+            target: stale.target.clone(),
+            secrets,
+        };
+        self.csi.unpublish(request).await.map_err(|error| called(&error))
+    }
+
+    /// Somebody took our finalizer off while the call was under way, and the attachment is gone: with
+    /// nobody left to detach it, the publish would stay for ever. One attempt is all that can be made.
+    async fn undo_orphan(&self, attachment: &Attachment, target: &Target, secret: Option<&SecretRef>) {
+        if self.engine().is_shared(attachment) {
+            return;
+        }
+        tracing::warn!("the VolumeAttachment vanished during its attach; unpublishing again");
+        let secrets = self.secrets(secret).await.unwrap_or_default();
+        let request = UnpublishRequest {
+            target: target.clone(),
+            secrets,
+        };
+        if let Err(error) = self.csi.unpublish(request).await {
+            tracing::error!(
+                volume = %target.handle,
+                node_id = %target.node_id,
+                %error,
+                "the volume stays published without a VolumeAttachment"
+            );
+        }
+    }
+}
+
+/// The answer of an earlier run, if it answers what this run would ask.
+fn known(answer: Option<Answer>, plan: &AttachPlan) -> Option<BTreeMap<String, String>> {
+    match answer {
+        Some(Answer::Published { target, context })
+            if target == plan.target && plan.record.is_none() && plan.stale.is_none() =>
+        {
+            Some(context)
+        }
+        Some(Answer::Published { .. } | Answer::Unpublished) | None => None,
+    }
+}

@@ -1,0 +1,106 @@
+//! Detach: unpublish, then let go.
+
+use super::problem::Failure;
+use super::{Worker, called, unread, unwritten};
+use crate::cluster::{Cluster, Released, Secrets};
+use crate::csi::{CallError, Controller, UnpublishRequest};
+use crate::decide::{self, DetachPlan, Facts};
+use crate::engine::Answer;
+use crate::model::{Attachment, SecretRef, Target};
+
+impl<K: Cluster, D: Controller> Worker<K, D> {
+    /// Detaches the volume, or takes up where an earlier run left off.
+    pub(super) async fn detach(&self, facts: Facts, answer: Option<Answer>) -> Result<(), Failure> {
+        let attachment = facts.attachment.clone();
+        if answer != Some(Answer::Unpublished) {
+            // With the handle recorded the volume is not needed; it may be long gone.
+            let facts = if attachment.recorded.handle.is_none() {
+                self.with_volume(facts).await?
+            } else {
+                facts
+            };
+            let plan =
+                decide::detach(&facts, &self.driver()).map_err(|refusal| Failure::refused(&refusal))?;
+            self.unpublish(&plan).await?;
+            tracing::debug!(volume = %plan.target.handle, node_id = %plan.target.node_id, "detached");
+        }
+        self.let_go(&attachment).await
+    }
+
+    async fn unpublish(&self, plan: &DetachPlan) -> Result<(), Failure> {
+        let (secrets, missing) = self.secrets_if_there(plan.secret.as_ref()).await?;
+        let send = |target| {
+            self.csi.unpublish(UnpublishRequest {
+                target,
+                secrets: secrets.clone(),
+            })
+        };
+        let mut result = send(plan.target.clone()).await;
+        if let (Err(error), Some(node_id)) = (&result, &plan.other_node_id) {
+            // The node was registered anew, under another id; whoever published may have done so too.
+            if error.code.is_unknown_object() {
+                tracing::info!(%error, %node_id, "the driver does not know the recorded node id; trying today's");
+                result = send(Target {
+                    node_id: node_id.clone(),
+                    ..plan.target.clone()
+                })
+                .await;
+            }
+        }
+        result.map_err(|error| failed_without(missing, &error))
+    }
+
+    /// A Secret that is gone does not hold up a detach for ever: the driver may do without, and if it
+    /// does not, it says so.
+    async fn secrets_if_there<'s>(
+        &self,
+        reference: Option<&'s SecretRef>,
+    ) -> Result<(Secrets, Option<&'s SecretRef>), Failure> {
+        match self.secrets(reference).await {
+            Ok(secrets) => Ok((secrets, None)),
+            Err((secret, error)) if error.is_gone() => {
+                tracing::warn!(%secret, "the Secret for the detach is gone; calling the driver without it");
+                Ok((Secrets::default(), reference))
+            }
+            Err((secret, error)) => Err(unread(&secret, &error)),
+        }
+    }
+
+    /// Tells the status if others keep the object, then takes our finalizer off. In this order a
+    /// crash in between repeats the detach; in the other it would leave `attached: true` for ever.
+    async fn let_go(&self, attachment: &Attachment) -> Result<(), Failure> {
+        let failed = |error| unwritten("could not mark as detached", &error, Answer::Unpublished);
+        if attachment.foreign_finalizers {
+            match self.cluster.mark_detached(attachment).await {
+                Ok(attachment) => self.written(attachment),
+                Err(error) if error.is_gone() => {
+                    self.departed(attachment);
+                    return Ok(());
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        match self.cluster.release(attachment).await {
+            Ok(Released::Kept(attachment)) => self.written(*attachment),
+            Ok(Released::Gone) => self.departed(attachment),
+            Err(error) if error.is_gone() => self.departed(attachment),
+            Err(error) => return Err(failed(error)),
+        }
+        Ok(())
+    }
+}
+
+fn failed_without(secret: Option<&SecretRef>, error: &CallError) -> Failure {
+    let failure = called(error);
+    match secret {
+        None => failure,
+        Some(secret) => Failure {
+            message: format!(
+                "{} (secret {:?} does not exist)",
+                failure.message,
+                secret.to_string()
+            ),
+            ..failure
+        },
+    }
+}

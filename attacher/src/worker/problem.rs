@@ -1,0 +1,115 @@
+//! What goes wrong, as it is told to people.
+
+use super::Worker;
+use crate::cluster::{Cluster, Error, Side};
+use crate::csi::Controller;
+use crate::decide::Refusal;
+use crate::engine::Answer;
+use crate::model::{Attachment, Problem};
+use crate::queue::Class;
+use crate::report::chain;
+
+/// Why a job is to be tried again.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// What stands in the status.
+    pub(super) message: String,
+    /// The gRPC code, if the driver answered.
+    pub(super) code: Option<i32>,
+    /// How to wait.
+    pub(super) class: Class,
+    /// What the driver answered, if only its write failed.
+    pub(super) answer: Option<Answer>,
+    /// Whether it belongs in the object's status.
+    pub(super) told: bool,
+}
+
+/// The API server refuses longer messages, and with them the whole status.
+const MESSAGE_BYTES: usize = 1024;
+
+// === impl Failure ===
+
+impl Failure {
+    /// A request to the API server failed.
+    pub(super) fn api(what: &str, error: &Error) -> Self {
+        let class = match error {
+            // It may be over as soon as the API server is.
+            Error::Unanswered(_)
+            | Error::Refused {
+                status: 429 | 500..=599,
+                ..
+            } => Class::Uncertain,
+            Error::NotFound(_) | Error::Replaced(_) | Error::Refused { .. } => Class::Final,
+        };
+        Self {
+            message: format!("{what}: {}", chain(error)),
+            code: None,
+            class,
+            answer: None,
+            told: true,
+        }
+    }
+
+    /// The object cannot be worked on as it is.
+    pub(super) fn refused(refusal: &Refusal) -> Self {
+        Self {
+            message: refusal.to_string(),
+            code: None,
+            class: Class::Final,
+            answer: None,
+            told: true,
+        }
+    }
+}
+
+impl<K: Cluster, D: Controller> Worker<K, D> {
+    /// Writes `failure` into the status of `attachment`, where the attach/detach controller reads it
+    /// and turns it into an event of the pod.
+    pub(super) async fn tell(&self, attachment: &Attachment, failure: &Failure) {
+        if !failure.told {
+            return;
+        }
+        let side = if attachment.deleting {
+            Side::Detach
+        } else {
+            Side::Attach
+        };
+        let problem = Problem {
+            time: (self.clock)().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            message: cut(&failure.message).to_owned(),
+            code: failure.code,
+        };
+        let known = match side {
+            Side::Attach => &attachment.attach_error,
+            Side::Detach => &attachment.detach_error,
+        };
+        if known.as_deref() == Some(&problem) {
+            return;
+        }
+        match self.cluster.save_problem(attachment, side, &problem).await {
+            Ok(attachment) => self.written(attachment),
+            Err(error) if error.is_gone() => self.departed(attachment),
+            Err(error) => tracing::warn!(error = chain(&error), "could not save the error in the status"),
+        }
+    }
+}
+
+/// Cuts a message to what the API server takes, between characters.
+fn cut(message: &str) -> &str {
+    &message[..message.floor_char_boundary(MESSAGE_BYTES)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_cut_between_characters() {
+        assert_eq!(cut("short"), "short");
+        assert_eq!(cut(&"x".repeat(1024)).len(), 1024);
+        assert_eq!(cut(&"x".repeat(1025)).len(), 1024);
+        let odd = format!("x{}", "é".repeat(600));
+        assert_eq!(cut(&odd).len(), 1023);
+        assert!(odd.starts_with(cut(&odd)));
+    }
+}
