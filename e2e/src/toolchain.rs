@@ -1,13 +1,27 @@
 //! Where the programs of a run come from: Go builds, our own binaries, and the settings that name others.
 //!
-//! Owns everything the harness reads from its environment ([`Settings`]).
+//! Owns the builds under `target/csi-e2e/` and everything the harness reads from its environment
+//! ([`Settings`]).
+//!
+//! Invariants: a build becomes visible under its final name only when it is complete; the name holds a hash of
+//! all that goes into it, so what is found there is never outdated; two processes never build the same
+//! thing at once.
 
-use std::path::PathBuf;
+mod cargo;
+mod go;
+mod progress;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, ensure};
+use tokio::process::Command;
 
 use crate::process::Run;
+use go::GoProgram;
 
 /// What a person can set through the environment.
 #[derive(Clone, Debug, Default)]
@@ -20,12 +34,14 @@ pub struct Settings {
     pub target_dir: Option<PathBuf>,
     /// `CSI_E2E_KEEP` is set: the run's files stay after its end.
     pub keep_files: bool,
+    /// `PATH`: where `go` and `cargo` are looked for.
+    pub path: Option<OsString>,
 }
 
 /// Finds and builds the programs of one run.
 #[derive(Clone, Debug)]
 pub struct Toolchain {
-    run: Arc<Run>,
+    run: Option<Arc<Run>>,
     settings: Settings,
 }
 
@@ -40,18 +56,98 @@ pub enum Peer {
     CsiDescriptors,
 }
 
+const CONTROL_PLANE: GoProgram = GoProgram {
+    module: "e2e/control-plane",
+    package: ".",
+    name: "control-plane",
+    what: "etcd and the Kubernetes control plane",
+    expectation: "about 7 minutes on two cores from cold caches",
+};
+
+/// Serialised `google.protobuf.FileDescriptorProto` of the official csi.proto, from its Go module.
+///
+/// For a test without a [`Run`]: should the test be killed, the build that it may have begun ends by itself.
+pub fn csi_descriptors() -> Result<Vec<u8>> {
+    let toolchain = Toolchain {
+        run: None,
+        settings: Settings::from_env(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start a runtime for the build")?;
+    runtime.block_on(async {
+        let program = toolchain.peer(Peer::CsiDescriptors).await?;
+        let output = Command::new(&program).kill_on_drop(true).output().await;
+        let output = output.with_context(|| format!("run {}", program.display()))?;
+        ensure!(
+            output.status.success(),
+            "{} ended with {}",
+            program.display(),
+            output.status
+        );
+        Ok(output.stdout)
+    })
+}
+
+// === impl Settings ===
+
 impl Settings {
-    /// Reads the environment.
+    /// Reads the environment; an empty variable counts as not set.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that reads settings from the environment"
+    )]
     pub fn from_env() -> Self {
-        Self::default()
+        let read = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        Self {
+            attacher: read("CSI_ATTACHER_BIN").map(PathBuf::from),
+            mock_driver: read("CSI_MOCK_DRIVER_BIN").map(PathBuf::from),
+            target_dir: read("CARGO_TARGET_DIR").map(PathBuf::from),
+            keep_files: read("CSI_E2E_KEEP").is_some(),
+            path: read("PATH"),
+        }
     }
 }
+
+// === impl Peer ===
+
+impl Peer {
+    fn program(self) -> GoProgram {
+        let (package, name, what) = match self {
+            Self::ExternalAttacher => (
+                "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher",
+                "external-attacher",
+                "the Go external-attacher",
+            ),
+            Self::CsiSanity => (
+                "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity",
+                "csi-sanity",
+                "the CSI conformance tests",
+            ),
+            Self::CsiDescriptors => (
+                "./csi-descriptors",
+                "csi-descriptors",
+                "the official CSI descriptor",
+            ),
+        };
+        GoProgram {
+            module: "e2e/peers",
+            package,
+            name,
+            what,
+            expectation: "up to 4 minutes on two cores from cold caches",
+        }
+    }
+}
+
+// === impl Toolchain ===
 
 impl Toolchain {
     /// A toolchain whose builds are processes of `run`.
     pub fn new(run: &Arc<Run>, settings: Settings) -> Self {
         Self {
-            run: Arc::clone(run),
+            run: Some(Arc::clone(run)),
             settings,
         }
     }
@@ -61,23 +157,101 @@ impl Toolchain {
         &self.settings
     }
 
-    /// The executable with etcd and the Kubernetes control plane, built if need be.
+    /// The executable with etcd and the Kubernetes control plane, built on first use.
     pub async fn control_plane(&self) -> Result<PathBuf> {
-        bail!("being written")
+        self.go_program(&CONTROL_PLANE).await
     }
 
-    /// A Go peer, built if need be.
+    /// A Go peer, built on first use.
     pub async fn peer(&self, peer: Peer) -> Result<PathBuf> {
-        bail!("being written: {peer:?} {}", self.run.dir().display())
+        self.go_program(&peer.program()).await
     }
 
-    /// Our attacher, built in the caller's profile unless the settings name another.
+    /// Our attacher: the one the settings name, else built from this tree in the profile of the caller, so
+    /// that `cargo test` does not wait for an optimised build and a benchmark (`--release`) measures one.
     pub async fn csi_attacher(&self) -> Result<PathBuf> {
-        bail!("being written")
+        match &self.settings.attacher {
+            Some(path) => named_program("CSI_ATTACHER_BIN", path),
+            None => self.own_binary("csi-attacher").await,
+        }
     }
 
-    /// Our mock driver, built in the caller's profile unless the settings name another.
+    /// Our mock driver, found as [`Toolchain::csi_attacher`] is.
     pub async fn csi_mock_driver(&self) -> Result<PathBuf> {
-        bail!("being written")
+        match &self.settings.mock_driver {
+            Some(path) => named_program("CSI_MOCK_DRIVER_BIN", path),
+            None => self.own_binary("csi-mock-driver").await,
+        }
     }
+
+    /// A command that is killed when it is dropped, and by the run's warden when the harness is killed.
+    fn command(&self, program: &Path, dir: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(dir).stdin(Stdio::null()).kill_on_drop(true);
+        if let Some(run) = &self.run {
+            let (marker, value) = run.marker();
+            command.env(marker, value);
+        }
+        command
+    }
+
+    /// The program of this name on the settings' `PATH`.
+    fn on_path(&self, name: &str) -> Option<PathBuf> {
+        let path = self.settings.path.as_ref()?;
+        std::env::split_paths(path)
+            .map(|dir| dir.join(name))
+            .find(|file| is_executable(file))
+    }
+
+    /// Where builds go: what the settings say, else the target directory this executable was built into
+    /// (cargo's configuration can move it), else `target/` in the workspace.
+    fn target_dir(&self) -> Result<PathBuf> {
+        if let Some(dir) = &self.settings.target_dir {
+            return std::path::absolute(dir).context("resolve CARGO_TARGET_DIR");
+        }
+        let exe = std::env::current_exe().context("find this executable")?;
+        let built_into = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").is_file());
+        Ok(built_into.map_or_else(|| workspace_root().join("target"), Path::to_owned))
+    }
+}
+
+// === files ===
+
+/// The root of the workspace this harness was compiled in.
+pub fn workspace_root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the crate must lie in the workspace")
+}
+
+fn named_program(variable: &str, path: &Path) -> Result<PathBuf> {
+    ensure!(
+        is_executable(path),
+        "{variable} names {}, which is no executable file: build it first, or unset the variable to have it built",
+        path.display()
+    );
+    std::path::absolute(path).with_context(|| format!("resolve {variable}"))
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+/// Takes the lock at `path`, which is held until the returned file is dropped, and tells the person who waits
+/// that somebody else has it.
+async fn lock(path: PathBuf, what: &str) -> Result<File> {
+    let file = File::create(&path).with_context(|| format!("open the lock {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => return Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => {}
+        Err(std::fs::TryLockError::Error(error)) => {
+            return Err(error).with_context(|| format!("lock {}", path.display()));
+        }
+    }
+    progress::say(&format!("waiting for another process that builds {what}"));
+    let locked = move || file.lock().map(|()| file);
+    tokio::task::spawn_blocking(locked)
+        .await
+        .context("wait for a lock")?
+        .with_context(|| format!("lock {}", path.display()))
 }

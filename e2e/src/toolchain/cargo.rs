@@ -1,0 +1,73 @@
+//! Our own programs, built by a cargo of our own so that a run never meets an outdated one.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+use tokio::time::Instant;
+
+use super::{Toolchain, lock, progress, workspace_root};
+
+/// How many lines of a failed build are shown.
+const TAIL_LINES: usize = 60;
+
+/// The caller's profile, and the folder of the target directory it builds into. Debug assertions tell the two
+/// apart: only the release profile is without.
+const PROFILE: (&str, &str) = if cfg!(debug_assertions) {
+    ("dev", "debug")
+} else {
+    ("release", "release")
+};
+
+impl Toolchain {
+    /// Builds a program of the workspace, which costs a second when nothing has changed.
+    ///
+    /// The whole workspace is selected, not the program's package, because cargo then settles on the same
+    /// features of the dependencies as it did for the caller and has little to build twice.
+    pub(super) async fn own_binary(&self, name: &str) -> Result<PathBuf> {
+        let (profile, folder) = PROFILE;
+        let target = self.target_dir()?;
+        let Some(cargo) = self.on_path("cargo") else {
+            bail!("`cargo` is not on PATH, so {name} cannot be built: install Rust from https://rustup.rs")
+        };
+        let logs = target.join("csi-e2e");
+        fs::create_dir_all(&logs).with_context(|| format!("make {}", logs.display()))?;
+        let _lock = lock(logs.join(format!("{name}.lock")), name).await?;
+        let log = logs.join(format!("{name}.log"));
+        let since = Instant::now();
+        let mut child = self
+            .command(&cargo, workspace_root())
+            .args([
+                "build",
+                "--color=never",
+                "--workspace",
+                "--bin",
+                name,
+                "--profile",
+                profile,
+            ])
+            .arg("--target-dir")
+            .arg(&target)
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&log).with_context(|| format!("open {}", log.display()))?)
+            .spawn()
+            .with_context(|| format!("run {}", cargo.display()))?;
+        let read = || fs::read_to_string(&log).unwrap_or_default();
+        let compiled = || {
+            read()
+                .lines()
+                .filter(|line| line.trim_start().starts_with("Compiling"))
+                .count()
+        };
+        let progress = || format!("{} crates compiled", compiled());
+        let status = progress::watch(&mut child, &format!("{name} ({profile})"), since, progress).await?;
+        if !status.success() {
+            let text = read();
+            let lines: Vec<_> = text.lines().collect();
+            let tail = lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n    | ");
+            bail!("`cargo build` of {name} ended with {status}:\n    | {tail}");
+        }
+        Ok(target.join(folder).join(name))
+    }
+}
