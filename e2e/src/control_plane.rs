@@ -1,44 +1,92 @@
 //! A real Kubernetes control plane on loopback: etcd, kube-apiserver, kube-controller-manager and, if asked
-//! for, kube-scheduler.
+//! for, kube-scheduler, all out of one executable.
+//!
+//! Owns their processes, ports, keys and files. Invariants:
+//! - a program listens on a port that was reserved for it before it started, also after a restart;
+//! - a program that dies without having been told to fails everything that goes through
+//!   [`ControlPlane::while_alive`], with its last log lines;
+//! - programs end in the reverse order of their dependence: an API server whose etcd is gone hangs in its
+//!   graceful stop.
 
+mod component;
+mod credentials;
+mod port;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use futures::future::{select_all, try_join_all};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use crate::process::{Run, Usage};
+pub use component::Component;
+
+use crate::process::{Process, Run, Usage};
 use crate::toolchain::Toolchain;
+use component::Layout;
 
-/// What to start besides etcd, kube-apiserver and kube-controller-manager.
+/// How long a program may take to get ready: seconds on an idle machine, more when tests share its cores.
+const READY: Duration = Duration::from_secs(120);
+/// How long an answer to one question for readiness may take.
+const PROBE: Duration = Duration::from_secs(5);
+/// Pause between two questions for readiness; there is nothing to wait on before a program listens.
+const PROBE_PAUSE: Duration = Duration::from_millis(50);
+
+/// What to start, and how it differs from the usual.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Start kube-scheduler too.
     pub scheduler: bool,
+    /// Flags on top of, or instead of, the usual ones, such as `--disable-force-detach-on-timeout`.
+    pub extra_flags: BTreeMap<Component, Vec<String>>,
 }
 
-/// A running control plane.
+/// A control plane that was started.
+///
+/// Dropping it kills its programs; [`ControlPlane::stop`] ends them in order.
 #[derive(Debug)]
 pub struct ControlPlane {
+    run: Arc<Run>,
+    layout: Layout,
+    options: Options,
     kubeconfig: PathBuf,
+    /// The programs that are meant to run.
+    alive: Mutex<BTreeMap<Component, Arc<Process>>>,
+    /// Changes before a program is ended on purpose and after one was started.
+    changed: watch::Sender<()>,
 }
 
-/// A program of the control plane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Component {
-    /// The store.
-    Etcd,
-    /// The API server.
-    ApiServer,
-    /// The controllers, the attach/detach controller among them.
-    ControllerManager,
-    /// The scheduler.
-    Scheduler,
-}
+// === impl ControlPlane ===
 
 impl ControlPlane {
     /// Starts everything and waits until it is ready.
-    pub async fn start(_run: &Arc<Run>, _toolchain: &Toolchain, _options: &Options) -> Result<Self> {
-        bail!("being written")
+    ///
+    /// # Errors
+    /// The error holds the last log lines of a program that died or did not get ready in time.
+    pub async fn start(run: &Arc<Run>, toolchain: &Toolchain, options: &Options) -> Result<Self> {
+        let executable = toolchain.control_plane().await?;
+        let layout = Layout::prepare(executable, run.subdir("control-plane")?)?;
+        let plane = Self {
+            run: Arc::clone(run),
+            kubeconfig: layout.kubeconfig("admin"),
+            layout,
+            options: options.clone(),
+            alive: Mutex::default(),
+            changed: watch::Sender::new(()),
+        };
+        plane.revive(Component::Etcd).await?;
+        plane.revive(Component::ApiServer).await?;
+        let clients = [Component::ControllerManager, Component::Scheduler];
+        let wanted = clients
+            .into_iter()
+            .filter(|component| plane.is_wanted(*component));
+        try_join_all(wanted.map(|component| plane.revive(component))).await?;
+        Ok(plane)
     }
 
     /// Kubeconfig of a cluster admin.
@@ -46,43 +94,159 @@ impl ControlPlane {
         &self.kubeconfig
     }
 
-    /// An error with the last log lines if a program has died.
-    pub fn ensure_alive(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Runs `work` and gives it up if a program dies meanwhile (a restart through this type does not count).
+    /// Runs `work` and gives it up, with last log lines, if a program dies meanwhile. One that is ended through
+    /// this type does not count as dying.
     pub async fn while_alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        work.await
+        tokio::select! {
+            biased;
+            result = work => result,
+            error = self.death() => Err(error),
+        }
     }
 
-    /// Kills a program (-9) and leaves it dead until [`ControlPlane::revive`].
-    pub async fn kill(&self, _component: Component) -> Result<()> {
-        bail!("being written")
+    /// Kills a program as a crash would (SIGKILL) and leaves it dead until [`ControlPlane::revive`].
+    pub async fn kill(&self, component: Component) -> Result<()> {
+        self.take(component)?.kill().await.map(drop)
     }
 
-    /// Starts a program that was killed, on its old port, and waits until it is ready.
-    pub async fn revive(&self, _component: Component) -> Result<()> {
-        bail!("being written")
+    /// Starts a program that was killed, on its old port and with its old data, and waits until it is ready.
+    pub async fn revive(&self, component: Component) -> Result<()> {
+        if self.process(component).is_some() {
+            bail!("{} runs already", component.name());
+        }
+        let extra = self
+            .options
+            .extra_flags
+            .get(&component)
+            .map_or(&[][..], Vec::as_slice);
+        let started = Instant::now();
+        let process = Arc::new(Process::spawn(&self.run, self.layout.spec(component, extra))?);
+        process.while_alive(self.readiness(component, &process)).await?;
+        tracing::debug!(component = component.name(), after = ?started.elapsed(), "ready");
+        self.lock().insert(component, process);
+        self.changed.send_replace(());
+        Ok(())
     }
 
     /// Stops a program gracefully and starts it again.
-    pub async fn restart(&self, _component: Component) -> Result<()> {
-        bail!("being written")
+    pub async fn restart(&self, component: Component) -> Result<()> {
+        self.take(component)?.stop(component.grace()).await?;
+        self.revive(component).await
     }
 
-    /// Processor time and memory of a program.
-    pub fn usage(&self, _component: Component) -> Option<Usage> {
-        None
+    /// Processor time and memory of a program, if it runs.
+    pub fn usage(&self, component: Component) -> Option<Usage> {
+        self.process(component).map(|process| process.usage())
     }
 
-    /// The last lines of a program's log.
-    pub fn log_tail(&self, _component: Component, _lines: usize) -> String {
-        String::new()
+    /// The last lines of the log of a program, if it runs.
+    pub fn log_tail(&self, component: Component, lines: usize) -> String {
+        self.process(component)
+            .map(|process| process.log_tail(lines))
+            .unwrap_or_default()
     }
 
-    /// Stops everything, in the order in which nothing hangs.
-    pub async fn stop(self) -> Result<()> {
-        Ok(())
+    /// Ends everything in the order in which nothing hangs; what does not end in time is killed.
+    ///
+    /// # Errors
+    /// A program that had died before is an error; the others are ended all the same.
+    pub async fn stop(&self) -> Result<()> {
+        let died = self
+            .lock()
+            .values()
+            .find_map(|process| process.ensure_alive().err());
+        let stop = async |component: Component| match self.take(component) {
+            Ok(process) => process.stop(component.grace()).await.map(drop),
+            Err(_) => Ok(()),
+        };
+        let (controllers, scheduler) =
+            tokio::join!(stop(Component::ControllerManager), stop(Component::Scheduler));
+        let ended = [
+            controllers,
+            scheduler,
+            stop(Component::ApiServer).await,
+            stop(Component::Etcd).await,
+        ];
+        died.map_or_else(|| ended.into_iter().collect(), Err)
+    }
+
+    fn is_wanted(&self, component: Component) -> bool {
+        component != Component::Scheduler || self.options.scheduler
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Component, Arc<Process>>> {
+        self.alive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn process(&self, component: Component) -> Option<Arc<Process>> {
+        self.lock().get(&component).map(Arc::clone)
+    }
+
+    /// Removes a program from those that are meant to run, before it is ended.
+    fn take(&self, component: Component) -> Result<Arc<Process>> {
+        let process = self.lock().remove(&component);
+        self.changed.send_replace(());
+        process.with_context(|| format!("{} does not run", component.name()))
+    }
+
+    /// Waits for a program to die that was meant to run.
+    async fn death(&self) -> anyhow::Error {
+        let mut changed = self.changed.subscribe();
+        loop {
+            let processes: Vec<_> = self.lock().values().map(Arc::clone).collect();
+            let exit = async { select_all(processes.iter().map(|process| Box::pin(process.exited()))).await };
+            tokio::select! {
+                biased;
+                // A program is taken out before it is ended, so this is seen first.
+                _ = changed.changed() => {}
+                _ = exit, if !processes.is_empty() => {
+                    if let Some(error) = processes.iter().find_map(|process| process.ensure_alive().err()) {
+                        return error;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks a program until it says that it is ready.
+    async fn readiness(&self, component: Component, process: &Process) -> Result<()> {
+        let client = self.probe_client(component).await?;
+        let mut pause = interval(PROBE_PAUSE);
+        pause.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut answer = String::from("nothing yet");
+        let ask = async {
+            loop {
+                pause.tick().await;
+                let request = http::Request::get(component.readiness()).body(Vec::new())?;
+                match timeout(PROBE, client.request_text(request)).await {
+                    Ok(Ok(_)) => return anyhow::Ok(()),
+                    Ok(Err(error)) => answer = format!("{:#}", anyhow::Error::from(error)),
+                    Err(_) => answer = format!("no answer within {PROBE:?}"),
+                }
+            }
+        };
+        let asked = timeout(READY, ask).await;
+        asked.unwrap_or_else(|_| {
+            bail!(
+                "{} was not ready after {READY:?}; it last answered: {answer}; the end of its log:\n{}",
+                component.name(),
+                process.log_tail(25)
+            )
+        })
+    }
+
+    /// A client that talks to the component itself, with the admin's token where there are users.
+    async fn probe_client(&self, component: Component) -> Result<Client> {
+        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).context("read the admin's kubeconfig")?;
+        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .context("understand the admin's kubeconfig")?;
+        config.cluster_url = self
+            .layout
+            .url(component)
+            .parse()
+            .context("understand a component's URL")?;
+        config.default_retry = false;
+        Client::try_from(config).with_context(|| format!("make a client for {}", component.name()))
     }
 }

@@ -5,6 +5,7 @@ pub mod control_plane;
 pub mod driver;
 pub mod fixture;
 pub mod invariant;
+mod kubeconfig;
 pub mod node;
 pub mod process;
 pub mod toolchain;

@@ -1,0 +1,247 @@
+//! The programs of the control plane and the flags they are started with.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::credentials::Credentials;
+use super::port::Port;
+use crate::kubeconfig;
+use crate::process::Spec;
+
+/// A program of the control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Component {
+    /// The store.
+    Etcd,
+    /// The API server.
+    ApiServer,
+    /// The controllers, the attach/detach controller among them.
+    ControllerManager,
+    /// The scheduler.
+    Scheduler,
+}
+
+/// Files and ports of one control plane; they outlive a restart of its programs.
+#[derive(Debug)]
+pub(super) struct Layout {
+    executable: PathBuf,
+    dir: PathBuf,
+    etcd_peers: Port,
+    ports: BTreeMap<Component, Port>,
+    pub(super) credentials: Credentials,
+}
+
+// === impl Component ===
+
+impl Component {
+    /// All of them, in the order in which they are started.
+    pub const ALL: [Self; 4] = [
+        Self::Etcd,
+        Self::ApiServer,
+        Self::ControllerManager,
+        Self::Scheduler,
+    ];
+
+    /// Name of the program.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::ApiServer => "kube-apiserver",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
+        }
+    }
+
+    /// Path at which the program says that it is ready.
+    pub(super) fn readiness(self) -> &'static str {
+        match self {
+            Self::Etcd | Self::ApiServer | Self::Scheduler => "/readyz",
+            Self::ControllerManager => "/healthz",
+        }
+    }
+
+    /// How long the program may take to end by itself. The API server first answers the requests in flight.
+    pub(super) fn grace(self) -> Duration {
+        match self {
+            Self::ApiServer => Duration::from_secs(20),
+            Self::Etcd | Self::ControllerManager | Self::Scheduler => Duration::from_secs(5),
+        }
+    }
+}
+
+// === impl Layout ===
+
+impl Layout {
+    /// Reserves the ports and writes keys, certificates and kubeconfigs into `dir`.
+    pub(super) fn prepare(executable: PathBuf, dir: PathBuf) -> Result<Self> {
+        let mut ports = BTreeMap::new();
+        for component in Component::ALL {
+            let port = Port::reserve().with_context(|| format!("reserve a port for {}", component.name()))?;
+            ports.insert(component, port);
+        }
+        let etcd_peers = Port::reserve().context("reserve a port for etcd's peers")?;
+        let credentials = Credentials::generate(&dir)?;
+        let layout = Self {
+            executable,
+            dir,
+            etcd_peers,
+            ports,
+            credentials,
+        };
+        let Credentials {
+            admin,
+            controller_manager,
+            scheduler,
+            ..
+        } = &layout.credentials;
+        for (user, token) in [
+            ("admin", admin),
+            (Component::ControllerManager.name(), controller_manager),
+            (Component::Scheduler.name(), scheduler),
+        ] {
+            let cluster = json!({
+                "server": layout.url(Component::ApiServer),
+                "certificate-authority": layout.credentials.ca,
+            });
+            kubeconfig::write(&layout.kubeconfig(user), cluster, token)?;
+        }
+        Ok(layout)
+    }
+
+    /// Kubeconfig of `admin` or of a component.
+    pub(super) fn kubeconfig(&self, user: &str) -> PathBuf {
+        self.dir.join(format!("{user}.kubeconfig"))
+    }
+
+    /// Where the component listens.
+    pub(super) fn url(&self, component: Component) -> String {
+        let scheme = if component == Component::Etcd {
+            "http"
+        } else {
+            "https"
+        };
+        format!("{scheme}://{}", self.port(component).address())
+    }
+
+    /// How to start the component. Flags are as near to their defaults, and to what installers set, as one
+    /// machine allows; later flags win, so `extra` can change any of them.
+    pub(super) fn spec(&self, component: Component, extra: &[String]) -> Spec {
+        let flags = match component {
+            Component::Etcd => self.etcd_flags(),
+            Component::ApiServer => self.apiserver_flags(),
+            Component::ControllerManager => self.controller_manager_flags(),
+            Component::Scheduler => self.client_flags(component),
+        };
+        Spec::new(component.name(), &self.executable)
+            .arg0(component.name())
+            .args(flags)
+            .args(extra)
+            .dir(&self.dir)
+    }
+
+    fn port(&self, component: Component) -> &Port {
+        self.ports
+            .get(&component)
+            .expect("every component must have a port")
+    }
+
+    fn etcd_flags(&self) -> Vec<String> {
+        let clients = self.url(Component::Etcd);
+        let peers = format!("http://{}", self.etcd_peers.address());
+        vec![
+            flag("data-dir", path(&self.dir.join("etcd"))),
+            flag("listen-client-urls", &clients),
+            flag("advertise-client-urls", &clients),
+            flag("listen-peer-urls", &peers),
+            flag("initial-advertise-peer-urls", &peers),
+            flag("initial-cluster", &format!("default={peers}")),
+            flag("socket-reuse-port", "true"),
+            // The data need not survive a crash of the machine, and waiting for disks says nothing about us.
+            flag("unsafe-no-fsync", "true"),
+            flag("log-level", "warn"),
+        ]
+    }
+
+    fn apiserver_flags(&self) -> Vec<String> {
+        let Credentials {
+            service_account_key,
+            tokens,
+            ..
+        } = &self.credentials;
+        let mut flags = self.serving_flags(Component::ApiServer);
+        flags.extend([
+            flag("advertise-address", "127.0.0.1"),
+            flag("endpoint-reconciler-type", "none"),
+            flag("etcd-servers", &self.url(Component::Etcd)),
+            flag("service-cluster-ip-range", "10.96.0.0/16"),
+            flag("service-account-issuer", "https://kubernetes.default.svc"),
+            flag("service-account-key-file", path(service_account_key)),
+            flag("service-account-signing-key-file", path(service_account_key)),
+            flag("token-auth-file", path(tokens)),
+            flag("authorization-mode", "Node,RBAC"),
+            flag("allow-privileged", "true"),
+        ]);
+        flags
+    }
+
+    fn controller_manager_flags(&self) -> Vec<String> {
+        let Credentials {
+            service_account_key,
+            ca,
+            ..
+        } = &self.credentials;
+        let mut flags = self.client_flags(Component::ControllerManager);
+        flags.extend([
+            flag("controllers", "*"),
+            flag("service-account-private-key-file", path(service_account_key)),
+            flag("root-ca-file", path(ca)),
+            // Each controller acts under its own service account and roles, as installers set it up.
+            flag("use-service-account-credentials", "true"),
+            // The default of 20 requests a second would hide what the attacher does behind its wait.
+            flag("kube-api-qps", "500"),
+            flag("kube-api-burst", "1000"),
+        ]);
+        flags
+    }
+
+    /// Flags of a component that is a client of the API server, and lets it judge its own clients.
+    fn client_flags(&self, component: Component) -> Vec<String> {
+        let kubeconfig = self.kubeconfig(component.name());
+        let mut flags = self.serving_flags(component);
+        flags.extend([
+            flag("kubeconfig", path(&kubeconfig)),
+            flag("authentication-kubeconfig", path(&kubeconfig)),
+            flag("authorization-kubeconfig", path(&kubeconfig)),
+            flag("leader-elect", "false"),
+        ]);
+        flags
+    }
+
+    fn serving_flags(&self, component: Component) -> Vec<String> {
+        let Credentials {
+            serving_certificate,
+            serving_key,
+            ..
+        } = &self.credentials;
+        vec![
+            flag("bind-address", "127.0.0.1"),
+            flag("secure-port", &self.port(component).number().to_string()),
+            flag("permit-port-sharing", "true"),
+            flag("tls-cert-file", path(serving_certificate)),
+            flag("tls-private-key-file", path(serving_key)),
+        ]
+    }
+}
+
+fn flag(name: &str, value: &str) -> String {
+    format!("--{name}={value}")
+}
+
+/// Paths lie in the run's directory, whose name the harness chose.
+fn path(path: &Path) -> &str {
+    path.to_str().expect("the run's directory must have a UTF-8 name")
+}
