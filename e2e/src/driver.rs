@@ -294,7 +294,8 @@ impl Driver {
         }
     }
 
-    /// Puts these fault rules into force in place of any others.
+    /// Puts these fault rules into force in place of any others. A driver that is down takes them when it is
+    /// started again.
     ///
     /// # Errors
     /// The driver refused the rules or did not take them in time.
@@ -306,6 +307,9 @@ impl Driver {
         let written = self.dir.join("faults.new");
         std::fs::write(&written, serde_json::to_string(rules)?).context("write the fault rules")?;
         std::fs::rename(&written, self.dir.join(FAULTS)).context("put the fault rules into place")?;
+        if self.process.try_exit().is_some() {
+            return Ok(());
+        }
         let wanted: Vec<_> = rules.iter().map(|rule| rule.id().to_owned()).collect();
         let loaded = self
             .journal

@@ -3,10 +3,13 @@
 pub mod cluster;
 pub mod control_plane;
 pub mod driver;
+pub mod dump;
 pub mod fixture;
 pub mod invariant;
 mod kubeconfig;
 pub mod node;
 pub mod process;
+pub mod scenario;
+pub mod subject;
 pub mod toolchain;
 pub mod wait;

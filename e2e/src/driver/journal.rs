@@ -54,6 +54,8 @@ pub enum Line {
         fault: Option<String>,
         /// What was asked.
         request: Value,
+        /// What was answered, if it was not an error.
+        response: Option<Value>,
     },
     /// The array finished the work of a call whose client had left.
     Late {
@@ -101,6 +103,8 @@ pub struct End {
     pub code: String,
     /// Text of the error.
     pub message: String,
+    /// The answer's `publish_context`.
+    pub context: BTreeMap<String, String>,
 }
 
 /// What a call did to the array.
@@ -294,6 +298,7 @@ pub fn calls(lines: &[Line], sparing: &BTreeSet<String>) -> Vec<Call> {
                 code,
                 message,
                 fault,
+                response,
                 ..
             } => {
                 let Some(known) = places.get(call).and_then(|&place| calls.get_mut(place)) else {
@@ -307,10 +312,16 @@ pub fn calls(lines: &[Line], sparing: &BTreeSet<String>) -> Vec<Call> {
                     _ if spared => Effect::Done,
                     _ => Effect::Nothing,
                 };
+                let context = response
+                    .as_ref()
+                    .and_then(|response| response.get("publish_context"));
                 known.end = Some(End {
                     at: *end,
                     code: code.clone(),
                     message: message.clone(),
+                    context: context
+                        .and_then(|map| serde_json::from_value(map.clone()).ok())
+                        .unwrap_or_default(),
                 });
             }
             Line::Late { call, code, .. } => {

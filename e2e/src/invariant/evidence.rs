@@ -133,6 +133,7 @@ pub(super) mod samples {
                 at: at(second),
                 code: "OK".to_owned(),
                 message: String::new(),
+                context: BTreeMap::new(),
             }),
             effect: Effect::Done,
         }

@@ -1,0 +1,164 @@
+//! What is kept of a scenario that failed: enough to find out why without running it again.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+
+use crate::driver::journal::Call;
+use crate::node::ledger;
+use crate::scenario::Stage;
+
+/// How many of the latest calls and deeds the summary shows.
+const LATEST: usize = 30;
+
+/// Writes everything known of the stage into `dir` and answers with a summary for people.
+///
+/// A part that cannot be had is replaced by the reason: a dump must not fail for what it is to explain.
+pub async fn write(dir: &Path, stage: &Stage<'_>, failure: &anyhow::Error) -> Result<String> {
+    if dir.exists() {
+        std::fs::remove_dir_all(dir).with_context(|| format!("clear {}", dir.display()))?;
+    }
+    std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+
+    save(dir, "failure.txt", &format!("{failure:?}\n"))?;
+    save(dir, "objects.yaml", &or_reason(stage.objects().await))?;
+    for path in stage.subject.written().into_iter().chain(stage.driver.written()) {
+        copy(dir, &path)?;
+    }
+    if let Some(control_plane) = stage.site().cluster().control_plane() {
+        let component = crate::control_plane::Component::ControllerManager;
+        save(
+            dir,
+            "kube-controller-manager.log",
+            &control_plane.log_tail(component, usize::MAX),
+        )?;
+    }
+    save(dir, "nodes.txt", &deeds(&stage.ledger().entries(), usize::MAX))?;
+    save(dir, "attachments-over-time.txt", &history(stage))?;
+
+    let summary = summary(dir, stage, failure).await;
+    save(dir, "summary.txt", &summary)?;
+    Ok(summary)
+}
+
+async fn summary(dir: &Path, stage: &Stage<'_>, failure: &anyhow::Error) -> String {
+    let mut text = format!("{} failed: {failure:#}\n", stage.prefix());
+    let mut section = |title: &str, body: String| {
+        text.push_str(&format!("--- {title}\n{body}"));
+    };
+    section(
+        "attachments",
+        match stage.attachments().await {
+            Ok(attachments) => attachments.iter().map(describe).collect(),
+            Err(error) => format!("not to be had: {error:#}\n"),
+        },
+    );
+    section(
+        "published by the driver",
+        match stage.driver.published().await {
+            Ok(published) => published
+                .iter()
+                .map(|(volume, nodes)| format!("{volume} on {nodes:?}\n"))
+                .collect(),
+            Err(error) => format!("not to be had: {error:#}\n"),
+        },
+    );
+    section(
+        "latest calls of the driver",
+        stage
+            .driver
+            .calls()
+            .map_or_else(|error| format!("{error:#}\n"), |calls| latest_calls(&calls)),
+    );
+    section(
+        "latest deeds of the nodes",
+        deeds(&stage.ledger().entries(), LATEST),
+    );
+    section("everything", format!("{}\n", dir.display()));
+    text
+}
+
+fn describe(attachment: &VolumeAttachment) -> String {
+    let status = attachment.status.clone().unwrap_or_default();
+    let error = |error: Option<k8s_openapi::api::storage::v1::VolumeError>| {
+        error
+            .and_then(|error| error.message)
+            .unwrap_or_else(|| "none".to_owned())
+    };
+    format!(
+        "{} on {}: attached={} deleting={} finalizers={:?} attachError={} detachError={}\n",
+        attachment.metadata.name.as_deref().unwrap_or_default(),
+        attachment.spec.node_name,
+        status.attached,
+        attachment.metadata.deletion_timestamp.is_some(),
+        attachment.metadata.finalizers.clone().unwrap_or_default(),
+        error(status.attach_error),
+        error(status.detach_error),
+    )
+}
+
+fn latest_calls(calls: &[Call]) -> String {
+    let about_volumes: Vec<_> = calls.iter().filter(|call| !call.node.is_empty()).collect();
+    about_volumes[about_volumes.len().saturating_sub(LATEST)..]
+        .iter()
+        .fold(String::new(), |mut text, call| {
+            let end = call.end.as_ref().map_or_else(
+                || "no answer".to_owned(),
+                |end| format!("{} {} at {}", end.code, end.message, end.at),
+            );
+            let line = format!(
+                "{} {} {} on {}: {end}",
+                call.start, call.method, call.volume, call.node
+            );
+            text.push_str(line.trim_end());
+            text.push('\n');
+            text
+        })
+}
+
+fn deeds(entries: &[ledger::Entry], latest: usize) -> String {
+    let mut text = String::new();
+    for entry in &entries[entries.len().saturating_sub(latest)..] {
+        writeln!(text, "{} {} {:?}", entry.at, entry.node, entry.deed)
+            .expect("writing to a String must succeed");
+    }
+    text
+}
+
+fn history(stage: &Stage<'_>) -> String {
+    stage
+        .witness()
+        .sightings()
+        .iter()
+        .map(|seen| {
+            let gone = if seen.gone { "gone: " } else { "" };
+            format!("{} {gone}{}", seen.at, describe(&seen.attachment))
+        })
+        .collect()
+}
+
+fn or_reason(text: Result<String>) -> String {
+    text.unwrap_or_else(|error| format!("# not to be had: {error:#}\n"))
+}
+
+fn save(dir: &Path, name: &str, text: &str) -> Result<()> {
+    let path = dir.join(name);
+    std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}
+
+fn copy(dir: &Path, from: &Path) -> Result<()> {
+    let Some(name) = from.file_name() else {
+        return Ok(());
+    };
+    match std::fs::copy(from, dir.join(name)) {
+        Err(error) => save(dir, &name.to_string_lossy(), &format!("not to be had: {error}\n")),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Where the dumps of failed scenarios are kept.
+pub fn failures_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/e2e-failures")
+}

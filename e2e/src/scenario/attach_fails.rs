@@ -1,0 +1,72 @@
+//! The driver refuses to attach, and later does not any more.
+
+use anyhow::{Context, Result, ensure};
+
+use super::stage::{A, PATIENCE, Setting, Stage};
+use super::{Scenario, Verdict};
+use crate::driver::fault::{FaultRule, Method};
+use crate::fixture::Access;
+use crate::wait::Progress;
+
+/// The number of gRPC's `RESOURCE_EXHAUSTED`, on which kubelet looks at the node's volume limits again.
+const RESOURCE_EXHAUSTED: i32 = 8;
+const REASON: &str = "no free slot on this node";
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "attach-fails",
+    about: "The driver's error reaches the attachment, with its code, and the pod's events; then the attach recovers.",
+    setting: Setting {
+        nodes: 1,
+        ..Setting::DEFAULT
+    },
+    go: Verdict::Passes,
+    play: |stage| Box::pin(play(stage)),
+};
+
+async fn play(stage: &mut Stage<'_>) -> Result<()> {
+    let full = FaultRule::fail(
+        "full",
+        Method::ControllerPublishVolume,
+        "RESOURCE_EXHAUSTED",
+        REASON,
+    );
+    stage.driver.set_faults(&[full]).await?;
+    let volume = stage.volume("data", Access::OneNode).await?;
+    stage.pod("web", A, &[&volume]).await?;
+
+    let error = stage
+        .wait_for_attachment(
+            &volume,
+            A,
+            PATIENCE,
+            "the attachment's attachError",
+            |attachment| {
+                let status = attachment.and_then(|attachment| attachment.status.as_ref());
+                match status.and_then(|status| status.attach_error.clone()) {
+                    Some(error) => Progress::Reached(error),
+                    None => Progress::Pending(format!("its status is {status:?}")),
+                }
+            },
+        )
+        .await?;
+    let message = error.message.context("the attachError must have a message")?;
+    ensure!(message.contains(REASON), "the attachError says \"{message}\"");
+    ensure!(
+        error.error_code == Some(RESOURCE_EXHAUSTED),
+        "its errorCode is {:?}",
+        error.error_code
+    );
+    ensure!(error.time.is_some(), "the attachError has no time");
+    stage
+        .wait_for_event("web", "FailedAttachVolume", REASON, PATIENCE)
+        .await?;
+    stage.ensure_not_running("web").await?;
+    let published = stage.driver.published().await?;
+    ensure!(
+        published.is_empty(),
+        "published although the driver refused: {published:?}"
+    );
+
+    stage.driver.clear_faults().await?;
+    stage.wait_until_running("web", PATIENCE).await
+}

@@ -1,0 +1,66 @@
+//! Many volumes at once, over several nodes.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::stage::{Setting, Stage};
+use super::{Scenario, Verdict};
+
+const VOLUMES: usize = 500;
+const NODES: usize = 5;
+/// Volumes a pod has: as many as a database with its logs and backups might.
+const VOLUMES_A_POD: usize = 10;
+const PODS: usize = VOLUMES / VOLUMES_A_POD;
+/// The control plane does most of the work, on whatever cores are left.
+const LONG: Duration = Duration::from_secs(180);
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "burst",
+    about: "500 volumes on 5 nodes are attached at once and detached at once, and none is lost or left.",
+    setting: Setting {
+        nodes: NODES,
+        ..Setting::DEFAULT
+    },
+    go: Verdict::Passes,
+    play: |stage| Box::pin(play(stage)),
+};
+
+async fn play(stage: &mut Stage<'_>) -> Result<()> {
+    let volumes = stage.many_volumes(VOLUMES).await?;
+    for (index, volumes) in volumes.chunks(VOLUMES_A_POD).enumerate() {
+        let volumes: Vec<_> = volumes.iter().collect();
+        stage
+            .pod(&format!("web-{index}"), index % NODES, &volumes)
+            .await?;
+    }
+    stage.wait_until_all_running(PODS, LONG).await?;
+
+    let published = stage.driver.published().await?;
+    ensure!(
+        published.len() == VOLUMES,
+        "{} of {VOLUMES} volumes are published",
+        published.len()
+    );
+    for (index, volume) in volumes.iter().enumerate() {
+        let node = stage.node(index / VOLUMES_A_POD % NODES).node_id();
+        let places: Vec<_> = published.get(&volume.handle).into_iter().flatten().collect();
+        ensure!(
+            places == [node],
+            "{} is on {places:?} and belongs on {node}",
+            volume.pv
+        );
+    }
+
+    for index in 0..PODS {
+        stage.delete_pod(&format!("web-{index}")).await?;
+    }
+    stage.wait_until_all_detached(LONG).await?;
+    let published = stage.driver.published().await?;
+    ensure!(
+        published.is_empty(),
+        "{} volumes are still published",
+        published.len()
+    );
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! The place scenarios are played at: one cluster and the programs to be run on it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use tokio::sync::OnceCell;
+
+use crate::cluster::{Backend, Cluster};
+use crate::process::Run;
+use crate::subject::Kind;
+use crate::toolchain::{Peer, Toolchain};
+
+/// A cluster and the programs of one run of the harness, shared by all scenarios.
+pub struct Site {
+    run: Arc<Run>,
+    toolchain: Toolchain,
+    cluster: Cluster,
+    driver: PathBuf,
+    ours: OnceCell<PathBuf>,
+    go: OnceCell<PathBuf>,
+}
+
+// === impl Site ===
+
+impl Site {
+    /// Builds what every scenario needs and starts or finds the cluster.
+    pub async fn open(run: &Arc<Run>, toolchain: &Toolchain, backend: Backend) -> Result<Self> {
+        let driver = toolchain
+            .csi_mock_driver()
+            .await
+            .context("build the mock driver")?;
+        let cluster = Cluster::start(run, toolchain, backend).await?;
+        Ok(Self {
+            run: run.clone(),
+            toolchain: toolchain.clone(),
+            cluster,
+            driver,
+            ours: OnceCell::new(),
+            go: OnceCell::new(),
+        })
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The run its processes belong to.
+    pub fn run(&self) -> &Arc<Run> {
+        &self.run
+    }
+
+    /// Program of the mock driver.
+    pub fn driver(&self) -> &Path {
+        &self.driver
+    }
+
+    /// Program of an attacher, built when it is first asked for: whoever runs only our own scenarios should
+    /// not wait for the Go one.
+    pub async fn attacher(&self, kind: Kind) -> Result<&Path> {
+        let (cell, what) = match kind {
+            Kind::Ours => (&self.ours, "build our attacher"),
+            Kind::Go => (&self.go, "build the Go attacher"),
+        };
+        let program = cell
+            .get_or_try_init(|| async {
+                match kind {
+                    Kind::Ours => self.toolchain.csi_attacher().await,
+                    Kind::Go => self.toolchain.peer(Peer::ExternalAttacher).await,
+                }
+            })
+            .await
+            .context(what)?;
+        Ok(program)
+    }
+
+    /// Stops what was started, in order.
+    pub async fn close(self) -> Result<()> {
+        self.cluster.stop().await
+    }
+}

@@ -1,0 +1,149 @@
+//! Volumes of a stage: made at the driver, bound in Kubernetes.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+
+use super::{SECRET, Stage};
+use crate::fixture::{Access, VolumeSource, mk_claim, mk_persistent_volume};
+use crate::node::attachment_name;
+use crate::wait::{self, Progress};
+
+/// How many volumes are made at a time.
+const MAKERS: usize = 16;
+
+/// A volume of a stage, by all its names.
+#[derive(Clone, Debug)]
+pub struct StageVolume {
+    /// Name of the PersistentVolume.
+    pub pv: String,
+    /// Name of the claim, in the stage's namespace.
+    pub claim: String,
+    /// The driver's id.
+    pub handle: String,
+    /// How many nodes may have it.
+    pub access: Access,
+}
+
+// === impl Stage ===
+
+impl Stage<'_> {
+    /// Makes a volume at the driver and a bound pair of claim and PersistentVolume for it.
+    pub async fn volume(&mut self, name: &str, access: Access) -> Result<StageVolume> {
+        let volume = self.make_volume(name, access).await?;
+        self.volumes.insert(volume.pv.clone(), volume.clone());
+        Ok(volume)
+    }
+
+    /// Makes `count` volumes for one node each, several at a time.
+    pub async fn many_volumes(&mut self, count: usize) -> Result<Vec<StageVolume>> {
+        let stage = &*self;
+        let made: Vec<StageVolume> = futures::stream::iter(0..count)
+            .map(|index| async move { stage.make_volume(&format!("data-{index}"), Access::OneNode).await })
+            .buffered(MAKERS)
+            .try_collect()
+            .await?;
+        self.volumes
+            .extend(made.iter().map(|volume| (volume.pv.clone(), volume.clone())));
+        Ok(made)
+    }
+
+    async fn make_volume(&self, name: &str, access: Access) -> Result<StageVolume> {
+        let pv = format!("{}-{name}", self.prefix);
+        let made = self.driver.create_volume(&pv, access).await?;
+        let claim = Api::<PersistentVolumeClaim>::namespaced(self.client(), &self.prefix)
+            .create(&PostParams::default(), &mk_claim(&self.prefix, name, &pv, access))
+            .await
+            .with_context(|| format!("make the claim {name}"))?;
+        let source = VolumeSource {
+            driver: self.driver.name().to_owned(),
+            handle: made.volume_id.clone(),
+            attributes: made.volume_context.into_iter().collect(),
+            access,
+            publish_secret: Some((self.prefix.clone(), SECRET.to_owned())),
+        };
+        Api::<PersistentVolume>::all(self.client())
+            .create(
+                &PostParams::default(),
+                &mk_persistent_volume(&self.prefix, &pv, &source, &claim),
+            )
+            .await
+            .with_context(|| format!("make the volume {pv}"))?;
+        Ok(StageVolume {
+            pv,
+            claim: name.to_owned(),
+            handle: made.volume_id,
+            access,
+        })
+    }
+
+    /// The PersistentVolume as it is now.
+    pub async fn persistent_volume(&self, volume: &StageVolume) -> Result<PersistentVolume> {
+        Ok(Api::all(self.client()).get(&volume.pv).await?)
+    }
+
+    /// Asks for the deletion of the PersistentVolume.
+    pub async fn delete_persistent_volume(&self, volume: &StageVolume) -> Result<()> {
+        let volumes = Api::<PersistentVolume>::all(self.client());
+        volumes.delete(&volume.pv, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Asks for the deletion of the claim.
+    pub async fn delete_claim(&self, volume: &StageVolume) -> Result<()> {
+        let claims = Api::<PersistentVolumeClaim>::namespaced(self.client(), &self.prefix);
+        claims.delete(&volume.claim, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Waits until `judge` is satisfied with the PersistentVolume, shown as `None` once it is gone.
+    pub async fn wait_for_persistent_volume<T>(
+        &self,
+        volume: &StageVolume,
+        within: Duration,
+        what: &str,
+        judge: impl FnMut(Option<&PersistentVolume>) -> Progress<T>,
+    ) -> Result<T> {
+        wait::for_object(&Api::all(self.client()), &volume.pv, within, what, judge).await
+    }
+
+    /// Name of the attachment of the volume to the node.
+    pub fn attachment_name(&self, volume: &StageVolume, node: usize) -> String {
+        attachment_name(&volume.handle, self.driver.name(), self.node(node).name())
+    }
+
+    /// Waits until `judge` is satisfied with the attachment of the volume to the node, shown as `None` while
+    /// there is none.
+    pub async fn wait_for_attachment<T>(
+        &self,
+        volume: &StageVolume,
+        node: usize,
+        within: Duration,
+        what: &str,
+        judge: impl FnMut(Option<&VolumeAttachment>) -> Progress<T>,
+    ) -> Result<T> {
+        let name = self.attachment_name(volume, node);
+        wait::for_object(&Api::all(self.client()), &name, within, what, judge).await
+    }
+
+    /// Waits until the attachment of the volume to the node is gone.
+    pub async fn wait_until_detached(
+        &self,
+        volume: &StageVolume,
+        node: usize,
+        within: Duration,
+    ) -> Result<()> {
+        let attachments = Api::<VolumeAttachment>::all(self.client());
+        let what = format!(
+            "the attachment of {} to {} to go",
+            volume.pv,
+            self.node(node).name()
+        );
+        wait::for_absence(&attachments, &self.attachment_name(volume, node), within, &what).await
+    }
+}

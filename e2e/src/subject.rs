@@ -1,0 +1,318 @@
+//! The attacher under test: ours, or the Go one, run the same way.
+//!
+//! A [`Subject`] runs under the ServiceAccount and the rights of `deploy/`, never as cluster admin, and with
+//! the same flags whichever it is. As in a pod with restart policy Always, it is started again when it ends
+//! by itself (the Go one does so when it loses its driver); a subject that was crashed or stopped on purpose
+//! stays down until it is revived.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::process::{Exit, Process, Run, Spec};
+
+/// First and longest pause before a subject that ended by itself is started again, as kubelet does but in
+/// fast motion. The very first restart has no pause, as kubelet's has not.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// How long a subject may take to end when asked to.
+const STOP: Duration = Duration::from_secs(20);
+/// How long a revived subject may take to be a process again.
+const START: Duration = Duration::from_secs(20);
+
+/// Which attacher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// csi-attacher of this workspace.
+    Ours,
+    /// The Go external-attacher.
+    Go,
+}
+
+/// How a subject is run.
+#[derive(Clone, Debug)]
+pub struct SubjectSpec {
+    /// Which attacher.
+    pub kind: Kind,
+    /// Its program.
+    pub binary: PathBuf,
+    /// Directory for its log.
+    pub dir: PathBuf,
+    /// Credentials of its ServiceAccount.
+    pub kubeconfig: PathBuf,
+    /// Socket of its driver.
+    pub socket: PathBuf,
+    /// Deadline of its driver calls.
+    pub timeout: Duration,
+}
+
+/// An attacher, up or down.
+#[derive(Debug)]
+pub struct Subject {
+    kind: Kind,
+    shared: Arc<Shared>,
+    keeper: JoinSet<Result<()>>,
+    current: watch::Receiver<Option<Arc<Process>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    want_up: watch::Sender<bool>,
+    /// Processes that were ended on purpose.
+    ended: Mutex<BTreeSet<u32>>,
+    /// Ends that nobody asked for.
+    surprises: Mutex<Vec<Exit>>,
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// Short name, as it stands in test names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Go => "go",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+// === impl SubjectSpec ===
+
+impl SubjectSpec {
+    fn command(&self) -> Spec {
+        let timeout = format!("{}ms", self.timeout.as_millis());
+        let shared = [
+            ("--kubeconfig", self.kubeconfig.display().to_string()),
+            ("--csi-address", self.socket.display().to_string()),
+            ("--timeout", timeout),
+            ("--retry-interval-start", "200ms".to_owned()),
+            ("--retry-interval-max", "5s".to_owned()),
+            ("--worker-threads", "10".to_owned()),
+            ("-v", "5".to_owned()),
+        ];
+        let mut command = Spec::new("attacher", &self.binary).dir(&self.dir);
+        for (flag, value) in shared {
+            // One word each: Go's flags take `-v 5` too, but not for booleans.
+            command = command.arg(format!("{flag}={value}"));
+        }
+        match self.kind {
+            Kind::Ours => command,
+            // Ours has no client-side rate limit unless asked for one.
+            Kind::Go => command.args([
+                "--leader-election=false",
+                "--kube-api-qps=1000",
+                "--kube-api-burst=1000",
+            ]),
+        }
+    }
+}
+
+// === impl Subject ===
+
+impl Subject {
+    /// Starts the attacher and keeps it up.
+    pub async fn start(run: Arc<Run>, spec: SubjectSpec) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            want_up: watch::Sender::new(true),
+            ended: Mutex::new(BTreeSet::new()),
+            surprises: Mutex::new(Vec::new()),
+        });
+        let (current_tx, current) = watch::channel(None);
+        let kind = spec.kind;
+        let mut keeper = JoinSet::new();
+        keeper.spawn(keep_up(run, spec, shared.clone(), current_tx));
+        let mut subject = Self {
+            kind,
+            shared,
+            keeper,
+            current,
+        };
+        subject.wait_until_up().await?;
+        Ok(subject)
+    }
+
+    /// Which attacher it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Kills the attacher (-9) and leaves it dead until [`Self::revive`].
+    ///
+    /// # Errors
+    /// It was not running: the crash would not have been at the moment the scenario is about.
+    pub async fn crash(&mut self) -> Result<()> {
+        let process = self.process()?;
+        process.ensure_alive()?;
+        self.shared.end(&process);
+        process.kill().await?;
+        Ok(())
+    }
+
+    /// Starts the attacher again after [`Self::crash`].
+    pub async fn revive(&mut self) -> Result<()> {
+        self.shared.want_up.send_replace(true);
+        self.wait_until_up().await
+    }
+
+    /// Asks the attacher to end (SIGTERM), as kubelet does.
+    ///
+    /// # Errors
+    /// It did not end in time, or ours ended with another code than 0. The Go one has no handler and dies of
+    /// the signal (oddity in section 2 of its behaviour).
+    pub async fn stop(&mut self) -> Result<()> {
+        let process = self.process()?;
+        self.shared.end(&process);
+        if process.try_exit().is_none() {
+            let started = std::time::Instant::now();
+            let exit = process.stop(STOP).await?;
+            ensure!(
+                started.elapsed() < STOP,
+                "the {} attacher had to be killed after {STOP:?}",
+                self.kind
+            );
+            if self.kind == Kind::Ours {
+                ensure!(
+                    exit.status.success(),
+                    "our attacher ended with {} when asked to stop",
+                    exit.status
+                );
+            }
+        }
+        self.keeper.shutdown().await;
+        Ok(())
+    }
+
+    /// Fails if ours ended by itself at any time. The Go one may: it does when its driver goes away.
+    pub fn ensure_steady(&self) -> Result<()> {
+        let surprises = lock(&self.shared.surprises);
+        if self.kind == Kind::Ours && !surprises.is_empty() {
+            let tail = self
+                .process()
+                .map(|process| process.log_tail(20))
+                .unwrap_or_default();
+            bail!(
+                "our attacher ended by itself {} times, first with {}\n{tail}",
+                surprises.len(),
+                surprises[0].status
+            );
+        }
+        Ok(())
+    }
+
+    /// How often it ended by itself and was started again.
+    pub fn surprise_ends(&self) -> usize {
+        lock(&self.shared.surprises).len()
+    }
+
+    /// Files with what the attacher wrote.
+    pub fn written(&self) -> Vec<PathBuf> {
+        let process = self.current.borrow();
+        process
+            .iter()
+            .flat_map(|process| [process.log().to_owned(), process.stdout().to_owned()])
+            .collect()
+    }
+
+    fn process(&self) -> Result<Arc<Process>> {
+        self.current
+            .borrow()
+            .clone()
+            .context("the attacher was never started")
+    }
+
+    async fn wait_until_up(&mut self) -> Result<()> {
+        let up = self.current.wait_for(|process| {
+            process
+                .as_ref()
+                .is_some_and(|process| process.try_exit().is_none())
+        });
+        let result = tokio::time::timeout(START, up).await.map(|up| up.map(drop));
+        if let Some(ended) = self.keeper.try_join_next() {
+            ended.context("the attacher's keeper broke")??;
+        }
+        result.with_context(|| format!("the {} attacher is not up after {START:?}", self.kind))??;
+        Ok(())
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn end(&self, process: &Process) {
+        lock(&self.ended).insert(process.pid());
+        self.want_up.send_replace(false);
+    }
+}
+
+// === functions ===
+
+async fn keep_up(
+    run: Arc<Run>,
+    spec: SubjectSpec,
+    shared: Arc<Shared>,
+    current: watch::Sender<Option<Arc<Process>>>,
+) -> Result<()> {
+    let mut want_up = shared.want_up.subscribe();
+    let mut pause = Duration::ZERO;
+    loop {
+        want_up.wait_for(|want| *want).await?;
+        let process = Arc::new(Process::spawn(&run, spec.command())?);
+        current.send_replace(Some(process.clone()));
+        let exit = process.exited().await;
+        if lock(&shared.ended).remove(&process.pid()) {
+            pause = Duration::ZERO;
+            continue;
+        }
+        tracing::info!(kind = %spec.kind, status = %exit.status, "attacher ended by itself");
+        lock(&shared.surprises).push(exit);
+        sleep(pause).await;
+        pause = (pause * 2).clamp(BACKOFF.0, BACKOFF.1);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(kind: Kind) -> String {
+        let path = PathBuf::from("/x");
+        let spec = SubjectSpec {
+            kind,
+            binary: path.clone(),
+            dir: path.clone(),
+            kubeconfig: path.clone(),
+            socket: path,
+            timeout: Duration::from_millis(1500),
+        };
+        format!("{:?}", spec.command())
+    }
+
+    #[test]
+    fn both_get_the_same_flags_and_the_go_one_loses_its_rate_limit() {
+        let (ours, go) = (flags(Kind::Ours), flags(Kind::Go));
+        for flag in [
+            "--timeout=1500ms",
+            "--retry-interval-start=200ms",
+            "--worker-threads=10",
+        ] {
+            assert!(ours.contains(flag) && go.contains(flag), "{flag}");
+        }
+        assert!(go.contains("--kube-api-qps=") && !ours.contains("--kube-api-qps="));
+    }
+}

@@ -1,0 +1,164 @@
+//! The control plane all trials share: started by the first trial that needs it, stopped after the last.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use csi_e2e::cluster::Backend;
+use csi_e2e::control_plane::Options;
+use csi_e2e::process::Run;
+use csi_e2e::scenario::{Scenario, Site, Verdict};
+use csi_e2e::subject::Kind;
+use csi_e2e::toolchain::{Settings, Toolchain};
+use tokio::runtime::Runtime;
+use tokio::sync::OnceCell;
+
+/// The way a trial reaches the control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// As the one who started it.
+    ControlPlane,
+    /// As a stranger with a kubeconfig file.
+    Kubeconfig,
+}
+
+/// What trials share. A start that failed fails every trial with the same text and is not tried again.
+pub(crate) struct House {
+    runtime: Runtime,
+    run: OnceCell<Shared<Arc<Run>>>,
+    control_plane: OnceCell<Shared<Site>>,
+    kubeconfig: OnceCell<Shared<Site>>,
+}
+
+type Shared<T> = Result<T, String>;
+
+// === impl House ===
+
+impl House {
+    /// Nothing is started yet: listing the trials should cost nothing.
+    pub(crate) fn new() -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        Ok(Self {
+            runtime,
+            run: OnceCell::new(),
+            control_plane: OnceCell::new(),
+            kubeconfig: OnceCell::new(),
+        })
+    }
+
+    /// Plays a scenario and compares the outcome with what is known of the subject.
+    pub(crate) fn play(&self, scenario: &'static Scenario, kind: Kind, way: Way) -> Result<()> {
+        let name = format!("{kind}-{}", scenario.name);
+        let prefix = match way {
+            Way::ControlPlane => name,
+            Way::Kubeconfig => format!("kc-{name}"),
+        };
+        let outcome = self.runtime.block_on(async {
+            let site = self.site(way).await?;
+            scenario.perform(site, &prefix, kind).await
+        });
+        judge(outcome, scenario.verdict(kind), &prefix)
+    }
+
+    /// Stops everything in order and makes sure that nothing is left.
+    pub(crate) fn close(self) -> Result<()> {
+        self.runtime.block_on(async {
+            for site in [self.kubeconfig, self.control_plane] {
+                if let Some(Ok(site)) = site.into_inner() {
+                    site.close().await?;
+                }
+            }
+            match self.run.into_inner() {
+                Some(Ok(run)) => run.finish().await,
+                Some(Err(_)) | None => Ok(()),
+            }
+        })
+    }
+
+    async fn run(&self) -> Result<&Arc<Run>> {
+        let run = self
+            .run
+            .get_or_init(|| async { Run::start().map_err(|error| format!("{error:#}")) })
+            .await;
+        run.as_ref().map_err(|error| anyhow!("{error}"))
+    }
+
+    async fn site(&self, way: Way) -> Result<&Site> {
+        let run = self.run().await?;
+        let toolchain = Toolchain::new(run, Settings::from_env());
+        let started = self
+            .control_plane
+            .get_or_init(|| async {
+                let options = Options {
+                    scheduler: true,
+                    ..Options::default()
+                };
+                let site = Site::open(run, &toolchain, Backend::ControlPlane(options)).await;
+                site.map_err(|error| format!("the control plane did not start: {error:#}"))
+            })
+            .await;
+        let started = started.as_ref().map_err(|error| anyhow!("{error}"))?;
+        if way == Way::ControlPlane {
+            return Ok(started);
+        }
+        let found = self
+            .kubeconfig
+            .get_or_init(|| async {
+                let path = Some(started.cluster().admin_kubeconfig().to_owned());
+                let site = Site::open(run, &toolchain, Backend::Kubeconfig { path, context: None }).await;
+                site.map_err(|error| format!("the control plane was not found: {error:#}"))
+            })
+            .await;
+        found.as_ref().map_err(|error| anyhow!("{error}"))
+    }
+}
+
+/// A failure that is known is a pass, a pass where failure is certain is a failure: the list would be wrong.
+fn judge(outcome: Result<()>, verdict: Verdict, prefix: &str) -> Result<()> {
+    match (verdict, outcome) {
+        (Verdict::Passes, outcome) => outcome.context("the scenario failed"),
+        (Verdict::Fails { oddity, sign, .. }, Err(error)) => {
+            let text = format!("{error:#}");
+            if !text.contains(sign) {
+                return Err(error.context(format!(
+                    "it failed, but not as oddity {oddity} lets expect (\"{sign}\")"
+                )));
+            }
+            say(&format!("{prefix}: failed as known, oddity {oddity}: \"{sign}\""));
+            Ok(())
+        }
+        (
+            Verdict::Fails {
+                oddity, always: true, ..
+            },
+            Ok(()),
+        ) => {
+            bail!("it passed although oddity {oddity} makes it fail every time: is the list still right?")
+        }
+        (
+            Verdict::Fails {
+                oddity,
+                always: false,
+                ..
+            },
+            Ok(()),
+        ) => {
+            say(&format!(
+                "{prefix}: passed, oddity {oddity} is a race and did not show this time"
+            ));
+            Ok(())
+        }
+    }
+}
+
+/// A line for the person who waits; one who has gone away is no reason to fail.
+fn say(line: &str) {
+    drop(writeln!(std::io::stderr(), "{line}"));
+}
+
+/// The exit code of a run that failed outside its trials.
+pub(crate) fn fail(line: &str) -> ExitCode {
+    say(line);
+    ExitCode::FAILURE
+}
