@@ -1,36 +1,40 @@
 //! A Kubernetes cluster as scenarios see it, whatever it is made of.
+//!
+//! Owns the admin's client and credentials, and the accounts that subjects run under. Invariants: no credential
+//! of the admin is handed to a subject; a subject's account has the rights that `deploy/` gives its own, no
+//! more and no fewer.
+
+mod dump;
+mod manifest;
+mod metrics;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Result, bail};
-use kube::Client;
-use kube::api::DynamicObject;
+use anyhow::{Context, Result};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::GroupVersionKind;
+use kube::discovery::{self, Scope};
+use kube::{Api, Client, ResourceExt};
+
+pub use metrics::{Metrics, Request};
 
 use crate::control_plane::{self, ControlPlane};
+use crate::kubeconfig;
 use crate::process::Run;
 use crate::toolchain::Toolchain;
+use crate::wait::{self, Progress};
 
-pub use metrics::Metrics;
-
-mod metrics {
-    /// Counters of the API server, by request.
-    #[derive(Clone, Debug, Default)]
-    pub struct Metrics {}
-
-    impl Metrics {
-        /// Requests answered so far, of any code.
-        pub fn requests(&self, _verb: &str, _resource: &str, _subresource: &str) -> u64 {
-            0
-        }
-
-        /// What was counted between `earlier` and `self`.
-        #[must_use]
-        pub fn since(&self, _earlier: &Self) -> Self {
-            Self {}
-        }
-    }
-}
+/// Field manager of everything the harness applies.
+const MANAGER: &str = "csi-e2e";
+/// How long a controller may take to make what every namespace has.
+const SETTLED: Duration = Duration::from_secs(60);
+/// How long a subject's token is valid: longer than any run.
+const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 
 /// What a cluster is made of.
 #[derive(Clone, Debug)]
@@ -46,15 +50,40 @@ pub enum Backend {
     },
 }
 
-/// A cluster that is up, with `deploy/`'s roles and service account in it.
+/// A cluster that is up, with the roles of `deploy/` in it.
 pub struct Cluster {
     client: Client,
+    admin: PathBuf,
+    control_plane: Option<ControlPlane>,
+    /// The objects of `deploy/` without and with the right to read publish secrets.
+    deploy: Vec<DynamicObject>,
+    publish_secrets: Vec<DynamicObject>,
 }
 
+// === impl Cluster ===
+
 impl Cluster {
-    /// Starts or finds the cluster and applies the manifests of `deploy/`.
-    pub async fn start(_run: &Arc<Run>, _toolchain: &Toolchain, _backend: Backend) -> Result<Self> {
-        bail!("being written")
+    /// Starts or finds the cluster and applies what `deploy/` holds, workloads apart: scenarios run attacher and
+    /// driver as processes of their own, so that they can be killed and looked into.
+    pub async fn start(run: &Arc<Run>, toolchain: &Toolchain, backend: Backend) -> Result<Self> {
+        let (admin, control_plane) = match backend {
+            Backend::ControlPlane(options) => {
+                let plane = ControlPlane::start(run, toolchain, &options).await?;
+                (plane.kubeconfig().to_owned(), Some(plane))
+            }
+            Backend::Kubeconfig { path, context } => {
+                (copy_kubeconfig(path.as_deref(), context, run.dir())?, None)
+            }
+        };
+        let cluster = Self {
+            client: admin_client(&admin).await?,
+            admin,
+            control_plane,
+            deploy: manifest::base().context("read deploy/base")?,
+            publish_secrets: manifest::publish_secrets().context("read deploy/components/publish-secrets")?,
+        };
+        cluster.while_alive(cluster.install()).await?;
+        Ok(cluster)
     }
 
     /// A client with a cluster admin's rights, for the harness; subjects never get it.
@@ -62,74 +91,235 @@ impl Cluster {
         self.client.clone()
     }
 
-    /// Kubeconfig with a cluster admin's rights.
+    /// Kubeconfig with a cluster admin's rights, for a person who wants to look into the cluster.
     pub fn admin_kubeconfig(&self) -> &Path {
-        Path::new("")
+        &self.admin
     }
 
     /// The control plane, if the harness started it.
     pub fn control_plane(&self) -> Option<&ControlPlane> {
-        None
+        self.control_plane.as_ref()
     }
 
-    /// Runs `work` and gives it up with last log lines if the cluster dies meanwhile.
+    /// Runs `work` and gives it up with last log lines if a part of the cluster dies meanwhile.
     pub async fn while_alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        work.await
+        match &self.control_plane {
+            Some(plane) => plane.while_alive(work).await,
+            None => work.await,
+        }
     }
 
-    /// Applies the objects of a YAML stream by server-side apply.
-    pub async fn apply(&self, _manifests: &str) -> Result<Vec<DynamicObject>> {
-        bail!("being written")
+    /// Applies the objects of a YAML stream in their order, by server-side apply.
+    ///
+    /// # Errors
+    /// A field that the API server does not know is an error.
+    pub async fn apply(&self, manifests: &str) -> Result<Vec<DynamicObject>> {
+        self.apply_objects(&manifest::parse(manifests)?, false).await
     }
 
-    /// Makes a namespace and waits for its default service account.
-    pub async fn create_namespace(&self, _name: &str) -> Result<()> {
-        bail!("being written")
+    /// Has the API server check the workloads of `deploy/`, which are never run here, without storing them.
+    pub async fn check_workloads(&self) -> Result<Vec<DynamicObject>> {
+        let workloads: Vec<_> = self
+            .deploy
+            .iter()
+            .filter(|object| manifest::is_workload(object))
+            .cloned()
+            .collect();
+        self.apply_objects(&workloads, true).await
+    }
+
+    /// Makes a namespace and waits until pods can be made in it, which takes its default service account.
+    pub async fn create_namespace(&self, name: &str) -> Result<()> {
+        let mut namespace = Namespace::default();
+        namespace.metadata.name = Some(name.to_owned());
+        Api::<Namespace>::all(self.client())
+            .create(&PostParams::default(), &namespace)
+            .await
+            .with_context(|| format!("create namespace {name}"))?;
+        self.default_account(name).await
     }
 
     /// Makes a service account for an attacher in `namespace` and gives it exactly what `deploy/` gives its
-    /// own; with `publish_secrets`, what its opt-in component adds too.
+    /// own; with `publish_secrets`, what its opt-in component adds too, for secrets in this namespace.
     pub async fn create_attacher_account(
         &self,
-        _namespace: &str,
-        _name: &str,
-        _publish_secrets: bool,
+        namespace: &str,
+        name: &str,
+        publish_secrets: bool,
     ) -> Result<()> {
-        bail!("being written")
+        let mut objects = self.deploy.clone();
+        if publish_secrets {
+            objects.extend_from_slice(&self.publish_secrets);
+        }
+        self.apply_objects(&manifest::for_account(&objects, namespace, name)?, false)
+            .await
+            .map(drop)
     }
 
-    /// Removes what [`Cluster::create_attacher_account`] made outside the namespace.
-    pub async fn delete_attacher_account(&self, _namespace: &str, _name: &str) -> Result<()> {
-        bail!("being written")
+    /// Removes what [`Cluster::create_attacher_account`] made outside the namespace; the rest goes with it.
+    pub async fn delete_attacher_account(&self, namespace: &str, name: &str) -> Result<()> {
+        let mut objects = manifest::for_account(&self.deploy, namespace, name)?;
+        objects.retain(|object| object.metadata.namespace.is_none());
+        for object in &objects {
+            let api = self.api_for(object).await?;
+            match api.delete(&object.name_any(), &DeleteParams::default()).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                Err(error) => return Err(error).with_context(|| format!("delete {}", object.name_any())),
+            }
+        }
+        Ok(())
     }
 
-    /// Writes a kubeconfig file into `dir` with which a program acts as the service account.
+    /// Writes `<service account>.kubeconfig` into `dir`, with which a program acts as the service account.
     pub async fn service_account_kubeconfig(
         &self,
-        _namespace: &str,
-        _service_account: &str,
-        _dir: &Path,
+        namespace: &str,
+        service_account: &str,
+        dir: &Path,
     ) -> Result<PathBuf> {
-        bail!("being written")
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                expiration_seconds: Some(TOKEN_SECONDS),
+                ..TokenRequestSpec::default()
+            }),
+            ..TokenRequest::default()
+        };
+        let issued = Api::<ServiceAccount>::namespaced(self.client(), namespace)
+            .create_token_request(service_account, &PostParams::default(), &request)
+            .await
+            .with_context(|| format!("request a token for {namespace}/{service_account}"))?;
+        let token = issued
+            .status
+            .and_then(|status| status.token)
+            .context("a token request must be answered with a token")?;
+        let path = dir.join(format!("{service_account}.kubeconfig"));
+        kubeconfig::write(&path, current_cluster(&self.admin)?, &token)?;
+        Ok(path)
     }
 
     /// What the API server has counted so far.
     pub async fn metrics(&self) -> Result<Metrics> {
-        bail!("being written")
-    }
-
-    /// The objects on the attach path and the events, as YAML, for a failure dump: those in `namespace` and
-    /// the cluster-scoped ones for which `keep` says so. Secrets are never listed.
-    pub async fn dump(
-        &self,
-        _namespace: &str,
-        _keep: &(dyn Fn(&DynamicObject) -> bool + Sync),
-    ) -> Result<String> {
-        bail!("being written")
+        let request = http::Request::get("/metrics")
+            .body(Vec::new())
+            .context("ask for metrics")?;
+        let text = self
+            .client
+            .request_text(request)
+            .await
+            .context("read the API server's metrics")?;
+        Metrics::parse(&text)
     }
 
     /// Stops what [`Cluster::start`] started.
-    pub async fn stop(self) -> Result<()> {
-        Ok(())
+    pub async fn stop(&self) -> Result<()> {
+        match &self.control_plane {
+            Some(plane) => plane.stop().await,
+            None => Ok(()),
+        }
     }
+
+    async fn install(&self) -> Result<()> {
+        let mut objects = self.deploy.clone();
+        objects.retain(|object| !manifest::is_workload(object));
+        objects.extend_from_slice(&self.publish_secrets);
+        self.apply_objects(&objects, false)
+            .await
+            .context("apply deploy/")?;
+        self.default_account("default").await
+    }
+
+    async fn default_account(&self, namespace: &str) -> Result<()> {
+        let accounts = Api::<ServiceAccount>::namespaced(self.client(), namespace);
+        let what = format!("the default service account of namespace {namespace}");
+        let there =
+            |account: Option<&ServiceAccount>| Progress::of(account.is_some(), || "not made yet".to_owned());
+        wait::for_object(&accounts, "default", SETTLED, &what, there).await
+    }
+
+    async fn apply_objects(&self, objects: &[DynamicObject], dry_run: bool) -> Result<Vec<DynamicObject>> {
+        let mut params = PatchParams::apply(MANAGER).force().validation_strict();
+        params.dry_run = dry_run;
+        let mut applied = Vec::with_capacity(objects.len());
+        for object in objects {
+            let api = self.api_for(object).await?;
+            let answer = api
+                .patch(&object.name_any(), &params, &Patch::Apply(object))
+                .await;
+            applied.push(answer.with_context(|| format!("apply {}", object.name_any()))?);
+        }
+        Ok(applied)
+    }
+
+    /// The place of an object in the API.
+    async fn api_for(&self, object: &DynamicObject) -> Result<Api<DynamicObject>> {
+        let types = object
+            .types
+            .as_ref()
+            .context("an object must have apiVersion and kind")?;
+        let kind = GroupVersionKind::try_from(types).context("understand apiVersion")?;
+        self.api(&kind, object.metadata.namespace.as_deref()).await
+    }
+
+    async fn api(&self, kind: &GroupVersionKind, namespace: Option<&str>) -> Result<Api<DynamicObject>> {
+        let (resource, capabilities) = discovery::pinned_kind(&self.client, kind)
+            .await
+            .with_context(|| format!("look up kind {}", kind.kind))?;
+        match (capabilities.scope, namespace) {
+            (Scope::Cluster, _) => Ok(Api::all_with(self.client(), &resource)),
+            (Scope::Namespaced, Some(namespace)) => {
+                Ok(Api::namespaced_with(self.client(), namespace, &resource))
+            }
+            (Scope::Namespaced, None) => {
+                anyhow::bail!("an object of kind {} must name its namespace", kind.kind)
+            }
+        }
+    }
+}
+
+// === credentials ===
+
+/// Copies the kubeconfig a person named, with everything resolved, to a file of the run.
+fn copy_kubeconfig(path: Option<&Path>, context: Option<String>, dir: &Path) -> Result<PathBuf> {
+    let read = path.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+    let mut kubeconfig = read.context("read the kubeconfig of the cluster to be used")?;
+    if context.is_some() {
+        kubeconfig.current_context = context;
+    }
+    let copy = dir.join("admin.kubeconfig");
+    kubeconfig::save(&copy, &kubeconfig)?;
+    Ok(copy)
+}
+
+/// The cluster entry of a kubeconfig's current context.
+fn current_cluster(path: &Path) -> Result<kube::config::Cluster> {
+    let kubeconfig = Kubeconfig::read_from(path).with_context(|| format!("read {}", path.display()))?;
+    let current = kubeconfig
+        .current_context
+        .context("the kubeconfig must have a current context")?;
+    let named = kubeconfig
+        .contexts
+        .into_iter()
+        .find(|context| context.name == current);
+    let context = named.and_then(|context| context.context);
+    let cluster = context
+        .with_context(|| format!("the kubeconfig must have the context {current}"))?
+        .cluster;
+    let named = kubeconfig
+        .clusters
+        .into_iter()
+        .find(|named| named.name == cluster);
+    named
+        .and_then(|named| named.cluster)
+        .with_context(|| format!("the kubeconfig must have the cluster {cluster}"))
+}
+
+async fn admin_client(kubeconfig: &Path) -> Result<Client> {
+    let read = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
+    let mut config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+        .await
+        .context("understand the admin's kubeconfig")?;
+    // Its waits, of up to a quarter of an hour, would hide behind the deadlines of scenarios.
+    config.default_retry = false;
+    Client::try_from(config).context("make the admin's client")
 }

@@ -26,7 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 pub use component::Component;
 
-use crate::process::{Process, Run, Usage};
+use crate::process::{self, Process, Run, Usage};
 use crate::toolchain::Toolchain;
 use component::Layout;
 
@@ -139,11 +139,14 @@ impl ControlPlane {
         self.process(component).map(|process| process.usage())
     }
 
-    /// The last lines of the log of a program, if it runs.
+    /// File with the log of a program, which goes on after a restart.
+    pub fn log(&self, component: Component) -> PathBuf {
+        self.layout.log(component)
+    }
+
+    /// The last lines of the log of a program, whether it runs or not.
     pub fn log_tail(&self, component: Component, lines: usize) -> String {
-        self.process(component)
-            .map(|process| process.log_tail(lines))
-            .unwrap_or_default()
+        process::tail(&self.log(component), lines).unwrap_or_default()
     }
 
     /// Ends everything in the order in which nothing hangs; what does not end in time is killed.

@@ -22,7 +22,12 @@ pub(crate) fn write(path: &Path, cluster: impl Serialize, token: &str) -> Result
         "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
         "current-context": NAME,
     });
-    let text = serde_saphyr::to_string(&kubeconfig).context("serialise a kubeconfig")?;
+    save(path, &kubeconfig)
+}
+
+/// Writes a kubeconfig to a file that only this user may read.
+pub(crate) fn save(path: &Path, kubeconfig: &impl Serialize) -> Result<()> {
+    let text = serde_saphyr::to_string(kubeconfig).context("serialise a kubeconfig")?;
     let mut file = std::fs::OpenOptions::new()
         .create(true)
         .truncate(true)

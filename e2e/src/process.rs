@@ -32,7 +32,7 @@ pub use warden::warden_main_if_asked;
 /// How many lines of a process's log go into an error about it.
 const TAIL_LINES: usize = 25;
 /// How far from the end of a log its last lines are looked for.
-const TAIL_BYTES: u64 = 64 * 1024;
+const TAIL_BYTES: u64 = 1 << 20;
 
 /// What to run, and under which name.
 #[derive(Clone, Debug)]
@@ -391,7 +391,8 @@ fn append_to(path: &Path) -> Result<File> {
         .with_context(|| format!("open the log {}", path.display()))
 }
 
-fn tail(path: &Path, lines: usize) -> std::io::Result<String> {
+/// The last lines of a file, of its last mebibyte at most.
+pub(crate) fn tail(path: &Path, lines: usize) -> std::io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;

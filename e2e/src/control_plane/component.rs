@@ -117,6 +117,11 @@ impl Layout {
         self.dir.join(format!("{user}.kubeconfig"))
     }
 
+    /// File with the log of a component.
+    pub(super) fn log(&self, component: Component) -> PathBuf {
+        self.dir.join(format!("{}.log", component.name()))
+    }
+
     /// Where the component listens.
     pub(super) fn url(&self, component: Component) -> String {
         let scheme = if component == Component::Etcd {

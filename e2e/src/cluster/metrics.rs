@@ -1,0 +1,202 @@
+//! What the API server counts, read from its `/metrics`.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+
+/// The counter of answered requests.
+const REQUESTS: &str = "apiserver_request_total";
+
+/// Requests the API server has answered, by what was asked and how it ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metrics {
+    requests: BTreeMap<Request, u64>,
+}
+
+/// What a request asked for and how it ended, as the API server labels it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Request {
+    /// `GET`, `LIST`, `WATCH`, `POST`, `PUT`, `PATCH`, `APPLY`, `DELETE`, ...
+    pub verb: String,
+    /// Plural of the kind, such as `volumeattachments`.
+    pub resource: String,
+    /// `status` and the like; empty for the object itself.
+    pub subresource: String,
+    /// HTTP status.
+    pub code: String,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Picks the counters out of the text that `/metrics` answers.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut requests = BTreeMap::new();
+        for line in text.lines() {
+            let Some(sample) = line
+                .strip_prefix(REQUESTS)
+                .and_then(|rest| rest.strip_prefix('{'))
+            else {
+                continue;
+            };
+            let (request, count) =
+                parse_sample(sample).with_context(|| format!("parse the metric {line:?}"))?;
+            *requests.entry(request).or_default() += count;
+        }
+        Ok(Self { requests })
+    }
+
+    /// Requests of any outcome.
+    pub fn requests(&self, verb: &str, resource: &str, subresource: &str) -> u64 {
+        let asked = |request: &&Request| {
+            request.verb == verb && request.resource == resource && request.subresource == subresource
+        };
+        self.requests
+            .iter()
+            .filter(|(request, _)| asked(request))
+            .map(|(_, count)| count)
+            .sum()
+    }
+
+    /// Every kind of request and how often it was answered.
+    pub fn iter(&self) -> impl Iterator<Item = (&Request, u64)> {
+        self.requests.iter().map(|(request, count)| (request, *count))
+    }
+
+    /// What was counted between `earlier` and `self`. A counter that went back was that of an API server which
+    /// has been restarted since, so all it shows is new.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let new = self.requests.iter().filter_map(|(request, count)| {
+            let before = earlier.requests.get(request).copied().unwrap_or(0);
+            let new = count.checked_sub(before).unwrap_or(*count);
+            (new > 0).then(|| (request.clone(), new))
+        });
+        Self {
+            requests: new.collect(),
+        }
+    }
+}
+
+/// The rest of a sample after the opening brace: `label="value",... } number`.
+fn parse_sample(sample: &str) -> Option<(Request, u64)> {
+    let mut labels = BTreeMap::new();
+    let mut rest = sample;
+    let value = loop {
+        rest = rest.trim_start_matches(',');
+        if let Some(value) = rest.strip_prefix('}') {
+            break value;
+        }
+        let (name, after) = rest.split_once("=\"")?;
+        let (value, after) = parse_quoted(after)?;
+        labels.insert(name, value);
+        rest = after;
+    };
+    let mut label = |name: &str| labels.remove(name).unwrap_or_default();
+    let request = Request {
+        verb: label("verb"),
+        resource: label("resource"),
+        subresource: label("subresource"),
+        code: label("code"),
+    };
+    Some((request, parse_count(value.split_ascii_whitespace().next()?)?))
+}
+
+/// A label's value up to its closing quote, and what follows it.
+fn parse_quoted(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut chars = text.char_indices();
+    while let Some((at, char)) = chars.next() {
+        match char {
+            '"' => return Some((value, &text[at + 1..])),
+            '\\' => match chars.next()?.1 {
+                'n' => value.push('\n'),
+                escaped => value.push(escaped),
+            },
+            char => value.push(char),
+        }
+    }
+    None
+}
+
+/// A count, which is printed with an exponent when it is large: `1.234567e+06`.
+fn parse_count(text: &str) -> Option<u64> {
+    let (mantissa, exponent) = match text.split_once('e') {
+        Some((mantissa, exponent)) => (mantissa, exponent.parse::<usize>().ok()?),
+        None => (text, 0),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let fraction = fraction.trim_end_matches('0');
+    if fraction.len() > exponent {
+        return None;
+    }
+    format!("{whole}{fraction:0<exponent$}").parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+# HELP apiserver_request_total [STABLE] Counter of apiserver requests.
+# TYPE apiserver_request_total counter
+apiserver_request_total{code="200",component="apiserver",dry_run="",group="storage.k8s.io",resource="volumeattachments",scope="resource",subresource="status",verb="PATCH",version="v1"} 2000
+apiserver_request_total{code="200",component="apiserver",dry_run="All",group="storage.k8s.io",resource="volumeattachments",scope="resource",subresource="status",verb="PATCH",version="v1"} 1
+apiserver_request_total{code="404",component="apiserver",dry_run="",group="storage.k8s.io",resource="volumeattachments",scope="resource",subresource="status",verb="PATCH",version="v1"} 3
+apiserver_request_total{code="200",component="apiserver",dry_run="",group="storage.k8s.io",resource="volumeattachments",scope="resource",subresource="",verb="PATCH",version="v1"} 1.234567e+06
+apiserver_request_total_of_something_else{code="200"} 7
+apiserver_request_duration_seconds_count{verb="PATCH"} 7
+"#;
+
+    #[test]
+    fn requests_are_counted_by_what_was_asked() {
+        let metrics = Metrics::parse(TEXT).unwrap();
+        assert_eq!(metrics.requests("PATCH", "volumeattachments", "status"), 2004);
+        assert_eq!(metrics.requests("PATCH", "volumeattachments", ""), 1_234_567);
+        assert_eq!(metrics.requests("GET", "volumeattachments", ""), 0);
+        assert_eq!(metrics.iter().count(), 3);
+    }
+
+    #[test]
+    fn only_what_is_new_is_left_of_a_difference() {
+        let earlier = Metrics::parse(TEXT).unwrap();
+        let later = Metrics::parse(&TEXT.replace("} 3", "} 5")).unwrap();
+        assert_eq!(
+            later
+                .since(&earlier)
+                .requests("PATCH", "volumeattachments", "status"),
+            2
+        );
+        assert_eq!(later.since(&earlier).iter().count(), 1);
+        let restarted = Metrics::parse(&TEXT.replace("} 3", "} 2")).unwrap();
+        assert_eq!(
+            restarted
+                .since(&earlier)
+                .requests("PATCH", "volumeattachments", "status"),
+            2
+        );
+    }
+
+    #[test]
+    fn counts_are_read_exactly_or_not_at_all() {
+        let cases = [
+            ("0", Some(0)),
+            ("12", Some(12)),
+            ("1e+06", Some(1_000_000)),
+            ("1.5e+01", Some(15)),
+        ];
+        for (text, count) in cases
+            .into_iter()
+            .chain([("1.5", None), ("NaN", None), ("-1", None), ("", None)])
+        {
+            assert_eq!(parse_count(text), count, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_sample_that_is_cut_off_is_an_error() {
+        assert!(Metrics::parse("apiserver_request_total{verb=\"GET").is_err());
+        let escaped = Metrics::parse(r#"apiserver_request_total{verb="a\"}\\b",code="1"} 1"#).unwrap();
+        assert_eq!(escaped.requests("a\"}\\b", "", ""), 1);
+    }
+}
