@@ -1,0 +1,223 @@
+//! A live tour of the attach/detach path: `cargo run --bin playground`.
+//!
+//! Starts a real Kubernetes control plane, our CSI driver and our attacher, lets pods with volumes come, move,
+//! meet a fault and go, and tells line by line what each party does. Round after round until Ctrl-C; with
+//! `--once` one round that checks every step and ends with an exit code.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use csi_e2e::cluster::Backend;
+use csi_e2e::control_plane::Options;
+use csi_e2e::driver::fault::{FaultRule, Method};
+use csi_e2e::fixture::Access;
+use csi_e2e::invariant;
+use csi_e2e::narrate::Narrator;
+use csi_e2e::process::{Run, warden_main_if_asked};
+use csi_e2e::scenario::stage::{A, B, PATIENCE, Setting, sweep};
+use csi_e2e::scenario::{Site, Stage};
+use csi_e2e::subject::Kind;
+use csi_e2e::toolchain::{Settings, Toolchain};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+const USAGE: &str = "\
+Usage: cargo run --bin playground [-- --once]
+
+Starts a real Kubernetes control plane, the mock CSI driver and the attacher, and narrates what each does for
+pods with volumes, until Ctrl-C. Needs Rust and Go only; the first build of the control plane takes minutes.
+
+  --once   play the story once, check every step, exit non-zero on failure
+  --help   this text";
+
+/// Slow enough to be watched.
+const LATENCY: Duration = Duration::from_millis(300);
+/// Time to read between two rounds.
+const PAUSE: Duration = Duration::from_secs(5);
+/// What the driver says while it is told to fail.
+const REASON: &str = "all slots of the node are taken";
+
+fn main() -> ExitCode {
+    warden_main_if_asked();
+    let once = match std::env::args().skip(1).collect::<Vec<_>>()[..] {
+        [] => false,
+        [ref flag] if flag == "--once" => true,
+        [ref flag] if flag == "--help" || flag == "-h" => {
+            say(USAGE);
+            return ExitCode::SUCCESS;
+        }
+        ref unknown => {
+            say(&format!("unknown arguments {unknown:?}\n\n{USAGE}"));
+            return ExitCode::from(2);
+        }
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let toured = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")
+        .and_then(|runtime| runtime.block_on(tour(once)));
+    match toured {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("\nplayground: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The whole life of the playground: everything that is started here is gone at the end, whatever happened.
+async fn tour(once: bool) -> Result<()> {
+    let mut interrupts = Interrupts::new()?;
+    let run = Run::start()?;
+    let toured = tokio::select! {
+        toured = in_run(&run, once) => toured,
+        () = interrupts.next() => {
+            say("\nStopping; once more to stop at once.");
+            Ok(())
+        }
+    };
+    tokio::select! {
+        finished = run.finish() => toured.and(finished),
+        () = interrupts.next() => bail!("stopped at once"),
+    }
+}
+
+async fn in_run(run: &Arc<Run>, once: bool) -> Result<()> {
+    say("Getting a Kubernetes control plane, the driver and the attacher ready.");
+    let toolchain = Toolchain::new(run, Settings::from_env());
+    let options = Options {
+        scheduler: true,
+        ..Options::default()
+    };
+    let site = Site::open(run, &toolchain, Backend::ControlPlane(options)).await?;
+    site.attacher(Kind::Ours).await?;
+    say(&format!(
+        "Up: etcd, kube-apiserver, kube-controller-manager, kube-scheduler.\n\
+         Look in from another terminal, if you have kubectl:\n  kubectl --kubeconfig {} get volumeattachments -w",
+        site.cluster().admin_kubeconfig().display()
+    ));
+    let narrator = Narrator::on_stdout();
+    let mut round = 1;
+    loop {
+        let prefix = format!("round-{round}");
+        play_round(&site, &narrator, &prefix).await?;
+        if once {
+            break;
+        }
+        round += 1;
+        say("\nAll back where it was. The next round begins in a moment; Ctrl-C ends the tour.");
+        tokio::time::sleep(PAUSE).await;
+    }
+    site.close().await
+}
+
+async fn play_round(site: &Site, narrator: &Narrator, prefix: &str) -> Result<()> {
+    let setting = Setting {
+        latency: LATENCY,
+        ..Setting::DEFAULT
+    };
+    let played = site.cluster().while_alive(async {
+        let mut stage = Stage::set(site, prefix, Kind::Ours, setting).await?;
+        let following = narrator.follow(&stage)?;
+        story(&mut stage, narrator).await?;
+        following.end().await;
+        stage.strike().await
+    });
+    let played = played.await;
+    if played.is_err() {
+        sweep(site, prefix).await?;
+    }
+    played
+}
+
+async fn story(stage: &mut Stage<'_>, narrator: &Narrator) -> Result<()> {
+    narrator
+        .heading("1. A pod with a volume: the volume is attached to the pod's node before the pod runs.")
+        .await?;
+    let data = stage.volume("data", Access::OneNode).await?;
+    narrator.you("create claim and volume data, and pod web that mounts it, for node a");
+    stage.pod("web", A, &[&data]).await?;
+    stage.wait_until_running("web", PATIENCE).await?;
+
+    narrator
+        .heading("2. The pod moves: the volume must leave node a before it can come to node b.")
+        .await?;
+    narrator.you("delete pod web and create pod web-2 with the same volume, for node b");
+    stage.delete_pod("web").await?;
+    stage.pod("web-2", B, &[&data]).await?;
+    stage.wait_until_running("web-2", PATIENCE).await?;
+    stage.wait_until_detached(&data, A, PATIENCE).await?;
+
+    narrator
+        .heading(
+            "3. The driver fails: its error reaches the attachment and the pod's events, then it recovers.",
+        )
+        .await?;
+    narrator.you("tell the driver to refuse every attach");
+    let full = FaultRule::fail(
+        "full",
+        Method::ControllerPublishVolume,
+        "RESOURCE_EXHAUSTED",
+        REASON,
+    );
+    stage.driver.set_faults(&[full]).await?;
+    let logs = stage.volume("logs", Access::OneNode).await?;
+    narrator.you("create claim and volume logs, and pod db that mounts it, for node a");
+    stage.pod("db", A, &[&logs]).await?;
+    stage
+        .wait_for_event("db", "FailedAttachVolume", REASON, PATIENCE)
+        .await?;
+    stage.ensure_not_running("db").await?;
+    narrator.you("tell the driver to work again");
+    stage.driver.clear_faults().await?;
+    stage.wait_until_running("db", PATIENCE).await?;
+    stage.settle().await?;
+    invariant::enforce(&invariant::check_running(&stage.evidence().await?))?;
+
+    narrator
+        .heading("4. Everything is deleted: volumes are unmounted, detached and released.")
+        .await?;
+    narrator.you("delete all pods, then all claims and volumes");
+    stage.clear().await?;
+    narrator
+        .heading(
+            "Checked: nothing is attached, published or held any more, and no secret was written anywhere.",
+        )
+        .await
+}
+
+/// Ctrl-C and SIGTERM.
+struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupts {
+    fn new() -> Result<Self> {
+        let on = |kind| signal(kind).context("listen for signals");
+        Ok(Self {
+            interrupt: on(SignalKind::interrupt())?,
+            terminate: on(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Speaks to the person at the terminal, who may have gone away.
+fn say(text: &str) {
+    drop(writeln!(std::io::stdout(), "{text}"));
+}

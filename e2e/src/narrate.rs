@@ -1,0 +1,278 @@
+//! Tells a newcomer, line by line and as it happens, what each party on the attach/detach path does.
+//!
+//! Translators ([`attachment`], [`call`], [`object`]) turn changes into sentences and are pure; the
+//! [`Narrator`] follows the sources, puts the sentences into order and prints them.
+//!
+//! Sources differ in how late they tell: the driver's journal and the nodes write the moment down, a watch
+//! shows a change after others may have acted on it. Lines are therefore held back for a moment and printed
+//! by the time they are about.
+
+pub mod attachment;
+pub mod call;
+pub mod object;
+mod source;
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::scenario::Stage;
+
+/// How long a line is held back, so that an earlier one can still come before it.
+const HOLD: Duration = Duration::from_millis(250);
+/// How often lines that were held long enough are printed.
+const PRINT: Duration = Duration::from_millis(50);
+/// Width of the column that names the party.
+const PARTY_WIDTH: usize = 24;
+
+/// Who does something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Party {
+    /// The person at the keyboard, played by the story.
+    You,
+    /// kube-scheduler.
+    Scheduler,
+    /// The attach/detach controller in kube-controller-manager.
+    AttachDetach,
+    /// Our attacher.
+    Attacher,
+    /// The CSI driver.
+    Driver,
+    /// The kubelet of a node.
+    Kubelet(String),
+    /// The API server and its garbage collection.
+    Api,
+}
+
+/// A sentence about something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// When it happened, as near as can be told.
+    pub at: Timestamp,
+    /// Who did it.
+    pub party: Party,
+    /// What was done.
+    pub text: String,
+}
+
+/// Prints lines in the order of their times.
+#[derive(Clone)]
+pub struct Narrator(Arc<Mutex<Desk>>);
+
+/// The lines that are held back, and where they go.
+struct Desk {
+    began: Timestamp,
+    held: BTreeMap<(Timestamp, u64), Line>,
+    taken: u64,
+    colour: bool,
+    out: Box<dyn Write + Send>,
+}
+
+/// The tasks that follow one stage. Dropping it ends them.
+pub struct Following(JoinSet<()>);
+
+// === impl Party ===
+
+impl Party {
+    fn name(&self) -> String {
+        match self {
+            Self::You => "you".to_owned(),
+            Self::Scheduler => "scheduler".to_owned(),
+            Self::AttachDetach => "attach/detach controller".to_owned(),
+            Self::Attacher => "attacher".to_owned(),
+            Self::Driver => "driver".to_owned(),
+            Self::Kubelet(node) => format!("kubelet on {node}"),
+            Self::Api => "kubernetes".to_owned(),
+        }
+    }
+
+    /// The party's colour on a terminal.
+    fn colour(&self) -> &'static str {
+        match self {
+            Self::You => "1;37",
+            Self::Scheduler | Self::Api => "34",
+            Self::AttachDetach => "36",
+            Self::Attacher => "1;32",
+            Self::Driver => "35",
+            Self::Kubelet(_) => "33",
+        }
+    }
+}
+
+// === impl Narrator ===
+
+impl Narrator {
+    /// A narrator that speaks on stdout, in colour on a terminal.
+    pub fn on_stdout() -> Self {
+        let stdout = std::io::stdout();
+        Self::new(stdout.is_terminal(), Box::new(stdout), Timestamp::now())
+    }
+
+    fn new(colour: bool, out: Box<dyn Write + Send>, began: Timestamp) -> Self {
+        Self(Arc::new(Mutex::new(Desk {
+            began,
+            held: BTreeMap::new(),
+            taken: 0,
+            colour,
+            out,
+        })))
+    }
+
+    /// Takes a line in; it is printed when its time has come.
+    pub fn take(&self, line: Line) {
+        let mut desk = self.desk();
+        let key = (line.at, desk.taken);
+        desk.taken += 1;
+        desk.held.insert(key, line);
+    }
+
+    /// Says what the story does in the name of its user.
+    pub fn you(&self, text: &str) {
+        self.take(Line {
+            at: Timestamp::now(),
+            party: Party::You,
+            text: text.to_owned(),
+        });
+    }
+
+    /// Prints all lines about the time up to `until`.
+    pub fn print(&self, until: Timestamp) -> Result<()> {
+        let mut desk = self.desk();
+        let later = desk.held.split_off(&(until, u64::MAX));
+        let due = std::mem::replace(&mut desk.held, later);
+        for line in due.into_values() {
+            let text = desk.format(&line);
+            writeln!(desk.out, "{text}").context("write to the terminal")?;
+        }
+        desk.out.flush().context("write to the terminal")
+    }
+
+    /// Prints whatever is held back, then a heading.
+    pub async fn heading(&self, text: &str) -> Result<()> {
+        // What the last chapter set going has been seen, but perhaps not been told yet.
+        tokio::time::sleep(HOLD).await;
+        self.print(Timestamp::now())?;
+        let mut desk = self.desk();
+        let heading = if desk.colour {
+            format!("\x1b[1m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        };
+        writeln!(desk.out, "\n{heading}").context("write to the terminal")
+    }
+
+    /// Follows all that happens on a stage until the answer is dropped.
+    pub fn follow(&self, stage: &Stage<'_>) -> Result<Following> {
+        let mut tasks = JoinSet::new();
+        source::follow(self, stage, &mut tasks)?;
+        let narrator = self.clone();
+        tasks.spawn(async move {
+            let mut ticks = interval(PRINT);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                if let Err(error) = narrator.print(Timestamp::now() - HOLD) {
+                    tracing::warn!(error = %format!("{error:#}"), "nobody listens any more");
+                    return;
+                }
+            }
+        });
+        Ok(Following(tasks))
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Following ===
+
+impl Following {
+    /// Ends the tasks.
+    pub async fn end(mut self) {
+        self.0.shutdown().await;
+    }
+}
+
+// === impl Desk ===
+
+impl Desk {
+    fn format(&self, line: &Line) -> String {
+        let since = line.at.duration_since(self.began).as_secs_f64().max(0.0);
+        let name = line.party.name();
+        let (on, off) = if self.colour {
+            (format!("\x1b[{}m", line.party.colour()), "\x1b[0m")
+        } else {
+            (String::new(), "")
+        };
+        format!("{since:8.2}s  {on}{name:<PARTY_WIDTH$}{off}  {}", line.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A place to print to that the test can read.
+    #[derive(Clone, Default)]
+    struct Paper(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Paper {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn at(millisecond: i64) -> Timestamp {
+        Timestamp::from_millisecond(1_700_000_000_000 + millisecond).unwrap()
+    }
+
+    fn line(millisecond: i64, text: &str) -> Line {
+        Line {
+            at: at(millisecond),
+            party: Party::Attacher,
+            text: text.to_owned(),
+        }
+    }
+
+    #[test]
+    fn lines_are_printed_by_time_and_not_too_early() {
+        let paper = Paper::default();
+        let narrator = Narrator::new(false, Box::new(paper.clone()), at(0));
+        for line in [line(2_000, "second"), line(1_000, "first"), line(3_000, "third")] {
+            narrator.take(line);
+        }
+        narrator.print(at(2_500)).unwrap();
+        let text = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
+        let printed: Vec<_> = text
+            .lines()
+            .map(|line| line.split_whitespace().last().unwrap())
+            .collect();
+        assert_eq!(printed, ["first", "second"], "{text}");
+        assert!(text.starts_with("    1.00s  attacher"), "{text}");
+    }
+
+    #[test]
+    fn lines_of_one_moment_keep_their_order() {
+        let paper = Paper::default();
+        let narrator = Narrator::new(false, Box::new(paper.clone()), at(0));
+        for text in ["a", "b", "c"] {
+            narrator.take(line(1_000, text));
+        }
+        narrator.print(at(1_000)).unwrap();
+        let text = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
+        let printed: String = text.lines().filter_map(|line| line.chars().last()).collect();
+        assert_eq!(printed, "abc");
+    }
+}

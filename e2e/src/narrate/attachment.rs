@@ -1,0 +1,182 @@
+//! VolumeAttachments: what changed from one state to the next, and who did it.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
+use kube::ResourceExt;
+
+use super::{Line, Party};
+use crate::invariant::evidence::Sighting;
+
+/// How much a watch may lag behind those who act on the same change: lines that others act on are dated back
+/// by it.
+const WATCH_LAG: SignedDuration = SignedDuration::from_millis(100);
+
+/// The annotation that holds the driver's id of the node.
+const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
+
+/// Tells how `now` differs from the state before it. `short` makes names readable.
+pub fn tell(before: Option<&VolumeAttachment>, now: &Sighting, short: &dyn Fn(&str) -> String) -> Vec<Line> {
+    let attachment = &now.attachment;
+    let name = short(&attachment.name_any());
+    let early = now.at - WATCH_LAG;
+    let mut lines = Vec::new();
+    let mut say = |at: Timestamp, party: Party, text: String| lines.push(Line { at, party, text });
+
+    let Some(before) = before else {
+        let pv = attachment
+            .spec
+            .source
+            .persistent_volume_name
+            .as_deref()
+            .unwrap_or("an inline volume");
+        let place = format!("{} to {}", short(pv), short(&attachment.spec.node_name));
+        say(
+            early,
+            Party::AttachDetach,
+            format!("creates VolumeAttachment {name}: attach {place}"),
+        );
+        return lines;
+    };
+    let (held, holds) = (before.finalizers().len(), attachment.finalizers().len());
+    if holds > held {
+        let node = attachment
+            .annotations()
+            .get(NODE_ID)
+            .map(String::as_str)
+            .unwrap_or_default();
+        say(
+            early,
+            Party::Attacher,
+            format!("takes {name} on: adds its finalizer, notes the driver's node id {node}"),
+        );
+    }
+    if before.metadata.deletion_timestamp.is_none() && attachment.metadata.deletion_timestamp.is_some() {
+        let pending = if holds > 0 {
+            ", which the finalizer holds"
+        } else {
+            ""
+        };
+        say(
+            early,
+            Party::AttachDetach,
+            format!("deletes VolumeAttachment {name}{pending}"),
+        );
+    }
+    let (old, new) = (status(before), status(attachment));
+    if !old.attached && new.attached {
+        say(now.at, Party::Attacher, format!("reports {name} attached"));
+    }
+    if let Some(text) = news(old.attach_error.as_ref(), new.attach_error.as_ref()) {
+        say(
+            now.at,
+            Party::Attacher,
+            format!("reports on {name} why it is not attached: {text}"),
+        );
+    }
+    if let Some(text) = news(old.detach_error.as_ref(), new.detach_error.as_ref()) {
+        say(
+            now.at,
+            Party::Attacher,
+            format!("reports on {name} why it is not detached: {text}"),
+        );
+    }
+    if now.gone {
+        say(
+            now.at,
+            Party::Attacher,
+            format!("removes its finalizer: {name} is gone, the volume is detached"),
+        );
+    }
+    lines
+}
+
+fn status(attachment: &VolumeAttachment) -> VolumeAttachmentStatus {
+    attachment.status.clone().unwrap_or_default()
+}
+
+/// The new message, if there is one and it says something else than before.
+fn news<'a>(old: Option<&VolumeError>, new: Option<&'a VolumeError>) -> Option<&'a str> {
+    let message = new?.message.as_deref()?;
+    (old.and_then(|old| old.message.as_deref()) != Some(message)).then_some(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+    use crate::fixture::mk_attachment;
+
+    fn attachment() -> VolumeAttachment {
+        mk_attachment("s", "csi-1", "d", "pv", "node-a")
+    }
+
+    fn told(before: Option<&VolumeAttachment>, after: VolumeAttachment, gone: bool) -> Vec<(Party, String)> {
+        let sighting = Sighting {
+            at: Timestamp::UNIX_EPOCH,
+            gone,
+            attachment: after,
+        };
+        let lines = tell(before, &sighting, &|name| name.to_owned());
+        lines.into_iter().map(|line| (line.party, line.text)).collect()
+    }
+
+    #[test]
+    fn a_new_attachment_is_the_controllers_doing() {
+        let lines = told(None, attachment(), false);
+        assert!(
+            matches!(&lines[..], [(Party::AttachDetach, text)] if text.contains("attach pv to node-a")),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn each_step_of_an_attach_is_told_once() {
+        let mut marked = attachment();
+        marked.metadata.finalizers = Some(vec!["f".to_owned()]);
+        assert!(
+            told(Some(&attachment()), marked.clone(), false)[0]
+                .1
+                .starts_with("takes csi-1 on")
+        );
+        let mut attached = marked.clone();
+        attached.status = Some(VolumeAttachmentStatus {
+            attached: true,
+            ..Default::default()
+        });
+        assert_eq!(
+            told(Some(&marked), attached.clone(), false),
+            [(Party::Attacher, "reports csi-1 attached".to_owned())]
+        );
+        assert_eq!(told(Some(&attached), attached.clone(), false), []);
+    }
+
+    #[test]
+    fn a_repeated_error_is_no_news() {
+        let mut failed = attachment();
+        let error = VolumeError {
+            message: Some("no slot".to_owned()),
+            ..VolumeError::default()
+        };
+        failed.status = Some(VolumeAttachmentStatus {
+            attach_error: Some(error),
+            ..Default::default()
+        });
+        assert_eq!(told(Some(&attachment()), failed.clone(), false).len(), 1);
+        assert_eq!(told(Some(&failed), failed.clone(), false), []);
+    }
+
+    #[test]
+    fn the_end_is_told() {
+        let mut deleting = attachment();
+        deleting.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        deleting.metadata.finalizers = Some(vec!["f".to_owned()]);
+        let lines = told(Some(&attachment()), deleting.clone(), false);
+        assert!(
+            lines.iter().any(|(party, _)| *party == Party::AttachDetach),
+            "{lines:?}"
+        );
+        let lines = told(Some(&deleting), deleting.clone(), true);
+        assert!(lines[0].1.contains("is gone"), "{lines:?}");
+    }
+}

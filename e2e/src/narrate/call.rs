@@ -1,0 +1,107 @@
+//! Calls of the driver.
+
+use serde_json::Value;
+
+use super::{Line, Party};
+use crate::driver::journal;
+
+/// Tells a line of the driver's journal; nothing for calls that are not about attaching.
+pub fn tell(line: &journal::Line) -> Option<Line> {
+    match line {
+        journal::Line::Begin {
+            method,
+            start,
+            request,
+            ..
+        } => {
+            let verb = verb(method)?;
+            let (volume, node) = (field(request, "volume_id"), field(request, "node_id"));
+            let text = format!("calls the driver: {method}, that is, {verb} {volume}, node {node}");
+            Some(Line {
+                at: *start,
+                party: Party::Attacher,
+                text,
+            })
+        }
+        journal::Line::End {
+            method,
+            start,
+            end,
+            code,
+            message,
+            request,
+            ..
+        } => {
+            verb(method)?;
+            let took = end.duration_since(*start).as_millis();
+            let (volume, node) = (field(request, "volume_id"), field(request, "node_id"));
+            let text = match code.as_str() {
+                "OK" if method == PUBLISH => format!("answers OK after {took} ms: {volume} is on {node} now"),
+                "OK" => format!("answers OK after {took} ms: {volume} is not on {node} any more"),
+                code => format!("answers {code} after {took} ms: {message}"),
+            };
+            Some(Line {
+                at: *end,
+                party: Party::Driver,
+                text,
+            })
+        }
+        journal::Line::Late { .. } | journal::Line::Faults { .. } => None,
+    }
+}
+
+const PUBLISH: &str = "ControllerPublishVolume";
+
+fn verb(method: &str) -> Option<&'static str> {
+    match method {
+        PUBLISH => Some("attach"),
+        "ControllerUnpublishVolume" => Some("detach"),
+        _ => None,
+    }
+}
+
+fn field<'a>(request: &'a Value, name: &str) -> &'a str {
+    request.get(name).and_then(Value::as_str).unwrap_or("?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(line: &str) -> Option<String> {
+        tell(&serde_json::from_str(line).unwrap()).map(|line| line.text)
+    }
+
+    #[test]
+    fn calls_about_attaching_are_told() {
+        let request = r#""request":{"volume_id":"vol-1","node_id":"node-0"}"#;
+        let begin = format!(
+            r#"{{"event":"begin","call":1,"method":"ControllerPublishVolume","start":"2026-01-01T00:00:00Z",{request}}}"#
+        );
+        assert_eq!(
+            told(&begin).as_deref(),
+            Some("calls the driver: ControllerPublishVolume, that is, attach vol-1, node node-0")
+        );
+        let end = |code: &str| {
+            format!(
+                r#"{{"event":"end","call":1,"method":"ControllerPublishVolume","start":"2026-01-01T00:00:00Z",
+                    "end":"2026-01-01T00:00:00.3Z","code":"{code}","message":"no slot",{request}}}"#
+            )
+        };
+        assert_eq!(
+            told(&end("OK")).as_deref(),
+            Some("answers OK after 300 ms: vol-1 is on node-0 now")
+        );
+        assert_eq!(
+            told(&end("RESOURCE_EXHAUSTED")).as_deref(),
+            Some("answers RESOURCE_EXHAUSTED after 300 ms: no slot")
+        );
+    }
+
+    #[test]
+    fn other_calls_are_not() {
+        let probe =
+            r#"{"event":"begin","call":1,"method":"Probe","start":"2026-01-01T00:00:00Z","request":{}}"#;
+        assert_eq!(told(probe), None);
+    }
+}
