@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use tracing::Level;
 
@@ -59,15 +60,15 @@ pub struct Args {
     pub list_page: usize,
 
     /// Where to keep the array, so that it survives restarts; empty keeps it in memory.
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub state_dir: PathBuf,
 
     /// The file to record calls in, one JSON object a line; empty for none.
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub journal: PathBuf,
 
     /// The YAML file with fault rules, read again when it changes; empty for none.
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub faults: PathBuf,
 
     /// How long running calls may go on when the driver is told to stop.
@@ -122,6 +123,11 @@ impl Args {
             6.. => Level::TRACE,
         }
     }
+}
+
+/// Go programs take an empty value for none; clap's own parser of paths refuses it.
+fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 fn given(path: &Path) -> Option<PathBuf> {

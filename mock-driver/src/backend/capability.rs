@@ -175,7 +175,10 @@ impl Hold {
         }
         match self.capability.mode {
             AccessMode::MultiNodeMultiWriter => true,
-            AccessMode::MultiNodeSingleWriter => !self.writes(),
+            // The one writer is one of those who were promised that there is one.
+            AccessMode::MultiNodeSingleWriter => {
+                !self.writes() && other.capability.mode == self.capability.mode
+            }
             AccessMode::MultiNodeReaderOnly
             | AccessMode::SingleNodeWriter
             | AccessMode::SingleNodeReaderOnly
@@ -251,7 +254,8 @@ mod tests {
             ((Mnsw, false), (Mnsw, true), true),
             ((Mnsw, true), (Mnsw, true), true),
             ((Mnsw, false), (Mnro, false), false),
-            ((Mnsw, true), (Mnmw, false), true),
+            ((Mnsw, true), (Mnmw, false), false),
+            ((Mnsw, true), (Mnmw, true), true),
         ];
         for ((a, a_ro), (b, b_ro), expected) in table {
             let (one, other) = (mk_hold(a, a_ro), mk_hold(b, b_ro));

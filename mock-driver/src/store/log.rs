@@ -123,15 +123,17 @@ impl Log {
         }
     }
 
+    /// How writing failed; never returns while it does not.
     pub(super) async fn failed(&self) -> Arc<io::Error> {
         let mut progress = self.progress.clone();
-        let failed = progress
-            .wait_for(|progress| matches!(progress, Progress::Failed(_)))
-            .await;
-        match failed.as_deref() {
-            Ok(Progress::Failed(error)) => error.clone(),
-            // Closed in order: no failure will come.
-            Ok(Progress::Safe(_)) | Err(_) => std::future::pending().await,
+        loop {
+            if let Progress::Failed(error) = &*progress.borrow_and_update() {
+                return error.clone();
+            }
+            if progress.changed().await.is_err() {
+                // Closed in order: no failure will come.
+                return std::future::pending().await;
+            }
         }
     }
 

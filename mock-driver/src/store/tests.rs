@@ -1,1 +1,203 @@
+use std::fs;
+use std::path::Path;
 
+use tempfile::{TempDir, tempdir};
+
+use super::log::LogFile;
+use super::*;
+use crate::backend::{Access, AccessMode, Capability, Hold, SizeRule};
+
+fn mk_settings() -> Settings {
+    Settings {
+        nodes: Settings::numbered_nodes(3),
+        attach_limit: None,
+        sizes: SizeRule::default(),
+        page_limit: None,
+    }
+}
+
+fn mk_hold() -> Hold {
+    Hold {
+        capability: Capability {
+            access: Access::Block,
+            mode: AccessMode::SingleNodeWriter,
+        },
+        readonly: false,
+    }
+}
+
+fn open(directory: &Path) -> Result<Store, OpenError> {
+    Store::open(directory.to_owned(), mk_settings(), 1, 4)
+}
+
+async fn attach(store: &Store, volume: &str) -> Result<(), Error> {
+    store
+        .change(|array| array.publish(volume, "node-0", &mk_hold()))
+        .await
+        .map(drop)
+}
+
+async fn attached(store: &Store) -> Vec<String> {
+    let look = |array: &Array| Ok(array.attached_to("node-0").map(ToString::to_string).collect());
+    store.read(look).await.unwrap()
+}
+
+/// A directory in which `vol-0` and `vol-1` were attached, and the log of that.
+async fn mk_directory() -> (TempDir, String) {
+    let directory = tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    attach(&store, "vol-0").await.unwrap();
+    attach(&store, "vol-1").await.unwrap();
+    drop(store);
+    let log = fs::read_to_string(directory.path().join("changes.jsonl")).unwrap();
+    assert_eq!(log.lines().count(), 2);
+    (directory, log)
+}
+
+#[tokio::test]
+async fn log_cut_off_at_any_byte_brings_back_the_whole_lines() {
+    let (directory, log) = mk_directory().await;
+    let state = |file: &str| directory.path().join(file);
+    let snapshot = fs::read(state("snapshot.json")).unwrap();
+    let first_line = log.find('\n').unwrap() + 1;
+    let middle = first_line + log.len() / 4;
+    for cut in [
+        0,
+        1,
+        first_line - 1,
+        first_line,
+        first_line + 1,
+        middle,
+        log.len() - 1,
+        log.len(),
+    ] {
+        fs::write(state("snapshot.json"), &snapshot).unwrap();
+        fs::write(state("changes.jsonl"), &log[..cut]).unwrap();
+        let store = open(directory.path()).unwrap();
+        let expected: &[&str] = match cut {
+            cut if cut == log.len() => &["vol-0", "vol-1"],
+            cut if cut >= first_line => &["vol-0"],
+            _ => &[],
+        };
+        assert_eq!(attached(&store).await, expected, "cut at {cut}");
+        // What comes after the cut is numbered on and can be read again.
+        attach(&store, "vol-2").await.unwrap();
+        drop(store);
+        let store = open(directory.path()).unwrap();
+        assert!(
+            attached(&store).await.contains(&"vol-2".to_owned()),
+            "cut at {cut}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn crash_between_new_snapshot_and_emptied_log_applies_nothing_twice() {
+    let (directory, log) = mk_directory().await;
+    let store = open(directory.path()).unwrap();
+    let expected = store.read(|array| Ok(array.image())).await.unwrap();
+    drop(store);
+    // The snapshot is the new one, the log still the old one.
+    fs::write(directory.path().join("changes.jsonl"), log).unwrap();
+    // And a snapshot that was being written when the process died.
+    fs::write(directory.path().join("snapshot.json.new"), "{\"format\":").unwrap();
+    let store = open(directory.path()).unwrap();
+    assert_eq!(store.read(|array| Ok(array.image())).await.unwrap(), expected);
+    attach(&store, "vol-2").await.unwrap();
+    drop(store);
+    assert_eq!(
+        attached(&open(directory.path()).unwrap()).await,
+        ["vol-0", "vol-1", "vol-2"]
+    );
+}
+
+#[tokio::test]
+async fn damage_is_told_by_file_and_line_and_nothing_is_overwritten() {
+    let (directory, log) = mk_directory().await;
+    let (first, second) = log.split_at(log.find('\n').unwrap() + 1);
+    let later = second.replace("\"seq\":2", "\"seq\":3");
+    // (case, file, content, words of the error)
+    let table = [
+        (
+            "garbage in the middle",
+            "changes.jsonl",
+            format!("{first}garbage\n{second}"),
+            "line 2",
+        ),
+        (
+            "a change is missing",
+            "changes.jsonl",
+            format!("{first}{later}"),
+            "change 3",
+        ),
+        (
+            "garbage as snapshot",
+            "snapshot.json",
+            "garbage".to_owned(),
+            "not a snapshot",
+        ),
+        (
+            "snapshot of the future",
+            "snapshot.json",
+            fs::read_to_string(directory.path().join("snapshot.json"))
+                .unwrap()
+                .replace("\"format\":1", "\"format\":2"),
+            "format 2",
+        ),
+    ];
+    for (case, file, content, words) in table {
+        let path = directory.path().join(file);
+        let good = fs::read(&path).unwrap();
+        fs::write(&path, &content).unwrap();
+        let error = open(directory.path()).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, OpenError::Damaged { .. }), "{case}: {text}");
+        assert!(text.contains(file) && text.contains(words), "{case}: {text}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), content, "{case}");
+        fs::write(&path, good).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn directory_belongs_to_one_store_at_a_time() {
+    let directory = tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    assert!(matches!(open(directory.path()), Err(OpenError::InUse { .. })));
+    drop(store);
+    open(directory.path()).unwrap();
+}
+
+#[tokio::test]
+async fn change_that_cannot_be_written_is_not_confirmed() {
+    let directory = tempdir().unwrap();
+    let lock = fs::File::create(directory.path().join("lock")).unwrap();
+    // Writing to this device fails as on a full disk.
+    let file = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut array = Array::new(mk_settings(), 1);
+    array.premake(1);
+    let store = Store {
+        array: Mutex::new(array),
+        log: Some(Log::start(LogFile { file, lock, seq: 0 })),
+    };
+    assert!(attached(&store).await.is_empty(), "nothing is open yet");
+    let error = attach(&store, "vol-0").await.unwrap_err();
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+    let look = store.read(|array| Ok(array.image())).await;
+    assert!(
+        matches!(look, Err(Error::Lost(_))),
+        "what cannot be kept is not shown either"
+    );
+    assert_eq!(store.failed().await.kind(), io::ErrorKind::StorageFull);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_at_the_same_time_are_all_kept() {
+    let directory = tempdir().unwrap();
+    let store = Store::open(directory.path().to_owned(), mk_settings(), 1, 500).unwrap();
+    let ids: Vec<String> = (0..500).map(|number| format!("vol-{number}")).collect();
+    futures::future::join_all(ids.iter().map(|id| attach(&store, id))).await;
+    drop(store);
+    let mut expected = ids;
+    expected.sort();
+    assert_eq!(attached(&open(directory.path()).unwrap()).await, expected);
+}

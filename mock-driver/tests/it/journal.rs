@@ -1,0 +1,221 @@
+//! What the journal tells, and what it must not.
+
+use std::fs;
+use std::time::Duration;
+
+use csi_proto::v1::volume_capability::access_mode::Mode;
+use csi_proto::v1::{self, CapacityRange};
+use jiff::Timestamp;
+use serde_json::json;
+use tonic::{Code, Request};
+
+use crate::server::{Server, line_in, lines, mk_block, mk_create, mk_map, mk_publish, mk_unpublish};
+
+const SECRET: &str = "hunter2-is-no-good-password";
+
+async fn journalled() -> Server {
+    Server::start_with(|directory, settings| {
+        settings.premade = 5;
+        settings.journal = Some(directory.join("journal"));
+    })
+    .await
+}
+
+#[tokio::test]
+async fn call_has_a_begin_and_an_end_line_that_tell_everything() {
+    let server = journalled().await;
+    let mut client = server.controller().await;
+    let request = v1::ControllerPublishVolumeRequest {
+        volume_capability: Some(mk_block(Mode::MultiNodeMultiWriter)),
+        readonly: true,
+        volume_context: mk_map(&[("tier", "gold")]),
+        ..mk_publish("vol-0", "node-0")
+    };
+    client.controller_publish_volume(request).await.unwrap();
+    client
+        .controller_publish_volume(mk_publish("vol-9", "node-0"))
+        .await
+        .unwrap_err();
+
+    let lines = lines(&server.path("journal"));
+    let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
+    assert_eq!(
+        events,
+        ["begin", "end", "begin", "end"],
+        "an answer that was seen is written down"
+    );
+    let (begin, end, refused) = (&lines[0], &lines[1], &lines[3]);
+    assert_eq!(begin["request"], end["request"]);
+    assert_eq!(begin["call"], end["call"]);
+    assert_ne!(end["call"], refused["call"]);
+    assert_eq!(end["method"], "/csi.v1.Controller/ControllerPublishVolume");
+    assert_eq!(end["code"], "OK");
+    assert_eq!(end["message"], "");
+    assert_eq!(
+        end["request"],
+        json!({
+            "volume_id": "vol-0",
+            "node_id": "node-0",
+            "readonly": true,
+            "volume_context": {"tier": "gold"},
+            "volume_capability": {"block": {}, "access_mode": {"mode": "MULTI_NODE_MULTI_WRITER"}},
+        })
+    );
+    assert!(end["response"]["publish_context"]["device"].is_string(), "{end}");
+    assert_eq!(end["peer"]["pid"], std::process::id());
+
+    assert_eq!(refused["code"], "NOT_FOUND");
+    assert!(refused["message"].as_str().unwrap().contains("vol-9"));
+    assert_eq!(refused.get("response"), None);
+
+    for (from, to) in [("start", "end")] {
+        let (start, stop) = (end[from].as_str().unwrap(), end[to].as_str().unwrap());
+        assert_eq!(start.len(), "2026-01-01T00:00:00.000000Z".len(), "{start}");
+        assert!(start.parse::<Timestamp>().unwrap() <= stop.parse::<Timestamp>().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn sizes_are_numbers() {
+    let server = journalled().await;
+    let capacity_range = Some(CapacityRange {
+        required_bytes: 1 << 30,
+        limit_bytes: 0,
+    });
+    let request = v1::CreateVolumeRequest {
+        capacity_range,
+        ..mk_create("a")
+    };
+    server.controller().await.create_volume(request).await.unwrap();
+    let end = line_in(&server.path("journal"), |line| line["event"] == "end").await;
+    assert_eq!(end["request"]["capacity_range"]["required_bytes"], 1 << 30);
+    assert_eq!(end["response"]["volume"]["capacity_bytes"], 1 << 30);
+}
+
+#[tokio::test]
+async fn no_secret_is_written_whatever_becomes_of_the_call() {
+    let server = journalled().await;
+    let mut client = server.controller().await;
+    let secrets = || {
+        mk_map(&[
+            ("password", SECRET),
+            ("again", SECRET),
+            ("user", "admin-of-everything"),
+        ])
+    };
+    let create = v1::CreateVolumeRequest {
+        secrets: secrets(),
+        ..mk_create("a")
+    };
+    let volume = client
+        .create_volume(create)
+        .await
+        .unwrap()
+        .into_inner()
+        .volume
+        .unwrap()
+        .volume_id;
+    let publish = v1::ControllerPublishVolumeRequest {
+        secrets: secrets(),
+        ..mk_publish(&volume, "node-0")
+    };
+    client.controller_publish_volume(publish.clone()).await.unwrap();
+    let refused = v1::ControllerPublishVolumeRequest {
+        node_id: "gone".into(),
+        ..publish.clone()
+    };
+    client.controller_publish_volume(refused).await.unwrap_err();
+    let malformed = v1::ControllerPublishVolumeRequest {
+        volume_id: String::new(),
+        ..publish
+    };
+    client.controller_publish_volume(malformed).await.unwrap_err();
+    let unpublish = v1::ControllerUnpublishVolumeRequest {
+        secrets: secrets(),
+        ..mk_unpublish(&volume, "node-0")
+    };
+    client.controller_unpublish_volume(unpublish).await.unwrap();
+    let validate = v1::ValidateVolumeCapabilitiesRequest {
+        volume_id: volume.clone(),
+        secrets: secrets(),
+        volume_capabilities: vec![mk_block(Mode::SingleNodeWriter)],
+        ..Default::default()
+    };
+    client.validate_volume_capabilities(validate).await.unwrap();
+    let delete = v1::DeleteVolumeRequest {
+        volume_id: volume,
+        secrets: secrets(),
+    };
+    client.delete_volume(delete).await.unwrap();
+    let snapshot = v1::CreateSnapshotRequest {
+        secrets: secrets(),
+        ..Default::default()
+    };
+    client.create_snapshot(snapshot).await.unwrap_err();
+
+    let text = fs::read_to_string(server.path("journal")).unwrap();
+    assert!(
+        !text.contains(SECRET) && !text.contains("admin-of-everything"),
+        "{text}"
+    );
+    let lines = lines(&server.path("journal"));
+    assert_eq!(lines.len(), 16);
+    for line in &lines {
+        let shown = &line["request"]["secrets"];
+        assert!(shown["password"].as_str().unwrap().starts_with("hash:"), "{line}");
+        assert_eq!(shown["password"], shown["again"], "equal secrets look equal");
+        assert_ne!(shown["password"], shown["user"]);
+        assert_eq!(shown, &lines[0]["request"]["secrets"], "in every call");
+    }
+}
+
+#[tokio::test]
+async fn call_whose_client_left_is_cancelled_and_its_work_is_told_later() {
+    let server = Server::start_with(|directory, settings| {
+        settings.premade = 1;
+        settings.latency = Duration::from_millis(300);
+        settings.journal = Some(directory.join("journal"));
+    })
+    .await;
+    let mut client = server.controller().await;
+    let mut request = Request::new(mk_publish("vol-0", "node-0"));
+    request.set_timeout(Duration::from_millis(50));
+    client.controller_publish_volume(request).await.unwrap_err();
+    let late = line_in(&server.path("journal"), |line| line["event"] == "late").await;
+    let lines = lines(&server.path("journal"));
+    let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
+    assert_eq!(events, ["begin", "end", "late"]);
+    assert_eq!(lines[1]["code"], "CANCELLED");
+    assert_eq!((&late["code"], &late["call"]), (&json!("OK"), &lines[1]["call"]));
+}
+
+#[tokio::test]
+async fn calls_that_are_not_offered_are_journalled_too() {
+    let server = journalled().await;
+    let mut client = server.controller().await;
+    let status = client
+        .list_snapshots(v1::ListSnapshotsRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented);
+    let end = line_in(&server.path("journal"), |line| line["event"] == "end").await;
+    assert_eq!(end["method"], "/csi.v1.Controller/ListSnapshots");
+    assert_eq!(end["code"], "UNIMPLEMENTED");
+}
+
+#[tokio::test]
+async fn journal_is_appended_to() {
+    let directory = journalled().await.stop().await;
+    let journal = directory.path().join("journal");
+    fs::write(&journal, "{\"event\":\"mark\"}\n").unwrap();
+    let server = Server::start_with(|_, settings| settings.journal = Some(journal.clone())).await;
+    server
+        .controller()
+        .await
+        .list_volumes(v1::ListVolumesRequest::default())
+        .await
+        .unwrap();
+    let lines = lines(&journal);
+    assert_eq!(lines[0]["event"], "mark");
+    assert_eq!(lines.len(), 3);
+}

@@ -1,0 +1,188 @@
+//! Many calls at once: different volumes do not wait for one another, one volume is never in two
+//! calls.
+
+use std::time::Duration;
+
+use csi_mock_driver::busy::BusyRule;
+use csi_proto::v1::volume_capability::access_mode::Mode;
+use csi_proto::v1::{self, ControllerPublishVolumeRequest};
+use futures::future::{join_all, try_join_all};
+use tokio::time::{self, Instant};
+use tonic::Code;
+
+use crate::server::{DEADLINE, Server, line_in, mk_create, mk_mount, mk_publish, mk_unpublish, published};
+
+const LATENCY: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_attaches_take_as_long_as_one() {
+    let server = Server::start_with(|_, settings| {
+        settings.premade = 1000;
+        settings.latency = LATENCY;
+    })
+    .await;
+    let client = server.controller().await;
+    let start = Instant::now();
+    let attach = |number: usize| {
+        let mut client = client.clone();
+        async move {
+            let request = mk_publish(&format!("vol-{number}"), &format!("node-{}", number % 3));
+            client.controller_publish_volume(request).await
+        }
+    };
+    try_join_all((0..1000).map(attach)).await.unwrap();
+    let took = start.elapsed();
+    assert!(took >= LATENCY && took < LATENCY * 4, "{took:?}");
+    let attached = published(&mut client.clone())
+        .await
+        .into_iter()
+        .filter(|(_, nodes)| nodes.len() == 1);
+    assert_eq!(attached.count(), 1000);
+}
+
+#[tokio::test]
+async fn second_call_for_a_busy_volume_is_aborted() {
+    let server = Server::start_with(|directory, settings| {
+        settings.premade = 2;
+        settings.latency = Duration::from_millis(300);
+        settings.journal = Some(directory.join("journal"));
+    })
+    .await;
+    let client = server.controller().await;
+    let mut first = client.clone();
+    let mut second = client.clone();
+    let (first, ()) = tokio::join!(
+        first.controller_publish_volume(mk_publish("vol-0", "node-0")),
+        async {
+            line_in(&server.path("journal"), |line| line["event"] == "begin").await;
+            // The same call again, one for another node, one that detaches, one that deletes.
+            let busy = [
+                second
+                    .controller_publish_volume(mk_publish("vol-0", "node-0"))
+                    .await
+                    .map(drop),
+                second
+                    .controller_publish_volume(mk_publish("vol-0", "node-1"))
+                    .await
+                    .map(drop),
+                second
+                    .controller_unpublish_volume(mk_unpublish("vol-0", "node-0"))
+                    .await
+                    .map(drop),
+                second
+                    .delete_volume(v1::DeleteVolumeRequest {
+                        volume_id: "vol-0".into(),
+                        ..Default::default()
+                    })
+                    .await
+                    .map(drop),
+            ];
+            for outcome in busy {
+                let status = outcome.unwrap_err();
+                assert_eq!(status.code(), Code::Aborted);
+                assert!(status.message().contains("vol-0"), "{status}");
+            }
+            second
+                .delete_volume(crate::server::mk_delete("vol-1"))
+                .await
+                .expect("another volume is not busy");
+            second
+                .list_volumes(v1::ListVolumesRequest::default())
+                .await
+                .expect("looking is always possible");
+        }
+    );
+    first.unwrap();
+    second
+        .controller_unpublish_volume(mk_unpublish("vol-0", "node-0"))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn calls_for_a_busy_volume_wait_for_their_turn_if_told_to() {
+    let server = Server::start_with(|_, settings| {
+        settings.premade = 1;
+        settings.latency = Duration::from_millis(20);
+        settings.busy = BusyRule::Wait;
+    })
+    .await;
+    let client = server.controller().await;
+    let start = Instant::now();
+    let publish = |number: usize| {
+        let mut client = client.clone();
+        let request = ControllerPublishVolumeRequest {
+            volume_capability: Some(mk_mount("", Mode::SingleNodeWriter)),
+            ..mk_publish("vol-0", &format!("node-{}", number % 3))
+        };
+        async move {
+            client
+                .controller_publish_volume(request)
+                .await
+                .map_err(|status| status.code())
+        }
+    };
+    let outcomes = time::timeout(DEADLINE, join_all((0..9).map(publish)))
+        .await
+        .unwrap();
+    assert!(
+        start.elapsed() >= Duration::from_millis(9 * 20),
+        "one after the other"
+    );
+    // The volume goes to one node; the three calls for that node agree, all others are refused.
+    let won = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    let lost = outcomes
+        .iter()
+        .filter(|outcome| outcome.as_ref().err() == Some(&Code::FailedPrecondition));
+    assert_eq!((won, lost.count()), (3, 6));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_name_makes_one_volume_however_many_ask() {
+    let server = Server::start_with(|_, _| {}).await;
+    let client = server.controller().await;
+    let create = |_| {
+        let mut client = client.clone();
+        async move { client.create_volume(mk_create("a")).await }
+    };
+    let mut ids: Vec<_> = Vec::new();
+    for outcome in join_all((0..64).map(create)).await {
+        match outcome {
+            Ok(reply) => ids.push(reply.into_inner().volume.unwrap().volume_id),
+            Err(status) => assert_eq!(status.code(), Code::Aborted, "{status}"),
+        }
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), 1);
+    assert_eq!(published(&mut client.clone()).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_for_few_volumes_never_attaches_one_twice() {
+    let server = Server::start_with(|_, settings| settings.premade = 3).await;
+    let client = server.controller().await;
+    let storm = |number: usize| {
+        let mut client = client.clone();
+        async move {
+            let (volume, node) = (format!("vol-{}", number % 3), format!("node-{}", number % 7 % 3));
+            for _ in 0..30 {
+                let attached = client.controller_publish_volume(mk_publish(&volume, &node)).await;
+                if let Err(status) = attached {
+                    assert!(
+                        matches!(status.code(), Code::Aborted | Code::FailedPrecondition),
+                        "{status}"
+                    );
+                }
+                for (_, nodes) in published(&mut client).await {
+                    assert!(nodes.len() <= 1, "{nodes:?}");
+                }
+                drop(
+                    client
+                        .controller_unpublish_volume(mk_unpublish(&volume, &node))
+                        .await,
+                );
+            }
+        }
+    };
+    join_all((0..12).map(storm)).await;
+}

@@ -1,0 +1,172 @@
+//! Start, stop and mistakes of the program.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::program::{Program, output};
+use crate::server::{line_in, lines, mk_publish};
+
+#[tokio::test]
+async fn sigterm_finishes_running_calls_removes_the_socket_and_exits_0() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("csi.sock");
+        let journal = directory.path().join("journal");
+        let journal_flag = format!("--journal={}", journal.display());
+        let flags = ["--volumes=1", "--latency=300ms", &journal_flag];
+        let mut program = Program::start(&socket, flags).await;
+        let mut client = program.controller().await;
+        let (attached, status) = tokio::join!(
+            client.controller_publish_volume(mk_publish("vol-0", "node-0")),
+            async {
+                line_in(&journal, |line| line["event"] == "begin").await;
+                program.signal(signal);
+                program.ended().await
+            }
+        );
+        attached.expect("the running call gets its answer");
+        assert_eq!(status.code(), Some(0), "{signal:?}");
+        assert!(!socket.exists(), "{signal:?}");
+        assert_eq!(lines(&journal).last().unwrap()["code"], "OK", "{signal:?}");
+    }
+}
+
+#[tokio::test]
+async fn second_signal_cuts_running_calls_off() {
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, journal) = (
+        directory.path().join("csi.sock"),
+        directory.path().join("journal"),
+    );
+    let journal_flag = format!("--journal={}", journal.display());
+    let mut program = Program::start(&socket, ["--volumes=1", "--latency=1h", &journal_flag]).await;
+    let mut client = program.controller().await;
+    let (attached, status) = tokio::join!(
+        client.controller_publish_volume(mk_publish("vol-0", "node-0")),
+        async {
+            line_in(&journal, |line| line["event"] == "begin").await;
+            program.signal(Signal::TERM);
+            // The socket goes when the first signal has been taken.
+            while socket.exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            program.signal(Signal::TERM);
+            program.ended().await
+        }
+    );
+    attached.unwrap_err();
+    assert_eq!(status.code(), Some(1));
+}
+
+#[tokio::test]
+async fn killed_driver_leaves_a_socket_that_its_successor_replaces() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("csi.sock");
+    let mut program = Program::start(&socket, ["--volumes=1"]).await;
+    program.signal(Signal::KILL);
+    program.ended().await;
+    assert!(socket.exists());
+    let program = Program::start(&socket, ["--volumes=1"]).await;
+    program
+        .controller()
+        .await
+        .controller_publish_volume(mk_publish("vol-0", "node-0"))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn mistakes_are_told_by_flag_and_cure() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |file: &str| directory.path().join(file);
+    let flag = |name: &str, file: &str| format!("--{name}={}", path(file).display());
+    fs::write(path("faults.yaml"), "- {id: x, action: {code: NOPE}}").unwrap();
+    let _living = UnixListener::bind(path("living.sock")).unwrap();
+    let holder = Program::start(&path("holder.sock"), [flag("state-dir", "held")]).await;
+
+    // (case, socket, flags, words of the message)
+    let table: Vec<(&str, &str, Vec<String>, Vec<&str>)> = vec![
+        (
+            "socket in use",
+            "living.sock",
+            vec![],
+            vec!["--endpoint", "living.sock", "another"],
+        ),
+        (
+            "no directory",
+            "none/csi.sock",
+            vec![],
+            vec!["--endpoint", "none", "does not exist"],
+        ),
+        (
+            "no faults file",
+            "csi.sock",
+            vec![flag("faults", "none")],
+            vec!["--faults", "none", "cannot read"],
+        ),
+        (
+            "wrong faults",
+            "csi.sock",
+            vec![flag("faults", "faults.yaml")],
+            vec!["--faults", "rule 1 (\"x\")", "action.code", "NOPE"],
+        ),
+        (
+            "journal",
+            "csi.sock",
+            vec![flag("journal", "none/journal")],
+            vec!["--journal", "none"],
+        ),
+        (
+            "held state",
+            "csi.sock",
+            vec![flag("state-dir", "held")],
+            vec!["--state-dir", "held", "in use"],
+        ),
+        (
+            "state is a file",
+            "csi.sock",
+            vec![flag("state-dir", "faults.yaml")],
+            vec!["--state-dir"],
+        ),
+    ];
+    for (case, socket, flags, words) in table {
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let output = output(&path(socket), &flags);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{case}: {text}");
+        for word in words {
+            assert!(text.contains(word), "{case}: {word:?} is not in {text}");
+        }
+    }
+    drop(holder);
+}
+
+#[test]
+fn version_help_and_unknown_flags_end_as_go_programs_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("csi.sock");
+    for flag in ["--version", "-version"] {
+        let output = output(&socket, &[flag]);
+        assert_eq!(output.status.code(), Some(0), "{flag}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(
+            text.trim(),
+            format!("csi-mock-driver {}", env!("CARGO_PKG_VERSION")),
+            "{flag}"
+        );
+    }
+    for flag in ["--help", "-h"] {
+        let output = output(&socket, &[flag]);
+        assert_eq!(output.status.code(), Some(0), "{flag}");
+        assert!(
+            String::from_utf8(output.stdout)
+                .unwrap()
+                .contains("--attach-limit"),
+            "{flag}"
+        );
+    }
+    assert_eq!(output(&socket, &["--nonsense"]).status.code(), Some(2));
+}

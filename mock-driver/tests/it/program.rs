@@ -1,0 +1,88 @@
+//! The driver as a process of its own, gone with its handle.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use csi_proto::v1::controller_client::ControllerClient;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::net::UnixStream;
+use tokio::time;
+use tonic::transport::Channel;
+
+use crate::server::{DEADLINE, connect};
+
+/// A running driver; killed when dropped.
+pub(crate) struct Program {
+    child: Child,
+    socket: PathBuf,
+}
+
+// === impl Program ===
+
+impl Program {
+    /// Starts the driver and waits until its socket answers.
+    pub(crate) async fn start<A: AsRef<OsStr>>(socket: &Path, flags: impl IntoIterator<Item = A>) -> Self {
+        let child = command(socket).args(flags).stderr(Stdio::null()).spawn().unwrap();
+        let mut program = Self {
+            child,
+            socket: socket.to_owned(),
+        };
+        let answers = async {
+            while UnixStream::connect(socket).await.is_err() {
+                if let Some(status) = program.child.try_wait().unwrap() {
+                    panic!("the driver ended with {status}");
+                }
+                time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        time::timeout(DEADLINE, answers)
+            .await
+            .expect("must answer in time");
+        program
+    }
+
+    pub(crate) async fn controller(&self) -> ControllerClient<Channel> {
+        ControllerClient::new(connect(&self.socket).await)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
+        let ended = async {
+            loop {
+                if let Some(status) = self.child.try_wait().unwrap() {
+                    return status;
+                }
+                time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        time::timeout(DEADLINE, ended).await.expect("must end in time")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Fails only for a process that has ended.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// The driver's command line on a socket.
+pub(crate) fn command(socket: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_csi-mock-driver"));
+    command
+        .arg(format!("--endpoint=unix://{}", socket.display()))
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs a command line that is expected to end by itself.
+pub(crate) fn output(socket: &Path, flags: &[&str]) -> Output {
+    command(socket).args(flags).output().unwrap()
+}

@@ -1,0 +1,208 @@
+//! A driver inside the test process, on a socket in a temporary directory, and clients for it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use csi_mock_driver::driver::{Driver, Settings};
+use csi_mock_driver::run;
+use csi_mock_driver::socket::Listener;
+use csi_proto::v1;
+use csi_proto::v1::controller_client::ControllerClient;
+use csi_proto::v1::identity_client::IdentityClient;
+use csi_proto::v1::node_client::NodeClient;
+use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio::time;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+
+/// No condition in these tests takes this long unless something is broken.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A driver and its files.
+pub(crate) struct Server {
+    directory: TempDir,
+    stop: CancellationToken,
+    serving: JoinSet<Result<(), run::Error>>,
+}
+
+// === impl Server ===
+
+impl Server {
+    /// With five volumes and three nodes.
+    pub(crate) async fn start() -> Self {
+        Self::start_with(|_, settings| settings.premade = 5).await
+    }
+
+    /// With what `change` makes of the defaults; it also gets the directory for files.
+    pub(crate) async fn start_with(change: impl FnOnce(&Path, &mut Settings)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut settings = Settings::default();
+        change(directory.path(), &mut settings);
+        let (driver, faults) = Driver::open(settings).unwrap();
+        let listener = Listener::bind(&directory.path().join("csi.sock").into()).unwrap();
+        let stop = CancellationToken::new();
+        let mut serving = JoinSet::new();
+        serving.spawn(run::serve(driver, faults, listener, stop.clone(), DEADLINE));
+        Self {
+            directory,
+            stop,
+            serving,
+        }
+    }
+
+    pub(crate) async fn channel(&self) -> Channel {
+        connect(&self.directory.path().join("csi.sock")).await
+    }
+
+    pub(crate) async fn controller(&self) -> ControllerClient<Channel> {
+        ControllerClient::new(self.channel().await)
+    }
+
+    pub(crate) async fn identity(&self) -> IdentityClient<Channel> {
+        IdentityClient::new(self.channel().await)
+    }
+
+    pub(crate) async fn node(&self) -> NodeClient<Channel> {
+        NodeClient::new(self.channel().await)
+    }
+
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
+        self.directory.path().join(file)
+    }
+
+    /// Stops in order and hands the directory over.
+    pub(crate) async fn stop(mut self) -> TempDir {
+        self.stop.cancel();
+        let ended = time::timeout(DEADLINE, self.serving.join_next())
+            .await
+            .expect("must stop in time");
+        ended.unwrap().unwrap().unwrap();
+        self.directory
+    }
+}
+
+/// A channel to a socket that is bound already.
+pub(crate) async fn connect(socket: &Path) -> Channel {
+    Endpoint::from_shared(format!("unix:{}", socket.display()))
+        .unwrap()
+        .connect()
+        .await
+        .unwrap()
+}
+
+/// The lines of a journal so far.
+pub(crate) fn lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// Waits until the journal has a line that `wanted` accepts, and returns the first.
+pub(crate) async fn line_in(path: &Path, wanted: impl Fn(&Value) -> bool) -> Value {
+    let found = async {
+        loop {
+            if let Some(line) = lines(path).into_iter().find(&wanted) {
+                return line;
+            }
+            time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    match time::timeout(DEADLINE, found).await {
+        Ok(line) => line,
+        Err(_) => panic!(
+            "no such line in the journal:\n{}",
+            fs::read_to_string(path).unwrap()
+        ),
+    }
+}
+
+// === the smallest valid messages ===
+
+pub(crate) fn mk_block(mode: Mode) -> v1::VolumeCapability {
+    v1::VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.into() }),
+        access_type: Some(AccessType::Block(BlockVolume {})),
+    }
+}
+
+pub(crate) fn mk_mount(fs_type: &str, mode: Mode) -> v1::VolumeCapability {
+    let mount = MountVolume {
+        fs_type: fs_type.to_owned(),
+        ..Default::default()
+    };
+    v1::VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.into() }),
+        access_type: Some(AccessType::Mount(mount)),
+    }
+}
+
+pub(crate) fn mk_create(name: &str) -> v1::CreateVolumeRequest {
+    v1::CreateVolumeRequest {
+        name: name.to_owned(),
+        volume_capabilities: vec![mk_mount("", Mode::SingleNodeWriter)],
+        ..Default::default()
+    }
+}
+
+pub(crate) fn mk_publish(volume: &str, node: &str) -> v1::ControllerPublishVolumeRequest {
+    v1::ControllerPublishVolumeRequest {
+        volume_id: volume.to_owned(),
+        node_id: node.to_owned(),
+        volume_capability: Some(mk_mount("", Mode::SingleNodeWriter)),
+        ..Default::default()
+    }
+}
+
+pub(crate) fn mk_unpublish(volume: &str, node: &str) -> v1::ControllerUnpublishVolumeRequest {
+    v1::ControllerUnpublishVolumeRequest {
+        volume_id: volume.to_owned(),
+        node_id: node.to_owned(),
+        ..Default::default()
+    }
+}
+
+pub(crate) fn mk_delete(volume: &str) -> v1::DeleteVolumeRequest {
+    v1::DeleteVolumeRequest {
+        volume_id: volume.to_owned(),
+        ..Default::default()
+    }
+}
+
+pub(crate) fn mk_map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+    pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+/// Every volume with its nodes, read page by page.
+pub(crate) async fn published(client: &mut ControllerClient<Channel>) -> Vec<(String, Vec<String>)> {
+    let mut all = Vec::new();
+    let mut starting_token = String::new();
+    loop {
+        let page = client
+            .list_volumes(v1::ListVolumesRequest {
+                max_entries: 0,
+                starting_token,
+            })
+            .await
+            .unwrap()
+            .into_inner();
+        for entry in page.entries {
+            all.push((
+                entry.volume.unwrap().volume_id,
+                entry.status.unwrap().published_node_ids,
+            ));
+        }
+        if page.next_token.is_empty() {
+            return all;
+        }
+        starting_token = page.next_token;
+    }
+}

@@ -1,0 +1,108 @@
+//! The wire as other implementations see it: paths spelled out, no generated client.
+
+use csi_proto::v1;
+use http::uri::PathAndQuery;
+use prost::Message;
+use tonic::client::Grpc;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use crate::server::{Server, mk_create, mk_publish, mk_unpublish};
+
+async fn call<Q, R>(channel: &Channel, path: &'static str, request: Q) -> Result<R, Status>
+where
+    Q: Message + 'static,
+    R: Message + Default + 'static,
+{
+    let mut client = Grpc::new(channel.clone());
+    client.ready().await.unwrap();
+    let codec: ProstCodec<Q, R> = ProstCodec::default();
+    client
+        .unary(Request::new(request), PathAndQuery::from_static(path), codec)
+        .await
+        .map(Response::into_inner)
+}
+
+#[tokio::test]
+async fn every_offered_call_is_served_under_its_csi_path() {
+    let server = Server::start().await;
+    let channel = server.channel().await;
+    let info: v1::GetPluginInfoResponse = call(
+        &channel,
+        "/csi.v1.Identity/GetPluginInfo",
+        v1::GetPluginInfoRequest {},
+    )
+    .await
+    .unwrap();
+    assert_eq!(info.name, "mock.csi.local");
+    let path = "/csi.v1.Identity/GetPluginCapabilities";
+    let _: v1::GetPluginCapabilitiesResponse = call(&channel, path, v1::GetPluginCapabilitiesRequest {})
+        .await
+        .unwrap();
+    let _: v1::ProbeResponse = call(&channel, "/csi.v1.Identity/Probe", v1::ProbeRequest {})
+        .await
+        .unwrap();
+
+    let created: v1::CreateVolumeResponse = call(&channel, "/csi.v1.Controller/CreateVolume", mk_create("a"))
+        .await
+        .unwrap();
+    let volume = created.volume.unwrap().volume_id;
+    let path = "/csi.v1.Controller/ControllerPublishVolume";
+    let _: v1::ControllerPublishVolumeResponse =
+        call(&channel, path, mk_publish(&volume, "node-0")).await.unwrap();
+    let path = "/csi.v1.Controller/ControllerUnpublishVolume";
+    let _: v1::ControllerUnpublishVolumeResponse = call(&channel, path, mk_unpublish(&volume, "node-0"))
+        .await
+        .unwrap();
+    let list: v1::ListVolumesResponse = call(
+        &channel,
+        "/csi.v1.Controller/ListVolumes",
+        v1::ListVolumesRequest::default(),
+    )
+    .await
+    .unwrap();
+    assert_eq!(list.entries.len(), 6);
+    let path = "/csi.v1.Controller/ControllerGetCapabilities";
+    let _: v1::ControllerGetCapabilitiesResponse =
+        call(&channel, path, v1::ControllerGetCapabilitiesRequest {})
+            .await
+            .unwrap();
+    let get = v1::ControllerGetVolumeRequest {
+        volume_id: volume.clone(),
+    };
+    let _: v1::ControllerGetVolumeResponse = call(&channel, "/csi.v1.Controller/ControllerGetVolume", get)
+        .await
+        .unwrap();
+    let validate = v1::ValidateVolumeCapabilitiesRequest {
+        volume_id: volume.clone(),
+        volume_capabilities: mk_create("a").volume_capabilities,
+        ..Default::default()
+    };
+    let _: v1::ValidateVolumeCapabilitiesResponse = call(
+        &channel,
+        "/csi.v1.Controller/ValidateVolumeCapabilities",
+        validate,
+    )
+    .await
+    .unwrap();
+    let delete = v1::DeleteVolumeRequest {
+        volume_id: volume,
+        ..Default::default()
+    };
+    let _: v1::DeleteVolumeResponse = call(&channel, "/csi.v1.Controller/DeleteVolume", delete)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn unknown_services_are_unimplemented_by_name() {
+    let server = Server::start().await;
+    let channel = server.channel().await;
+    let path = "/csi.v0.Controller/ListVolumes";
+    let outcome: Result<v1::ListVolumesResponse, _> =
+        call(&channel, path, v1::ListVolumesRequest::default()).await;
+    let status = outcome.unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert!(status.message().contains("csi.v0.Controller"), "{status}");
+}
