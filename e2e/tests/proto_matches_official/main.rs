@@ -1,0 +1,108 @@
+//! Our csi.proto was written by hand; here every name and number of it is compared with the official one, which the
+//! Go module `github.com/container-storage-interface/spec` carries.
+
+mod change;
+mod facts;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, ensure};
+use csi_e2e::toolchain::csi_descriptors;
+use libtest_mimic::{Arguments, Trial};
+use prost_reflect::{DescriptorPool, FileDescriptor};
+use protox::{
+    Compiler,
+    file::{ChainFileResolver, File, FileResolver, GoogleFileResolver},
+};
+
+use crate::facts::Facts;
+
+const CSI_PROTO: &str = "csi/csi.proto";
+const SOURCE: &str = include_str!("../../../proto/csi/csi.proto");
+
+/// How many names the comparison must at least see: with two empty files it would succeed too.
+const FEWEST_NAMES: usize = 500;
+
+/// A csi.proto held in memory.
+struct InMemory(String);
+
+impl FileResolver for InMemory {
+    fn open_file(&self, name: &str) -> Result<File, protox::Error> {
+        if name == CSI_PROTO {
+            File::from_source(name, &self.0)
+        } else {
+            Err(protox::Error::file_not_found(name))
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let mut trials: Vec<_> = change::trials(SOURCE).collect();
+    trials.push(Trial::test("built descriptors are those of csi.proto", || {
+        Ok(built_matches_source()?)
+    }));
+    trials.push(Trial::test("csi.proto matches the official one", || {
+        Ok(proto_matches_official()?)
+    }));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn proto_matches_official() -> Result<()> {
+    let ours = ours()?;
+    let official = official(&ours, &csi_descriptors()?)?;
+    let (ours, official) = (Facts::of(&ours), Facts::of(&official));
+    let differences = Facts::differences(&ours, &official);
+    ensure!(
+        differences.is_empty(),
+        "proto/csi/csi.proto differs from the official one in {} places:\n{}",
+        differences.len(),
+        differences.join("\n"),
+    );
+    ensure!(
+        ours.len() >= FEWEST_NAMES,
+        "only {} names were compared",
+        ours.len()
+    );
+    Ok(())
+}
+
+fn built_matches_source() -> Result<()> {
+    let differences = Facts::differences(&Facts::of(&ours()?), &Facts::of(&compile(SOURCE)?));
+    ensure!(differences.is_empty(), "{}", differences.join("\n"));
+    Ok(())
+}
+
+fn ours() -> Result<FileDescriptor> {
+    let pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET)?;
+    pool.get_file_by_name(CSI_PROTO)
+        .context("csi-proto's descriptors must hold csi.proto")
+}
+
+/// The official file, given as a serialised `FileDescriptorProto`. What it imports is taken from ours.
+fn official(ours: &FileDescriptor, serialised: &[u8]) -> Result<FileDescriptor> {
+    let mut pool = DescriptorPool::new();
+    for import in ours
+        .parent_pool()
+        .files()
+        .filter(|file| file.package_name() == "google.protobuf")
+    {
+        pool.decode_file_descriptor_proto(import.encode_to_vec().as_slice())?;
+    }
+    pool.decode_file_descriptor_proto(serialised)
+        .context("understand what csi-descriptors printed")?;
+    pool.files()
+        .find(|file| file.package_name() == "csi.v1")
+        .context("csi-descriptors must print csi.v1")
+}
+
+fn compile(source: &str) -> Result<FileDescriptor> {
+    let mut resolver = ChainFileResolver::new();
+    resolver.add(InMemory(source.to_owned()));
+    resolver.add(GoogleFileResolver::new());
+    let mut compiler = Compiler::with_file_resolver(resolver);
+    compiler.include_imports(true).open_file(CSI_PROTO)?;
+    compiler
+        .descriptor_pool()
+        .get_file_by_name(CSI_PROTO)
+        .context("protox must keep the file's name")
+}
