@@ -139,6 +139,11 @@ impl ControlPlane {
         self.process(component).map(|process| process.usage())
     }
 
+    /// Process id of a program, if it runs.
+    pub fn pid(&self, component: Component) -> Option<u32> {
+        self.process(component).map(|process| process.pid())
+    }
+
     /// File with the log of a program, which goes on after a restart.
     pub fn log(&self, component: Component) -> PathBuf {
         self.layout.log(component)
@@ -181,8 +186,10 @@ impl ControlPlane {
         self.alive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The program, if it is meant to run and does.
     fn process(&self, component: Component) -> Option<Arc<Process>> {
-        self.lock().get(&component).map(Arc::clone)
+        let process = self.lock().get(&component).map(Arc::clone);
+        process.filter(|process| process.try_exit().is_none())
     }
 
     /// Removes a program from those that are meant to run, before it is ended.

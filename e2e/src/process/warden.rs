@@ -124,6 +124,8 @@ impl Warden {
         // Still the right file if it was replaced on disk since.
         let mut child = Command::new("/proc/self/exe")
             .env(WARDEN, dir)
+            // A harness may itself be a process of a run; its warden must outlive it all the same.
+            .env_remove(MARKER)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

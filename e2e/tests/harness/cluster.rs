@@ -1,0 +1,381 @@
+//! The real control plane: its authorisation, its counters, and what happens when a part of it goes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use csi_e2e::cluster::Cluster;
+use csi_e2e::control_plane::Component;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{ListParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client};
+use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{Bench, trial};
+
+/// How long anything here may take; only reached on failure.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+    vec![
+        trial(
+            bench,
+            "cluster::an_attacher_may_do_its_work_and_nothing_else",
+            an_attacher_may_do_its_work,
+        ),
+        trial(
+            bench,
+            "cluster::publish_secrets_are_an_opt_in",
+            publish_secrets_are_an_opt_in,
+        ),
+        trial(
+            bench,
+            "cluster::accounts_are_independent",
+            accounts_are_independent,
+        ),
+        trial(
+            bench,
+            "cluster::workloads_of_deploy_are_valid",
+            workloads_of_deploy_are_valid,
+        ),
+        trial(
+            bench,
+            "cluster::unknown_fields_are_refused",
+            unknown_fields_are_refused,
+        ),
+        trial(bench, "cluster::requests_are_counted", requests_are_counted),
+        trial(
+            bench,
+            "cluster::a_dump_shows_objects_and_no_secrets",
+            a_dump_shows_objects_and_no_secrets,
+        ),
+        trial(
+            bench,
+            "cluster::a_component_that_dies_is_noticed",
+            a_component_that_dies_is_noticed,
+        ),
+        trial(
+            bench,
+            "cluster::components_restart_with_their_data",
+            components_restart_with_their_data,
+        ),
+    ]
+}
+
+/// Every permission an attacher has, and those that somebody who took it over would like to have.
+const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
+    (true, "", "persistentvolumes", &["get", "list", "watch", "patch"]),
+    (true, "storage.k8s.io", "csinodes", &["get", "list", "watch"]),
+    (
+        true,
+        "storage.k8s.io",
+        "volumeattachments",
+        &["get", "list", "watch", "patch"],
+    ),
+    (true, "storage.k8s.io", "volumeattachments/status", &["patch"]),
+    (
+        true,
+        "coordination.k8s.io",
+        "leases",
+        &["get", "create", "update"],
+    ),
+    (true, "", "events", &["create", "patch"]),
+    (true, "events.k8s.io", "events", &["create", "patch"]),
+    (
+        false,
+        "",
+        "persistentvolumes",
+        &["create", "update", "delete", "deletecollection"],
+    ),
+    (false, "", "persistentvolumes/status", &["patch", "update"]),
+    (
+        false,
+        "storage.k8s.io",
+        "csinodes",
+        &["create", "update", "patch", "delete"],
+    ),
+    (
+        false,
+        "storage.k8s.io",
+        "volumeattachments",
+        &["create", "update", "delete", "deletecollection"],
+    ),
+    (
+        false,
+        "storage.k8s.io",
+        "volumeattachments/status",
+        &["get", "update"],
+    ),
+    (
+        false,
+        "coordination.k8s.io",
+        "leases",
+        &["list", "watch", "patch", "delete"],
+    ),
+    (
+        false,
+        "",
+        "secrets",
+        &["get", "list", "watch", "create", "update", "patch", "delete"],
+    ),
+    (false, "", "nodes", &["get", "list", "watch", "patch"]),
+    (false, "", "pods", &["get", "list", "watch", "create", "delete"]),
+    (false, "", "events", &["get", "list", "delete"]),
+    (
+        false,
+        "rbac.authorization.k8s.io",
+        "clusterroles",
+        &["get", "create", "bind", "escalate"],
+    ),
+];
+
+async fn an_attacher_may_do_its_work(bench: Arc<Bench>) -> Result<()> {
+    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+    let client = attacher(&bench, cluster, "rights", false).await?;
+    for (allowed, group, resource, verbs) in RIGHTS {
+        for verb in *verbs {
+            let may = may(&client, "rights", group, resource, verb).await?;
+            ensure!(
+                may == *allowed,
+                "{verb} {resource} in group {group:?}: allowed is {may}"
+            );
+        }
+    }
+    // What a review promises is also what happens.
+    Api::<VolumeAttachment>::all(client.clone())
+        .list(&ListParams::default())
+        .await?;
+    expect_forbidden(
+        Api::<Secret>::all(client.clone())
+            .list(&ListParams::default())
+            .await,
+    )?;
+    expect_forbidden(Api::<Pod>::all(client).list(&ListParams::default()).await)
+}
+
+async fn publish_secrets_are_an_opt_in(bench: Arc<Bench>) -> Result<()> {
+    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+    let client = attacher(&bench, cluster, "opt-in", true).await?;
+    for (allowed, namespace, verb) in [
+        (true, "opt-in", "get"),
+        (false, "opt-in", "list"),
+        (false, "opt-in", "watch"),
+        (false, "kube-system", "get"),
+    ] {
+        let may = may(&client, namespace, "", "secrets", verb).await?;
+        ensure!(may == allowed, "{verb} secrets in {namespace}: allowed is {may}");
+    }
+    Ok(())
+}
+
+async fn accounts_are_independent(bench: Arc<Bench>) -> Result<()> {
+    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+    let first = attacher(&bench, cluster, "first", false).await?;
+    let second = attacher(&bench, cluster, "second", false).await?;
+    cluster.delete_attacher_account("first", "attacher").await?;
+    cluster
+        .delete_attacher_account("first", "attacher")
+        .await
+        .context("twice is as good as once")?;
+    // Authorisation learns of it through a watch.
+    let forgotten = async {
+        while may(&first, "first", "storage.k8s.io", "volumeattachments", "list").await? {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(DEADLINE, forgotten)
+        .await
+        .context("the first account keeps its rights")??;
+    ensure!(
+        may(&second, "second", "storage.k8s.io", "volumeattachments", "list").await?,
+        "both lost their rights"
+    );
+    Ok(())
+}
+
+async fn workloads_of_deploy_are_valid(bench: Arc<Bench>) -> Result<()> {
+    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+    let checked = cluster.check_workloads().await?;
+    ensure!(!checked.is_empty(), "deploy/ has no workload");
+    Ok(())
+}
+
+async fn unknown_fields_are_refused(bench: Arc<Bench>) -> Result<()> {
+    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+    let manifest =
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, namespace: default}\ndatum: {a: b}\n";
+    let error = cluster
+        .apply(manifest)
+        .await
+        .err()
+        .context("a misspelt field must be an error")?;
+    ensure!(format!("{error:#}").contains("datum"), "{error:#}");
+    let applied = cluster.apply(&manifest.replace("datum", "data")).await?;
+    ensure!(
+        applied.len() == 1 && applied[0].data["data"]["a"] == "b",
+        "{applied:?}"
+    );
+    Ok(())
+}
+
+async fn requests_are_counted(bench: Arc<Bench>) -> Result<()> {
+    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+    cluster.create_namespace("counted").await?;
+    let secrets = Api::<Secret>::namespaced(cluster.client(), "counted");
+    let before = cluster.metrics().await?;
+    for number in 0..7 {
+        let mut secret = Secret::default();
+        secret.metadata.name = Some(format!("secret-{number}"));
+        secrets.create(&PostParams::default(), &secret).await?;
+    }
+    // Only other tests and nobody in the cluster makes secrets.
+    let counted = cluster
+        .metrics()
+        .await?
+        .since(&before)
+        .requests("POST", "secrets", "");
+    ensure!((7..10).contains(&counted), "{counted} requests counted, 7 made");
+    Ok(())
+}
+
+async fn a_dump_shows_objects_and_no_secrets(bench: Arc<Bench>) -> Result<()> {
+    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+    cluster.create_namespace("dumped").await?;
+    let secret =
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: dumped}\nstringData: {k: hush}\n";
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: shown, namespace: dumped}\n\
+               spec: {nodeName: nowhere, containers: [{name: c, image: i}]}\n";
+    let driver =
+        "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {name: dumped.csi.local}\nspec: {}\n";
+    cluster.apply(&[secret, pod, driver].join("---\n")).await?;
+    let dump = cluster
+        .dump("dumped", &|object| {
+            object.metadata.name.as_deref() == Some("dumped.csi.local")
+        })
+        .await?;
+    for part in ["# Pod shown", "# CSIDriver dumped.csi.local"] {
+        ensure!(dump.contains(part), "no {part:?} in:\n{dump}");
+    }
+    for part in ["hush", "aHVzaA", "managedFields", "mock.csi.local"] {
+        ensure!(!dump.contains(part), "{part:?} in:\n{dump}");
+    }
+    Ok(())
+}
+
+async fn a_component_that_dies_is_noticed(bench: Arc<Bench>) -> Result<()> {
+    let cluster = bench.cluster().await?;
+    let _storm = bench.calm.write().await;
+    let plane = cluster
+        .control_plane()
+        .context("the cluster must have a control plane")?;
+    let pid = plane
+        .pid(Component::ControllerManager)
+        .context("the controllers must run")?;
+    let pid = Pid::from_raw(i32::try_from(pid)?).context("a process id must not be 0")?;
+    let killed = async {
+        kill_process(pid, Signal::KILL)?;
+        std::future::pending::<Result<()>>().await
+    };
+    let noticed = tokio::time::timeout(DEADLINE, cluster.while_alive(killed)).await;
+    let error = noticed
+        .context("the death must be noticed")?
+        .err()
+        .context("the death must be an error")?;
+    let told = format!("{error:#}");
+    ensure!(
+        told.contains("kube-controller-manager") && told.contains("signal: 9"),
+        "{told}"
+    );
+    plane.revive(Component::ControllerManager).await?;
+    cluster.while_alive(async { Ok(()) }).await
+}
+
+async fn components_restart_with_their_data(bench: Arc<Bench>) -> Result<()> {
+    let cluster = bench.cluster().await?;
+    let _storm = bench.calm.write().await;
+    let plane = cluster
+        .control_plane()
+        .context("the cluster must have a control plane")?;
+    cluster.create_namespace("kept").await?;
+    cluster
+        .apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept, namespace: kept}\n")
+        .await?;
+    let disturb = async {
+        plane.restart(Component::ControllerManager).await?;
+        plane.restart(Component::ApiServer).await?;
+        plane.kill(Component::ApiServer).await?;
+        plane.kill(Component::Etcd).await?;
+        if plane.revive(Component::Etcd).await.is_ok() && plane.revive(Component::Etcd).await.is_ok() {
+            bail!("a program that runs was started once more");
+        }
+        plane.revive(Component::ApiServer).await
+    };
+    // What is ended on purpose must not count as dying.
+    cluster.while_alive(disturb).await?;
+    Api::<ConfigMap>::namespaced(cluster.client(), "kept")
+        .get("kept")
+        .await
+        .context("the data must be kept")?;
+    // Only a working controller manager gives a namespace its default account.
+    cluster.create_namespace("after").await
+}
+
+// === asking ===
+
+/// A client of a new attacher's account in a new namespace.
+async fn attacher(
+    bench: &Bench,
+    cluster: &Cluster,
+    namespace: &str,
+    publish_secrets: bool,
+) -> Result<Client> {
+    cluster.create_namespace(namespace).await?;
+    cluster
+        .create_attacher_account(namespace, "attacher", publish_secrets)
+        .await?;
+    let dir = bench.run.subdir(namespace)?;
+    let kubeconfig = cluster
+        .service_account_kubeconfig(namespace, "attacher", &dir)
+        .await?;
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}
+
+async fn may(client: &Client, namespace: &str, group: &str, resource: &str, verb: &str) -> Result<bool> {
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let attributes = ResourceAttributes {
+        group: Some(group.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        resource: Some(resource.to_owned()),
+        subresource: Some(subresource.to_owned()),
+        verb: Some(verb.to_owned()),
+        ..ResourceAttributes::default()
+    };
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(attributes),
+            ..Default::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let answer = Api::<SelfSubjectAccessReview>::all(client.clone())
+        .create(&PostParams::default(), &review)
+        .await?;
+    Ok(answer.status.context("a review must be answered")?.allowed)
+}
+
+fn expect_forbidden<T>(answer: kube::Result<T>) -> Result<()> {
+    match answer {
+        Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(()),
+        Err(error) => Err(error).context("the request failed, but not for want of rights"),
+        Ok(_) => bail!("the request was allowed"),
+    }
+}

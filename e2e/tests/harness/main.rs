@@ -1,0 +1,83 @@
+//! The harness itself: builds that explain themselves, processes that do not leak, a control plane with real
+//! authorisation.
+
+mod cluster;
+mod process;
+mod toolchain;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use csi_e2e::cluster::{Backend, Cluster};
+use csi_e2e::control_plane::Options;
+use csi_e2e::process::{Run, warden_main_if_asked};
+use csi_e2e::toolchain::{Settings, Toolchain};
+use libtest_mimic::{Arguments, Trial};
+use tokio::runtime::Runtime;
+use tokio::sync::{OnceCell, RwLock};
+
+/// What the tests share: one run, and one control plane for those that ask for it.
+struct Bench {
+    runtime: Runtime,
+    run: Arc<Run>,
+    toolchain: Toolchain,
+    cluster: OnceCell<Cluster>,
+    /// Written by a test that disturbs the control plane, read by those that rely on it.
+    calm: RwLock<()>,
+}
+
+fn main() -> Result<ExitCode> {
+    warden_main_if_asked();
+    process::victim_main_if_asked()?;
+    let arguments = Arguments::from_args();
+    let run = Run::start()?;
+    let bench = Arc::new(Bench {
+        runtime: Runtime::new()?,
+        toolchain: Toolchain::new(&run, Settings::from_env()),
+        run,
+        cluster: OnceCell::new(),
+        calm: RwLock::new(()),
+    });
+    let trials = toolchain::trials(&bench)
+        .into_iter()
+        .chain(process::trials(&bench))
+        .chain(cluster::trials(&bench));
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    bench.runtime.block_on(async {
+        if let Some(cluster) = bench.cluster.get() {
+            cluster.stop().await?;
+        }
+        bench.run.finish().await
+    })?;
+    Ok(conclusion.exit_code())
+}
+
+impl Bench {
+    /// The control plane, started by the first test that wants it.
+    async fn cluster(&self) -> Result<&Cluster> {
+        let start = || {
+            Cluster::start(
+                &self.run,
+                &self.toolchain,
+                Backend::ControlPlane(Options::default()),
+            )
+        };
+        self.cluster.get_or_try_init(start).await
+    }
+}
+
+/// A test named for the behaviour it shows.
+fn trial<F>(bench: &Arc<Bench>, name: &str, test: fn(Arc<Bench>) -> F) -> Trial
+where
+    F: Future<Output = Result<()>> + 'static,
+{
+    let bench = Arc::clone(bench);
+    Trial::test(name, move || {
+        let shared = Arc::clone(&bench);
+        bench
+            .runtime
+            .block_on(test(shared))
+            .map_err(|error| format!("{error:#}").into())
+    })
+}

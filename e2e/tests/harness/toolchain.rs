@@ -1,0 +1,114 @@
+//! Builds that cannot happen say what is missing and how to get it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::toolchain::{Settings, Toolchain};
+use libtest_mimic::Trial;
+
+use crate::{Bench, trial};
+
+pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+    vec![
+        trial(
+            bench,
+            "toolchain::missing_go_is_explained",
+            missing_go_is_explained,
+        ),
+        trial(bench, "toolchain::old_go_is_explained", old_go_is_explained),
+        trial(bench, "toolchain::broken_go_is_explained", broken_go_is_explained),
+        trial(
+            bench,
+            "toolchain::missing_named_binary_is_explained",
+            missing_named_binary_is_explained,
+        ),
+        trial(bench, "toolchain::a_build_is_found_again", a_build_is_found_again),
+    ]
+}
+
+async fn missing_go_is_explained(bench: Arc<Bench>) -> Result<()> {
+    let settings = Settings {
+        path: Some("".into()),
+        ..Settings::default()
+    };
+    let told = refusal(&bench, settings).await?;
+    for part in ["`go` is not on PATH", "Go 1.26.0 or newer", "https://go.dev/dl/"] {
+        ensure!(told.contains(part), "no {part:?} in: {told}");
+    }
+    Ok(())
+}
+
+async fn old_go_is_explained(bench: Arc<Bench>) -> Result<()> {
+    let told = refusal(
+        &bench,
+        with_go(&bench, "old", "echo go1.21.13; echo linux; echo amd64")?,
+    )
+    .await?;
+    for part in ["Go 1.21.13", "too old", "Go 1.26.0 or newer"] {
+        ensure!(told.contains(part), "no {part:?} in: {told}");
+    }
+    Ok(())
+}
+
+async fn broken_go_is_explained(bench: Arc<Bench>) -> Result<()> {
+    let told = refusal(
+        &bench,
+        with_go(&bench, "broken", "echo GOTOOLCHAIN=local forbids it >&2; exit 1")?,
+    )
+    .await?;
+    for part in ["GOTOOLCHAIN=local forbids it", "Go 1.26.0 or newer"] {
+        ensure!(told.contains(part), "no {part:?} in: {told}");
+    }
+    Ok(())
+}
+
+async fn missing_named_binary_is_explained(bench: Arc<Bench>) -> Result<()> {
+    let settings = Settings {
+        attacher: Some("/does/not/exist".into()),
+        ..Settings::default()
+    };
+    let error = Toolchain::new(&bench.run, settings).csi_attacher().await;
+    let told = format!("{:#}", error.err().context("a missing binary must be an error")?);
+    for part in ["CSI_ATTACHER_BIN", "/does/not/exist", "unset"] {
+        ensure!(told.contains(part), "no {part:?} in: {told}");
+    }
+    Ok(())
+}
+
+async fn a_build_is_found_again(bench: Arc<Bench>) -> Result<()> {
+    let first = bench.toolchain.control_plane().await?;
+    let built = first.metadata()?.modified()?;
+    let second = bench.toolchain.control_plane().await?;
+    ensure!(
+        first == second,
+        "{} was built again as {}",
+        first.display(),
+        second.display()
+    );
+    ensure!(
+        second.metadata()?.modified()? == built,
+        "{} was replaced",
+        second.display()
+    );
+    Ok(())
+}
+
+/// What a toolchain with these settings says when it is asked for a Go build.
+async fn refusal(bench: &Arc<Bench>, settings: Settings) -> Result<String> {
+    let built = Toolchain::new(&bench.run, settings).control_plane().await;
+    Ok(format!("{:#}", built.err().context("the build must be refused")?))
+}
+
+/// Settings with a `PATH` on which `go` is a script.
+fn with_go(bench: &Bench, name: &str, script: &str) -> Result<Settings> {
+    let dir: PathBuf = bench.run.subdir(&format!("go-{name}"))?;
+    let go = dir.join("go");
+    std::fs::write(&go, format!("#!/bin/sh\n{script}\n"))?;
+    std::fs::set_permissions(&go, std::fs::Permissions::from_mode(0o755))?;
+    Ok(Settings {
+        path: Some(dir.into()),
+        ..Settings::default()
+    })
+}
