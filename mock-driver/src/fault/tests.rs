@@ -42,128 +42,59 @@ fn empty_text_is_an_empty_list() {
 
 #[test]
 fn mistakes_are_told_by_rule_and_field() {
-    // (rules, number of the wrong one, its field, words of the reason)
-    let table = [
-        ("- {action: {code: INTERNAL}}", 1, ".", "id"),
-        ("- {id: '', action: {code: INTERNAL}}", 1, "id", "empty"),
-        ("- {id: a}", 1, ".", "action"),
-        ("- {id: a, action: {}}", 1, "action", "code, a delay or a hang"),
-        ("- {id: a, action: {code: OK}}", 1, "action.code", "OK"),
-        (
-            "- {id: a, action: {code: internal}}",
-            1,
-            "action.code",
-            "INTERNAL",
-        ),
-        (
-            "- {id: a, action: {code: INTERNAL, cod: 1}}",
-            1,
-            "action.cod",
-            "unknown field",
-        ),
-        ("- {id: a, action: {code: 13}}", 1, "action.code", "string"),
-        ("- {id: a, action: {delay: 5}}", 1, "action.delay", "string"),
-        ("- {id: a, action: {delay: -1s}}", 1, "action.delay", "duration"),
-        (
-            "- {id: a, action: {hang: for-ever}}",
-            1,
-            "action.hang",
-            "client-cancel",
-        ),
-        (
-            "- {id: a, action: {delay: 1s, message: x}}",
-            1,
-            "action.message",
-            "without a code",
-        ),
-        (
-            "- {id: a, action: {code: INTERNAL, message: ''}}",
-            1,
-            "action.message",
-            "empty",
-        ),
-        (
-            "- {id: a, action: {code: INTERNAL, hang: client-cancel}}",
-            1,
-            "action.code",
-            "given up",
-        ),
-        (
-            "- {id: a, match: {method: Nope}, action: {code: INTERNAL}}",
-            1,
-            "match.method",
-            "ListVolumes",
-        ),
-        (
-            "- {id: a, match: {methods: x}, action: {code: INTERNAL}}",
-            1,
-            "match.methods",
-            "unknown field",
-        ),
-        (
-            "- {id: a, match: {method: Probe, volume: x}, action: {code: INTERNAL}}",
-            1,
-            "match.volume",
-            "Probe",
-        ),
-        (
-            "- {id: a, match: {method: DeleteVolume, node: x}, action: {code: INTERNAL}}",
-            1,
-            "match.node",
-            "never",
-        ),
-        (
-            "- {id: a, match: {method: DeleteVolume, name: x}, action: {code: INTERNAL}}",
-            1,
-            "match.name",
-            "never",
-        ),
-        (
-            "- {id: a, match: {volume: ''}, action: {code: INTERNAL}}",
-            1,
-            "match.volume",
-            "empty",
-        ),
-        (
-            "- {id: a, phase: later, action: {code: INTERNAL}}",
-            1,
-            "phase",
-            "later",
-        ),
-        (
-            "- {id: a, times: 0, action: {code: INTERNAL}}",
-            1,
-            "times",
-            "at least 1",
-        ),
-        ("- {id: a, times: -1, action: {code: INTERNAL}}", 1, "times", "-1"),
-        (
-            "- {id: a, action: {code: INTERNAL}}\n- {id: a, action: {code: INTERNAL}}",
-            2,
-            "id",
-            "rule 1",
-        ),
-        (
-            "- {id: a, action: {code: INTERNAL}}\n- just text",
-            2,
-            ".",
-            "just text",
-        ),
+    let error = "action: {code: INTERNAL}";
+    let empty = format!("id: '', {error}");
+    let (twice, text) = (
+        format!("id: a, {error}}}\n- {{id: a, {error}"),
+        format!("id: a, {error}}}\n- text #"),
+    );
+    // (first rule without its braces, number of the wrong one, its field, words of the reason)
+    #[rustfmt::skip]
+    let table: [(&str, usize, &str, &str); 25] = [
+        (error, 1, ".", "id"),
+        (&empty, 1, "id", "empty"),
+        ("id: a", 1, ".", "action"),
+        ("id: a, action: {}", 1, "action", "code, a delay or a hang"),
+        ("id: a, action: {code: OK}", 1, "action.code", "OK"),
+        ("id: a, action: {code: internal}", 1, "action.code", "INTERNAL"),
+        ("id: a, action: {code: INTERNAL, cod: 1}", 1, "action.cod", "unknown field"),
+        ("id: a, action: {code: 13}", 1, "action.code", "string"),
+        ("id: a, action: {delay: 5}", 1, "action.delay", "string"),
+        ("id: a, action: {delay: -1s}", 1, "action.delay", "duration"),
+        ("id: a, action: {hang: for-ever}", 1, "action.hang", "client-cancel"),
+        ("id: a, action: {delay: 1s, message: x}", 1, "action.message", "without a code"),
+        ("id: a, action: {code: INTERNAL, message: ''}", 1, "action.message", "empty"),
+        ("id: a, action: {code: INTERNAL, hang: client-cancel}", 1, "action.code", "given up"),
+        ("id: a, match: {method: Nope}, action: {delay: 1s}", 1, "match.method", "ListVolumes"),
+        ("id: a, match: {methods: x}, action: {delay: 1s}", 1, "match.methods", "unknown field"),
+        ("id: a, match: {method: Probe, volume: x}, action: {delay: 1s}", 1, "match.volume", "Probe"),
+        ("id: a, match: {method: DeleteVolume, node: x}, action: {delay: 1s}", 1, "match.node", "never"),
+        ("id: a, match: {method: DeleteVolume, name: x}, action: {delay: 1s}", 1, "match.name", "never"),
+        ("id: a, match: {volume: ''}, action: {delay: 1s}", 1, "match.volume", "empty"),
+        ("id: a, phase: later, action: {delay: 1s}", 1, "phase", "later"),
+        ("id: a, times: 0, action: {delay: 1s}", 1, "times", "at least 1"),
+        ("id: a, times: -1, action: {delay: 1s}", 1, "times", "-1"),
+        (&twice, 2, "id", "rule 1"),
+        (&text, 2, ".", "text"),
     ];
-    for (yaml, wrong, at, words) in table {
-        match Rule::read_list(yaml) {
+    for (rule, wrong, at, words) in table {
+        match Rule::read_list(&format!("- {{{rule}}}")) {
             Err(RuleError::Rule {
                 number,
                 field,
                 reason,
                 ..
             }) => {
-                assert_eq!((number, field.as_str()), (wrong, at), "{yaml}: {reason}");
-                assert!(reason.contains(words), "{yaml}: {reason}");
+                assert_eq!((number, field.as_str()), (wrong, at), "{rule}: {reason}");
+                assert!(reason.contains(words), "{rule}: {reason}");
             }
-            other => panic!("{yaml}: {other:?}"),
+            other => panic!("{rule}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn what_is_no_list_of_rules_is_refused_as_a_whole() {
     for yaml in [
         "{id: a}",
         "- {id: a",

@@ -37,94 +37,77 @@ async fn start(directory: &Path) -> Program {
     Program::start(&directory.join("csi.sock"), ["--volumes=3".to_owned(), flag]).await
 }
 
-/// Creates, attaches, detaches and deletes one volume after the other until a call fails.
-async fn work(mut client: ControllerClient<Channel>, worker: usize, round: u64, ledger: Ledger) {
-    let note = |name: &str, known: Known| drop(ledger.lock().unwrap().insert(name.to_owned(), known));
-    for number in 0_u64.. {
-        let name = format!("{round}-{worker}-{number}");
-        note(
-            &name,
-            Known {
-                open: true,
-                ..Default::default()
-            },
-        );
-        let Ok(reply) = client.create_volume(mk_create(&name)).await else {
-            return;
-        };
-        let id = reply.into_inner().volume.unwrap().volume_id;
-        note(
-            &name,
-            Known {
-                id: Some(id.clone()),
-                ..Default::default()
-            },
-        );
+/// A client that works on one volume after the other.
+struct Worker {
+    client: ControllerClient<Channel>,
+    ledger: Ledger,
+}
 
-        let node = format!("node-{}", number % 3);
-        note(
-            &name,
-            Known {
-                id: Some(id.clone()),
-                node: None,
-                open: true,
-            },
-        );
-        if client
-            .controller_publish_volume(mk_publish(&id, &node))
+impl Worker {
+    /// Works until a call fails.
+    async fn work(mut self, prefix: String) {
+        for number in 0_u64.. {
+            if self.live(&format!("{prefix}-{number}"), number).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Creates and attaches a volume, and detaches and deletes it or stops before that. None when a
+    /// call fails.
+    async fn live(&mut self, name: &str, number: u64) -> Option<()> {
+        self.note(name, Known::asked(None));
+        let reply = self.client.create_volume(mk_create(name)).await.ok()?;
+        let id = reply.into_inner().volume.unwrap().volume_id;
+        let (id, node) = (id.as_str(), format!("node-{}", number % 3));
+        self.note(name, Known::told(id, None));
+
+        self.note(name, Known::asked(Some(id)));
+        self.client
+            .controller_publish_volume(mk_publish(id, &node))
             .await
-            .is_err()
-        {
-            return;
+            .ok()?;
+        self.note(name, Known::told(id, Some(&node)));
+        if number.is_multiple_of(3) {
+            return Some(());
         }
-        note(
-            &name,
-            Known {
-                id: Some(id.clone()),
-                node: Some(node.clone()),
-                open: false,
-            },
-        );
-        if number % 3 == 0 {
-            continue;
-        }
-        note(
-            &name,
-            Known {
-                id: Some(id.clone()),
-                node: Some(node.clone()),
-                open: true,
-            },
-        );
-        if client
-            .controller_unpublish_volume(mk_unpublish(&id, &node))
+        self.note(name, Known::asked(Some(id)));
+        self.client
+            .controller_unpublish_volume(mk_unpublish(id, &node))
             .await
-            .is_err()
-        {
-            return;
-        }
-        note(
-            &name,
-            Known {
-                id: Some(id.clone()),
-                ..Default::default()
-            },
-        );
+            .ok()?;
+        self.note(name, Known::told(id, None));
         if number % 3 == 1 {
-            continue;
+            return Some(());
         }
-        note(
-            &name,
-            Known {
-                id: Some(id.clone()),
-                node: None,
-                open: true,
-            },
-        );
-        if client.delete_volume(mk_delete(&id)).await.is_err() {
-            return;
+        self.note(name, Known::asked(Some(id)));
+        self.client.delete_volume(mk_delete(id)).await.ok()?;
+        self.note(name, Known::default());
+        Some(())
+    }
+
+    fn note(&self, name: &str, known: Known) {
+        self.ledger.lock().unwrap().insert(name.to_owned(), known);
+    }
+}
+
+impl Known {
+    /// A call is on its way.
+    fn asked(id: Option<&str>) -> Self {
+        Self {
+            id: id.map(str::to_owned),
+            node: None,
+            open: true,
         }
-        note(&name, Known::default());
+    }
+
+    /// A call was acknowledged.
+    fn told(id: &str, node: Option<&str>) -> Self {
+        Self {
+            id: Some(id.to_owned()),
+            node: node.map(str::to_owned),
+            open: false,
+        }
     }
 }
 
@@ -162,14 +145,10 @@ async fn settle(client: &mut ControllerClient<Channel>, ledger: &Ledger) {
             .unwrap();
         assert!(status.published_node_ids.len() <= 1, "{name}: {status:?}");
         let node = status.published_node_ids.into_iter().next();
-        ledger.lock().unwrap().insert(
-            name,
-            Known {
-                id: Some(id),
-                node,
-                open: false,
-            },
-        );
+        ledger
+            .lock()
+            .unwrap()
+            .insert(name, Known::told(&id, node.as_deref()));
     }
     listed.retain(|id, _| !id.starts_with("vol-"));
     assert!(listed.is_empty(), "volumes nobody asked for: {listed:?}");
@@ -186,8 +165,12 @@ async fn every_acknowledged_call_survives_kill_9_under_load() {
         let before = ledger.lock().unwrap().len();
 
         let mut workers = JoinSet::new();
-        for worker in 0..CLIENTS {
-            workers.spawn(work(client.clone(), worker, round, ledger.clone()));
+        for number in 0..CLIENTS {
+            let worker = Worker {
+                client: client.clone(),
+                ledger: ledger.clone(),
+            };
+            workers.spawn(worker.work(format!("{round}-{number}")));
         }
         // Enough work must be under way, and then the moment is arbitrary.
         while ledger.lock().unwrap().len() < before + 10 * CLIENTS {

@@ -68,11 +68,11 @@ async fn call_has_a_begin_and_an_end_line_that_tell_everything() {
     assert!(refused["message"].as_str().unwrap().contains("vol-9"));
     assert_eq!(refused.get("response"), None);
 
-    for (from, to) in [("start", "end")] {
-        let (start, stop) = (end[from].as_str().unwrap(), end[to].as_str().unwrap());
-        assert_eq!(start.len(), "2026-01-01T00:00:00.000000Z".len(), "{start}");
-        assert!(start.parse::<Timestamp>().unwrap() <= stop.parse::<Timestamp>().unwrap());
-    }
+    let time = |field: &str| end[field].as_str().unwrap();
+    assert_eq!(time("start").len(), "2026-01-01T00:00:00.000000Z".len(), "{end}");
+    let (start, stop): (Timestamp, Timestamp) =
+        (time("start").parse().unwrap(), time("end").parse().unwrap());
+    assert!(start <= stop);
 }
 
 #[tokio::test]

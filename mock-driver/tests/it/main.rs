@@ -1,15 +1,20 @@
 //! The driver as its callers meet it: over a socket, in process where that is enough and as a real
 //! process where signals and kills matter.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod attach;
 mod durability;
 mod faults;
 mod journal;
 mod malformed;
 mod model;
-mod outcomes;
+mod offers;
 mod paging;
 mod parallel;
 mod process;
 mod program;
 mod server;
+mod table;
+mod volumes;
 mod wire;

@@ -1,6 +1,6 @@
 //! Requests that are wrong in themselves: each is refused by the name of its field.
 
-use csi_proto::v1::volume_capability::{AccessMode, MountVolume, access_mode::Mode};
+use csi_proto::v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
 use csi_proto::v1::{self, CapacityRange, Topology, TopologyRequirement, VolumeCapability};
 use tonic::{Code, Status};
 
@@ -23,6 +23,18 @@ fn with_mode(mode: i32) -> VolumeCapability {
     }
 }
 
+fn with_flags(mount_flags: Vec<String>) -> VolumeCapability {
+    let mount = MountVolume {
+        mount_flags,
+        ..Default::default()
+    };
+    let access_type = Some(AccessType::Mount(mount));
+    VolumeCapability {
+        access_type,
+        ..mk_mount("", Mode::SingleNodeWriter)
+    }
+}
+
 fn assert_refused<T: std::fmt::Debug>(case: &str, outcome: Result<T, Status>, field: &str) {
     let status = outcome.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument, "{case}: {status}");
@@ -30,186 +42,83 @@ fn assert_refused<T: std::fmt::Debug>(case: &str, outcome: Result<T, Status>, fi
     assert_eq!(named, field, "{case}: {status}");
 }
 
-#[tokio::test]
-async fn create_names_the_wrong_field() {
+async fn assert_create_refused(table: Vec<(&str, Create, &str)>) {
     let server = Server::start_with(|_, _| {}).await;
     let mut client = server.controller().await;
-    let range = |required_bytes, limit_bytes| {
-        Some(CapacityRange {
-            required_bytes,
-            limit_bytes,
-        })
-    };
-    let large_map = mk_map(&[("k", &long(4096))]);
-    let flags = MountVolume {
-        mount_flags: vec![long(2048), long(2049)],
-        ..Default::default()
-    };
-    let many_flags = VolumeCapability {
-        access_type: Some(v1::volume_capability::AccessType::Mount(flags)),
-        ..mk_mount("", Mode::SingleNodeWriter)
-    };
-    let source = v1::VolumeContentSource::default();
-    let topology = TopologyRequirement {
-        requisite: vec![Topology::default()],
-        preferred: vec![],
-    };
-    let table: Vec<(&str, Create, &str)> = vec![
-        (
-            "no name",
-            Create {
-                name: String::new(),
-                ..mk_create("a")
-            },
-            "name",
-        ),
-        (
-            "long name",
-            Create {
-                name: long(129),
-                ..mk_create("a")
-            },
-            "name",
-        ),
-        (
-            "banned character",
-            Create {
-                name: "a\u{7f}b".into(),
-                ..mk_create("a")
-            },
-            "name",
-        ),
-        (
-            "banned control",
-            Create {
-                name: "a\0b".into(),
-                ..mk_create("a")
-            },
-            "name",
-        ),
-        (
-            "no capabilities",
-            Create {
-                volume_capabilities: vec![],
-                ..mk_create("a")
-            },
-            "volume_capabilities",
-        ),
-        (
-            "no access type",
-            Create {
-                volume_capabilities: vec![
-                    mk_block(Mode::SingleNodeWriter),
-                    VolumeCapability {
-                        access_type: None,
-                        ..mk_block(Mode::SingleNodeWriter)
-                    },
-                ],
-                ..mk_create("a")
-            },
-            "volume_capabilities[1].access_type",
-        ),
-        (
-            "unknown mode",
-            Create {
-                volume_capabilities: vec![with_mode(0)],
-                ..mk_create("a")
-            },
-            "volume_capabilities[0].access_mode.mode",
-        ),
-        (
-            "too many mount flags",
-            Create {
-                volume_capabilities: vec![many_flags],
-                ..mk_create("a")
-            },
-            "volume_capabilities[0].mount.mount_flags",
-        ),
-        (
-            "long fs_type",
-            Create {
-                volume_capabilities: vec![mk_mount(&long(129), Mode::SingleNodeWriter)],
-                ..mk_create("a")
-            },
-            "volume_capabilities[0].mount.fs_type",
-        ),
-        (
-            "negative size",
-            Create {
-                capacity_range: range(-1, 0),
-                ..mk_create("a")
-            },
-            "capacity_range.required_bytes",
-        ),
-        (
-            "negative limit",
-            Create {
-                capacity_range: range(0, -1),
-                ..mk_create("a")
-            },
-            "capacity_range.limit_bytes",
-        ),
-        (
-            "empty range",
-            Create {
-                capacity_range: range(0, 0),
-                ..mk_create("a")
-            },
-            "capacity_range",
-        ),
-        (
-            "large parameters",
-            Create {
-                parameters: large_map.clone(),
-                ..mk_create("a")
-            },
-            "parameters",
-        ),
-        (
-            "large secrets",
-            Create {
-                secrets: large_map,
-                ..mk_create("a")
-            },
-            "secrets",
-        ),
-        (
-            "secret key",
-            Create {
-                secrets: mk_map(&[("a b", "")]),
-                ..mk_create("a")
-            },
-            "secrets",
-        ),
-        (
-            "source",
-            Create {
-                volume_content_source: Some(source),
-                ..mk_create("a")
-            },
-            "volume_content_source",
-        ),
-        (
-            "topology",
-            Create {
-                accessibility_requirements: Some(topology),
-                ..mk_create("a")
-            },
-            "accessibility_requirements",
-        ),
-        (
-            "mutable parameters",
-            Create {
-                mutable_parameters: mk_map(&[("XXX_FakeKey", "v")]),
-                ..mk_create("a")
-            },
-            "mutable_parameters",
-        ),
-    ];
     for (case, request, field) in table {
         assert_refused(case, client.create_volume(request).await, field);
     }
     assert!(published(&mut client).await.is_empty(), "nothing was made");
+}
+
+#[tokio::test]
+async fn create_names_the_wrong_field() {
+    let named = |name: &str| Create {
+        name: name.to_owned(),
+        ..mk_create("")
+    };
+    let sized = |required_bytes, limit_bytes| Create {
+        capacity_range: Some(CapacityRange {
+            required_bytes,
+            limit_bytes,
+        }),
+        ..mk_create("a")
+    };
+    let large = mk_map(&[("k", &long(4096))]);
+    let spaced = mk_map(&[("a b", "")]);
+    let fake = mk_map(&[("XXX_FakeKey", "v")]);
+    let source = Some(v1::VolumeContentSource::default());
+    let topology = Some(TopologyRequirement {
+        requisite: vec![Topology::default()],
+        preferred: vec![],
+    });
+    #[rustfmt::skip]
+    let table = vec![
+        ("no name", named(""), "name"),
+        ("long name", named(&long(129)), "name"),
+        ("banned character", named("a\u{7f}b"), "name"),
+        ("another banned character", named("a\0b"), "name"),
+        ("negative size", sized(-1, 0), "capacity_range.required_bytes"),
+        ("negative limit", sized(0, -1), "capacity_range.limit_bytes"),
+        ("empty range", sized(0, 0), "capacity_range"),
+        ("large parameters", Create { parameters: large.clone(), ..mk_create("a") }, "parameters"),
+        ("large secrets", Create { secrets: large, ..mk_create("a") }, "secrets"),
+        ("secret key with a space", Create { secrets: spaced, ..mk_create("a") }, "secrets"),
+        ("source", Create { volume_content_source: source, ..mk_create("a") }, "volume_content_source"),
+        ("topology", Create { accessibility_requirements: topology, ..mk_create("a") }, "accessibility_requirements"),
+        ("mutable parameters", Create { mutable_parameters: fake, ..mk_create("a") }, "mutable_parameters"),
+    ];
+    assert_create_refused(table).await;
+}
+
+#[tokio::test]
+async fn create_names_the_wrong_part_of_a_capability() {
+    let used_as = |volume_capabilities| Create {
+        volume_capabilities,
+        ..mk_create("a")
+    };
+    let good = || mk_block(Mode::SingleNodeWriter);
+    let no_type = VolumeCapability {
+        access_type: None,
+        ..good()
+    };
+    let no_mode = VolumeCapability {
+        access_mode: None,
+        ..good()
+    };
+    let many_flags = with_flags(vec![long(2048), long(2049)]);
+    let long_type = mk_mount(&long(129), Mode::SingleNodeWriter);
+    #[rustfmt::skip]
+    let table = vec![
+        ("none", used_as(vec![]), "volume_capabilities"),
+        ("no access type", used_as(vec![good(), no_type]), "volume_capabilities[1].access_type"),
+        ("no access mode", used_as(vec![no_mode]), "volume_capabilities[0].access_mode"),
+        ("mode 0", used_as(vec![with_mode(0)]), "volume_capabilities[0].access_mode.mode"),
+        ("mode of the future", used_as(vec![with_mode(99)]), "volume_capabilities[0].access_mode.mode"),
+        ("mount flags", used_as(vec![many_flags]), "volume_capabilities[0].mount.mount_flags"),
+        ("long fs_type", used_as(vec![long_type]), "volume_capabilities[0].mount.fs_type"),
+    ];
+    assert_create_refused(table).await;
 }
 
 #[tokio::test]
@@ -218,6 +127,7 @@ async fn longest_allowed_texts_are_taken() {
     let mut client = server.controller().await;
     let request = Create {
         name: long(128),
+        volume_capabilities: vec![with_flags(vec![long(2048), long(2048)])],
         parameters: mk_map(&[("k", &long(4095))]),
         secrets: mk_map(&[("a.b-C_1", &long(4000))]),
         ..mk_create("")
@@ -235,74 +145,39 @@ async fn longest_allowed_texts_are_taken() {
 }
 
 #[tokio::test]
-async fn publish_and_unpublish_name_the_wrong_field() {
+async fn publish_names_the_wrong_field() {
     let server = Server::start().await;
     let mut client = server.controller().await;
     let valid = || mk_publish("vol-0", "node-0");
-    let table: Vec<(&str, Publish, &str)> = vec![
-        (
-            "no volume",
-            Publish {
-                volume_id: String::new(),
-                ..valid()
-            },
-            "volume_id",
-        ),
-        (
-            "long volume",
-            Publish {
-                volume_id: long(129),
-                ..valid()
-            },
-            "volume_id",
-        ),
-        (
-            "no node",
-            Publish {
-                node_id: String::new(),
-                ..valid()
-            },
-            "node_id",
-        ),
-        (
-            "long node",
-            Publish {
-                node_id: long(257),
-                ..valid()
-            },
-            "node_id",
-        ),
-        (
-            "no capability",
-            Publish {
-                volume_capability: None,
-                ..valid()
-            },
-            "volume_capability",
-        ),
+    let used_as = |capability| Publish {
+        volume_capability: capability,
+        ..valid()
+    };
+    let no_mode = VolumeCapability {
+        access_mode: None,
+        ..mk_block(Mode::SingleNodeWriter)
+    };
+    let large = mk_map(&[("k", &long(4096))]);
+    let table = vec![
+        ("no volume", mk_publish("", "node-0"), "volume_id"),
+        ("long volume", mk_publish(&long(129), "node-0"), "volume_id"),
+        ("no node", mk_publish("vol-0", ""), "node_id"),
+        ("long node", mk_publish("vol-0", &long(257)), "node_id"),
+        ("no capability", used_as(None), "volume_capability"),
         (
             "no access mode",
-            Publish {
-                volume_capability: Some(VolumeCapability {
-                    access_mode: None,
-                    ..mk_block(Mode::SingleNodeWriter)
-                }),
-                ..valid()
-            },
+            used_as(Some(no_mode)),
             "volume_capability.access_mode",
         ),
         (
             "mode of the future",
-            Publish {
-                volume_capability: Some(with_mode(99)),
-                ..valid()
-            },
+            used_as(Some(with_mode(99))),
             "volume_capability.access_mode.mode",
         ),
         (
             "large context",
             Publish {
-                volume_context: mk_map(&[("k", &long(4096))]),
+                volume_context: large.clone(),
                 ..valid()
             },
             "volume_context",
@@ -310,7 +185,7 @@ async fn publish_and_unpublish_name_the_wrong_field() {
         (
             "large secrets",
             Publish {
-                secrets: mk_map(&[("k", &long(4096))]),
+                secrets: large,
                 ..valid()
             },
             "secrets",
@@ -318,21 +193,6 @@ async fn publish_and_unpublish_name_the_wrong_field() {
     ];
     for (case, request, field) in table {
         assert_refused(case, client.controller_publish_volume(request).await, field);
-    }
-    let table: Vec<(&str, Unpublish, &str)> = vec![
-        ("no volume", mk_unpublish("", "node-0"), "volume_id"),
-        ("long node", mk_unpublish("vol-0", &long(257)), "node_id"),
-        (
-            "secret key",
-            Unpublish {
-                secrets: mk_map(&[("", "v")]),
-                ..mk_unpublish("vol-0", "")
-            },
-            "secrets",
-        ),
-    ];
-    for (case, request, field) in table {
-        assert_refused(case, client.controller_unpublish_volume(request).await, field);
     }
     assert!(
         published(&mut client)
@@ -346,6 +206,22 @@ async fn publish_and_unpublish_name_the_wrong_field() {
 async fn the_other_calls_name_the_wrong_field() {
     let server = Server::start().await;
     let mut client = server.controller().await;
+    let nameless = Unpublish {
+        secrets: mk_map(&[("", "v")]),
+        ..mk_unpublish("vol-0", "")
+    };
+    let table = vec![
+        ("unpublish nothing", mk_unpublish("", "node-0"), "volume_id"),
+        (
+            "unpublish from a long node",
+            mk_unpublish("vol-0", &long(257)),
+            "node_id",
+        ),
+        ("unpublish with a nameless secret", nameless, "secrets"),
+    ];
+    for (case, request, field) in table {
+        assert_refused(case, client.controller_unpublish_volume(request).await, field);
+    }
     assert_refused(
         "delete nothing",
         client.delete_volume(mk_delete("")).await,
@@ -357,16 +233,10 @@ async fn the_other_calls_name_the_wrong_field() {
         client.controller_get_volume(get).await,
         "volume_id",
     );
-    let validate = v1::ValidateVolumeCapabilitiesRequest::default();
-    assert_refused(
-        "validate nothing",
-        client.validate_volume_capabilities(validate).await,
-        "volume_id",
-    );
-    let validate = v1::ValidateVolumeCapabilitiesRequest {
-        volume_id: "vol-0".into(),
-        ..Default::default()
-    };
+    let mut validate = v1::ValidateVolumeCapabilitiesRequest::default();
+    let outcome = client.validate_volume_capabilities(validate.clone()).await;
+    assert_refused("validate nothing", outcome, "volume_id");
+    validate.volume_id = "vol-0".into();
     let outcome = client.validate_volume_capabilities(validate).await;
     assert_refused("validate no capabilities", outcome, "volume_capabilities");
     let list = v1::ListVolumesRequest {

@@ -216,8 +216,9 @@ fn may_be_held_together(holds: &[&Hold]) -> bool {
         .collect();
     let readers_are_promised_quiet = modes.contains(&MultiNodeReaderOnly);
     let one_writer_is_promised = modes.contains(&MultiNodeSingleWriter);
-    !(readers_are_promised_quiet && !writers.is_empty()
-        || one_writer_is_promised && !matches!(writers[..], [] | [MultiNodeSingleWriter]))
+    let quiet_is_kept = !readers_are_promised_quiet || writers.is_empty();
+    let one_is_kept = !one_writer_is_promised || matches!(writers[..], [] | [MultiNodeSingleWriter]);
+    quiet_is_kept && one_is_kept
 }
 
 fn run(array: &mut Array, op: &Op, ids: &[String]) -> Result<(Option<String>, Option<Change>), Error> {

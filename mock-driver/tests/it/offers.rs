@@ -1,0 +1,117 @@
+//! What the driver says it is and can do, and that it does no more and no less.
+
+use csi_proto::v1;
+use csi_proto::v1::controller_service_capability::{Type, rpc};
+use tonic::Code;
+
+use crate::server::Server;
+
+#[tokio::test]
+async fn identity_is_told_and_ready() {
+    let server = Server::start().await;
+    let mut identity = server.identity().await;
+    let info = identity
+        .get_plugin_info(v1::GetPluginInfoRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(info.name, "mock.csi.local");
+    assert_eq!(info.vendor_version, env!("CARGO_PKG_VERSION"));
+    let probe = identity.probe(v1::ProbeRequest {}).await.unwrap().into_inner();
+    assert_eq!(probe.ready, Some(true));
+    let plugin = identity
+        .get_plugin_capabilities(v1::GetPluginCapabilitiesRequest {})
+        .await
+        .unwrap();
+    assert_eq!(
+        plugin.into_inner().capabilities.len(),
+        1,
+        "the controller service"
+    );
+}
+
+#[tokio::test]
+async fn capabilities_are_what_is_served() {
+    let server = Server::start().await;
+    let mut client = server.controller().await;
+    let reply = client
+        .controller_get_capabilities(v1::ControllerGetCapabilitiesRequest {})
+        .await
+        .unwrap();
+    let mut offered: Vec<rpc::Type> = reply
+        .into_inner()
+        .capabilities
+        .into_iter()
+        .map(|capability| match capability.r#type {
+            Some(Type::Rpc(rpc)) => rpc.r#type(),
+            None => rpc::Type::Unknown,
+        })
+        .collect();
+    offered.sort_by_key(|capability| i32::from(*capability));
+    assert_eq!(
+        offered,
+        [
+            rpc::Type::CreateDeleteVolume,
+            rpc::Type::PublishUnpublishVolume,
+            rpc::Type::ListVolumes,
+            rpc::Type::PublishReadonly,
+            rpc::Type::ListVolumesPublishedNodes,
+            rpc::Type::GetVolume,
+            rpc::Type::SingleNodeMultiWriter,
+        ]
+    );
+
+    let refusals = [
+        client
+            .get_capacity(v1::GetCapacityRequest::default())
+            .await
+            .map(drop),
+        client
+            .create_snapshot(v1::CreateSnapshotRequest::default())
+            .await
+            .map(drop),
+        client
+            .controller_expand_volume(v1::ControllerExpandVolumeRequest::default())
+            .await
+            .map(drop),
+        client
+            .controller_modify_volume(v1::ControllerModifyVolumeRequest::default())
+            .await
+            .map(drop),
+    ];
+    for refusal in refusals {
+        let status = refusal.unwrap_err();
+        assert_eq!(status.code(), Code::Unimplemented);
+        assert!(status.message().contains("/csi.v1.Controller/"), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn node_service_is_there_when_the_node_is_known() {
+    let server = Server::start().await;
+    let unknown = server
+        .node()
+        .await
+        .node_get_info(v1::NodeGetInfoRequest {})
+        .await
+        .unwrap_err();
+    assert_eq!(unknown.code(), Code::Unimplemented);
+
+    let server = Server::start_with(|_, settings| {
+        settings.node_id = Some("node-2".into());
+        settings.array.attach_limit = Some(7);
+    })
+    .await;
+    let mut node = server.node().await;
+    let info = node
+        .node_get_info(v1::NodeGetInfoRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!((info.node_id.as_str(), info.max_volumes_per_node), ("node-2", 7));
+    let stage = node
+        .node_stage_volume(v1::NodeStageVolumeRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(stage.code(), Code::Unimplemented);
+}
