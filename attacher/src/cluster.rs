@@ -65,6 +65,9 @@ pub trait Cluster: Send + Sync + 'static {
         problem: &Problem,
     ) -> impl Future<Output = Result<Attachment, Error>> + Send;
 
+    /// Reads an attachment afresh.
+    fn attachment(&self, attachment: &Attachment) -> impl Future<Output = Result<Attachment, Error>> + Send;
+
     /// Reads a PersistentVolume, whatever its driver.
     fn volume(&self, name: &str) -> impl Future<Output = Result<Volume, Error>> + Send;
 

@@ -83,10 +83,10 @@ impl<K: Cluster, D: Controller> Dispatcher<K, D> {
                 biased;
                 () = shutdown.cancelled() => break,
                 Some(report) = running.next(), if !running.is_empty() => {
-                    let mut engine = lock(&engine);
-                    engine.finish(report, now());
+                    // Jobs lock the engine themselves, so it must not be held while they are polled.
+                    lock(&engine).finish(report, now());
                     while let Some(Some(report)) = running.next().now_or_never() {
-                        engine.finish(report, now());
+                        lock(&engine).finish(report, now());
                     }
                 }
                 Ok(()) = link.changed() => {

@@ -444,6 +444,3 @@ impl From<Wanted> for Lane {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

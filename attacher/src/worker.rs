@@ -240,6 +240,3 @@ fn unwritten(what: &str, error: &Error, answer: Answer) -> Failure {
         ..Failure::api(what, error)
     }
 }
-
-#[cfg(test)]
-mod tests;

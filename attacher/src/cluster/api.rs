@@ -77,9 +77,14 @@ impl ApiServer {
         let object = self
             .patch(&self.attachments, &attachment.name, part, &body)
             .await?;
-        // `spec.attacher` is immutable and the UID is the one that we knew.
+        self.same(attachment, object)
+    }
+
+    /// The object, if it is the one that we knew by this name.
+    fn same(&self, known: &Attachment, object: AttachmentObject) -> Result<Attachment, Error> {
         Attachment::from_wire(object, &self.driver)
-            .ok_or_else(|| Error::Unanswered("the answer is about another driver's VolumeAttachment".into()))
+            .filter(|attachment| attachment.uid == known.uid)
+            .ok_or_else(|| Error::Replaced("another VolumeAttachment has taken its name".into()))
     }
 }
 
@@ -142,6 +147,13 @@ impl Cluster for ApiServer {
             patch::problem(attachment, side, problem),
         )
         .await
+    }
+
+    async fn attachment(&self, attachment: &Attachment) -> Result<Attachment, Error> {
+        self.same(
+            attachment,
+            until_answered(|| self.attachments.get(&attachment.name)).await?,
+        )
     }
 
     async fn volume(&self, name: &str) -> Result<Volume, Error> {

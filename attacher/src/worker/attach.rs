@@ -7,7 +7,7 @@ use super::problem::Failure;
 use super::{Worker, called, unread, unwritten};
 use crate::cluster::{Cluster, Secrets};
 use crate::csi::{Controller, PublishRequest, UnpublishRequest};
-use crate::decide::{self, AttachPlan, Facts, Record, Stale};
+use crate::decide::{self, AttachPlan, Facts, Record, Stale, Wanted};
 use crate::engine::Answer;
 use crate::model::{Attachment, SecretRef, Target};
 
@@ -21,6 +21,9 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             Some(context) => context,
             None => {
                 if let Some(stale) = &plan.stale {
+                    if !self.is_still_wanted(attachment).await? {
+                        return Ok(());
+                    }
                     self.undo(stale).await?;
                 }
                 let Some(secrets) = self.prepare(attachment, &plan).await? else {
@@ -111,6 +114,23 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                     ..unwritten("failed to mark as attached", &error, answer)
                 })
             }
+        }
+    }
+
+    /// Looks at the attachment afresh. What looks like the rest of a failed attempt may have succeeded,
+    /// if the answer to its last write was lost and the watch is late: that must not be unpublished.
+    async fn is_still_wanted(&self, attachment: &Attachment) -> Result<bool, Failure> {
+        match self.cluster.attachment(attachment).await {
+            Ok(attachment) => {
+                let wanted = decide::wanted(&attachment) == Some(Wanted::Attach);
+                self.written(attachment);
+                Ok(wanted)
+            }
+            Err(error) if error.is_gone() => {
+                self.departed(attachment);
+                Ok(false)
+            }
+            Err(error) => Err(Failure::api("could not read VolumeAttachment", &error)),
         }
     }
 

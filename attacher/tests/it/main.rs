@@ -1,0 +1,3 @@
+//! Tests of the attacher's parts together, without a cluster and without waiting.
+
+mod simulation;

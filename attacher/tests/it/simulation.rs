@@ -1,0 +1,174 @@
+//! The dispatcher, engine and worker as they are, in a world made of two small fakes and a paused
+//! clock: thousands of seeded histories in which writes fail, answers get lost, events arrive late,
+//! the driver refuses, and the attacher is killed at any await.
+
+mod world;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use csi_attacher::csi::Link;
+use csi_attacher::dispatch::Dispatcher;
+use csi_attacher::engine::Engine;
+use csi_attacher::model::{Capabilities, Driver};
+use csi_attacher::queue::{Backoff, Limits};
+use csi_attacher::worker::Worker;
+use jiff::Timestamp;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use world::{Faults, World};
+
+const HISTORIES: u64 = 150;
+/// Simulated time in which everything must be over once nothing fails any more. The longest backoff
+/// is a few seconds here.
+const SETTLED_WITHIN: Duration = Duration::from_secs(120);
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+}
+
+/// One attacher process, from its first list to `stop` or its death.
+async fn attacher(world: &World, seed: u64, stop: CancellationToken) {
+    let limits = Limits {
+        attach: 4,
+        detach: 4,
+        volume: 2,
+    };
+    let backoff = Backoff {
+        start: Duration::from_millis(100),
+        max: Duration::from_secs(5),
+    };
+    let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, seed)));
+    let driver = Driver::new(
+        world::DRIVER,
+        Capabilities {
+            publish: true,
+            ..Capabilities::default()
+        },
+        "",
+    );
+    let (events_tx, events) = mpsc::channel(8);
+    let (_link_tx, link) = watch::channel(Link::Down);
+    let worker = Worker::new(world.cluster(), world.driver(), driver, engine.clone(), || {
+        Timestamp::UNIX_EPOCH
+    });
+    let dispatcher = Dispatcher {
+        engine,
+        worker,
+        events,
+        link,
+        grace: Duration::from_secs(60),
+    };
+    tokio::select! {
+        biased;
+        () = dispatcher.run(stop) => {}
+        () = world.watch(events_tx) => unreachable!("a watch must not end"),
+    }
+}
+
+/// Lets users act and attachers live and die for a while, then lets everything settle.
+async fn history(seed: u64) -> Result<(), String> {
+    let world = World::new(seed, Faults::SOME);
+    let mut random = fastrand::Rng::with_seed(seed ^ 0x5eed);
+    for life in 0..random.u64(1..5) {
+        let stop = CancellationToken::new();
+        let lifetime = Duration::from_millis(random.u64(20..4_000));
+        tokio::select! {
+            biased;
+            () = attacher(&world, seed + life, stop.clone()) => {}
+            // Dropping the future is the kill: whatever it awaited is never answered.
+            () = world.users_for(lifetime) => {}
+        }
+        world.attacher_died();
+        world.users_for(Duration::from_millis(random.u64(0..500))).await;
+    }
+    world.calm_down();
+    let stop = CancellationToken::new();
+    tokio::select! {
+        biased;
+        () = attacher(&world, seed, stop.clone()) => {}
+        result = tokio::time::timeout(SETTLED_WITHIN, world.settled()) => {
+            if result.is_err() {
+                return Err(format!("did not settle: {}", world.describe()));
+            }
+        }
+    }
+    world.verdict()
+}
+
+#[test]
+fn whatever_fails_and_whenever_it_is_killed_nothing_leaks_and_all_settles() {
+    let mut failed = Vec::new();
+    for seed in 0..HISTORIES {
+        if let Err(violation) = runtime().block_on(history(seed)) {
+            failed.push(format!("seed {seed}: {violation}"));
+        }
+    }
+    assert!(
+        failed.is_empty(),
+        "{} of {HISTORIES} histories failed:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
+}
+
+#[test]
+fn without_faults_attach_is_two_writes_and_detach_is_one() {
+    runtime().block_on(async {
+        const ATTACHMENTS: usize = 50;
+        let world = World::new(7, Faults::NONE);
+        let stop = CancellationToken::new();
+        let user = async {
+            world.attach_all(ATTACHMENTS);
+            world.all_attached().await;
+            let (writes, calls) = (world.writes(), world.calls());
+            assert_eq!(
+                writes.attachments,
+                2 * ATTACHMENTS,
+                "finalizer and record; status"
+            );
+            // All attachments share three volumes.
+            assert_eq!(writes.volumes, 3);
+            assert_eq!((calls.publish, calls.unpublish), (ATTACHMENTS, 0));
+            world.detach_all();
+            world.settled().await;
+            let (writes, calls) = (world.writes(), world.calls());
+            assert_eq!(writes.attachments, 3 * ATTACHMENTS, "one more each");
+            assert_eq!((calls.publish, calls.unpublish), (ATTACHMENTS, ATTACHMENTS));
+            assert_eq!(world.reads_of_secrets(), 0);
+        };
+        tokio::select! {
+            biased;
+            () = attacher(&world, 7, stop.clone()) => {}
+            () = user => {}
+        }
+        assert_eq!(world.verdict(), Ok(()));
+    });
+}
+
+#[test]
+fn a_shutdown_finishes_what_is_under_way() {
+    runtime().block_on(async {
+        let world = World::new(11, Faults::NONE);
+        let stop = CancellationToken::new();
+        world.attach_all(4);
+        let kill = async {
+            world.first_call().await;
+            stop.cancel();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            () = attacher(&world, 11, stop.clone()) => {}
+            () = kill => {}
+        }
+        // All four calls were under way; none is left without its status.
+        assert_eq!(world.attached(), 4);
+        assert_eq!(world.verdict(), Ok(()));
+    });
+}

@@ -1,0 +1,359 @@
+//! An API server and a driver, as far as the attacher can tell, with their laws checked at each step.
+
+mod cluster;
+mod driver;
+mod users;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use csi_attacher::engine::Event;
+use csi_attacher::index::Change;
+use csi_attacher::model::{
+    AccessModes, Attachment, CsiSource, Node, Recorded, Source, Target, Version, Volume, VolumeSource,
+    VolumeSpec,
+};
+use tokio::sync::mpsc;
+
+pub(super) use cluster::FakeCluster;
+pub(super) use driver::FakeDriver;
+
+pub(super) const DRIVER: &str = "sim.example";
+const VOLUMES: usize = 3;
+const NODES: usize = 4;
+
+/// How often things go wrong, in percent of all requests and calls.
+#[derive(Clone, Copy)]
+pub(super) struct Faults {
+    api: u8,
+    driver: u8,
+}
+
+#[derive(Clone)]
+pub(super) struct World(Arc<Mutex<State>>);
+
+struct State {
+    attachments: BTreeMap<String, Attachment>,
+    volumes: BTreeMap<String, Volume>,
+    nodes: BTreeMap<String, Node>,
+    /// Everything that watches see, in order.
+    log: Vec<Event>,
+    version: u64,
+    uids: u64,
+    published: HashSet<Target>,
+    /// Calls under way, by attachment's target: the attacher must not send two for one.
+    calling: HashMap<Target, usize>,
+    calls: Calls,
+    writes: Writes,
+    reads_of_secrets: usize,
+    violations: Vec<String>,
+    random: fastrand::Rng,
+    faults: Faults,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Calls {
+    pub(super) publish: usize,
+    pub(super) unpublish: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Writes {
+    pub(super) attachments: usize,
+    pub(super) volumes: usize,
+}
+
+/// Where the attachment says that it is published.
+fn recorded(attachment: &Attachment) -> Option<Target> {
+    let Recorded { node_id, handle, .. } = attachment.recorded.clone();
+    Some(Target {
+        handle: handle?,
+        node_id: node_id?,
+    })
+}
+
+// === impl Faults ===
+
+impl Faults {
+    pub(super) const NONE: Self = Self { api: 0, driver: 0 };
+    pub(super) const SOME: Self = Self { api: 15, driver: 20 };
+}
+
+// === impl World ===
+
+impl World {
+    pub(super) fn new(seed: u64, faults: Faults) -> Self {
+        let mut state = State {
+            attachments: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            log: Vec::new(),
+            version: 0,
+            uids: 0,
+            published: HashSet::new(),
+            calling: HashMap::new(),
+            calls: Calls::default(),
+            writes: Writes::default(),
+            reads_of_secrets: 0,
+            violations: Vec::new(),
+            random: fastrand::Rng::with_seed(seed),
+            faults,
+        };
+        for node in 0..NODES {
+            state.register_node(node);
+        }
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    pub(super) fn cluster(&self) -> FakeCluster {
+        FakeCluster(self.clone())
+    }
+
+    pub(super) fn driver(&self) -> FakeDriver {
+        FakeDriver(self.clone())
+    }
+
+    /// A list, then all that happens after it, each event a little late.
+    pub(super) async fn watch(&self, events_tx: mpsc::Sender<Event>) {
+        let (list, mut seen) = {
+            let state = self.state();
+            (state.list(), state.log.len())
+        };
+        for event in list {
+            events_tx.send(event).await.ok();
+        }
+        loop {
+            let (event, delay) = {
+                let mut state = self.state();
+                let delay = state.random.u64(1..15);
+                (state.log.get(seen).cloned(), Duration::from_millis(delay))
+            };
+            tokio::time::sleep(delay).await;
+            if let Some(event) = event {
+                seen += 1;
+                events_tx.send(event).await.ok();
+            }
+        }
+    }
+
+    /// Calls of a process that is no more are no longer the attacher's.
+    pub(super) fn attacher_died(&self) {
+        self.state().calling.clear();
+    }
+
+    pub(super) fn writes(&self) -> Writes {
+        self.state().writes
+    }
+
+    pub(super) fn calls(&self) -> Calls {
+        self.state().calls
+    }
+
+    pub(super) fn reads_of_secrets(&self) -> usize {
+        self.state().reads_of_secrets
+    }
+
+    pub(super) fn attached(&self) -> usize {
+        self.state()
+            .attachments
+            .values()
+            .filter(|attachment| attachment.attached)
+            .count()
+    }
+
+    pub(super) async fn all_attached(&self) {
+        self.until(|state| state.attachments.values().all(|attachment| attachment.attached))
+            .await;
+    }
+
+    pub(super) async fn first_call(&self) {
+        self.until(|state| state.calls.publish > 0).await;
+    }
+
+    /// No attachment and no volume is left.
+    pub(super) async fn settled(&self) {
+        self.until(|state| state.attachments.is_empty() && state.volumes.values().all(|v| !v.deleting))
+            .await;
+    }
+
+    async fn until(&self, condition: impl Fn(&State) -> bool) {
+        while !condition(&self.state()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let state = self.state();
+        format!(
+            "attachments {:#?}, volumes {:#?}, published {:?}, violations {:?}",
+            state.attachments.values(),
+            state.volumes.values(),
+            state.published,
+            state.violations
+        )
+    }
+
+    /// What was broken on the way, and what is left at the end.
+    pub(super) fn verdict(&self) -> Result<(), String> {
+        let state = self.state();
+        if let Some(violation) = state.violations.first() {
+            return Err(violation.clone());
+        }
+        let wanted: HashSet<_> = state.attachments.values().filter_map(recorded).collect();
+        match state.published.iter().find(|target| !wanted.contains(*target)) {
+            Some(leaked) => Err(format!("published for nobody: {leaked:?}")),
+            None => Ok(()),
+        }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn percent(&mut self, percent: u8) -> bool {
+        self.random.u8(0..100) < percent
+    }
+
+    fn next_version(&mut self) -> Version {
+        self.version += 1;
+        Version(self.version)
+    }
+
+    fn next_uid(&mut self) -> csi_attacher::model::Uid {
+        self.uids += 1;
+        format!("uid-{}", self.uids).as_str().into()
+    }
+
+    fn list(&self) -> Vec<Event> {
+        let mut list = vec![
+            Event::Attachments(Change::Listing),
+            Event::Volumes(Change::Listing),
+            Event::Nodes(Change::Listing),
+        ];
+        list.extend(
+            self.attachments
+                .values()
+                .cloned()
+                .map(|a| Event::Attachments(Change::Put(a))),
+        );
+        list.extend(
+            self.volumes
+                .values()
+                .cloned()
+                .map(|v| Event::Volumes(Change::Put(v))),
+        );
+        list.extend(self.nodes.values().cloned().map(|n| Event::Nodes(Change::Put(n))));
+        list.extend([
+            Event::Nodes(Change::Listed),
+            Event::Attachments(Change::Listed),
+            Event::Volumes(Change::Listed),
+        ]);
+        list
+    }
+
+    fn put_attachment(&mut self, mut attachment: Attachment) -> Attachment {
+        attachment.version = self.next_version();
+        let name = attachment.name.to_string();
+        if attachment.deleting && !attachment.finalizer && !attachment.foreign_finalizers {
+            self.attachments.remove(&name);
+            let gone = Change::Gone {
+                name: attachment.name.clone(),
+                uid: attachment.uid.clone(),
+            };
+            self.log.push(Event::Attachments(gone));
+        } else {
+            self.attachments.insert(name, attachment.clone());
+            self.log.push(Event::Attachments(Change::Put(attachment.clone())));
+        }
+        attachment
+    }
+
+    fn put_volume(&mut self, mut volume: Volume) -> Volume {
+        volume.version = self.next_version();
+        let name = volume.name.to_string();
+        if volume.deleting && !volume.finalizer {
+            self.volumes.remove(&name);
+            let gone = Change::Gone {
+                name: volume.name.clone(),
+                uid: volume.uid.clone(),
+            };
+            self.log.push(Event::Volumes(gone));
+        } else {
+            self.volumes.insert(name, volume.clone());
+            self.log.push(Event::Volumes(Change::Put(volume.clone())));
+        }
+        volume
+    }
+
+    fn register_node(&mut self, node: usize) {
+        let name = format!("node-{node}");
+        let id = Some(format!("id-{node}-{}", self.uids).as_str().into());
+        let node = Node {
+            name: name.as_str().into(),
+            uid: self.next_uid(),
+            version: self.next_version(),
+            id,
+        };
+        self.nodes.insert(name, node.clone());
+        self.log.push(Event::Nodes(Change::Put(node)));
+    }
+
+    fn create_volume(&mut self, volume: usize) {
+        let name = format!("pv-{volume}");
+        if self.volumes.contains_key(&name) {
+            return;
+        }
+        let uid = self.next_uid();
+        let source = CsiSource {
+            driver: DRIVER.into(),
+            handle: format!("handle-of-{uid}").as_str().into(),
+            ..CsiSource::default()
+        };
+        let spec = VolumeSpec {
+            source: VolumeSource::Csi(Box::new(source)),
+            access_modes: AccessModes {
+                read_write_many: true,
+                ..AccessModes::default()
+            },
+            ..VolumeSpec::default()
+        };
+        let version = Version::UNKNOWN;
+        let name = name.as_str().into();
+        self.put_volume(Volume {
+            name,
+            uid,
+            version,
+            deleting: false,
+            finalizer: false,
+            spec,
+        });
+    }
+
+    fn create_attachment(&mut self, number: usize, foreign_finalizers: bool) {
+        let name = format!("va-{number}");
+        if self.attachments.contains_key(&name) {
+            return;
+        }
+        let attachment = Attachment {
+            name: name.as_str().into(),
+            uid: self.next_uid(),
+            version: Version::UNKNOWN,
+            deleting: false,
+            finalizer: false,
+            foreign_finalizers,
+            node: format!("node-{}", number % NODES).as_str().into(),
+            source: Source::Volume(format!("pv-{}", number % VOLUMES).as_str().into()),
+            recorded: Recorded::default(),
+            attached: false,
+            metadata_keys: Box::default(),
+            attach_error: None,
+            detach_error: None,
+        };
+        self.put_attachment(attachment);
+    }
+}

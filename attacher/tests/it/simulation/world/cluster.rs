@@ -1,0 +1,227 @@
+//! An API server that obeys the rules measured on the real one, and sometimes does not answer.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use csi_attacher::cluster::{Cluster, Error, Released, Secrets, Side};
+use csi_attacher::decide::{Claim, Record};
+use csi_attacher::model::{Attachment, Problem, SecretRef, Volume};
+
+use super::{State, World, recorded};
+
+pub(in super::super) struct FakeCluster(pub(super) World);
+
+// === impl FakeCluster ===
+
+impl FakeCluster {
+    async fn request<T>(&self, act: impl FnOnce(&mut State) -> Result<T, Error>) -> Result<T, Error> {
+        let (lost_before, lost_after, delay) = {
+            let mut state = self.0.state();
+            let faults = state.faults.api;
+            let lost = state.percent(faults);
+            let before = state.random.bool();
+            (
+                lost && before,
+                lost && !before,
+                Duration::from_millis(state.random.u64(0..20)),
+            )
+        };
+        tokio::time::sleep(delay).await;
+        if lost_before {
+            return Err(Error::Unanswered("lost on the way there".into()));
+        }
+        let answer = act(&mut self.0.state());
+        tokio::time::sleep(delay).await;
+        if lost_after {
+            Err(Error::Unanswered("lost on the way back".into()))
+        } else {
+            answer
+        }
+    }
+
+    async fn change(
+        &self,
+        attachment: &Attachment,
+        change: impl FnOnce(&mut Attachment, &mut State) -> Result<(), Error>,
+    ) -> Result<Attachment, Error> {
+        self.request(|state| {
+            let before = state.attachment(attachment)?;
+            let mut after = before.clone();
+            state.writes.attachments += 1;
+            change(&mut after, state)?;
+            // A write that changes nothing keeps the version and raises no event.
+            Ok(if after == before {
+                before
+            } else {
+                state.put_attachment(after)
+            })
+        })
+        .await
+    }
+}
+
+impl Cluster for FakeCluster {
+    async fn record(&self, attachment: &Attachment, record: &Record) -> Result<Attachment, Error> {
+        self.change(attachment, |attachment, _| {
+            if attachment.deleting && !attachment.finalizer {
+                let message = "no new finalizers can be added if the object is being deleted".into();
+                return Err(Error::Refused { status: 422, message });
+            }
+            attachment.finalizer = true;
+            attachment.recorded = record.annotations.clone();
+            Ok(())
+        })
+        .await
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Volume, Error> {
+        self.request(|state| {
+            let volume = state.volume(&claim.volume)?;
+            state.writes.volumes += 1;
+            match (volume.uid == claim.uid, volume.finalizer, volume.deleting) {
+                (false, _, _) => Err(Error::Replaced("other uid".into())),
+                (true, true, _) => Ok(volume),
+                (true, false, true) => Err(Error::Refused {
+                    status: 422,
+                    message: "no new finalizers".into(),
+                }),
+                (true, false, false) => Ok(state.put_volume(Volume {
+                    finalizer: true,
+                    ..volume
+                })),
+            }
+        })
+        .await
+    }
+
+    async fn mark_attached(
+        &self,
+        attachment: &Attachment,
+        context: &BTreeMap<String, String>,
+    ) -> Result<Attachment, Error> {
+        let keys = context.keys().map(|key| key.as_str().into()).collect();
+        self.change(attachment, |attachment, state| {
+            if !state.is_published(attachment) {
+                state
+                    .violations
+                    .push(format!("attached but not published: {attachment:?}"));
+            }
+            attachment.attached = true;
+            attachment.metadata_keys = keys;
+            attachment.attach_error = None;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn mark_detached(&self, attachment: &Attachment) -> Result<Attachment, Error> {
+        self.change(attachment, |attachment, _| {
+            attachment.attached = false;
+            attachment.metadata_keys = Box::default();
+            attachment.detach_error = None;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn release(&self, attachment: &Attachment) -> Result<Released, Error> {
+        let left = self
+            .change(attachment, |attachment, state| {
+                if state.is_published(attachment) {
+                    state
+                        .violations
+                        .push(format!("released while published: {attachment:?}"));
+                }
+                attachment.finalizer = false;
+                Ok(())
+            })
+            .await?;
+        Ok(if left.deleting && !left.foreign_finalizers {
+            Released::Gone
+        } else {
+            Released::Kept(Box::new(left))
+        })
+    }
+
+    async fn release_volume(&self, volume: &Volume) -> Result<Volume, Error> {
+        self.request(|state| {
+            let known = state.volume(&volume.name)?;
+            if known.uid != volume.uid {
+                return Err(Error::Replaced("other uid".into()));
+            }
+            let handle = known.spec.csi().map(|csi| csi.handle.clone());
+            if state
+                .attachments
+                .values()
+                .any(|a| a.finalizer && a.recorded.handle == handle)
+            {
+                state
+                    .violations
+                    .push(format!("released a volume in use: {known:?}"));
+            }
+            Ok(state.put_volume(Volume {
+                finalizer: false,
+                ..known
+            }))
+        })
+        .await
+    }
+
+    async fn save_problem(
+        &self,
+        attachment: &Attachment,
+        side: Side,
+        problem: &Problem,
+    ) -> Result<Attachment, Error> {
+        self.change(attachment, |attachment, _| {
+            let problem = Some(Box::new(problem.clone()));
+            match side {
+                Side::Attach => attachment.attach_error = problem,
+                Side::Detach => attachment.detach_error = problem,
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn attachment(&self, attachment: &Attachment) -> Result<Attachment, Error> {
+        self.request(|state| state.attachment(attachment)).await
+    }
+
+    async fn volume(&self, name: &str) -> Result<Volume, Error> {
+        self.request(|state| state.volume(name)).await
+    }
+
+    async fn secret(&self, _: &SecretRef) -> Result<Secrets, Error> {
+        self.request(|state| {
+            state.reads_of_secrets += 1;
+            Ok(Secrets::default())
+        })
+        .await
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn attachment(&self, wanted: &Attachment) -> Result<Attachment, Error> {
+        let known = self
+            .attachments
+            .get(&*wanted.name)
+            .ok_or_else(|| Error::NotFound(format!("{:?} not found", wanted.name).into()))?;
+        if known.uid == wanted.uid {
+            Ok(known.clone())
+        } else {
+            Err(Error::Replaced("other uid".into()))
+        }
+    }
+
+    fn volume(&self, name: &str) -> Result<Volume, Error> {
+        let not_found = || Error::NotFound(format!("persistentvolumes {name:?} not found").into());
+        self.volumes.get(name).cloned().ok_or_else(not_found)
+    }
+
+    fn is_published(&self, attachment: &Attachment) -> bool {
+        recorded(attachment).is_some_and(|target| self.published.contains(&target))
+    }
+}

@@ -1,0 +1,108 @@
+//! A driver that takes its time, refuses, and answers wrongly that it failed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use csi_attacher::csi::{CallError, Controller, PublishRequest, UnpublishRequest};
+use csi_attacher::model::{Attachment, Capabilities, Target};
+use tonic::{Code, Status};
+
+use super::{State, World};
+
+pub(in super::super) struct FakeDriver(pub(super) World);
+
+enum Luck {
+    Good,
+    RefusesBefore,
+    FailsAfter,
+}
+
+// === impl FakeDriver ===
+
+impl FakeDriver {
+    async fn call(&self, target: &Target, act: impl FnOnce(&mut State)) -> Result<(), CallError> {
+        let (luck, before, after) = {
+            let mut state = self.0.state();
+            let under_way = state.calling.entry(target.clone()).or_default();
+            *under_way += 1;
+            if *under_way > 1 {
+                state.violations.push(format!("two calls at once for {target:?}"));
+            }
+            let faults = state.faults.driver;
+            let luck = match (state.percent(faults), state.random.bool()) {
+                (false, _) => Luck::Good,
+                (true, true) => Luck::RefusesBefore,
+                (true, false) => Luck::FailsAfter,
+            };
+            (luck, state.pause(), state.pause())
+        };
+        tokio::time::sleep(before).await;
+        let result = match luck {
+            Luck::Good => {
+                act(&mut self.0.state());
+                Ok(())
+            }
+            Luck::RefusesBefore => Err(Status::new(Code::Internal, "no")),
+            Luck::FailsAfter => {
+                act(&mut self.0.state());
+                Err(Status::new(Code::DeadlineExceeded, "too late"))
+            }
+        };
+        tokio::time::sleep(after).await;
+        self.0.state().calling.remove(target);
+        result.map_err(CallError::from)
+    }
+}
+
+impl Controller for FakeDriver {
+    async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
+        let target = &request.target;
+        self.call(target, |state| {
+            state.calls.publish += 1;
+            // Crash safety: before anything is published, an attachment with our finalizer says so.
+            if !state.is_recorded(target, |attachment| attachment.finalizer) {
+                state
+                    .violations
+                    .push(format!("published without a record: {target:?}"));
+            }
+            state.published.insert(target.clone());
+        })
+        .await?;
+        Ok(BTreeMap::from([("path".to_owned(), "/dev/sim".to_owned())]))
+    }
+
+    async fn unpublish(&self, request: UnpublishRequest) -> Result<(), CallError> {
+        let target = &request.target;
+        self.call(target, |state| {
+            state.calls.unpublish += 1;
+            if state.is_recorded(target, |attachment| attachment.attached && !attachment.deleting) {
+                state
+                    .violations
+                    .push(format!("unpublished while attached: {target:?}"));
+            }
+            state.published.remove(target);
+        })
+        .await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            publish: true,
+            ..Capabilities::default()
+        }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn pause(&mut self) -> Duration {
+        Duration::from_millis(self.random.u64(0..40))
+    }
+
+    fn is_recorded(&self, target: &Target, which: impl Fn(&Attachment) -> bool) -> bool {
+        self.attachments
+            .values()
+            .any(|attachment| which(attachment) && super::recorded(attachment).as_ref() == Some(target))
+    }
+}

@@ -1,0 +1,117 @@
+//! People and controllers, who create and delete as they please.
+
+use std::time::Duration;
+
+use csi_attacher::model::{Attachment, Volume};
+
+use super::{Faults, NODES, State, VOLUMES, World};
+
+/// Attachments that come and go.
+const ATTACHMENTS: usize = 8;
+
+// === impl World ===
+
+impl World {
+    /// Random acts for this long.
+    pub(in super::super) async fn users_for(&self, time: Duration) {
+        let end = tokio::time::Instant::now() + time;
+        loop {
+            let pause = {
+                let mut state = self.state();
+                state.act();
+                Duration::from_millis(state.random.u64(1..80))
+            };
+            if tokio::time::Instant::now() + pause >= end {
+                return tokio::time::sleep_until(end).await;
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    pub(in super::super) fn attach_all(&self, attachments: usize) {
+        let mut state = self.state();
+        (0..VOLUMES).for_each(|volume| state.create_volume(volume));
+        (0..attachments).for_each(|number| state.create_attachment(number, false));
+    }
+
+    pub(in super::super) fn detach_all(&self) {
+        let mut state = self.state();
+        let all: Vec<_> = state.attachments.values().cloned().collect();
+        for attachment in all {
+            state.put_attachment(Attachment {
+                deleting: true,
+                ..attachment
+            });
+        }
+    }
+
+    /// No faults any more, nobody holds anything, and everything is to go.
+    pub(in super::super) fn calm_down(&self) {
+        {
+            let mut state = self.state();
+            state.faults = Faults::NONE;
+            let all: Vec<_> = state.attachments.values().cloned().collect();
+            for attachment in all {
+                state.put_attachment(Attachment {
+                    foreign_finalizers: false,
+                    ..attachment
+                });
+            }
+            let all: Vec<_> = state.volumes.values().cloned().collect();
+            for volume in all {
+                state.put_volume(Volume {
+                    deleting: true,
+                    ..volume
+                });
+            }
+        }
+        self.detach_all();
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn act(&mut self) {
+        let number = self.random.usize(0..ATTACHMENTS);
+        let name = format!("va-{number}");
+        match self.random.u8(0..20) {
+            0..8 => {
+                let foreign = self.percent(20);
+                self.create_volume(number % VOLUMES);
+                self.create_attachment(number, foreign);
+            }
+            8..14 => {
+                if let Some(attachment) = self.attachments.get(&name).cloned() {
+                    self.put_attachment(Attachment {
+                        deleting: true,
+                        ..attachment
+                    });
+                }
+            }
+            14..16 => {
+                if let Some(attachment) = self.attachments.get(&name).cloned() {
+                    self.put_attachment(Attachment {
+                        foreign_finalizers: false,
+                        ..attachment
+                    });
+                }
+            }
+            16 => {
+                if let Some(volume) = self.volumes.get(&format!("pv-{}", number % VOLUMES)).cloned() {
+                    self.put_volume(Volume {
+                        deleting: true,
+                        ..volume
+                    });
+                }
+            }
+            17 => self.register_node(number % NODES),
+            // A label: nothing that we keep changes.
+            _ => {
+                if let Some(attachment) = self.attachments.get(&name).cloned() {
+                    self.put_attachment(attachment);
+                }
+            }
+        }
+    }
+}
