@@ -107,7 +107,9 @@ impl World {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.0
+            .lock()
+            .expect("no test must panic while the world is locked")
     }
 
     pub(super) fn cluster(&self) -> FakeCluster {
