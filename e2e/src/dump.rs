@@ -9,6 +9,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use crate::driver::journal::Call;
 use crate::node::ledger;
 use crate::scenario::Stage;
+use crate::toolchain::workspace_root;
 
 /// How many of the latest calls and deeds the summary shows.
 const LATEST: usize = 30;
@@ -160,5 +161,5 @@ fn copy(dir: &Path, from: &Path) -> Result<()> {
 
 /// Where the dumps of failed scenarios are kept.
 pub fn failures_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/e2e-failures")
+    workspace_root().join("target/e2e-failures")
 }

@@ -28,7 +28,7 @@ pub enum Line {
     Begin {
         /// Number of the call since the driver started.
         call: u64,
-        /// Name of the RPC.
+        /// Path of the RPC.
         method: String,
         /// When it arrived.
         start: Timestamp,
@@ -39,7 +39,7 @@ pub enum Line {
     End {
         /// Number of the call since the driver started.
         call: u64,
-        /// Name of the RPC.
+        /// Path of the RPC.
         method: String,
         /// When it arrived.
         start: Timestamp,
@@ -150,7 +150,7 @@ impl Call {
         };
         let secrets = request.get("secrets").and_then(Value::as_object);
         Self {
-            method: method.to_owned(),
+            method: name_of(method).to_owned(),
             volume: text("volume_id"),
             node: text("node_id"),
             secrets: secrets
@@ -275,6 +275,11 @@ impl Tail {
 }
 
 // === functions ===
+
+/// Name of an RPC without its service, from a path such as `/csi.v1.Controller/ControllerPublishVolume`.
+pub fn name_of(method: &str) -> &str {
+    method.rsplit_once('/').map_or(method, |(_, name)| name)
+}
 
 /// Puts calls together, in the order they arrived. `sparing` names the fault rules that act after the effect.
 pub fn calls(lines: &[Line], sparing: &BTreeSet<String>) -> Vec<Call> {

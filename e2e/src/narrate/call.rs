@@ -14,6 +14,7 @@ pub fn tell(line: &journal::Line) -> Option<Line> {
             request,
             ..
         } => {
+            let method = journal::name_of(method);
             let verb = verb(method)?;
             let (volume, node) = (field(request, "volume_id"), field(request, "node_id"));
             let text = format!("calls the driver: {method}, that is, {verb} {volume}, node {node}");
@@ -32,6 +33,7 @@ pub fn tell(line: &journal::Line) -> Option<Line> {
             request,
             ..
         } => {
+            let method = journal::name_of(method);
             verb(method)?;
             let took = end.duration_since(*start).as_millis();
             let (volume, node) = (field(request, "volume_id"), field(request, "node_id"));
@@ -76,7 +78,7 @@ mod tests {
     fn calls_about_attaching_are_told() {
         let request = r#""request":{"volume_id":"vol-1","node_id":"node-0"}"#;
         let begin = format!(
-            r#"{{"event":"begin","call":1,"method":"ControllerPublishVolume","start":"2026-01-01T00:00:00Z",{request}}}"#
+            r#"{{"event":"begin","call":1,"method":"/csi.v1.Controller/ControllerPublishVolume","start":"2026-01-01T00:00:00Z",{request}}}"#
         );
         assert_eq!(
             told(&begin).as_deref(),
@@ -84,7 +86,7 @@ mod tests {
         );
         let end = |code: &str| {
             format!(
-                r#"{{"event":"end","call":1,"method":"ControllerPublishVolume","start":"2026-01-01T00:00:00Z",
+                r#"{{"event":"end","call":1,"method":"/csi.v1.Controller/ControllerPublishVolume","start":"2026-01-01T00:00:00Z",
                     "end":"2026-01-01T00:00:00.3Z","code":"{code}","message":"no slot",{request}}}"#
             )
         };

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use csi_e2e::cluster::Backend;
 use csi_e2e::control_plane::Options;
 use csi_e2e::process::Run;
@@ -117,7 +117,7 @@ impl House {
 /// A failure that is known is a pass, a pass where failure is certain is a failure: the list would be wrong.
 fn judge(outcome: Result<()>, verdict: Verdict, prefix: &str) -> Result<()> {
     match (verdict, outcome) {
-        (Verdict::Passes, outcome) => outcome.context("the scenario failed"),
+        (Verdict::Passes, outcome) => outcome,
         (Verdict::Fails { oddity, sign, .. }, Err(error)) => {
             let text = format!("{error:#}");
             if !text.contains(sign) {

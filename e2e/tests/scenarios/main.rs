@@ -12,7 +12,7 @@ use std::sync::Arc;
 use csi_e2e::process::warden_main_if_asked;
 use csi_e2e::scenario::{self, Scenario};
 use csi_e2e::subject::Kind;
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Failed, Trial};
 use tracing_subscriber::EnvFilter;
 
 use crate::house::{House, Way};
@@ -69,6 +69,8 @@ fn trial(house: &Arc<House>, scenario: &'static Scenario, kind: Kind, way: Way) 
         Way::Kubeconfig => "kubeconfig::",
     };
     Trial::test(format!("{way_name}{kind}::{}", scenario.name), move || {
-        Ok(house.play(scenario, kind, way)?)
+        house
+            .play(scenario, kind, way)
+            .map_err(|error| Failed::from(format!("{error:#}")))
     })
 }

@@ -8,7 +8,7 @@ fn line(text: &str) -> Line {
 
 fn begin(call: u64) -> Line {
     line(&format!(
-        r#"{{"event":"begin","call":{call},"method":"ControllerPublishVolume","start":"2026-01-01T00:00:00.000000Z",
+        r#"{{"event":"begin","call":{call},"method":"/csi.v1.Controller/ControllerPublishVolume","start":"2026-01-01T00:00:00.000000Z",
             "request":{{"volume_id":"vol-0","node_id":"node-1","secrets":{{"password":"hash:1"}}}}}}"#
     ))
 }
@@ -18,14 +18,14 @@ fn end(call: u64, code: &str, fault: Option<&str>) -> Line {
         .map(|rule| format!(r#""fault":"{rule}","#))
         .unwrap_or_default();
     line(&format!(
-        r#"{{"event":"end","call":{call},"method":"ControllerPublishVolume","start":"2026-01-01T00:00:00.000000Z",
+        r#"{{"event":"end","call":{call},"method":"/csi.v1.Controller/ControllerPublishVolume","start":"2026-01-01T00:00:00.000000Z",
             "end":"2026-01-01T00:00:01.000000Z","code":"{code}","message":"m",{fault}"request":{{}}}}"#
     ))
 }
 
 fn late(call: u64, code: &str) -> Line {
     line(&format!(
-        r#"{{"event":"late","call":{call},"method":"ControllerPublishVolume","end":"2026-01-01T00:00:02.000000Z",
+        r#"{{"event":"late","call":{call},"method":"/csi.v1.Controller/ControllerPublishVolume","end":"2026-01-01T00:00:02.000000Z",
             "code":"{code}","message":""}}"#
     ))
 }
@@ -41,6 +41,7 @@ fn a_call_is_put_together_from_its_lines() {
     let [call] = &calls[..] else {
         panic!("one call, not {calls:?}")
     };
+    assert_eq!(call.method, "ControllerPublishVolume");
     assert_eq!((call.volume.as_str(), call.node.as_str()), ("vol-0", "node-1"));
     assert_eq!(call.secrets, BTreeSet::from(["password".to_owned()]));
     assert!(call.succeeded());
