@@ -1,0 +1,73 @@
+//! The limit: a loop that sends an attacher's writes, with nothing to decide and no driver to call.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+
+use super::ground::Ground;
+
+const FINALIZER: &str = "bench/limit";
+
+/// Writes what an attach writes for each of these volumes: two patches of the VolumeAttachment, the first at
+/// once with one of the PersistentVolume. Returns the seconds it took.
+pub(super) async fn attach(client: &Client, ground: &Ground, volumes: usize, at_once: usize) -> Result<f64> {
+    let attachments: Api<VolumeAttachment> = Api::all(client.clone());
+    let persistent: Api<PersistentVolume> = Api::all(client.clone());
+    let params = PatchParams::default();
+    let started = Instant::now();
+    stream::iter(&ground.volumes[..volumes])
+        .map(Ok::<_, kube::Error>)
+        .try_for_each_concurrent(at_once, |name| {
+            let (attachments, persistent, params) = (&attachments, &persistent, &params);
+            async move {
+                let record = Patch::Strategic(json!({ "metadata": {
+                    "finalizers": [FINALIZER],
+                    "annotations": {
+                        "csi.alpha.kubernetes.io/node-id": "node-0",
+                        "external-attacher/volume-handle": name,
+                    },
+                } }));
+                let claim = Patch::Strategic(json!({ "metadata": { "finalizers": [FINALIZER] } }));
+                futures::try_join!(
+                    attachments.patch(name, params, &record),
+                    persistent.patch(name, params, &claim)
+                )?;
+                let status = Patch::Strategic(json!({ "status": {
+                    "attached": true,
+                    "attachmentMetadata": { "device": "/dev/disk/by-id/bench" },
+                } }));
+                attachments.patch_status(name, params, &status).await.map(drop)
+            }
+        })
+        .await
+        .context("send the writes of attaches")?;
+    Ok(started.elapsed().as_secs_f64())
+}
+
+/// Writes what a detach writes: one patch, which ends a deleted VolumeAttachment.
+pub(super) async fn detach(client: &Client, ground: &Ground, volumes: usize, at_once: usize) -> Result<f64> {
+    let attachments: Api<VolumeAttachment> = Api::all(client.clone());
+    let started = Instant::now();
+    let release =
+        Patch::Strategic(json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } }));
+    stream::iter(&ground.volumes[..volumes])
+        .map(Ok::<_, kube::Error>)
+        .try_for_each_concurrent(at_once, |name| {
+            let (attachments, release) = (&attachments, &release);
+            async move {
+                attachments
+                    .patch(name, &PatchParams::default(), release)
+                    .await
+                    .map(drop)
+            }
+        })
+        .await
+        .context("send the writes of detaches")?;
+    Ok(started.elapsed().as_secs_f64())
+}
