@@ -39,6 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     tonic_prost_build::configure()
         .build_transport(false)
+        // A method that a server does not offer answers UNIMPLEMENTED, as CSI wants it.
+        .generate_default_stubs(true)
         .skip_debug(
             secret
                 .0
