@@ -227,7 +227,7 @@ impl Engine {
         let key = Key::Attachment(attachment.name.clone());
         let finished = self.queue.finish(&key);
         if done == Wanted::Detach && outcome == Outcome::Done {
-            self.wake_those_in_the_way_of(attachment);
+            self.wake_those_that_waited_for(attachment);
         }
         let newest = self.index.attachment(&attachment.name).cloned();
         let (Some(newest), Outcome::Failed { class, answer }) = (&newest, &outcome) else {
@@ -276,7 +276,7 @@ impl Engine {
 
     /// A detach frees the volume for another node, and a place on its node for another volume.
     /// Attaches that failed for want of either need not wait out their backoff.
-    fn wake_those_in_the_way_of(&mut self, detached: &Attachment) {
+    fn wake_those_that_waited_for(&mut self, detached: &Attachment) {
         if let Some(volume) = detached.volume_name() {
             for name in self.index.attachments_of_volume(volume) {
                 self.queue.wake_if_pending(&Key::Attachment(name.clone()));
@@ -444,3 +444,6 @@ impl From<Wanted> for Lane {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

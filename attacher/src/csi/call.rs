@@ -12,6 +12,7 @@ use super::code::CallError;
 use super::connect::Link;
 use super::session::Session;
 use super::{Controller, PublishRequest, UnpublishRequest};
+use crate::cluster::Secrets;
 use crate::decide::{Access, AccessMode, Capability};
 use crate::model::Capabilities;
 
@@ -72,6 +73,7 @@ impl Caller {
 impl Controller for Caller {
     async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
         let mut controller = self.session().await?.controller();
+        let secrets = request.secrets.clone();
         let request = v1::ControllerPublishVolumeRequest {
             volume_id: request.target.handle.to_string(),
             node_id: request.target.node_id.to_string(),
@@ -84,12 +86,14 @@ impl Controller for Caller {
         let answer = self
             .send(request, |request| controller.controller_publish_volume(request))
             .await;
+        let answer = answer.map_err(|error| without(&secrets, error));
         tracing::trace!(?answer, "ControllerPublishVolume answered");
         Ok(answer?.publish_context.into_iter().collect())
     }
 
     async fn unpublish(&self, request: UnpublishRequest) -> Result<(), CallError> {
         let mut controller = self.session().await?.controller();
+        let secrets = request.secrets.clone();
         let request = v1::ControllerUnpublishVolumeRequest {
             volume_id: request.target.handle.to_string(),
             node_id: request.target.node_id.to_string(),
@@ -99,6 +103,7 @@ impl Controller for Caller {
         let answer = self
             .send(request, |request| controller.controller_unpublish_volume(request))
             .await;
+        let answer = answer.map_err(|error| without(&secrets, error));
         tracing::trace!(?answer, "ControllerUnpublishVolume answered");
         answer.map(|_| ())
     }
@@ -113,6 +118,19 @@ impl Controller for Caller {
         }
         *known
     }
+}
+
+/// Takes the values of secrets out of an error: some drivers say what they could not log in with, and
+/// from here the message goes into logs, statuses and events. Values too short to be secrets stay, as
+/// taking them out would garble every message.
+fn without(secrets: &Secrets, mut error: CallError) -> CallError {
+    const SHORTEST: usize = 4;
+    for secret in secrets.0.values().filter(|secret| secret.len() >= SHORTEST) {
+        if error.message.contains(secret.as_str()) {
+            error.message = error.message.replace(secret.as_str(), "***stripped***");
+        }
+    }
+    error
 }
 
 // === impl VolumeCapability ===

@@ -1,3 +1,4 @@
 //! Tests of the attacher's parts together, without a cluster and without waiting.
 
+mod connection;
 mod simulation;

@@ -1,0 +1,257 @@
+//! What starts a job early, what does not, and what is remembered.
+
+use std::time::Duration;
+
+use super::*;
+use crate::decide::tests::{mk_attachment, mk_node, mk_volume};
+use crate::model::{Problem, Source, Version};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+struct Bench {
+    engine: Engine,
+    now: Instant,
+}
+
+impl Bench {
+    /// An engine that knows one volume, one node and `attachments`.
+    fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
+        let limits = Limits {
+            attach: 10,
+            detach: 10,
+            volume: 10,
+        };
+        let backoff = Backoff {
+            start: SECOND,
+            max: 300 * SECOND,
+        };
+        let mut engine = Engine::new(limits, backoff, 1);
+        engine.handle(Event::Volumes(Change::Put(mk_volume("pv"))));
+        engine.handle(Event::Nodes(Change::Put(mk_node("node", Some("id")))));
+        for attachment in attachments {
+            engine.handle(Event::Attachments(Change::Put(attachment)));
+        }
+        #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
+        Self {
+            engine,
+            now: Instant::now(),
+        }
+    }
+
+    fn start(&mut self) -> Option<Subject> {
+        self.engine.start(self.now).map(|job| job.subject())
+    }
+
+    fn starts(&mut self, name: &str) -> Subject {
+        match self.start() {
+            Some(Subject::Attachment(wanted, attachment)) if &*attachment.name == name => {
+                Subject::Attachment(wanted, attachment)
+            }
+            other => panic!("{name} must start, not {other:?}"),
+        }
+    }
+
+    fn finish(&mut self, subject: Subject, outcome: Outcome) {
+        self.engine.finish(Report { subject, outcome }, self.now);
+    }
+
+    fn put(&mut self, attachment: Attachment) {
+        self.engine.handle(Event::Attachments(Change::Put(attachment)));
+    }
+}
+
+fn failed(class: Class) -> Outcome {
+    Outcome::Failed { class, answer: None }
+}
+
+fn newer(attachment: &Attachment, change: impl FnOnce(&mut Attachment)) -> Attachment {
+    let mut newer = attachment.clone();
+    newer.version = Version(attachment.version.0 + 1);
+    change(&mut newer);
+    newer
+}
+
+#[test]
+fn the_echo_of_a_failure_that_was_written_starts_nothing() {
+    let va = mk_attachment("va");
+    let mut bench = Bench::new([va.clone()]);
+    let subject = bench.starts("va");
+    let told = newer(&va, |va| va.attach_error = Some(Box::new(Problem::default())));
+    // The watch is quicker than the answer to our write, and later than it.
+    bench.put(told.clone());
+    bench.finish(subject, failed(Class::Final));
+    assert!(bench.start().is_none());
+    bench.put(newer(&told, |va| {
+        va.attach_error = Some(Box::new(Problem {
+            code: Some(8),
+            ..Problem::default()
+        }))
+    }));
+    assert!(bench.start().is_none());
+    bench.now += SECOND;
+    bench.starts("va");
+}
+
+#[test]
+fn a_nudge_from_a_person_ends_the_wait() {
+    let va = mk_attachment("va");
+    let mut bench = Bench::new([va.clone()]);
+    let subject = bench.starts("va");
+    bench.finish(subject, failed(Class::Final));
+    assert!(bench.start().is_none());
+    bench.put(newer(&va, |_| ()));
+    bench.starts("va");
+}
+
+#[test]
+fn a_deletion_turns_a_failing_attach_into_a_detach_at_once() {
+    let va = Attachment {
+        finalizer: true,
+        ..mk_attachment("va")
+    };
+    let mut bench = Bench::new([va.clone()]);
+    let subject = bench.starts("va");
+    bench.put(newer(&va, |va| va.deleting = true));
+    assert!(bench.start().is_none(), "one run a key");
+    bench.finish(subject, failed(Class::Uncertain));
+    assert!(matches!(
+        bench.starts("va"),
+        Subject::Attachment(Wanted::Detach, _)
+    ));
+}
+
+#[test]
+fn a_node_that_gets_its_driver_ends_the_wait_of_its_attachments() {
+    let mut bench = Bench::new([mk_attachment("va")]);
+    let subject = bench.starts("va");
+    bench.finish(subject, failed(Class::Final));
+    let unchanged = Node {
+        version: Version(2),
+        ..mk_node("node", Some("id"))
+    };
+    bench.engine.handle(Event::Nodes(Change::Put(unchanged)));
+    assert!(bench.start().is_none());
+    let registered = Node {
+        version: Version(3),
+        ..mk_node("node", Some("other"))
+    };
+    bench.engine.handle(Event::Nodes(Change::Put(registered)));
+    bench.starts("va");
+}
+
+#[test]
+fn a_detach_lets_those_try_again_that_failed_for_want_of_it() {
+    let full = Some(Box::new(Problem {
+        code: Some(RESOURCE_EXHAUSTED),
+        ..Problem::default()
+    }));
+    let leaving = Attachment {
+        deleting: true,
+        finalizer: true,
+        ..mk_attachment("leaving")
+    };
+    let same_volume = Attachment {
+        node: "elsewhere".into(),
+        ..mk_attachment("same-volume")
+    };
+    let same_node = Attachment {
+        source: Source::Volume("pv-2".into()),
+        attach_error: full,
+        ..mk_attachment("same-node")
+    };
+    let unrelated = Attachment {
+        source: Source::Volume("pv-3".into()),
+        ..mk_attachment("unrelated")
+    };
+    let mut bench = Bench::new([same_volume, same_node, unrelated]);
+    for name in ["same-volume", "same-node", "unrelated"] {
+        let subject = bench.starts(name);
+        bench.finish(subject, failed(Class::Final));
+    }
+    bench.put(leaving.clone());
+    let subject = bench.starts("leaving");
+    let departed = Change::Departed {
+        name: leaving.name.clone(),
+        uid: leaving.uid,
+    };
+    bench.engine.handle(Event::Attachments(departed));
+    bench.finish(subject, Outcome::Done);
+    bench.starts("same-volume");
+    bench.starts("same-node");
+    assert!(bench.start().is_none());
+}
+
+#[test]
+fn those_that_met_no_driver_run_when_it_is_back() {
+    let mut bench = Bench::new([mk_attachment("va")]);
+    let subject = bench.starts("va");
+    bench.finish(subject, failed(Class::Disconnected));
+    assert!(bench.start().is_none());
+    bench.engine.handle(Event::DriverBack);
+    let subject = bench.starts("va");
+    // It came back while the failure was still being written down.
+    bench.engine.handle(Event::DriverBack);
+    bench.finish(subject, failed(Class::Disconnected));
+    bench.starts("va");
+}
+
+#[test]
+fn an_answer_that_could_not_be_written_is_handed_to_the_next_run() {
+    let mut bench = Bench::new([mk_attachment("va")]);
+    let subject = bench.starts("va");
+    let answer = Answer::Published {
+        target: Target {
+            handle: "handle".into(),
+            node_id: "id".into(),
+        },
+        context: BTreeMap::new(),
+    };
+    bench.finish(
+        subject,
+        Outcome::Failed {
+            class: Class::Uncertain,
+            answer: Some(answer.clone()),
+        },
+    );
+    bench.now += SECOND;
+    let Some(Job::Attachment {
+        answer: remembered, ..
+    }) = bench.engine.start(bench.now)
+    else {
+        panic!("the attachment must be tried again");
+    };
+    assert_eq!(remembered, Some(answer));
+}
+
+#[test]
+fn a_volume_that_is_deleted_is_released_when_its_last_attachment_is_gone() {
+    let va = Attachment {
+        attached: true,
+        finalizer: true,
+        ..mk_attachment("va")
+    };
+    let mut bench = Bench::new([va.clone()]);
+    let deleted = Volume {
+        version: Version(2),
+        deleting: true,
+        finalizer: true,
+        ..mk_volume("pv")
+    };
+    bench.engine.handle(Event::Volumes(Change::Put(deleted)));
+    assert!(bench.start().is_none(), "it is in use");
+    bench.engine.handle(Event::Attachments(Change::Gone {
+        name: va.name,
+        uid: va.uid,
+    }));
+    assert!(matches!(bench.start(), Some(Subject::Volume(volume)) if &*volume.name == "pv"));
+}
+
+#[test]
+fn a_job_that_changed_nothing_does_not_spin() {
+    let mut bench = Bench::new([mk_attachment("va")]);
+    let subject = bench.starts("va");
+    bench.finish(subject, Outcome::Done);
+    assert!(bench.start().is_none());
+    bench.now += SECOND;
+    bench.starts("va");
+}

@@ -1,0 +1,369 @@
+//! The connection to a driver: found, lost, found again, on a real socket.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use csi_attacher::cluster::Secrets;
+use csi_attacher::csi::{
+    CallError, Caller, Controller as _, Keeper, Link, Lost, PublishRequest, UnpublishRequest,
+};
+use csi_attacher::decide::{Access, AccessMode, Capability};
+use csi_attacher::model::Target;
+use csi_attacher::queue::Class;
+use csi_proto::v1::controller_server::{Controller, ControllerServer};
+use csi_proto::v1::identity_server::{Identity, IdentityServer};
+use csi_proto::v1::{self, controller_service_capability, plugin_capability};
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+use tower::{Service as _, service_fn};
+
+const TIMEOUT: Duration = Duration::from_millis(300);
+/// For what must happen at once, on a machine that is busy with other tests.
+const SOON: Duration = Duration::from_secs(10);
+
+type Seen = Arc<Mutex<Vec<v1::ControllerPublishVolumeRequest>>>;
+
+/// A driver that publishes a volume called `ok`, refuses one called `no`, and forgets all others.
+#[derive(Clone)]
+struct Driver {
+    name: &'static str,
+    readonly: bool,
+    seen: Seen,
+}
+
+// === impl Driver ===
+
+impl Driver {
+    fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            readonly: false,
+            seen: Seen::default(),
+        }
+    }
+
+    /// Serves on `socket`, in a runtime of its own: its end closes all connections, as a death does.
+    fn serve(&self, socket: &Path) -> Process {
+        std::fs::remove_file(socket).ok();
+        let (identity, controller) = (
+            IdentityServer::new(self.clone()),
+            ControllerServer::new(self.clone()),
+        );
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime for the driver");
+        let listener = {
+            let _in_runtime = runtime.enter();
+            UnixListener::bind(socket).expect("the socket's directory must be there")
+        };
+        runtime.spawn(async move {
+            // tonic's router needs a web framework; two services need a prefix.
+            let services = service_fn(move |request: http::Request<Body>| {
+                let (mut identity, mut controller) = (identity.clone(), controller.clone());
+                async move {
+                    if request.uri().path().starts_with("/csi.v1.Identity/") {
+                        identity.call(request).await
+                    } else {
+                        controller.call(request).await
+                    }
+                }
+            });
+            Server::builder()
+                .serve_with_incoming(services, UnixListenerStream::new(listener))
+                .await
+                .ok();
+        });
+        Process(Some(runtime))
+    }
+}
+
+/// A driver that runs until it is dropped.
+struct Process(Option<Runtime>);
+
+// === impl Process ===
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+struct Fixture {
+    _dir: TempDir,
+    socket: PathBuf,
+    link: watch::Receiver<Link>,
+    keeper: JoinHandle<Result<(), Lost>>,
+    stop: CancellationToken,
+}
+
+// === impl Fixture ===
+
+impl Fixture {
+    fn new() -> Self {
+        let dir = TempDir::new().expect("a directory for the socket");
+        let socket = dir.path().join("csi.sock");
+        let address = socket
+            .to_str()
+            .expect("a path of ASCII")
+            .parse()
+            .expect("an absolute path");
+        let (keeper, link) = Keeper::new(address, TIMEOUT);
+        let stop = CancellationToken::new();
+        #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
+        let keeper = tokio::spawn(keeper.run(stop.clone()));
+        Self {
+            _dir: dir,
+            socket,
+            link,
+            keeper,
+            stop,
+        }
+    }
+
+    async fn link_is(&mut self, up: bool) {
+        let waited = self.link.wait_for(|link| link.session().is_some() == up);
+        tokio::time::timeout(SOON, waited)
+            .await
+            .expect("the link must change in time")
+            .expect("the keeper lives");
+    }
+
+    fn caller(&self) -> Caller {
+        Caller::new(self.link.clone(), TIMEOUT)
+    }
+}
+
+fn publish(handle: &str) -> PublishRequest {
+    PublishRequest {
+        target: Target {
+            handle: handle.into(),
+            node_id: "id".into(),
+        },
+        capability: Capability {
+            access: Access::Mount {
+                fs_type: "ext4".into(),
+                flags: vec!["noatime".into()],
+            },
+            mode: AccessMode::SingleNodeWriter,
+        },
+        read_only: true,
+        volume_context: [("k".to_owned(), "v".to_owned())].into(),
+        secrets: Secrets([("user".to_owned(), "hunter2-the-secret".to_owned())].into()),
+    }
+}
+
+async fn failure(caller: &Caller, handle: &str) -> CallError {
+    caller
+        .publish(publish(handle))
+        .await
+        .expect_err("the driver must not have published it")
+}
+
+#[tokio::test]
+async fn a_driver_that_comes_and_goes_is_followed() {
+    let mut fixture = Fixture::new();
+    // Nobody is there; nobody minds.
+    let mut driver = Driver::new("d.example");
+    let server = driver.serve(&fixture.socket);
+    fixture.link_is(true).await;
+    let caller = fixture.caller();
+    let capabilities = caller.capabilities();
+    assert!(capabilities.publish && !capabilities.publish_readonly);
+    caller
+        .publish(publish("ok"))
+        .await
+        .expect("the driver publishes it");
+
+    // Idle, and noticed all the same.
+    drop(server);
+    fixture.link_is(false).await;
+    let error = failure(&caller, "ok").await;
+    assert_eq!(error.class(), Class::Disconnected, "{error}");
+    assert_eq!(caller.capabilities(), capabilities, "known from before");
+
+    // Back with another version of itself.
+    driver.readonly = true;
+    let _server = driver.serve(&fixture.socket);
+    fixture.link_is(true).await;
+    assert!(caller.capabilities().publish_readonly);
+    caller
+        .publish(publish("ok"))
+        .await
+        .expect("the driver publishes it again");
+    fixture.stop.cancel();
+    assert_eq!(fixture.keeper.await.expect("the keeper does not panic"), Ok(()));
+}
+
+#[tokio::test]
+async fn another_driver_on_the_socket_is_not_served() {
+    let mut fixture = Fixture::new();
+    let server = Driver::new("d.example").serve(&fixture.socket);
+    fixture.link_is(true).await;
+    drop(server);
+    fixture.link_is(false).await;
+    let _server = Driver::new("other.example").serve(&fixture.socket);
+    let lost = tokio::time::timeout(SOON, fixture.keeper)
+        .await
+        .expect("the keeper ends")
+        .expect("without panic");
+    assert_eq!(
+        lost,
+        Err(Lost::OtherDriver {
+            was: "d.example".into(),
+            is: "other.example".into()
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_request_arrives_as_it_was_meant() {
+    let mut fixture = Fixture::new();
+    let driver = Driver::new("d.example");
+    let _server = driver.serve(&fixture.socket);
+    fixture.link_is(true).await;
+    let context = fixture
+        .caller()
+        .publish(publish("ok"))
+        .await
+        .expect("the driver publishes it");
+    assert_eq!(
+        context.into_iter().collect::<Vec<_>>(),
+        [("device".to_owned(), "/dev/ok".to_owned())]
+    );
+    let seen = driver.seen.lock().expect("no test panics with it").remove(0);
+    assert_eq!(
+        (seen.volume_id.as_str(), seen.node_id.as_str(), seen.readonly),
+        ("ok", "id", true)
+    );
+    assert_eq!(
+        seen.volume_context,
+        HashMap::from([("k".to_owned(), "v".to_owned())])
+    );
+    assert_eq!(seen.secrets["user"], "hunter2-the-secret");
+    let capability = seen.volume_capability.expect("a capability is sent");
+    assert_eq!(
+        capability.access_mode.map(|mode| mode.mode()),
+        Some(v1::volume_capability::access_mode::Mode::SingleNodeWriter)
+    );
+    assert!(matches!(
+        capability.access_type,
+        Some(v1::volume_capability::AccessType::Mount(mount))
+            if mount.fs_type == "ext4" && mount.mount_flags == ["noatime"] && mount.volume_mount_group.is_empty()
+    ));
+}
+
+#[tokio::test]
+async fn failures_are_told_as_grpc_go_tells_them_and_never_with_a_secret() {
+    let mut fixture = Fixture::new();
+    let _server = Driver::new("d.example").serve(&fixture.socket);
+    fixture.link_is(true).await;
+    let caller = fixture.caller();
+    let error = failure(&caller, "no").await;
+    assert_eq!(
+        error.to_string(),
+        "rpc error: code = ResourceExhausted desc = no room for user ***stripped***"
+    );
+    assert_eq!(error.code.number(), 8);
+    let error = failure(&caller, "slow").await;
+    assert_eq!(
+        error.to_string(),
+        "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+    );
+    let request = UnpublishRequest {
+        target: publish("ok").target,
+        secrets: Secrets::default(),
+    };
+    let error = caller.unpublish(request).await.expect_err("not in this driver");
+    assert_eq!(
+        error.to_string(),
+        "rpc error: code = Unimplemented desc = Not yet implemented"
+    );
+}
+
+#[tonic::async_trait]
+impl Identity for Driver {
+    async fn get_plugin_info(
+        &self,
+        _: Request<v1::GetPluginInfoRequest>,
+    ) -> Result<Response<v1::GetPluginInfoResponse>, Status> {
+        let name = self.name.to_owned();
+        Ok(Response::new(v1::GetPluginInfoResponse {
+            name,
+            ..Default::default()
+        }))
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<v1::GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<v1::GetPluginCapabilitiesResponse>, Status> {
+        let service = plugin_capability::Service {
+            r#type: plugin_capability::service::Type::ControllerService.into(),
+        };
+        let capability = v1::PluginCapability {
+            r#type: Some(plugin_capability::Type::Service(service)),
+        };
+        Ok(Response::new(v1::GetPluginCapabilitiesResponse {
+            capabilities: vec![capability],
+        }))
+    }
+
+    async fn probe(&self, _: Request<v1::ProbeRequest>) -> Result<Response<v1::ProbeResponse>, Status> {
+        Ok(Response::new(v1::ProbeResponse::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl Controller for Driver {
+    async fn controller_get_capabilities(
+        &self,
+        _: Request<v1::ControllerGetCapabilitiesRequest>,
+    ) -> Result<Response<v1::ControllerGetCapabilitiesResponse>, Status> {
+        use controller_service_capability::{Rpc, Type, rpc};
+        let mut types = vec![rpc::Type::PublishUnpublishVolume];
+        types.extend(self.readonly.then_some(rpc::Type::PublishReadonly));
+        let capability = |r#type: rpc::Type| v1::ControllerServiceCapability {
+            r#type: Some(Type::Rpc(Rpc {
+                r#type: r#type.into(),
+            })),
+        };
+        let capabilities = types.into_iter().map(capability).collect();
+        Ok(Response::new(v1::ControllerGetCapabilitiesResponse {
+            capabilities,
+        }))
+    }
+
+    async fn controller_publish_volume(
+        &self,
+        request: Request<v1::ControllerPublishVolumeRequest>,
+    ) -> Result<Response<v1::ControllerPublishVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let handle = request.volume_id.clone();
+        let user = request.secrets["user"].clone();
+        self.seen.lock().expect("no test panics with it").push(request);
+        match &*handle {
+            "ok" => {
+                let publish_context = [("device".to_owned(), format!("/dev/{handle}"))].into();
+                Ok(Response::new(v1::ControllerPublishVolumeResponse {
+                    publish_context,
+                }))
+            }
+            "no" => Err(Status::resource_exhausted(format!("no room for user {user}"))),
+            _ => std::future::pending().await,
+        }
+    }
+}
