@@ -36,6 +36,8 @@ const READY: Duration = Duration::from_secs(120);
 const PROBE: Duration = Duration::from_secs(5);
 /// Pause between two questions for readiness; there is nothing to wait on before a program listens.
 const PROBE_PAUSE: Duration = Duration::from_millis(50);
+/// How many lines of the log of a program that does not get ready are shown.
+const TAIL_LINES: usize = 25;
 
 /// What to start, and how it differs from the usual.
 #[derive(Clone, Debug, Default)]
@@ -221,26 +223,30 @@ impl ControlPlane {
     /// Asks a program until it says that it is ready.
     async fn readiness(&self, component: Component, process: &Process) -> Result<()> {
         let client = self.probe_client(component).await?;
+        let (path, word) = component.readiness();
         let mut pause = interval(PROBE_PAUSE);
         pause.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut answer = String::from("nothing yet");
         let ask = async {
             loop {
                 pause.tick().await;
-                let request = http::Request::get(component.readiness()).body(Vec::new())?;
-                match timeout(PROBE, client.request_text(request)).await {
-                    Ok(Ok(_)) => return anyhow::Ok(()),
-                    Ok(Err(error)) => answer = format!("{:#}", anyhow::Error::from(error)),
-                    Err(_) => answer = format!("no answer within {PROBE:?}"),
+                let request = http::Request::get(path)
+                    .body(Vec::new())
+                    .context("ask for readiness")?;
+                answer = match timeout(PROBE, client.request_text(request)).await {
+                    Ok(Ok(text)) if text.contains(word) => return Ok(()),
+                    Ok(Ok(text)) => text,
+                    Ok(Err(error)) => format!("{:#}", anyhow::Error::from(error)),
+                    Err(_) => format!("no answer within {PROBE:?}"),
                 }
             }
         };
         let asked = timeout(READY, ask).await;
         asked.unwrap_or_else(|_| {
+            let tail = process.log_tail(TAIL_LINES);
             bail!(
-                "{} was not ready after {READY:?}; it last answered: {answer}; the end of its log:\n{}",
-                component.name(),
-                process.log_tail(25)
+                "{} was not ready after {READY:?}; it last answered: {answer}; the end of its log:\n{tail}",
+                component.name()
             )
         })
     }

@@ -60,6 +60,10 @@ const CONTROL_PLANE: GoProgram = GoProgram {
     module: "e2e/control-plane",
     package: ".",
     name: "control-plane",
+    stamps: &[
+        ("k8s.io/component-base/version.gitVersion", "k8s.io/kubernetes"),
+        ("k8s.io/client-go/pkg/version.gitVersion", "k8s.io/kubernetes"),
+    ],
     what: "etcd and the Kubernetes control plane",
     expectation: "about 7 minutes on two cores from cold caches",
 };
@@ -114,29 +118,36 @@ impl Settings {
 
 impl Peer {
     fn program(self) -> GoProgram {
-        let (package, name, what) = match self {
-            Self::ExternalAttacher => (
-                "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher",
-                "external-attacher",
-                "the Go external-attacher",
-            ),
-            Self::CsiSanity => (
-                "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity",
-                "csi-sanity",
-                "the CSI conformance tests",
-            ),
-            Self::CsiDescriptors => (
-                "./csi-descriptors",
-                "csi-descriptors",
-                "the official CSI descriptor",
-            ),
-        };
-        GoProgram {
+        let peer = |package, name, what, stamps| GoProgram {
             module: "e2e/peers",
             package,
             name,
+            stamps,
             what,
-            expectation: "up to 4 minutes on two cores from cold caches",
+            expectation: match self {
+                Self::ExternalAttacher | Self::CsiSanity => "about 4 minutes on two cores from cold caches",
+                Self::CsiDescriptors => "half a minute on two cores from cold caches",
+            },
+        };
+        match self {
+            Self::ExternalAttacher => peer(
+                "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher",
+                "external-attacher",
+                "the Go external-attacher",
+                &[("main.version", "github.com/kubernetes-csi/external-attacher/v4")],
+            ),
+            Self::CsiSanity => peer(
+                "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity",
+                "csi-sanity",
+                "the CSI conformance tests",
+                &[],
+            ),
+            Self::CsiDescriptors => peer(
+                "./csi-descriptors",
+                "csi-descriptors",
+                "the official CSI descriptor",
+                &[],
+            ),
         }
     }
 }

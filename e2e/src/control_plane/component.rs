@@ -56,11 +56,17 @@ impl Component {
         }
     }
 
-    /// Path at which the program says that it is ready.
-    pub(super) fn readiness(self) -> &'static str {
+    /// Path at which the program says that it is ready, and a word that its answer must hold.
+    ///
+    /// The controller manager says that it is healthy before it has built its controllers, and ends if it loses the
+    /// API server while it does; each controller has a line of its own once all are built.
+    pub(super) fn readiness(self) -> (&'static str, &'static str) {
         match self {
-            Self::Etcd | Self::ApiServer | Self::Scheduler => "/readyz",
-            Self::ControllerManager => "/healthz",
+            Self::Etcd | Self::ApiServer | Self::Scheduler => ("/readyz", "ok"),
+            Self::ControllerManager => (
+                "/healthz?verbose",
+                "[+]persistentvolume-attach-detach-controller ok",
+            ),
         }
     }
 
@@ -174,6 +180,7 @@ impl Layout {
     fn apiserver_flags(&self) -> Vec<String> {
         let Credentials {
             service_account_key,
+            service_account_public_key,
             tokens,
             ..
         } = &self.credentials;
@@ -184,7 +191,7 @@ impl Layout {
             flag("etcd-servers", &self.url(Component::Etcd)),
             flag("service-cluster-ip-range", "10.96.0.0/16"),
             flag("service-account-issuer", "https://kubernetes.default.svc"),
-            flag("service-account-key-file", path(service_account_key)),
+            flag("service-account-key-file", path(service_account_public_key)),
             flag("service-account-signing-key-file", path(service_account_key)),
             flag("token-auth-file", path(tokens)),
             flag("authorization-mode", "Node,RBAC"),

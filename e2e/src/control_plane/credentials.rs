@@ -21,6 +21,8 @@ pub(super) struct Credentials {
     pub(super) serving_key: PathBuf,
     /// Key that signs the tokens of service accounts.
     pub(super) service_account_key: PathBuf,
+    /// Key by which those tokens are verified.
+    pub(super) service_account_public_key: PathBuf,
     /// The API server's static tokens.
     pub(super) tokens: PathBuf,
     /// Token of a cluster admin.
@@ -42,11 +44,13 @@ impl Credentials {
         let serving = serving()?
             .signed_by(&serving_key, &ca)
             .context("sign the serving certificate")?;
+        let service_account_key = new_key()?;
         let credentials = Self {
             ca: dir.join("ca.crt"),
             serving_certificate: dir.join("serving.crt"),
             serving_key: dir.join("serving.key"),
             service_account_key: dir.join("service-account.key"),
+            service_account_public_key: dir.join("service-account.pub"),
             tokens: dir.join("tokens.csv"),
             admin: new_token()?,
             controller_manager: new_token()?,
@@ -55,7 +59,14 @@ impl Credentials {
         write(&credentials.ca, &ca.pem())?;
         write(&credentials.serving_certificate, &serving.pem())?;
         write(&credentials.serving_key, &serving_key.serialize_pem())?;
-        write(&credentials.service_account_key, &new_key()?.serialize_pem())?;
+        write(
+            &credentials.service_account_key,
+            &service_account_key.serialize_pem(),
+        )?;
+        write(
+            &credentials.service_account_public_key,
+            &service_account_key.public_key_pem(),
+        )?;
         write(&credentials.tokens, &credentials.token_file())?;
         Ok(credentials)
     }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use tokio::time::Instant;
 
 use super::{Toolchain, lock, progress, workspace_root};
+use crate::process;
 
 /// How many lines of a failed build are shown.
 const TAIL_LINES: usize = 60;
@@ -63,10 +64,8 @@ impl Toolchain {
         let progress = || format!("{} crates compiled", compiled());
         let status = progress::watch(&mut child, &format!("{name} ({profile})"), since, progress).await?;
         if !status.success() {
-            let text = read();
-            let lines: Vec<_> = text.lines().collect();
-            let tail = lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n    | ");
-            bail!("`cargo build` of {name} ended with {status}:\n    | {tail}");
+            let tail = process::tail(&log, TAIL_LINES).unwrap_or_default();
+            bail!("`cargo build` of {name} ended with {status}:\n{tail}");
         }
         Ok(target.join(folder).join(name))
     }

@@ -8,7 +8,7 @@ mod toolchain;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use csi_e2e::cluster::{Backend, Cluster};
 use csi_e2e::control_plane::Options;
 use csi_e2e::process::{Run, warden_main_if_asked};
@@ -22,7 +22,8 @@ struct Bench {
     runtime: Runtime,
     run: Arc<Run>,
     toolchain: Toolchain,
-    cluster: OnceCell<Cluster>,
+    /// Started by the first test that wants it, or the reason why it did not start.
+    cluster: OnceCell<Result<Cluster, String>>,
     /// Written by a test that disturbs the control plane, read by those that rely on it.
     calm: RwLock<()>,
 }
@@ -45,7 +46,7 @@ fn main() -> Result<ExitCode> {
         .chain(cluster::trials(&bench));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     bench.runtime.block_on(async {
-        if let Some(cluster) = bench.cluster.get() {
+        if let Some(Ok(cluster)) = bench.cluster.get() {
             cluster.stop().await?;
         }
         bench.run.finish().await
@@ -54,16 +55,17 @@ fn main() -> Result<ExitCode> {
 }
 
 impl Bench {
-    /// The control plane, started by the first test that wants it.
     async fn cluster(&self) -> Result<&Cluster> {
-        let start = || {
-            Cluster::start(
-                &self.run,
-                &self.toolchain,
-                Backend::ControlPlane(Options::default()),
-            )
+        let start = || async {
+            let backend = Backend::ControlPlane(Options::default());
+            let started = Cluster::start(&self.run, &self.toolchain, backend).await;
+            started.map_err(|error| format!("{error:#}"))
         };
-        self.cluster.get_or_try_init(start).await
+        self.cluster
+            .get_or_init(start)
+            .await
+            .as_ref()
+            .map_err(|reason| anyhow!("{reason}"))
     }
 }
 
