@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::Kubeconfig;
 use kube::core::GroupVersionKind;
 use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
@@ -76,7 +76,7 @@ impl Cluster {
             }
         };
         let cluster = Self {
-            client: admin_client(&admin).await?,
+            client: kubeconfig::client(&admin).await?,
             admin,
             control_plane,
             deploy: manifest::base().context("read deploy/base")?,
@@ -194,7 +194,7 @@ impl Cluster {
             .and_then(|status| status.token)
             .context("a token request must be answered with a token")?;
         let path = dir.join(format!("{service_account}.kubeconfig"));
-        kubeconfig::write(&path, current_cluster(&self.admin)?, &token)?;
+        kubeconfig::write(&path, kubeconfig::current_cluster(&self.admin)?, &token)?;
         Ok(path)
     }
 
@@ -289,37 +289,4 @@ fn copy_kubeconfig(path: Option<&Path>, context: Option<String>, dir: &Path) -> 
     let copy = dir.join("admin.kubeconfig");
     kubeconfig::save(&copy, &kubeconfig)?;
     Ok(copy)
-}
-
-/// The cluster entry of a kubeconfig's current context.
-fn current_cluster(path: &Path) -> Result<kube::config::Cluster> {
-    let kubeconfig = Kubeconfig::read_from(path).with_context(|| format!("read {}", path.display()))?;
-    let current = kubeconfig
-        .current_context
-        .context("the kubeconfig must have a current context")?;
-    let named = kubeconfig
-        .contexts
-        .into_iter()
-        .find(|context| context.name == current);
-    let context = named.and_then(|context| context.context);
-    let cluster = context
-        .with_context(|| format!("the kubeconfig must have the context {current}"))?
-        .cluster;
-    let named = kubeconfig
-        .clusters
-        .into_iter()
-        .find(|named| named.name == cluster);
-    named
-        .and_then(|named| named.cluster)
-        .with_context(|| format!("the kubeconfig must have the cluster {cluster}"))
-}
-
-async fn admin_client(kubeconfig: &Path) -> Result<Client> {
-    let read = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
-    let mut config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
-        .await
-        .context("understand the admin's kubeconfig")?;
-    // Its waits, of up to a quarter of an hour, would hide behind the deadlines of scenarios.
-    config.default_retry = false;
-    Client::try_from(config).context("make the admin's client")
 }

@@ -20,12 +20,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use futures::future::{select_all, try_join_all};
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 pub use component::Component;
 
+use crate::kubeconfig;
 use crate::process::{self, Process, Run, Usage};
 use crate::toolchain::Toolchain;
 use component::Layout;
@@ -253,16 +253,12 @@ impl ControlPlane {
 
     /// A client that talks to the component itself, with the admin's token where there are users.
     async fn probe_client(&self, component: Component) -> Result<Client> {
-        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).context("read the admin's kubeconfig")?;
-        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-            .await
-            .context("understand the admin's kubeconfig")?;
+        let mut config = kubeconfig::config(&self.kubeconfig).await?;
         config.cluster_url = self
             .layout
             .url(component)
             .parse()
             .context("understand a component's URL")?;
-        config.default_retry = false;
         Client::try_from(config).with_context(|| format!("make a client for {}", component.name()))
     }
 }

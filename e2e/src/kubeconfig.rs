@@ -1,10 +1,12 @@
-//! Kubeconfig files for the programs of a run.
+//! Kubeconfig files of a run, and clients that use them.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use kube::Client;
+use kube::config::{Cluster, KubeConfigOptions, Kubeconfig};
 use serde::Serialize;
 use serde_json::json;
 
@@ -37,4 +39,51 @@ pub(crate) fn save(path: &Path, kubeconfig: &impl Serialize) -> Result<()> {
         .with_context(|| format!("open {}", path.display()))?;
     file.write_all(text.as_bytes())
         .with_context(|| format!("write {}", path.display()))
+}
+
+/// A client with the rights of the file's user.
+pub async fn client(path: &Path) -> Result<Client> {
+    Client::try_from(config(path).await?).with_context(|| format!("make a client of {}", path.display()))
+}
+
+/// How to talk to the cluster with the rights of the file's user.
+pub(crate) async fn config(path: &Path) -> Result<kube::Config> {
+    let cluster = current_cluster(path)?;
+    let mut config = kube::Config::from_custom_kubeconfig(read(path)?, &KubeConfigOptions::default())
+        .await
+        .with_context(|| format!("understand {}", path.display()))?;
+    // Its waits, of up to a quarter of an hour, would hide behind the deadlines of scenarios.
+    config.default_retry = false;
+    if cluster.proxy_url.is_none() {
+        // Then it is from the environment, meant for the way out of this machine.
+        config.proxy_url = None;
+    }
+    Ok(config)
+}
+
+/// The cluster entry of the file's current context.
+pub(crate) fn current_cluster(path: &Path) -> Result<Cluster> {
+    let kubeconfig = read(path)?;
+    let current = kubeconfig
+        .current_context
+        .context("the kubeconfig must have a current context")?;
+    let named = kubeconfig
+        .contexts
+        .into_iter()
+        .find(|context| context.name == current);
+    let context = named.and_then(|context| context.context);
+    let cluster = context
+        .with_context(|| format!("the kubeconfig must have the context {current}"))?
+        .cluster;
+    let named = kubeconfig
+        .clusters
+        .into_iter()
+        .find(|named| named.name == cluster);
+    named
+        .and_then(|named| named.cluster)
+        .with_context(|| format!("the kubeconfig must have the cluster {cluster}"))
+}
+
+fn read(path: &Path) -> Result<Kubeconfig> {
+    Kubeconfig::read_from(path).with_context(|| format!("read {}", path.display()))
 }

@@ -7,7 +7,7 @@ pub mod driver;
 pub mod dump;
 pub mod fixture;
 pub mod invariant;
-mod kubeconfig;
+pub mod kubeconfig;
 pub mod narrate;
 pub mod node;
 pub mod process;

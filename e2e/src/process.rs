@@ -11,9 +11,9 @@
 
 mod procfs;
 mod run;
+mod spec;
 mod warden;
 
-use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -27,6 +27,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use tokio::sync::watch;
 
 pub use run::Run;
+pub use spec::Spec;
 pub use warden::warden_main_if_asked;
 
 /// How many lines of a process's log go into an error about it.
@@ -34,16 +35,15 @@ const TAIL_LINES: usize = 25;
 /// How far from the end of a log its last lines are looked for.
 const TAIL_BYTES: u64 = 1 << 20;
 
-/// What to run, and under which name.
-#[derive(Clone, Debug)]
-pub struct Spec {
-    name: String,
-    program: PathBuf,
-    arg0: Option<OsString>,
-    args: Vec<OsString>,
-    env: Vec<(OsString, OsString)>,
-    dir: Option<PathBuf>,
-}
+/// Settings of the way out of this machine, which no process of a run takes: they talk to each other on loopback.
+const PROXIES: [&str; 6] = [
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+];
 
 /// A running or ended child, leader of its own process group.
 ///
@@ -86,59 +86,6 @@ struct Shared {
     peak_rss: Mutex<u64>,
 }
 
-// === impl Spec ===
-
-impl Spec {
-    /// A program to be run under `name`, which becomes the name of its log and of the process in messages.
-    pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
-        Self {
-            name: name.into(),
-            program: program.into(),
-            arg0: None,
-            args: Vec::new(),
-            env: Vec::new(),
-            dir: None,
-        }
-    }
-
-    /// The name the program is to see itself called by.
-    #[must_use]
-    pub fn arg0(mut self, arg0: impl AsRef<OsStr>) -> Self {
-        self.arg0 = Some(arg0.as_ref().to_owned());
-        self
-    }
-
-    /// One more argument.
-    #[must_use]
-    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
-        self.args.push(arg.as_ref().to_owned());
-        self
-    }
-
-    /// More arguments.
-    #[must_use]
-    pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
-        self.args
-            .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
-        self
-    }
-
-    /// A variable on top of the harness's own environment.
-    #[must_use]
-    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
-        self.env
-            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
-        self
-    }
-
-    /// The working directory, in which the logs are written too; the run's directory if not given.
-    #[must_use]
-    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
-        self.dir = Some(dir.into());
-        self
-    }
-}
-
 // === impl Process ===
 
 impl Process {
@@ -153,6 +100,9 @@ impl Process {
         let mut command = Command::new(&spec.program);
         if let Some(arg0) = &spec.arg0 {
             command.arg0(arg0);
+        }
+        for proxy in PROXIES {
+            command.env_remove(proxy);
         }
         let (marker, value) = run.marker();
         command

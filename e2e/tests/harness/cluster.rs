@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use csi_e2e::cluster::Cluster;
 use csi_e2e::control_plane::Component;
+use csi_e2e::kubeconfig;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
@@ -341,12 +341,10 @@ async fn attacher(
         .create_attacher_account(namespace, "attacher", publish_secrets)
         .await?;
     let dir = bench.run.subdir(namespace)?;
-    let kubeconfig = cluster
+    let path = cluster
         .service_account_kubeconfig(namespace, "attacher", &dir)
         .await?;
-    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    Ok(Client::try_from(config)?)
+    kubeconfig::client(&path).await
 }
 
 async fn may(client: &Client, namespace: &str, group: &str, resource: &str, verb: &str) -> Result<bool> {

@@ -1,0 +1,68 @@
+//! What to run as a child.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+/// What to run, and under which name.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub(super) name: String,
+    pub(super) program: PathBuf,
+    pub(super) arg0: Option<OsString>,
+    pub(super) args: Vec<OsString>,
+    pub(super) env: Vec<(OsString, OsString)>,
+    pub(super) dir: Option<PathBuf>,
+}
+
+// === impl Spec ===
+
+impl Spec {
+    /// A program to be run under `name`, which becomes the name of its log and of the process in messages.
+    pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            program: program.into(),
+            arg0: None,
+            args: Vec::new(),
+            env: Vec::new(),
+            dir: None,
+        }
+    }
+
+    /// The name the program is to see itself called by.
+    #[must_use]
+    pub fn arg0(mut self, arg0: impl AsRef<OsStr>) -> Self {
+        self.arg0 = Some(arg0.as_ref().to_owned());
+        self
+    }
+
+    /// One more argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    /// More arguments.
+    #[must_use]
+    pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.args
+            .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    /// A variable on top of the harness's own environment.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env
+            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// The working directory, in which the logs are written too; the run's directory if not given.
+    #[must_use]
+    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.dir = Some(dir.into());
+        self
+    }
+}
