@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::ledger::{Deed, Ledger};
 use super::volume_manager::{PodKey, UniqueName, VolumeKey};
-use crate::fixture::{NODE_LEASE_NAMESPACE, unique_volume_name};
+use crate::fixture::{NODE_LEASE_NAMESPACE, mk_ready_condition, unique_volume_name};
 
 /// First pause after a failed call, doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -220,13 +220,26 @@ impl NodeApi {
         );
     }
 
-    /// Renews the heartbeat lease once; a failure is left to the next beat.
-    pub(super) async fn renew_lease(&self) {
-        let leases = Api::<Lease>::namespaced(self.client(), NODE_LEASE_NAMESPACE);
+    /// Renews the heartbeat lease and the Ready condition once; a failure is left to the next beat.
+    ///
+    /// The condition is not for the node's health only, for which the lease would do: the attach/detach
+    /// controller takes `volumesInUse` into account when the Node changes and at no other time, so a volume
+    /// it learns of after the last change would count as in use until the next one.
+    pub(super) async fn beat(&self, ready_since: Timestamp) {
         let now = Timestamp::now();
-        let patch = Patch::Merge(json!({"spec": {"renewTime": format!("{now:.6}")}}));
-        if let Err(error) = leases.patch(&self.node, &PatchParams::default(), &patch).await {
+        let leases = Api::<Lease>::namespaced(self.client(), NODE_LEASE_NAMESPACE);
+        let lease = Patch::Merge(json!({"spec": {"renewTime": format!("{now:.6}")}}));
+        if let Err(error) = leases.patch(&self.node, &PatchParams::default(), &lease).await {
             tracing::warn!(node = self.node, %error, "node lease was not renewed");
+        }
+        let nodes = Api::<Node>::all(self.client());
+        let status =
+            Patch::Strategic(json!({"status": {"conditions": [mk_ready_condition(ready_since, now)]}}));
+        if let Err(error) = nodes
+            .patch_status(&self.node, &PatchParams::default(), &status)
+            .await
+        {
+            tracing::warn!(node = self.node, %error, "node status was not renewed");
         }
     }
 }

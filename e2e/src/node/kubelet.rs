@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, Stream, StreamExt};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::runtime::WatchStreamExt;
@@ -17,7 +18,8 @@ use tokio_util::sync::CancellationToken;
 use super::api::NodeApi;
 use super::volume_manager::{Action, PodKey, Report, UniqueName, VolumeManager};
 
-/// How often the lease is renewed; kubelet's default.
+/// How often lease and status are renewed: kubelet's default for the lease; it looks at the status as often
+/// and by default writes it every five minutes if nothing changed.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// One node's kubelet.
@@ -60,6 +62,7 @@ impl Kubelet {
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut pods = self.watch_pods().boxed();
         let mut node = self.watch_node().boxed();
+        let ready_since = Timestamp::now();
         let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -76,7 +79,7 @@ impl Kubelet {
                 _ = heartbeat.tick() => {
                     let api = self.api.clone();
                     self.running.push(async move {
-                        api.renew_lease().await;
+                        api.beat(ready_since).await;
                         Outcome::Nothing
                     }.boxed());
                 }

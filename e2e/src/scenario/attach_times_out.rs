@@ -60,6 +60,11 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
         attachment.finalizers()
     );
 
+    // The controller must have taken note of the failure: only then does it know that there may be something
+    // to detach once the pod is gone.
+    stage
+        .wait_for_event("web", "FailedAttachVolume", "DeadlineExceeded", PATIENCE)
+        .await?;
     stage.delete_pod("web").await?;
     stage.wait_until_detached(&volume, A, PATIENCE).await?;
     let published = stage.driver.published().await?;

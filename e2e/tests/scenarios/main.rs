@@ -24,9 +24,13 @@ const TRIALS_AT_A_TIME: usize = 4;
 /// Scenarios that are played through the `kubeconfig` backend too: enough to use all of it.
 const THROUGH_KUBECONFIG: [&str; 2] = ["pod-attaches", "pod-moves"];
 
+/// What is logged unless `RUST_LOG` says otherwise. The client logs every failed request as an error, also those
+/// of a component that is being waited for; whoever made the request knows better what it means.
+const LOG_FILTER: &str = "warn,kube_client=off";
+
 fn main() -> ExitCode {
     warden_main_if_asked();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG_FILTER));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
