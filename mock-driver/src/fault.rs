@@ -1,9 +1,40 @@
 //! Faults on demand: an ordered list of rules, of which the first that matches a call decides what
 //! goes wrong with it.
 //!
-//! A rule with a number of `times` is passed over once it has fired that often. The list can be
-//! exchanged while calls run: a call keeps the rule it met, and a rule that comes back unchanged
-//! keeps its count, so that adding one rule to a file does not re-arm the others.
+//! Rules are written in YAML:
+//!
+//! ```yaml
+//! # Three times there is no room on node-0, then there is.
+//! - id: no-room
+//!   match: {method: ControllerPublishVolume, node: node-0}
+//!   phase: before
+//!   action: {code: RESOURCE_EXHAUSTED, message: node-0 is full}
+//!   times: 3
+//! # The volume is attached, but whoever asked never hears of it.
+//! - id: lost-answer
+//!   match: {method: ControllerPublishVolume, volume: "vol-*"}
+//!   phase: after
+//!   action: {hang: client-cancel}
+//! # Detaching takes two seconds longer.
+//! - id: slow
+//!   match: {method: ControllerUnpublishVolume}
+//!   action: {delay: 2s}
+//! ```
+//!
+//! | field | meaning |
+//! |---|---|
+//! | `id` | the rule's name in the journal |
+//! | `match` | `method`; patterns (`*`, `?`) for `volume` and `node` ids and for the `name` of a volume to be created; what is absent matches every call |
+//! | `phase` | `before` (the default) or `after` the effect |
+//! | `action` | first `delay` (`250ms`, `2s`), then `hang` (a time, or `client-cancel`), then `code` with `message`; at least one of delay, hang and code |
+//! | `times` | how often the rule fires before it is passed over; absent for every time |
+//!
+//! Before the effect, a code or a hang until the client leaves takes the effect's place; a delay or
+//! a hang for a time only puts it off. After the effect, a rule acts only if the call has succeeded.
+//! The volume is busy as long as a rule holds its call up.
+//!
+//! The list can be exchanged while calls run: a call keeps the rule it met, and a rule that comes
+//! back unchanged keeps its count, so that adding one rule to a file does not re-arm the others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};

@@ -188,3 +188,6 @@ impl Signals {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

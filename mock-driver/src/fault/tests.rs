@@ -34,6 +34,21 @@ fn every_field_is_read() {
 }
 
 #[test]
+fn example_in_the_documentation_is_valid() {
+    let documentation = include_str!("../fault.rs")
+        .lines()
+        .map_while(|line| line.strip_prefix("//!"));
+    let example: Vec<&str> = documentation
+        .skip_while(|line| *line != " ```yaml")
+        .skip(1)
+        .take_while(|line| *line != " ```")
+        .collect();
+    let rules = Rule::read_list(&example.join("\n")).unwrap();
+    let ids: Vec<&str> = rules.iter().map(|rule| rule.id.as_str()).collect();
+    assert_eq!(ids, ["no-room", "lost-answer", "slow"]);
+}
+
+#[test]
 fn empty_text_is_an_empty_list() {
     for text in ["", "[]", "# nothing\n", "---\n", "null"] {
         assert_eq!(Rule::read_list(text), Ok(vec![]), "{text:?}");

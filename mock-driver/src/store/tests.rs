@@ -42,6 +42,19 @@ async fn attached(store: &Store) -> Vec<String> {
     store.read(look).await.unwrap()
 }
 
+/// A store with a volume `vol-0` and a log to a device that is always full.
+pub(crate) fn mk_store_on_a_full_disk() -> Store {
+    let file = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let lock = tempfile::tempfile().unwrap();
+    let mut array = Array::new(mk_settings(), 1);
+    array.premake(1);
+    let log = Log::start(LogFile { file, lock, seq: 0 });
+    Store {
+        array: Mutex::new(array),
+        log: Some(log),
+    }
+}
+
 /// A directory in which `vol-0` and `vol-1` were attached, and the log of that.
 async fn mk_directory() -> (TempDir, String) {
     let directory = tempdir().unwrap();
@@ -169,16 +182,7 @@ async fn directory_belongs_to_one_store_at_a_time() {
 
 #[tokio::test]
 async fn change_that_cannot_be_written_is_not_confirmed() {
-    let directory = tempdir().unwrap();
-    let lock = fs::File::create(directory.path().join("lock")).unwrap();
-    // Writing to this device fails as on a full disk.
-    let file = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let mut array = Array::new(mk_settings(), 1);
-    array.premake(1);
-    let store = Store {
-        array: Mutex::new(array),
-        log: Some(Log::start(LogFile { file, lock, seq: 0 })),
-    };
+    let store = mk_store_on_a_full_disk();
     assert!(attached(&store).await.is_empty(), "nothing is open yet");
     let error = attach(&store, "vol-0").await.unwrap_err();
     assert!(matches!(error, Error::Lost(_)), "{error}");

@@ -1,6 +1,7 @@
 //! Many calls at once: different volumes do not wait for one another, one volume is never in two
 //! calls.
 
+use std::fs;
 use std::time::Duration;
 
 use csi_mock_driver::busy::BusyRule;
@@ -15,7 +16,7 @@ use crate::server::{DEADLINE, Server, line_in, mk_create, mk_mount, mk_publish, 
 const LATENCY: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_attaches_take_as_long_as_one() {
+async fn a_thousand_attaches_do_not_wait_for_one_another() {
     let server = Server::start_with(|_, settings| {
         settings.premade = 1000;
         settings.latency = LATENCY;
@@ -32,7 +33,9 @@ async fn a_thousand_attaches_take_as_long_as_one() {
     };
     try_join_all((0..1000).map(attach)).await.unwrap();
     let took = start.elapsed();
-    assert!(took >= LATENCY && took < LATENCY * 4, "{took:?}");
+    // One after the other they would take 1,000 s, node by node 333 s. On an idle machine it is 1.1 s;
+    // the rest of the bound is for machines that have other work to do.
+    assert!(took >= LATENCY && took < LATENCY * 15, "{took:?}");
     let attached = published(&mut client.clone())
         .await
         .into_iter()
@@ -185,4 +188,51 @@ async fn a_storm_for_few_volumes_never_attaches_one_twice() {
         }
     };
     join_all((0..12).map(storm)).await;
+}
+
+/// Together the waves are more resets than an HTTP/2 server puts up with by default. A last call
+/// that hangs all the while is the witness of the connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_leave_by_the_hundred_do_not_cost_the_connection() {
+    const CALLS: usize = 500;
+    const RULES: &str = "- {id: stuck, action: {hang: client-cancel}}";
+    let server = Server::start_with(|directory, settings| {
+        fs::write(directory.join("faults.yaml"), RULES).unwrap();
+        settings.faults = Some(directory.join("faults.yaml"));
+        settings.journal = Some(directory.join("journal"));
+    })
+    .await;
+    let client = server.controller().await;
+    let attach = |number: usize| {
+        let mut client = client.clone();
+        let request = mk_publish(&format!("vol-{number}"), "node-0");
+        async move { client.controller_publish_volume(request).await }
+    };
+    let waves = async {
+        told(&server, "\"begin\"", 1).await;
+        for wave in 1..=3 {
+            tokio::select! {
+                _ = join_all((0..CALLS).map(attach)) => panic!("every call must hang"),
+                () = told(&server, "\"begin\"", 1 + wave * CALLS) => {}
+            }
+            told(&server, "\"CANCELLED\"", wave * CALLS).await;
+        }
+    };
+    tokio::select! {
+        ended = attach(CALLS) => panic!("the connection was lost: {ended:?}"),
+        () = waves => {}
+    }
+}
+
+/// Waits until the journal says something so many times.
+async fn told(server: &Server, what: &str, times: usize) {
+    let journal = server.path("journal");
+    let enough = async {
+        while fs::read_to_string(&journal).unwrap().matches(what).count() < times {
+            time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    time::timeout(DEADLINE, enough)
+        .await
+        .unwrap_or_else(|_| panic!("{what} is not there {times} times"));
 }

@@ -1,0 +1,63 @@
+use csi_proto::v1::ControllerUnpublishVolumeRequest;
+use csi_proto::v1::controller_client::ControllerClient;
+use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
+use csi_proto::v1::{ControllerPublishVolumeRequest, VolumeCapability};
+use tonic::Code;
+use tonic::transport::Endpoint;
+
+use super::*;
+use crate::driver::Settings;
+use crate::store::tests::mk_store_on_a_full_disk;
+
+/// No condition in these tests takes this long unless something is broken.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn driver_that_cannot_keep_its_state_confirms_nothing_and_stops() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("csi.sock");
+    let (driver, _) = Driver::open(Settings::default()).unwrap();
+    let driver = Driver {
+        store: mk_store_on_a_full_disk(),
+        ..Arc::into_inner(driver).unwrap()
+    };
+    let listener = Listener::bind(&socket.clone().into()).unwrap();
+    let serving = serve(
+        Arc::new(driver),
+        None,
+        listener,
+        CancellationToken::new(),
+        DEADLINE,
+    );
+
+    let calling = async {
+        let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display())).unwrap();
+        let mut client = ControllerClient::new(endpoint.connect().await.unwrap());
+        let nothing = ControllerUnpublishVolumeRequest {
+            volume_id: "gone".into(),
+            ..Default::default()
+        };
+        client
+            .controller_unpublish_volume(nothing)
+            .await
+            .expect("what changes nothing needs no log");
+        let attach = ControllerPublishVolumeRequest {
+            volume_id: "vol-0".into(),
+            node_id: "node-0".into(),
+            volume_capability: Some(VolumeCapability {
+                access_mode: Some(AccessMode {
+                    mode: Mode::SingleNodeWriter.into(),
+                }),
+                access_type: Some(AccessType::Block(BlockVolume {})),
+            }),
+            ..Default::default()
+        };
+        client.controller_publish_volume(attach).await.unwrap_err()
+    };
+    let both = async { tokio::join!(serving, calling) };
+    let (served, refused) = time::timeout(DEADLINE, both).await.expect("must stop by itself");
+    assert!(matches!(served, Err(Error::StateLost(_))), "{served:?}");
+    assert_eq!(refused.code(), Code::Internal);
+    assert!(refused.message().contains("state directory"), "{refused}");
+    assert!(!socket.exists());
+}
