@@ -155,8 +155,14 @@ impl Peer {
 // === impl Toolchain ===
 
 impl Toolchain {
-    /// A toolchain whose builds are processes of `run`.
+    /// A toolchain whose builds are processes of `run`, which is told whether its files are to stay.
     pub fn new(run: &Arc<Run>, settings: Settings) -> Self {
+        if settings.keep_files {
+            match run.keep_files() {
+                Ok(()) => progress::say(&format!("the files of this run stay in {}", run.dir().display())),
+                Err(error) => progress::say(&format!("the files of this run cannot be kept: {error:#}")),
+            }
+        }
         Self {
             run: Some(Arc::clone(run)),
             settings,

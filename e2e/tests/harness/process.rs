@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::process::{Process, Run, Spec, Usage};
+use csi_e2e::toolchain::{Settings, Toolchain};
 use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
@@ -199,7 +200,11 @@ async fn finish_names_and_kills_what_leaked(_: Arc<Bench>) -> Result<()> {
 
 async fn files_are_kept_when_asked(_: Arc<Bench>) -> Result<()> {
     let run = Run::start()?;
-    run.keep_files()?;
+    let settings = Settings {
+        keep_files: true,
+        ..Settings::default()
+    };
+    drop(Toolchain::new(&run, settings));
     run.finish().await?;
     ensure!(run.dir().is_dir(), "{} is gone", run.dir().display());
     std::fs::remove_dir_all(run.dir()).context("remove what was kept")
