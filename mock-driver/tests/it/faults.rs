@@ -6,10 +6,12 @@ use std::time::Duration;
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use tokio::time::{self, Instant};
+use tonic::Code;
 use tonic::transport::Channel;
-use tonic::{Code, Request};
 
-use crate::server::{DEADLINE, Server, line_in, lines, mk_create, mk_publish, mk_unpublish, published};
+use crate::server::{
+    DEADLINE, Server, begun, give_up_after, line_in, lines, mk_create, mk_publish, mk_unpublish, published,
+};
 
 /// A driver with these rules, each one a flow mapping.
 async fn with_rules(rules: &[&str]) -> (Server, ControllerClient<Channel>) {
@@ -193,11 +195,18 @@ async fn hang_until_the_client_cancels_before_and_after_the_effect() {
               action: {{hang: client-cancel}}, times: 1}}"
         )])
         .await;
-        let mut request = Request::new(mk_publish("vol-0", "node-0"));
-        request.set_timeout(Duration::from_millis(200));
-        client.controller_publish_volume(request).await.unwrap_err();
-
         let journal = server.path("journal");
+        let mut other = client.clone();
+        let stuck = async {
+            begun(&journal).await;
+            while attached && nodes_of(&mut other, "vol-0").await.is_empty() {}
+        };
+        give_up_after(
+            stuck,
+            client.controller_publish_volume(mk_publish("vol-0", "node-0")),
+        )
+        .await;
+
         let end = line_in(&journal, |line| line["code"] == "CANCELLED").await;
         assert_eq!(end["fault"], "stuck", "{phase}");
         assert_eq!(
@@ -219,14 +228,15 @@ async fn hang_until_the_client_cancels_before_and_after_the_effect() {
 
 #[tokio::test]
 async fn delayed_attach_happens_although_its_client_has_left() {
-    let (server, mut client) = with_rules(&[
-        "{id: slow, match: {method: ControllerPublishVolume}, action: {delay: 400ms}, times: 1}",
-    ])
-    .await;
-    let mut request = Request::new(mk_publish("vol-0", "node-0"));
-    request.set_timeout(Duration::from_millis(100));
-    client.controller_publish_volume(request).await.unwrap_err();
+    let (server, mut client) =
+        with_rules(&["{id: slow, match: {method: ControllerPublishVolume}, action: {delay: 1s}, times: 1}"])
+            .await;
     let journal = server.path("journal");
+    give_up_after(
+        begun(&journal),
+        client.controller_publish_volume(mk_publish("vol-0", "node-0")),
+    )
+    .await;
     line_in(&journal, |line| line["code"] == "CANCELLED").await;
     assert_eq!(
         publish(&mut client, "vol-0", "node-0").await,

@@ -7,9 +7,11 @@ use csi_proto::v1::volume_capability::access_mode::Mode;
 use csi_proto::v1::{self, CapacityRange};
 use jiff::Timestamp;
 use serde_json::json;
-use tonic::{Code, Request};
+use tonic::Code;
 
-use crate::server::{Server, line_in, lines, mk_block, mk_create, mk_map, mk_publish, mk_unpublish};
+use crate::server::{
+    Server, begun, give_up_after, line_in, lines, mk_block, mk_create, mk_map, mk_publish, mk_unpublish,
+};
 
 const SECRET: &str = "hunter2-is-no-good-password";
 
@@ -178,9 +180,8 @@ async fn call_whose_client_left_is_cancelled_and_its_work_is_told_later() {
     })
     .await;
     let mut client = server.controller().await;
-    let mut request = Request::new(mk_publish("vol-0", "node-0"));
-    request.set_timeout(Duration::from_millis(50));
-    client.controller_publish_volume(request).await.unwrap_err();
+    let attach = client.controller_publish_volume(mk_publish("vol-0", "node-0"));
+    give_up_after(begun(&server.path("journal")), attach).await;
     let late = line_in(&server.path("journal"), |line| line["event"] == "late").await;
     let lines = lines(&server.path("journal"));
     let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();

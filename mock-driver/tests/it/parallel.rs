@@ -11,7 +11,10 @@ use futures::future::{join_all, try_join_all};
 use tokio::time::{self, Instant};
 use tonic::Code;
 
-use crate::server::{DEADLINE, Server, line_in, mk_create, mk_mount, mk_publish, mk_unpublish, published};
+use crate::server::{
+    DEADLINE, Server, begun, give_up_after, mk_create, mk_delete, mk_mount, mk_publish, mk_unpublish,
+    published,
+};
 
 const LATENCY: Duration = Duration::from_secs(1);
 
@@ -47,59 +50,49 @@ async fn a_thousand_attaches_do_not_wait_for_one_another() {
 async fn second_call_for_a_busy_volume_is_aborted() {
     let server = Server::start_with(|directory, settings| {
         settings.premade = 2;
-        settings.latency = Duration::from_millis(300);
+        settings.latency = Duration::from_secs(3600);
         settings.journal = Some(directory.join("journal"));
     })
     .await;
-    let client = server.controller().await;
-    let mut first = client.clone();
-    let mut second = client.clone();
-    let (first, ()) = tokio::join!(
-        first.controller_publish_volume(mk_publish("vol-0", "node-0")),
-        async {
-            line_in(&server.path("journal"), |line| line["event"] == "begin").await;
-            // The same call again, one for another node, one that detaches, one that deletes.
-            let busy = [
-                second
-                    .controller_publish_volume(mk_publish("vol-0", "node-0"))
-                    .await
-                    .map(drop),
-                second
-                    .controller_publish_volume(mk_publish("vol-0", "node-1"))
-                    .await
-                    .map(drop),
-                second
-                    .controller_unpublish_volume(mk_unpublish("vol-0", "node-0"))
-                    .await
-                    .map(drop),
-                second
-                    .delete_volume(v1::DeleteVolumeRequest {
-                        volume_id: "vol-0".into(),
-                        ..Default::default()
-                    })
-                    .await
-                    .map(drop),
-            ];
-            for outcome in busy {
-                let status = outcome.unwrap_err();
-                assert_eq!(status.code(), Code::Aborted);
-                assert!(status.message().contains("vol-0"), "{status}");
-            }
-            second
-                .delete_volume(crate::server::mk_delete("vol-1"))
+    let mut first = server.controller().await;
+    let mut client = first.clone();
+    let others = async {
+        begun(&server.path("journal")).await;
+        // The same call again, one for another node, one that detaches, one that deletes.
+        let busy = [
+            client
+                .controller_publish_volume(mk_publish("vol-0", "node-0"))
                 .await
-                .expect("another volume is not busy");
-            second
-                .list_volumes(v1::ListVolumesRequest::default())
+                .map(drop),
+            client
+                .controller_publish_volume(mk_publish("vol-0", "node-1"))
                 .await
-                .expect("looking is always possible");
+                .map(drop),
+            client
+                .controller_unpublish_volume(mk_unpublish("vol-0", "node-0"))
+                .await
+                .map(drop),
+            client.delete_volume(mk_delete("vol-0")).await.map(drop),
+        ];
+        for outcome in busy {
+            let status = outcome.unwrap_err();
+            assert_eq!(status.code(), Code::Aborted);
+            assert!(status.message().contains("vol-0"), "{status}");
         }
-    );
-    first.unwrap();
-    second
-        .controller_unpublish_volume(mk_unpublish("vol-0", "node-0"))
-        .await
-        .unwrap();
+        client
+            .delete_volume(mk_delete("vol-1"))
+            .await
+            .expect("another volume is not busy");
+        client
+            .list_volumes(v1::ListVolumesRequest::default())
+            .await
+            .expect("who only looks never waits");
+    };
+    give_up_after(
+        others,
+        first.controller_publish_volume(mk_publish("vol-0", "node-0")),
+    )
+    .await;
 }
 
 #[tokio::test]

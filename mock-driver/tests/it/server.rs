@@ -1,6 +1,7 @@
 //! A driver inside the test process, on a socket in a temporary directory, and clients for it.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -120,6 +121,23 @@ pub(crate) async fn line_in(path: &Path, wanted: impl Fn(&Value) -> bool) -> Val
             fs::read_to_string(path).unwrap()
         ),
     }
+}
+
+/// Makes a call and gives it up when the other future is done, as a client does whose time is over.
+pub(crate) async fn give_up_after<T: Debug>(
+    condition: impl Future<Output = ()>,
+    call: impl Future<Output = T>,
+) {
+    tokio::select! {
+        biased;
+        answer = call => panic!("answered before it was given up: {answer:?}"),
+        condition = time::timeout(DEADLINE, condition) => condition.expect("must come in time"),
+    }
+}
+
+/// Waits for the first begin line of a journal.
+pub(crate) async fn begun(journal: &Path) {
+    line_in(journal, |line| line["event"] == "begin").await;
 }
 
 // === the smallest valid messages ===
