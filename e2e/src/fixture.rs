@@ -29,6 +29,9 @@ pub const SCENARIO_LABEL: &str = "csi-e2e/scenario";
 /// Label by which the scheduler is told the node a pod belongs on.
 pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 
+/// Annotation by which the PersistentVolume controller marks a claim it has bound.
+pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+
 /// Namespace in which kubelets keep their heartbeat leases.
 pub const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
 

@@ -9,6 +9,7 @@
 
 pub mod attachment;
 pub mod call;
+mod names;
 pub mod object;
 mod source;
 
@@ -18,9 +19,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
+
+pub use names::Names;
 
 use crate::scenario::Stage;
 
@@ -28,6 +31,9 @@ use crate::scenario::Stage;
 const HOLD: Duration = Duration::from_millis(250);
 /// How often lines that were held long enough are printed.
 const PRINT: Duration = Duration::from_millis(50);
+/// How much a watch may lag behind those who act on the same change; what is seen on a watch is dated back by
+/// it, so that the cause is told before its effect.
+const WATCH_LAG: SignedDuration = SignedDuration::from_millis(20);
 /// Width of the column that names the party.
 const PARTY_WIDTH: usize = 24;
 

@@ -101,7 +101,8 @@ async fn in_run(run: &Arc<Run>, once: bool) -> Result<()> {
     let site = Site::open(run, &toolchain, Backend::ControlPlane(options)).await?;
     site.attacher(Kind::Ours).await?;
     say(&format!(
-        "Up: etcd, kube-apiserver, kube-controller-manager, kube-scheduler.\n\
+        "Up: etcd, kube-apiserver, kube-controller-manager, kube-scheduler; the driver and the attacher come with \
+         each round,\nthe attacher under the ServiceAccount and rights of deploy/. Kubelets are played by this program.\n\
          Look in from another terminal, if you have kubectl:\n  kubectl --kubeconfig {} get volumeattachments -w",
         site.cluster().admin_kubeconfig().display()
     ));

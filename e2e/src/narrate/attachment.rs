@@ -1,23 +1,19 @@
 //! VolumeAttachments: what changed from one state to the next, and who did it.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
 use kube::ResourceExt;
 
-use super::{Line, Party};
+use super::{Line, Names, Party, WATCH_LAG};
 use crate::invariant::evidence::Sighting;
-
-/// How much a watch may lag behind those who act on the same change: lines that others act on are dated back
-/// by it.
-const WATCH_LAG: SignedDuration = SignedDuration::from_millis(100);
 
 /// The annotation that holds the driver's id of the node.
 const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 
-/// Tells how `now` differs from the state before it. `short` makes names readable.
-pub fn tell(before: Option<&VolumeAttachment>, now: &Sighting, short: &dyn Fn(&str) -> String) -> Vec<Line> {
+/// Tells how `now` differs from the state before it.
+pub fn tell(before: Option<&VolumeAttachment>, now: &Sighting, names: &Names) -> Vec<Line> {
     let attachment = &now.attachment;
-    let name = short(&attachment.name_any());
+    let name = names.short(&attachment.name_any());
     let early = now.at - WATCH_LAG;
     let mut lines = Vec::new();
     let mut say = |at: Timestamp, party: Party, text: String| lines.push(Line { at, party, text });
@@ -29,7 +25,11 @@ pub fn tell(before: Option<&VolumeAttachment>, now: &Sighting, short: &dyn Fn(&s
             .persistent_volume_name
             .as_deref()
             .unwrap_or("an inline volume");
-        let place = format!("{} to {}", short(pv), short(&attachment.spec.node_name));
+        let place = format!(
+            "{} to {}",
+            names.short(pv),
+            names.short(&attachment.spec.node_name)
+        );
         say(
             early,
             Party::AttachDetach,
@@ -117,7 +117,7 @@ mod tests {
             gone,
             attachment: after,
         };
-        let lines = tell(before, &sighting, &|name| name.to_owned());
+        let lines = tell(before, &sighting, &Names::of_stage("s"));
         lines.into_iter().map(|line| (line.party, line.text)).collect()
     }
 

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::{Line, Party};
+use super::{Line, Names, Party};
 use crate::driver::journal;
 
 /// Tells a line of the driver's journal; nothing for calls that are not about attaching.
-pub fn tell(line: &journal::Line) -> Option<Line> {
+pub fn tell(line: &journal::Line, names: &Names) -> Option<Line> {
     match line {
         journal::Line::Begin {
             method,
@@ -16,8 +16,11 @@ pub fn tell(line: &journal::Line) -> Option<Line> {
         } => {
             let method = journal::name_of(method);
             let verb = verb(method)?;
-            let (volume, node) = (field(request, "volume_id"), field(request, "node_id"));
-            let text = format!("calls the driver: {method}, that is, {verb} {volume}, node {node}");
+            let (volume, node) = (
+                names.volume(field(request, "volume_id")),
+                field(request, "node_id"),
+            );
+            let text = format!("asks the driver to {verb} {volume}: {method}, node {node}");
             Some(Line {
                 at: *start,
                 party: Party::Attacher,
@@ -36,7 +39,10 @@ pub fn tell(line: &journal::Line) -> Option<Line> {
             let method = journal::name_of(method);
             verb(method)?;
             let took = end.duration_since(*start).as_millis();
-            let (volume, node) = (field(request, "volume_id"), field(request, "node_id"));
+            let (volume, node) = (
+                names.volume(field(request, "volume_id")),
+                field(request, "node_id"),
+            );
             let text = match code.as_str() {
                 "OK" if method == PUBLISH => format!("answers OK after {took} ms: {volume} is on {node} now"),
                 "OK" => format!("answers OK after {took} ms: {volume} is not on {node} any more"),
@@ -71,7 +77,7 @@ mod tests {
     use super::*;
 
     fn told(line: &str) -> Option<String> {
-        tell(&serde_json::from_str(line).unwrap()).map(|line| line.text)
+        tell(&serde_json::from_str(line).unwrap(), &Names::of_stage("s")).map(|line| line.text)
     }
 
     #[test]
@@ -82,7 +88,7 @@ mod tests {
         );
         assert_eq!(
             told(&begin).as_deref(),
-            Some("calls the driver: ControllerPublishVolume, that is, attach vol-1, node node-0")
+            Some("asks the driver to attach vol-1: ControllerPublishVolume, node node-0")
         );
         let end = |code: &str| {
             format!(

@@ -5,27 +5,27 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Pod};
 use kube::ResourceExt;
 
-use super::Party;
+use super::{Names, Party};
 use crate::node::Deed;
 
 /// What happened to an object, without its time.
 pub type Told = (Party, String);
 
 /// Tells how a pod changed.
-pub fn pod(before: Option<&Pod>, now: &Pod, short: &dyn Fn(&str) -> String) -> Vec<Told> {
+pub fn pod(before: Option<&Pod>, now: &Pod, names: &Names) -> Vec<Told> {
     let mut told = Vec::new();
     let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
     if let (None, Some(node)) = (before.and_then(node), node(now)) {
         told.push((
             Party::Scheduler,
-            format!("puts pod {} on {}", now.name_any(), short(&node)),
+            format!("puts pod {} on {}", now.name_any(), names.short(&node)),
         ));
     }
     told
 }
 
 /// Tells how a node's list of attached volumes changed.
-pub fn node(before: Option<&Node>, now: &Node, short: &dyn Fn(&str) -> String) -> Vec<Told> {
+pub fn node(before: Option<&Node>, now: &Node, names: &Names) -> Vec<Told> {
     let listed = |node: &Node| -> BTreeSet<String> {
         let attached = node
             .status
@@ -38,7 +38,7 @@ pub fn node(before: Option<&Node>, now: &Node, short: &dyn Fn(&str) -> String) -
             .collect()
     };
     let (old, new) = (before.map(listed).unwrap_or_default(), listed(now));
-    let name = short(&now.name_any());
+    let name = names.short(&now.name_any());
     let added = new
         .difference(&old)
         .map(|volume| format!("tells kubelet on {name} that {volume} is attached"));
@@ -52,18 +52,14 @@ pub fn node(before: Option<&Node>, now: &Node, short: &dyn Fn(&str) -> String) -
 }
 
 /// Tells how a volume changed; nothing as `now` means that it is gone.
-pub fn volume(
-    before: Option<&PersistentVolume>,
-    now: Option<&PersistentVolume>,
-    short: &dyn Fn(&str) -> String,
-) -> Vec<Told> {
+pub fn volume(before: Option<&PersistentVolume>, now: Option<&PersistentVolume>, names: &Names) -> Vec<Told> {
     match (before, now) {
         (before, Some(now)) => {
             let held = |volume: &PersistentVolume| volume.finalizers().iter().any(|name| is_attachers(name));
             if held(now) && !before.is_some_and(held) {
                 let text = format!(
                     "adds its finalizer to volume {}, so that it stays while attached",
-                    short(&now.name_any())
+                    names.short(&now.name_any())
                 );
                 return vec![(Party::Attacher, text)];
             }
@@ -71,7 +67,7 @@ pub fn volume(
         }
         (Some(before), None) => vec![(
             Party::Api,
-            format!("volume {} is gone", short(&before.name_any())),
+            format!("volume {} is gone", names.short(&before.name_any())),
         )],
         (None, None) => Vec::new(),
     }
@@ -91,17 +87,20 @@ pub fn event(event: &Event) -> Option<Told> {
 }
 
 /// Tells what a node did.
-pub fn deed(node: &str, deed: &Deed, short: &dyn Fn(&str) -> String) -> Option<Told> {
+pub fn deed(node: &str, deed: &Deed, names: &Names) -> Told {
     let text = match deed {
         Deed::InUse { handles } if handles.is_empty() => "reports no volume in use".to_owned(),
-        Deed::InUse { handles } => format!("reports in use: {}", handles.join(", ")),
-        Deed::Mounted { handle } => format!("mounts {handle}"),
-        Deed::Unmounted { handle } => format!("unmounts {handle}"),
+        Deed::InUse { handles } => {
+            let volumes: Vec<_> = handles.iter().map(|handle| names.volume(handle)).collect();
+            format!("reports in use: {}", volumes.join(", "))
+        }
+        Deed::Mounted { handle } => format!("mounts {}", names.volume(handle)),
+        Deed::Unmounted { handle } => format!("unmounts {}", names.volume(handle)),
         Deed::Started { pod } => format!("pod {pod} runs"),
         Deed::Stopped { pod } => format!("ends the containers of pod {pod}"),
         Deed::Finished { pod } => format!("removes pod {pod}"),
     };
-    Some((Party::Kubelet(short(node)), text))
+    (Party::Kubelet(names.short(node)), text)
 }
 
 fn is_attachers(finalizer: &str) -> bool {
@@ -122,8 +121,8 @@ mod tests {
     use super::*;
     use crate::fixture::{mk_meta, mk_pod};
 
-    fn as_is(name: &str) -> String {
-        name.to_owned()
+    fn as_is() -> Names {
+        Names::of_stage("s")
     }
 
     fn node_with(volumes: &[&str]) -> Node {
@@ -144,19 +143,19 @@ mod tests {
     #[test]
     fn a_pod_is_told_once_it_has_a_node() {
         let unscheduled = mk_pod("s", "web", "a", &[]);
-        assert_eq!(pod(None, &unscheduled, &as_is), []);
+        assert_eq!(pod(None, &unscheduled, &as_is()), []);
         let mut scheduled = unscheduled.clone();
         scheduled.spec.as_mut().unwrap().node_name = Some("a".to_owned());
         assert_eq!(
-            pod(Some(&unscheduled), &scheduled, &as_is),
+            pod(Some(&unscheduled), &scheduled, &as_is()),
             [(Party::Scheduler, "puts pod web on a".to_owned())]
         );
-        assert_eq!(pod(Some(&scheduled), &scheduled, &as_is), []);
+        assert_eq!(pod(Some(&scheduled), &scheduled, &as_is()), []);
     }
 
     #[test]
     fn attached_volumes_come_and_go() {
-        let told = node(Some(&node_with(&["v1"])), &node_with(&["v2"]), &as_is);
+        let told = node(Some(&node_with(&["v1"])), &node_with(&["v2"]), &as_is());
         let texts: Vec<_> = told.iter().map(|(_, text)| text.as_str()).collect();
         assert_eq!(
             texts,
@@ -175,9 +174,9 @@ mod tests {
         };
         let mut held = free.clone();
         held.metadata.finalizers = Some(vec!["external-attacher/d".to_owned()]);
-        assert_eq!(volume(None, Some(&free), &as_is), []);
-        assert_eq!(volume(Some(&free), Some(&held), &as_is).len(), 1);
-        assert_eq!(volume(Some(&held), Some(&held), &as_is), []);
-        assert_eq!(volume(Some(&held), None, &as_is).len(), 1);
+        assert_eq!(volume(None, Some(&free), &as_is()), []);
+        assert_eq!(volume(Some(&free), Some(&held), &as_is()).len(), 1);
+        assert_eq!(volume(Some(&held), Some(&held), &as_is()), []);
+        assert_eq!(volume(Some(&held), None, &as_is()).len(), 1);
     }
 }

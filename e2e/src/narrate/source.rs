@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use anyhow::Result;
 use futures::StreamExt;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::runtime::WatchStreamExt;
@@ -15,47 +15,50 @@ use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
 use super::object::Told;
-use super::{Line, Narrator, attachment, call, object};
+use super::{Line, Names, Narrator, WATCH_LAG, attachment, call, object};
 use crate::fixture::SCENARIO_LABEL;
 use crate::scenario::Stage;
 use crate::wait::{Key, key_of};
 
-/// How much a watch may lag behind those who act on the same change.
-const WATCH_LAG: SignedDuration = SignedDuration::from_millis(100);
-/// How many characters of an attachment's name, a long hash, are told.
-const HASH: usize = 8;
-
 /// Starts a task for each source.
 pub(super) fn follow(narrator: &Narrator, stage: &Stage<'_>, tasks: &mut JoinSet<()>) -> Result<()> {
-    let short = short_names(stage.prefix());
-    attachments(narrator, stage, &short, tasks);
-    journal(narrator, stage, tasks)?;
-    ledger(narrator, stage, &short, tasks);
+    let names = Names::of_stage(stage.prefix());
+    attachments(narrator, stage, &names, tasks);
+    journal(narrator, stage, &names, tasks)?;
+    ledger(narrator, stage, &names, tasks);
 
     let client = stage.client();
     let mine = watcher::Config::default().labels(&format!("{SCENARIO_LABEL}={}", stage.prefix()));
-    let name = short.clone();
+    let seen_by = names.clone();
     watched(
         narrator,
         tasks,
         Api::<Pod>::namespaced(client.clone(), stage.prefix()),
         mine.clone(),
-        move |old, new| new.map(|new| object::pod(old, new, &name)).unwrap_or_default(),
+        move |old, new| new.map(|new| object::pod(old, new, &seen_by)).unwrap_or_default(),
     );
-    let name = short.clone();
+    let seen_by = names.clone();
     watched(
         narrator,
         tasks,
         Api::<Node>::all(client.clone()),
         mine.clone(),
-        move |old, new| new.map(|new| object::node(old, new, &name)).unwrap_or_default(),
+        move |old, new| {
+            new.map(|new| object::node(old, new, &seen_by))
+                .unwrap_or_default()
+        },
     );
     watched(
         narrator,
         tasks,
         Api::<PersistentVolume>::all(client.clone()),
         mine,
-        move |old, new| object::volume(old, new, &short),
+        move |old, new| {
+            if let Some(new) = new {
+                names.learn(new);
+            }
+            object::volume(old, new, &names)
+        },
     );
     let events = Api::<Event>::namespaced(client, stage.prefix());
     watched(
@@ -71,25 +74,8 @@ pub(super) fn follow(narrator: &Narrator, stage: &Stage<'_>, tasks: &mut JoinSet
     Ok(())
 }
 
-/// Leaves out what all names of a stage have in common, and most of an attachment's hash.
-fn short_names(prefix: &str) -> impl Fn(&str) -> String + Clone + Send + 'static {
-    let prefix = format!("{prefix}-");
-    move |name| match name.strip_prefix(&prefix) {
-        Some(short) => short.to_owned(),
-        None if name.starts_with("csi-") => {
-            format!("{}…", name.chars().take("csi-".len() + HASH).collect::<String>())
-        }
-        None => name.to_owned(),
-    }
-}
-
-fn attachments(
-    narrator: &Narrator,
-    stage: &Stage<'_>,
-    short: &(impl Fn(&str) -> String + Clone + Send + 'static),
-    tasks: &mut JoinSet<()>,
-) {
-    let (narrator, short) = (narrator.clone(), short.clone());
+fn attachments(narrator: &Narrator, stage: &Stage<'_>, names: &Names, tasks: &mut JoinSet<()>) {
+    let (narrator, names) = (narrator.clone(), names.clone());
     let mut sightings = stage.witness().follow();
     tasks.spawn(async move {
         let mut told = 0;
@@ -99,7 +85,7 @@ fn attachments(
             told += fresh.len();
             for sighting in fresh {
                 let uid = sighting.attachment.metadata.uid.clone().unwrap_or_default();
-                for line in attachment::tell(states.get(&uid), &sighting, &short) {
+                for line in attachment::tell(states.get(&uid), &sighting, &names) {
                     narrator.take(line);
                 }
                 states.insert(uid, sighting.attachment);
@@ -111,8 +97,8 @@ fn attachments(
     });
 }
 
-fn journal(narrator: &Narrator, stage: &Stage<'_>, tasks: &mut JoinSet<()>) -> Result<()> {
-    let narrator = narrator.clone();
+fn journal(narrator: &Narrator, stage: &Stage<'_>, names: &Names, tasks: &mut JoinSet<()>) -> Result<()> {
+    let (narrator, names) = (narrator.clone(), names.clone());
     let mut tail = stage.driver.journal().tail()?;
     tasks.spawn(async move {
         loop {
@@ -124,7 +110,7 @@ fn journal(narrator: &Narrator, stage: &Stage<'_>, tasks: &mut JoinSet<()>) -> R
             };
             lines
                 .iter()
-                .filter_map(call::tell)
+                .filter_map(|line| call::tell(line, &names))
                 .for_each(|line| narrator.take(line));
             if let Err(error) = tail.changed().await {
                 return tracing::warn!(error = %format!("{error:#}"), "the journal cannot be told");
@@ -134,13 +120,8 @@ fn journal(narrator: &Narrator, stage: &Stage<'_>, tasks: &mut JoinSet<()>) -> R
     Ok(())
 }
 
-fn ledger(
-    narrator: &Narrator,
-    stage: &Stage<'_>,
-    short: &(impl Fn(&str) -> String + Clone + Send + 'static),
-    tasks: &mut JoinSet<()>,
-) {
-    let (narrator, short) = (narrator.clone(), short.clone());
+fn ledger(narrator: &Narrator, stage: &Stage<'_>, names: &Names, tasks: &mut JoinSet<()>) {
+    let (narrator, names) = (narrator.clone(), names.clone());
     let mut entries = stage.ledger().follow();
     tasks.spawn(async move {
         let mut told = 0;
@@ -148,13 +129,12 @@ fn ledger(
             let fresh = entries.borrow_and_update()[told..].to_vec();
             told += fresh.len();
             for entry in fresh {
-                if let Some((party, text)) = object::deed(&entry.node, &entry.deed, &short) {
-                    narrator.take(Line {
-                        at: entry.at,
-                        party,
-                        text,
-                    });
-                }
+                let (party, text) = object::deed(&entry.node, &entry.deed, &names);
+                narrator.take(Line {
+                    at: entry.at,
+                    party,
+                    text,
+                });
             }
             if entries.changed().await.is_err() {
                 return;

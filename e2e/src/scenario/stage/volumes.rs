@@ -1,16 +1,19 @@
 //! Volumes of a stage: made at the driver, bound in Kubernetes.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
+use serde_json::json;
 
-use super::{SECRET, Stage};
-use crate::fixture::{Access, VolumeSource, mk_claim, mk_persistent_volume};
+use super::{PATIENCE, SECRET, Stage};
+use crate::fixture::{Access, BIND_COMPLETED, SCENARIO_LABEL, VolumeSource, mk_claim, mk_persistent_volume};
 use crate::node::attachment_name;
 use crate::wait::{self, Progress};
 
@@ -36,6 +39,7 @@ impl Stage<'_> {
     /// Makes a volume at the driver and a bound pair of claim and PersistentVolume for it.
     pub async fn volume(&mut self, name: &str, access: Access) -> Result<StageVolume> {
         let volume = self.make_volume(name, access).await?;
+        self.bind(std::slice::from_ref(&volume)).await?;
         self.volumes.insert(volume.pv.clone(), volume.clone());
         Ok(volume)
     }
@@ -48,9 +52,51 @@ impl Stage<'_> {
             .buffered(MAKERS)
             .try_collect()
             .await?;
+        stage.bind(&made).await?;
         self.volumes
             .extend(made.iter().map(|volume| (volume.pv.clone(), volume.clone())));
         Ok(made)
+    }
+
+    /// Has the PersistentVolume controller complete the binding of volumes and claims that name one another.
+    ///
+    /// It binds the volume as soon as it sees it, but looks at the claim again only in its next round, up to
+    /// fifteen seconds later, unless the claim changes meanwhile. So the claim is changed: it is marked as
+    /// bound, which must not happen before the controller knows the volume, or it takes the volume for lost.
+    async fn bind(&self, volumes: &[StageVolume]) -> Result<()> {
+        let wanted: BTreeSet<_> = volumes.iter().map(|volume| volume.pv.as_str()).collect();
+        let mine = watcher::Config::default().labels(&format!("{SCENARIO_LABEL}={}", self.prefix));
+        let what = "all volumes to be bound";
+        wait::for_objects(
+            &Api::<PersistentVolume>::all(self.client()),
+            mine,
+            PATIENCE,
+            what,
+            |seen| {
+                let bound = seen.values().filter(|pv| {
+                    let phase = pv.status.as_ref().and_then(|status| status.phase.as_deref());
+                    wanted.contains(pv.name_any().as_str()) && phase == Some("Bound")
+                });
+                let bound = bound.count();
+                Progress::of(bound == wanted.len(), || {
+                    format!("{bound} of {} are", wanted.len())
+                })
+            },
+        )
+        .await?;
+        let claims = Api::<PersistentVolumeClaim>::namespaced(self.client(), &self.prefix);
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {BIND_COMPLETED: "yes"}}}));
+        futures::stream::iter(volumes.iter().map(Ok))
+            .try_for_each_concurrent(MAKERS, |volume| {
+                let (claims, patch) = (&claims, &patch);
+                async move {
+                    let patched = claims.patch(&volume.claim, &PatchParams::default(), patch).await;
+                    patched
+                        .map(drop)
+                        .with_context(|| format!("mark the claim {} as bound", volume.claim))
+                }
+            })
+            .await
     }
 
     async fn make_volume(&self, name: &str, access: Access) -> Result<StageVolume> {

@@ -1,0 +1,97 @@
+//! Names as a reader wants them: without what all of them have in common, and volumes by the name their
+//! owner gave them instead of the driver's id.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
+
+/// How many characters of an attachment's name, a long hash, are told.
+const HASH: usize = 8;
+
+/// The names of one stage.
+#[derive(Clone, Debug)]
+pub struct Names {
+    prefix: String,
+    volumes: Arc<Mutex<BTreeMap<String, String>>>,
+}
+
+// === impl Names ===
+
+impl Names {
+    /// The names on a stage whose names begin with `prefix`.
+    pub fn of_stage(prefix: &str) -> Self {
+        Self {
+            prefix: format!("{prefix}-"),
+            volumes: Arc::default(),
+        }
+    }
+
+    /// Learns which of the driver's ids belongs to a volume.
+    pub fn learn(&self, volume: &PersistentVolume) {
+        if let Some(csi) = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()) {
+            let name = self.short(&volume.name_any());
+            let mut volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+            volumes.insert(csi.volume_handle.clone(), name);
+        }
+    }
+
+    /// The name of the volume with this id, or the id while it is not known.
+    pub fn volume(&self, handle: &str) -> String {
+        let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+        volumes
+            .get(handle)
+            .map_or_else(|| handle.to_owned(), Clone::clone)
+    }
+
+    /// The name of an object without the stage's prefix, or the beginning of an attachment's hash.
+    pub fn short(&self, name: &str) -> String {
+        match (name.strip_prefix(&self.prefix), name.strip_prefix("csi-")) {
+            (Some(short), _) => short.to_owned(),
+            (None, Some(hash)) if hash.len() > HASH => {
+                format!("csi-{}…", hash.chars().take(HASH).collect::<String>())
+            }
+            (None, _) => name.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Access, VolumeSource, mk_claim, mk_persistent_volume};
+
+    #[test]
+    fn names_are_shortened() {
+        let names = Names::of_stage("round-1");
+        for (long, short) in [
+            ("round-1-a", "a"),
+            ("csi-0123456789abcdef", "csi-01234567…"),
+            ("csi-1", "csi-1"),
+            ("other", "other"),
+        ] {
+            assert_eq!(names.short(long), short);
+        }
+    }
+
+    #[test]
+    fn volumes_go_by_their_own_name_once_it_is_known() {
+        let names = Names::of_stage("s");
+        assert_eq!(names.volume("mock-1"), "mock-1");
+        let source = VolumeSource {
+            driver: "d".to_owned(),
+            handle: "mock-1".to_owned(),
+            attributes: BTreeMap::new(),
+            access: Access::OneNode,
+            publish_secret: None,
+        };
+        names.learn(&mk_persistent_volume(
+            "s",
+            "s-data",
+            &source,
+            &mk_claim("s", "data", "s-data", Access::OneNode),
+        ));
+        assert_eq!(names.volume("mock-1"), "data");
+    }
+}
