@@ -44,7 +44,10 @@ async fn attached(store: &Store) -> Vec<String> {
 
 /// A store with a volume `vol-0` and a log to a device that is always full.
 pub(crate) fn mk_store_on_a_full_disk() -> Store {
-    let file = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    mk_store_on(fs::OpenOptions::new().write(true).open("/dev/full").unwrap())
+}
+
+fn mk_store_on(file: fs::File) -> Store {
     let lock = tempfile::tempfile().unwrap();
     let mut array = Array::new(mk_settings(), 1);
     array.premake(1);
@@ -68,7 +71,7 @@ async fn mk_directory() -> (TempDir, String) {
 }
 
 #[tokio::test]
-async fn log_cut_off_at_any_byte_brings_back_the_whole_lines() {
+async fn log_cut_off_anywhere_brings_back_the_whole_lines() {
     let (directory, log) = mk_directory().await;
     let state = |file: &str| directory.path().join(file);
     let snapshot = fs::read(state("snapshot.json")).unwrap();
@@ -192,6 +195,15 @@ async fn change_that_cannot_be_written_is_not_confirmed() {
         "what cannot be kept is not shown either"
     );
     assert_eq!(store.failed().await.kind(), io::ErrorKind::StorageFull);
+}
+
+#[tokio::test]
+async fn change_that_is_written_but_not_flushed_is_not_confirmed() {
+    // A pipe takes what is written and refuses to flush it to anywhere.
+    let (_reader, writer) = io::pipe().unwrap();
+    let store = mk_store_on(fs::File::from(std::os::fd::OwnedFd::from(writer)));
+    let error = attach(&store, "vol-0").await.unwrap_err();
+    assert!(matches!(error, Error::Lost(_)), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
