@@ -14,13 +14,12 @@ use crate::toolchain::workspace_root;
 /// How many of the latest calls and deeds the summary shows.
 const LATEST: usize = 30;
 
-/// Writes everything known of the stage into `dir` and answers with a summary for people.
+/// Writes everything known of the stage into [`dir_of`] its prefix and answers with a summary for people.
 ///
 /// A part that cannot be had is replaced by the reason: a dump must not fail for what it is to explain.
-pub async fn write(dir: &Path, stage: &Stage<'_>, failure: &anyhow::Error) -> Result<String> {
-    if dir.exists() {
-        std::fs::remove_dir_all(dir).with_context(|| format!("clear {}", dir.display()))?;
-    }
+pub async fn write(stage: &Stage<'_>, failure: &anyhow::Error) -> Result<String> {
+    let dir = &dir_of(stage.prefix());
+    discard(stage.prefix())?;
     std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
 
     save(dir, "failure.txt", &format!("{failure:?}\n"))?;
@@ -159,7 +158,18 @@ fn copy(dir: &Path, from: &Path) -> Result<()> {
     }
 }
 
-/// Where the dumps of failed scenarios are kept.
-pub fn failures_dir() -> PathBuf {
-    workspace_root().join("target/e2e-failures")
+/// Where the dump of a failed scenario is kept.
+pub fn dir_of(prefix: &str) -> PathBuf {
+    workspace_root().join("target/e2e-failures").join(prefix)
+}
+
+/// Removes the dump of a scenario, if there is one: it is of another run, or tells nothing new.
+pub fn discard(prefix: &str) -> Result<()> {
+    let dir = dir_of(prefix);
+    match std::fs::remove_dir_all(&dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", dir.display()))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }

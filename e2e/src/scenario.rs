@@ -101,10 +101,12 @@ impl Scenario {
     /// The scenario failed or an invariant was violated. What is known of it was written to a dump, which the
     /// error names, and nothing of the stage is left in the cluster.
     pub async fn perform(&self, site: &Site, prefix: &str, kind: Kind) -> Result<()> {
+        dump::discard(prefix)?;
         let performed = site.cluster().while_alive(async {
             let mut stage = Stage::set(site, prefix, kind, self.setting)
                 .await
                 .context("the stage could not be set")?;
+            tracing::info!(prefix, "stage set");
             let played = AssertUnwindSafe(self.play_and_judge(&mut stage))
                 .catch_unwind()
                 .await;
@@ -113,6 +115,7 @@ impl Scenario {
             if let Err(failure) = played {
                 return Err(dumped(&stage, failure).await);
             }
+            tracing::info!(prefix, "cleared");
             stage.strike().await.context("the stage could not be struck")
         });
         let performed = performed.await;
@@ -128,8 +131,10 @@ impl Scenario {
         tokio::time::timeout(WHOLE, (self.play)(stage))
             .await
             .map_err(|_| anyhow!("the scenario took more than {WHOLE:?}"))??;
+        tracing::info!(prefix = stage.prefix(), "played");
         stage.settle().await?;
         invariant::enforce(&invariant::check_running(&stage.evidence().await?))?;
+        tracing::info!(prefix = stage.prefix(), "judged");
         stage
             .clear()
             .await
@@ -138,7 +143,7 @@ impl Scenario {
 }
 
 async fn dumped(stage: &Stage<'_>, failure: anyhow::Error) -> anyhow::Error {
-    match dump::write(&dump::failures_dir().join(stage.prefix()), stage, &failure).await {
+    match dump::write(stage, &failure).await {
         Ok(summary) => anyhow!("{summary}"),
         Err(error) => failure.context(format!("(no dump: {error:#})")),
     }

@@ -67,7 +67,7 @@ struct Shared {
     /// Processes that were ended on purpose.
     ended: Mutex<BTreeSet<u32>>,
     /// Ends that nobody asked for.
-    surprises: Mutex<Vec<Exit>>,
+    surprises: watch::Sender<Vec<Exit>>,
 }
 
 // === impl Kind ===
@@ -127,7 +127,7 @@ impl Subject {
         let shared = Arc::new(Shared {
             want_up: watch::Sender::new(true),
             ended: Mutex::new(BTreeSet::new()),
-            surprises: Mutex::new(Vec::new()),
+            surprises: watch::Sender::new(Vec::new()),
         });
         let (current_tx, current) = watch::channel(None);
         let kind = spec.kind;
@@ -196,7 +196,7 @@ impl Subject {
 
     /// Fails if ours ended by itself at any time. The Go one may: it does when its driver goes away.
     pub fn ensure_steady(&self) -> Result<()> {
-        let surprises = lock(&self.shared.surprises);
+        let surprises = self.shared.surprises.borrow();
         if self.kind == Kind::Ours && !surprises.is_empty() {
             let tail = self
                 .process()
@@ -213,7 +213,23 @@ impl Subject {
 
     /// How often it ended by itself and was started again.
     pub fn surprise_ends(&self) -> usize {
-        lock(&self.shared.surprises).len()
+        self.shared.surprises.borrow().len()
+    }
+
+    /// Waits until it has ended by itself at least `count` times.
+    pub async fn wait_for_surprise_ends(&self, count: usize, within: Duration) -> Result<()> {
+        let mut surprises = self.shared.surprises.subscribe();
+        let enough = surprises.wait_for(|surprises| surprises.len() >= count);
+        let waited = tokio::time::timeout(within, enough)
+            .await
+            .map(|enough| enough.map(drop));
+        waited.with_context(|| {
+            format!(
+                "waited {within:?} for {count} ends, there were {}",
+                self.surprise_ends()
+            )
+        })??;
+        Ok(())
     }
 
     /// Files with what the attacher wrote.
@@ -276,7 +292,7 @@ async fn keep_up(
             continue;
         }
         tracing::info!(kind = %spec.kind, status = %exit.status, "attacher ended by itself");
-        lock(&shared.surprises).push(exit);
+        shared.surprises.send_modify(|surprises| surprises.push(exit));
         sleep(pause).await;
         pause = (pause * 2).clamp(BACKOFF.0, BACKOFF.1);
     }

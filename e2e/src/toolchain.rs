@@ -32,6 +32,8 @@ pub struct Settings {
     pub mock_driver: Option<PathBuf>,
     /// `CARGO_TARGET_DIR`: where builds go, instead of `target/` in the workspace.
     pub target_dir: Option<PathBuf>,
+    /// `CSI_E2E_KUBECONFIG`: a cluster for the scenarios to use as it is, instead of starting a control plane.
+    pub kubeconfig: Option<PathBuf>,
     /// `CSI_E2E_KEEP` is set: the run's files stay after its end.
     pub keep_files: bool,
     /// `PATH`: where `go` and `cargo` are looked for.
@@ -108,6 +110,7 @@ impl Settings {
             attacher: read("CSI_ATTACHER_BIN").map(PathBuf::from),
             mock_driver: read("CSI_MOCK_DRIVER_BIN").map(PathBuf::from),
             target_dir: read("CARGO_TARGET_DIR").map(PathBuf::from),
+            kubeconfig: read("CSI_E2E_KUBECONFIG").map(PathBuf::from),
             keep_files: read("CSI_E2E_KEEP").is_some(),
             path: read("PATH"),
         }

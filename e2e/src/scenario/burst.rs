@@ -28,6 +28,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 async fn play(stage: &mut Stage<'_>) -> Result<()> {
     let volumes = stage.many_volumes(VOLUMES).await?;
+    tracing::info!(VOLUMES, "volumes made and bound");
     for (index, volumes) in volumes.chunks(VOLUMES_A_POD).enumerate() {
         let volumes: Vec<_> = volumes.iter().collect();
         stage
@@ -35,6 +36,7 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
             .await?;
     }
     stage.wait_until_all_running(PODS, LONG).await?;
+    tracing::info!(PODS, "pods run");
 
     let published = stage.driver.published().await?;
     ensure!(
@@ -56,6 +58,7 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
         stage.delete_pod(&format!("web-{index}")).await?;
     }
     stage.wait_until_all_detached(LONG).await?;
+    tracing::info!(VOLUMES, "volumes detached");
     let published = stage.driver.published().await?;
     ensure!(
         published.is_empty(),

@@ -93,7 +93,7 @@ impl<'site> Stage<'site> {
     /// Sets everything up and waits until driver, attacher and nodes are there.
     ///
     /// # Errors
-    /// Something could not be set up; processes are gone then, objects may be left for [`sweep`](Self::sweep).
+    /// Something could not be set up; processes are gone then, objects may be left for [`sweep`].
     pub async fn set(site: &'site Site, prefix: &str, kind: Kind, setting: Setting) -> Result<Self> {
         let cluster = site.cluster();
         let client = cluster.client();

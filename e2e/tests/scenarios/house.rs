@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 use csi_e2e::cluster::Backend;
 use csi_e2e::control_plane::Options;
+use csi_e2e::dump;
 use csi_e2e::process::Run;
 use csi_e2e::scenario::{Scenario, Site, Verdict};
 use csi_e2e::subject::Kind;
@@ -14,12 +15,12 @@ use csi_e2e::toolchain::{Settings, Toolchain};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
-/// The way a trial reaches the control plane.
+/// The way a trial reaches the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// As the one who started it.
-    ControlPlane,
-    /// As a stranger with a kubeconfig file.
+    /// As the one who started the control plane, or with the kubeconfig the settings name.
+    Own,
+    /// As a stranger to whom only the kubeconfig of the same cluster is known.
     Kubeconfig,
 }
 
@@ -27,7 +28,7 @@ pub(crate) enum Way {
 pub(crate) struct House {
     runtime: Runtime,
     run: OnceCell<Shared<Arc<Run>>>,
-    control_plane: OnceCell<Shared<Site>>,
+    own: OnceCell<Shared<Site>>,
     kubeconfig: OnceCell<Shared<Site>>,
 }
 
@@ -42,7 +43,7 @@ impl House {
         Ok(Self {
             runtime,
             run: OnceCell::new(),
-            control_plane: OnceCell::new(),
+            own: OnceCell::new(),
             kubeconfig: OnceCell::new(),
         })
     }
@@ -51,7 +52,7 @@ impl House {
     pub(crate) fn play(&self, scenario: &'static Scenario, kind: Kind, way: Way) -> Result<()> {
         let name = format!("{kind}-{}", scenario.name);
         let prefix = match way {
-            Way::ControlPlane => name,
+            Way::Own => name,
             Way::Kubeconfig => format!("kc-{name}"),
         };
         let outcome = self.runtime.block_on(async {
@@ -61,10 +62,15 @@ impl House {
         judge(outcome, scenario.verdict(kind), &prefix)
     }
 
+    /// Runs a trial that needs no cluster.
+    pub(crate) fn block_on(&self, trial: impl Future<Output = Result<()>>) -> Result<()> {
+        self.runtime.block_on(trial)
+    }
+
     /// Stops everything in order and makes sure that nothing is left.
     pub(crate) fn close(self) -> Result<()> {
         self.runtime.block_on(async {
-            for site in [self.kubeconfig, self.control_plane] {
+            for site in [self.kubeconfig, self.own] {
                 if let Some(Ok(site)) = site.into_inner() {
                     site.close().await?;
                 }
@@ -76,7 +82,8 @@ impl House {
         })
     }
 
-    async fn run(&self) -> Result<&Arc<Run>> {
+    /// The run all processes of the trials belong to.
+    pub(crate) async fn run(&self) -> Result<&Arc<Run>> {
         let run = self
             .run
             .get_or_init(|| async { Run::start().map_err(|error| format!("{error:#}")) })
@@ -88,18 +95,14 @@ impl House {
         let run = self.run().await?;
         let toolchain = Toolchain::new(run, Settings::from_env());
         let started = self
-            .control_plane
+            .own
             .get_or_init(|| async {
-                let options = Options {
-                    scheduler: true,
-                    ..Options::default()
-                };
-                let site = Site::open(run, &toolchain, Backend::ControlPlane(options)).await;
-                site.map_err(|error| format!("the control plane did not start: {error:#}"))
+                let site = Site::open(run, &toolchain, backend(toolchain.settings())).await;
+                site.map_err(|error| format!("there is no cluster to play on: {error:#}"))
             })
             .await;
         let started = started.as_ref().map_err(|error| anyhow!("{error}"))?;
-        if way == Way::ControlPlane {
+        if way == Way::Own {
             return Ok(started);
         }
         let found = self
@@ -107,10 +110,24 @@ impl House {
             .get_or_init(|| async {
                 let path = Some(started.cluster().admin_kubeconfig().to_owned());
                 let site = Site::open(run, &toolchain, Backend::Kubeconfig { path, context: None }).await;
-                site.map_err(|error| format!("the control plane was not found: {error:#}"))
+                site.map_err(|error| format!("the cluster was not found: {error:#}"))
             })
             .await;
         found.as_ref().map_err(|error| anyhow!("{error}"))
+    }
+}
+
+/// The cluster the settings name, or else a control plane of our own.
+fn backend(settings: &Settings) -> Backend {
+    match &settings.kubeconfig {
+        Some(path) => Backend::Kubeconfig {
+            path: Some(path.clone()),
+            context: None,
+        },
+        None => Backend::ControlPlane(Options {
+            scheduler: true,
+            ..Options::default()
+        }),
     }
 }
 
@@ -125,6 +142,7 @@ fn judge(outcome: Result<()>, verdict: Verdict, prefix: &str) -> Result<()> {
                     "it failed, but not as oddity {oddity} lets expect (\"{sign}\")"
                 )));
             }
+            dump::discard(prefix)?;
             say(&format!("{prefix}: failed as known, oddity {oddity}: \"{sign}\""));
             Ok(())
         }

@@ -2,9 +2,11 @@
 //!
 //! `cargo test -p csi-e2e --test scenarios` runs them all; a filter chooses, as always: `ours::` for our
 //! attacher only, `go::` for the Go one, `pod-moves` for one scenario with both. `kubeconfig::` trials reach the
-//! same control plane through the backend for clusters that are there already.
+//! same control plane through the backend for clusters that are there already; with `CSI_E2E_KUBECONFIG` all of
+//! them are played on the cluster it names. `subject::` trials need no cluster.
 
 mod house;
+mod subject;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -51,12 +53,12 @@ fn main() -> ExitCode {
 }
 
 fn trials(house: &Arc<House>) -> Vec<Trial> {
-    let mut trials = Vec::new();
+    let mut trials = subject::trials(house);
     for kind in [Kind::Ours, Kind::Go] {
         trials.extend(
             scenario::ALL
                 .iter()
-                .map(|scenario| trial(house, scenario, kind, Way::ControlPlane)),
+                .map(|scenario| trial(house, scenario, kind, Way::Own)),
         );
     }
     for name in THROUGH_KUBECONFIG {
@@ -69,7 +71,7 @@ fn trials(house: &Arc<House>) -> Vec<Trial> {
 fn trial(house: &Arc<House>, scenario: &'static Scenario, kind: Kind, way: Way) -> Trial {
     let house = Arc::clone(house);
     let way_name = match way {
-        Way::ControlPlane => "",
+        Way::Own => "",
         Way::Kubeconfig => "kubeconfig::",
     };
     Trial::test(format!("{way_name}{kind}::{}", scenario.name), move || {

@@ -82,9 +82,11 @@ impl Stage<'_> {
         wait_for_none(&claims, "claims").await?;
         let config = watcher::Config::default().labels(&format!("{SCENARIO_LABEL}={}", self.prefix));
         wait::for_objects(&volumes, config, CLEAN_UP, "all volumes to go", none_left).await?;
+        tracing::info!(prefix = self.prefix, "objects gone");
         for volume in self.volumes.values() {
             self.driver.delete_volume(&volume.handle).await?;
         }
+        tracing::info!(prefix = self.prefix, "volumes deleted at the driver");
         invariant::enforce(&invariant::check_cleaned_up(&self.evidence().await?))?;
         self.subject.ensure_steady()
     }
