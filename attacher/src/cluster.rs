@@ -114,6 +114,9 @@ pub enum Error {
         /// Its explanation.
         message: Arc<str>,
     },
+    /// The object is not fit for what it is needed for.
+    #[error("{0}")]
+    Unusable(Arc<str>),
     /// The request did not come through, or its answer did not come back: nobody knows whether it
     /// took effect.
     #[error("{0}")]

@@ -8,7 +8,7 @@ mod session;
 use std::collections::BTreeMap;
 
 pub use call::Caller;
-pub use code::{CallError, Code};
+pub use code::{CallError, Code, Reach};
 pub use connect::{Keeper, Link, Lost};
 pub use session::{OpenError, Session, Socket, SocketError};
 
@@ -33,8 +33,9 @@ pub trait Controller: Send + Sync + 'static {
     /// ControllerUnpublishVolume.
     fn unpublish(&self, request: UnpublishRequest) -> impl Future<Output = Result<(), CallError>> + Send;
 
-    /// What the driver can do, as it said when it was last connected.
-    fn capabilities(&self) -> Capabilities;
+    /// Waits until the driver can be called, and says what it can do. Whoever is about to call asks
+    /// first, so that a request is made for the driver that gets it; the calls themselves do not wait.
+    fn ready(&self) -> impl Future<Output = Result<Capabilities, CallError>> + Send;
 }
 
 /// A ControllerPublishVolume request.

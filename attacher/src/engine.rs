@@ -125,7 +125,7 @@ impl Engine {
             Event::Attachments(change) => self.attachments_changed(change),
             Event::Volumes(change) => self.volumes_changed(change),
             Event::Nodes(change) => self.nodes_changed(change),
-            Event::DriverBack => self.queue.wake_disconnected(),
+            Event::DriverBack => self.queue.wake_returned(),
         }
     }
 
@@ -196,6 +196,25 @@ impl Engine {
                     .index
                     .attachment(name)
                     .is_some_and(|other| other.source == attachment.source)
+        })
+    }
+
+    /// Whether another attachment may be published where this one says that it was.
+    pub fn is_held_by_another(&self, attachment: &Attachment, target: &Target) -> bool {
+        let Some(volume) = attachment.volume_name() else {
+            return false;
+        };
+        self.index.attachments_of_volume(volume).any(|name| {
+            *name != attachment.name
+                && self.index.attachment(name).is_some_and(|other| {
+                    other.finalizer
+                        && other.recorded.node_id.as_ref() == Some(&target.node_id)
+                        && other
+                            .recorded
+                            .handle
+                            .as_ref()
+                            .is_none_or(|handle| *handle == target.handle)
+                })
         })
     }
 
@@ -279,7 +298,8 @@ impl Engine {
     fn wake_those_that_waited_for(&mut self, detached: &Attachment) {
         if let Some(volume) = detached.volume_name() {
             for name in self.index.attachments_of_volume(volume) {
-                self.queue.wake_if_pending(&Key::Attachment(name.clone()));
+                self.queue
+                    .wake_if_pending_in(&Key::Attachment(name.clone()), Lane::Attach);
             }
         }
         for name in self.index.attachments_of_node(&detached.node) {
@@ -289,7 +309,8 @@ impl Engine {
                 .and_then(|attachment| attachment.attach_error.as_ref())
                 .and_then(|error| error.code);
             if code == Some(RESOURCE_EXHAUSTED) {
-                self.queue.wake_if_pending(&Key::Attachment(name.clone()));
+                self.queue
+                    .wake_if_pending_in(&Key::Attachment(name.clone()), Lane::Attach);
             }
         }
     }

@@ -157,22 +157,41 @@ impl Queue {
         }
     }
 
-    /// The driver is back: every key that waits because it was away runs now, and one whose run
-    /// under way met its absence is not going to wait.
-    pub fn wake_disconnected(&mut self) {
-        let concerned: Vec<Key> = self
+    /// Like [`Queue::wake_if_pending`], for a key that runs or waits in this lane.
+    pub fn wake_if_pending_in(&mut self, key: &Key, wanted: Lane) {
+        match self.entries.get(key).map(|entry| &entry.state) {
+            Some(State::Running { lane, .. } | State::Waiting { lane, .. }) if *lane == wanted => {
+                self.wake(key, wanted);
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    /// The driver is back: every key that waits because it was away runs now, and one whose run under
+    /// way met its absence is not going to wait. Whoever saw it go away [`TRIES_ON_RETURN`] times in a
+    /// row waits all the same: a call that brings the driver down must not take all others along for
+    /// ever.
+    pub fn wake_returned(&mut self) {
+        let concerns = |entry: &Entry| match (&entry.state, &entry.failure) {
+            (State::Ready { .. }, _) => false,
+            (State::Running { .. }, failure) => failure
+                .as_ref()
+                .is_none_or(|failure| failure.times < TRIES_ON_RETURN),
+            (State::Waiting { .. }, Some(failure)) => match failure.class {
+                Class::Disconnected => true,
+                Class::Interrupted => failure.times < TRIES_ON_RETURN,
+                Class::Final | Class::Uncertain => false,
+            },
+            (State::Waiting { .. }, None) => false,
+        };
+        let mut concerned: Vec<Key> = self
             .entries
             .iter()
-            .filter(|(_, entry)| match &entry.state {
-                State::Running { .. } => true,
-                State::Waiting { .. } => entry
-                    .failure
-                    .as_ref()
-                    .is_some_and(|failure| failure.class == Class::Disconnected),
-                State::Ready { .. } => false,
-            })
+            .filter(|(_, entry)| concerns(entry))
             .map(|(key, _)| key.clone())
             .collect();
+        // The map's order is random, and the same calls are to give the same order.
+        concerned.sort_unstable();
         for key in concerned {
             self.wake_if_pending(&key);
         }
@@ -347,6 +366,9 @@ pub struct Failed {
     /// How the failure is to be waited out.
     pub class: Class,
 }
+
+/// How often in a row a key may lose the driver during its call and still run as soon as it is back.
+const TRIES_ON_RETURN: u32 = 3;
 
 /// The longest that two keys which failed together are kept apart, as a share of their delay.
 const JITTER: f64 = 0.2;

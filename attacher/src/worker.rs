@@ -150,12 +150,13 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         }
     }
 
-    /// The driver as it is now: it may have come back with other capabilities.
-    fn driver(&self) -> Driver {
-        Driver {
-            capabilities: self.csi.capabilities(),
+    /// Waits for the driver, which may come back with other capabilities.
+    async fn driver(&self) -> Result<Driver, Failure> {
+        let capabilities = self.csi.ready().await.map_err(|error| called(&error))?;
+        Ok(Driver {
+            capabilities,
             ..self.driver.clone()
-        }
+        })
     }
 
     /// Looks up a PersistentVolume that the index does not have: it may be another driver's, which

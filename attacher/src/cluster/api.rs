@@ -15,8 +15,8 @@ use crate::decide::{Claim, Record};
 use crate::model::wire::{AttachmentObject, VolumeObject};
 use crate::model::{Attachment, Driver, Problem, SecretRef, Volume};
 
-/// How many writes may be under way at once. The API server is no faster beyond this and spends more
-/// CPU on each (measured: docs/adr/0002-own-http-stack.md).
+/// How many writes may be under way at once. The API server is no faster beyond this, and spends more
+/// CPU on each (docs/adr/0002-own-http-stack.md).
 const WRITES_IN_FLIGHT: usize = 64;
 
 /// The API server of the cluster that we serve.
@@ -52,14 +52,14 @@ impl ApiServer {
     where
         K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
     {
-        let _place = self
-            .writes
-            .acquire()
-            .await
-            .expect("the semaphore must never be closed");
         let patch = Patch::Strategic(body);
         let params = PatchParams::default();
         until_answered(|| async {
+            let _place = self
+                .writes
+                .acquire()
+                .await
+                .expect("the semaphore must never be closed");
             match part {
                 Part::Object => api.patch(name, &params, &patch).await,
                 Part::Status => api.patch_status(name, &params, &patch).await,
@@ -165,10 +165,13 @@ impl Cluster for ApiServer {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &reference.namespace);
         let secret = until_answered(|| secrets.get(&reference.name)).await?;
         let data = secret.data.unwrap_or_default();
-        // CSI secrets are protobuf strings. Bytes that are no text could not be sent by anybody.
-        let text = |(key, value): (String, k8s_openapi::ByteString)| {
-            (key, String::from_utf8_lossy(&value.0).into_owned())
+        // CSI secrets are protobuf strings, which bytes that are no text cannot be.
+        let text = |(key, value): (String, k8s_openapi::ByteString)| match String::from_utf8(value.0) {
+            Ok(value) => Ok((key, value)),
+            Err(_) => Err(Error::Unusable(
+                format!("the value of key {key:?} is not valid UTF-8").into(),
+            )),
         };
-        Ok(Secrets(data.into_iter().map(text).collect()))
+        Ok(Secrets(data.into_iter().map(text).collect::<Result<_, _>>()?))
     }
 }

@@ -13,6 +13,7 @@ use crate::report::chain;
 const DEADLINE: Duration = Duration::from_secs(30);
 /// How long one attempt may take before its answer counts as lost.
 const ATTEMPT: Duration = Duration::from_secs(10);
+const TOO_MANY_REQUESTS: u16 = 429;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -83,6 +84,9 @@ impl Failure {
             details.is_some_and(|details| details.causes.iter().any(|cause| cause.field == "metadata.uid"))
         };
         match status.code {
+            // Only the API server's own word counts. A load balancer says 404 too, and what is taken
+            // for gone would be unpublished.
+            404 if status.reason != "NotFound" => Self::again(Error::Refused { status: 404, message }),
             404 => Self {
                 error: Error::NotFound(message),
                 again: None,
@@ -91,15 +95,18 @@ impl Failure {
                 error: Error::Replaced(message),
                 again: None,
             },
-            code @ (429 | 500..=599) => {
-                let seconds = details.map_or(0, |details| details.retry_after_seconds);
+            code @ (409 | 429 | 500..=599) => {
+                let asked_for = details.map_or(0, |details| details.retry_after_seconds);
+                // An overloaded API server answers in plain text, with the time in a header that does
+                // not reach us; it is one second.
+                let least = u32::from(code == TOO_MANY_REQUESTS);
                 let error = Error::Refused {
                     status: code,
                     message,
                 };
                 Self {
                     error,
-                    again: Some(Duration::from_secs(seconds.into())),
+                    again: Some(Duration::from_secs(asked_for.max(least).into())),
                 }
             }
             code => Self {
@@ -110,5 +117,85 @@ impl Failure {
                 again: None,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::response::StatusDetails;
+    use serde_json::json;
+
+    use super::*;
+
+    fn status(code: u16, reason: &str, details: serde_json::Value) -> Failure {
+        let details: StatusDetails = serde_json::from_value(details).unwrap();
+        let status = Status {
+            code,
+            reason: reason.into(),
+            message: "m".into(),
+            details: Some(details),
+            ..Status::default()
+        };
+        kube::Error::Api(status.boxed()).into()
+    }
+
+    #[test]
+    fn answers_are_told_apart() {
+        let plain = || json!({});
+        let uid = || json!({ "causes": [{ "field": "metadata.uid" }] });
+        let busy = || json!({ "retryAfterSeconds": 7 });
+        let seconds = Duration::from_secs;
+        let refused = |status| Error::Refused {
+            status,
+            message: "m".into(),
+        };
+        for (failure, error, again) in [
+            (
+                status(404, "NotFound", plain()),
+                Error::NotFound("m".into()),
+                None,
+            ),
+            (
+                status(404, "Failed to parse error data", plain()),
+                refused(404),
+                Some(seconds(0)),
+            ),
+            (status(422, "Invalid", uid()), Error::Replaced("m".into()), None),
+            (status(422, "Invalid", plain()), refused(422), None),
+            (status(403, "Forbidden", plain()), refused(403), None),
+            (status(409, "Conflict", plain()), refused(409), Some(seconds(0))),
+            (
+                status(429, "TooManyRequests", plain()),
+                refused(429),
+                Some(seconds(1)),
+            ),
+            (
+                status(429, "TooManyRequests", busy()),
+                refused(429),
+                Some(seconds(7)),
+            ),
+            (
+                status(503, "ServiceUnavailable", plain()),
+                refused(503),
+                Some(seconds(0)),
+            ),
+        ] {
+            assert_eq!((&failure.error, failure.again), (&error, again));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_answer_is_asked_for_again_until_the_deadline() {
+        let begin = Instant::now();
+        let mut attempts = 0;
+        let error = until_answered(|| {
+            attempts += 1;
+            std::future::pending::<Result<(), kube::Error>>()
+        })
+        .await
+        .unwrap_err();
+        assert!(matches!(error, Error::Unanswered(_)));
+        assert_eq!(attempts, 3);
+        assert!(begin.elapsed() <= DEADLINE);
     }
 }

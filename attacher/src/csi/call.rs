@@ -1,7 +1,7 @@
 //! Publish and unpublish over the session of the moment.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::v1;
@@ -21,34 +21,22 @@ use crate::model::Capabilities;
 pub struct Caller {
     link: watch::Receiver<Link>,
     timeout: Duration,
-    /// Of the last session there was, so that decisions do not change while the driver is away.
-    capabilities: Mutex<Capabilities>,
 }
 
 // === impl Caller ===
 
 impl Caller {
-    /// Calls with this deadline each (`--timeout`). While the driver is away a call waits for it,
-    /// and that wait has a deadline of the same length.
+    /// Calls with this deadline each (`--timeout`). [`Controller::ready`] waits as long for a driver that
+    /// is away.
     pub fn new(link: watch::Receiver<Link>, timeout: Duration) -> Self {
-        Self {
-            link,
-            timeout,
-            capabilities: Mutex::default(),
-        }
+        Self { link, timeout }
     }
 
-    async fn session(&self) -> Result<Arc<Session>, CallError> {
-        let mut link = self.link.clone();
-        let up = tokio::time::timeout(self.timeout, link.wait_for(|link| link.session().is_some())).await;
-        match up {
-            Ok(Ok(link)) => Ok(link
-                .session()
-                .expect("the link must be up: it was waited for")
-                .clone()),
-            Ok(Err(_)) => Err(CallError::disconnected("the attacher is shutting down")),
-            Err(_) => Err(CallError::disconnected("the CSI driver is not connected")),
-        }
+    fn session(&self) -> Result<Arc<Session>, CallError> {
+        let link = self.link.borrow();
+        link.session()
+            .cloned()
+            .ok_or_else(|| CallError::unsent("the CSI driver is not connected"))
     }
 
     /// Sends one call. The deadline goes along with it, so that a driver that heeds it stops in time;
@@ -72,7 +60,7 @@ impl Caller {
 
 impl Controller for Caller {
     async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
-        let mut controller = self.session().await?.controller();
+        let mut controller = self.session()?.controller();
         let secrets = request.secrets.clone();
         let request = v1::ControllerPublishVolumeRequest {
             volume_id: request.target.handle.to_string(),
@@ -82,41 +70,54 @@ impl Controller for Caller {
             secrets: request.secrets.0.into_iter().collect(),
             volume_context: request.volume_context.into_iter().collect(),
         };
-        tracing::trace!(?request, "ControllerPublishVolume");
+        tracing::trace!(
+            volume = request.volume_id,
+            node_id = request.node_id,
+            readonly = request.readonly,
+            volume_context = ?request.volume_context.keys(),
+            secrets = ?request.secrets.keys(),
+            "ControllerPublishVolume"
+        );
         let answer = self
             .send(request, |request| controller.controller_publish_volume(request))
             .await;
         let answer = answer.map_err(|error| without(&secrets, error));
-        tracing::trace!(?answer, "ControllerPublishVolume answered");
-        Ok(answer?.publish_context.into_iter().collect())
+        let answer = answer.inspect_err(|error| tracing::trace!(%error, "ControllerPublishVolume failed"))?;
+        tracing::trace!(publish_context = ?answer.publish_context.keys(), "ControllerPublishVolume succeeded");
+        Ok(answer.publish_context.into_iter().collect())
     }
 
     async fn unpublish(&self, request: UnpublishRequest) -> Result<(), CallError> {
-        let mut controller = self.session().await?.controller();
+        let mut controller = self.session()?.controller();
         let secrets = request.secrets.clone();
         let request = v1::ControllerUnpublishVolumeRequest {
             volume_id: request.target.handle.to_string(),
             node_id: request.target.node_id.to_string(),
             secrets: request.secrets.0.into_iter().collect(),
         };
-        tracing::trace!(?request, "ControllerUnpublishVolume");
+        tracing::trace!(
+            volume = request.volume_id,
+            node_id = request.node_id,
+            secrets = ?request.secrets.keys(),
+            "ControllerUnpublishVolume"
+        );
         let answer = self
             .send(request, |request| controller.controller_unpublish_volume(request))
             .await;
         let answer = answer.map_err(|error| without(&secrets, error));
-        tracing::trace!(?answer, "ControllerUnpublishVolume answered");
-        answer.map(|_| ())
+        answer.inspect_err(|error| tracing::trace!(%error, "ControllerUnpublishVolume failed"))?;
+        tracing::trace!("ControllerUnpublishVolume succeeded");
+        Ok(())
     }
 
-    fn capabilities(&self) -> Capabilities {
-        let mut known = self
-            .capabilities
-            .lock()
-            .expect("nothing must panic while this is locked");
-        if let Some(session) = self.link.borrow().session() {
-            *known = session.capabilities;
+    async fn ready(&self) -> Result<Capabilities, CallError> {
+        let mut link = self.link.clone();
+        let up = tokio::time::timeout(self.timeout, link.wait_for(|link| link.session().is_some())).await;
+        match up {
+            Ok(Ok(_)) => Ok(self.session()?.capabilities),
+            Ok(Err(_)) => Err(CallError::unsent("the attacher is shutting down")),
+            Err(_) => Err(CallError::unsent("the CSI driver is not connected")),
         }
-        *known
     }
 }
 
@@ -125,7 +126,14 @@ impl Controller for Caller {
 /// taking them out would garble every message.
 fn without(secrets: &Secrets, mut error: CallError) -> CallError {
     const SHORTEST: usize = 4;
-    for secret in secrets.0.values().filter(|secret| secret.len() >= SHORTEST) {
+    // The longest first, or what is left of one that contains another would still show.
+    let mut values: Vec<&String> = secrets
+        .0
+        .values()
+        .filter(|secret| secret.len() >= SHORTEST)
+        .collect();
+    values.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
+    for secret in values {
         if error.message.contains(secret.as_str()) {
             error.message = error.message.replace(secret.as_str(), "***stripped***");
         }

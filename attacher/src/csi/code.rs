@@ -20,8 +20,19 @@ pub struct CallError {
     pub code: Code,
     /// The driver's message.
     pub message: String,
-    /// Whether the connection was lost or never there, so that no answer came from the driver.
-    pub disconnected: bool,
+    /// How far the call came.
+    pub reach: Reach,
+}
+
+/// How far a call came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// There is an answer, be it only that there was none in time.
+    Answered,
+    /// The connection was lost during the call.
+    Interrupted,
+    /// There was no connection, so nothing was sent.
+    Unsent,
 }
 
 // === impl Code ===
@@ -72,27 +83,27 @@ impl CallError {
         Self {
             code: Code(tonic::Code::DeadlineExceeded),
             message: "context deadline exceeded".to_owned(),
-            disconnected: false,
+            reach: Reach::Answered,
         }
     }
 
-    /// There was no driver to call, or it went away during the call.
-    pub fn disconnected(message: impl Into<String>) -> Self {
+    /// There was no driver to call.
+    pub fn unsent(message: impl Into<String>) -> Self {
+        let code = Code(tonic::Code::Unavailable);
         Self {
-            code: Code(tonic::Code::Unavailable),
+            code,
             message: message.into(),
-            disconnected: true,
+            reach: Reach::Unsent,
         }
     }
 
     /// How the failure is to be waited out.
     pub fn class(&self) -> Class {
-        if self.disconnected {
-            Class::Disconnected
-        } else if self.code.is_final() {
-            Class::Final
-        } else {
-            Class::Uncertain
+        match self.reach {
+            Reach::Unsent => Class::Disconnected,
+            Reach::Interrupted => Class::Interrupted,
+            Reach::Answered if self.code.is_final() => Class::Final,
+            Reach::Answered => Class::Uncertain,
         }
     }
 }
@@ -106,17 +117,25 @@ impl From<Status> for CallError {
         if status.code() == tonic::Code::Cancelled && status.message() == TONIC_TIMEOUT {
             return Self::deadline_exceeded();
         }
-        // A status that came over the wire has no source; one that was made here from an error has.
-        if let Some(source) = status.source() {
+        // A status that came over the wire has no source; one that was made here from an error has. If
+        // its code is not final, it is a stream that was reset on a connection that lives.
+        let lost = |source: &&(dyn std::error::Error + 'static)| {
+            source.is::<tonic::transport::Error>() || Code(status.code()).is_final()
+        };
+        if let Some(source) = status.source().filter(lost) {
             let cause = std::iter::successors(Some(source), |&error| error.source())
                 .last()
                 .map_or_else(|| status.message().to_owned(), ToString::to_string);
-            return Self::disconnected(format!("connection to the CSI driver was lost: {cause}"));
+            return Self {
+                code: Code(tonic::Code::Unavailable),
+                message: format!("connection to the CSI driver was lost: {cause}"),
+                reach: Reach::Interrupted,
+            };
         }
         Self {
             code: Code(status.code()),
             message: status.message().to_owned(),
-            disconnected: false,
+            reach: Reach::Answered,
         }
     }
 }
@@ -176,7 +195,7 @@ mod tests {
         let mut status = Status::unknown("transport error");
         status.set_source(std::sync::Arc::new(lost));
         let error = CallError::from(status);
-        assert_eq!(error.class(), Class::Disconnected);
+        assert_eq!(error.class(), Class::Interrupted);
         assert!(!error.code.is_final());
         assert!(error.message.contains("connection reset"), "{error}");
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::session::{OpenError, Session, Socket};
@@ -53,6 +54,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Short enough that an attach follows a driver's return within a second; the Go sidecar allows 1 s
 /// between two dials.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A session that ends sooner is not followed by the next one at once: somebody answers all questions
+/// and dies of the first call.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// How many attempts pass between two lines in the log, once the pauses are at their longest.
 const ATTEMPTS_A_LINE: u32 = 20;
 
@@ -111,10 +115,14 @@ impl Keeper {
             }
             tracing::info!(driver = %session.name, capabilities = ?session.capabilities, "connected to the CSI driver");
             self.link_tx.send_replace(Link::Up(Arc::new(session)));
+            let opened = Instant::now();
             // Nothing is ever sent: this ends when the connection is dropped.
             let _ended = loss.await;
             self.link_tx.send_replace(Link::Down);
             tracing::warn!("lost the connection to the CSI driver; reconnecting");
+            if opened.elapsed() < SHORT_LIFE {
+                tokio::time::sleep(LONGEST_PAUSE).await;
+            }
         }
     }
 

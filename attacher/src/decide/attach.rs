@@ -88,7 +88,8 @@ pub fn attach(facts: &Facts, driver: &Driver) -> Result<AttachPlan, Refusal> {
     };
     let complete = attachment.finalizer && attachment.recorded == annotations;
     Ok(AttachPlan {
-        stale: stale(&attachment.recorded, &target, csi),
+        // Without our finalizer nothing was published, whoever wrote the annotations.
+        stale: stale(&attachment.recorded, &target, csi).filter(|_| attachment.finalizer),
         capability,
         read_only: csi.read_only && driver.capabilities.publish_readonly,
         volume_context: csi.attributes.clone(),

@@ -172,6 +172,19 @@ fn an_attach_that_was_sent_elsewhere_before_is_undone_there_first() {
             attachment.recorded.node_id = recorded.0.map(Arc::from);
             attachment.recorded.handle = recorded.1.map(Arc::from);
         });
+        let bare = Attachment {
+            finalizer: false,
+            ..(*facts.attachment).clone()
+        };
+        let unheld = Facts {
+            attachment: bare.into(),
+            ..facts.clone()
+        };
+        assert_eq!(
+            attach(&unheld, &mk_driver()).unwrap().stale,
+            None,
+            "nothing was published: {recorded:?}"
+        );
         let plan = attach(&facts, &mk_driver()).unwrap();
         assert_eq!(plan.stale.map(|stale| stale.target), stale, "{recorded:?}");
         assert_eq!(plan.target, target("handle", "id-1"));

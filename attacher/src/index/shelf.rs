@@ -19,6 +19,8 @@ pub(super) struct Shelf<T> {
     items: HashMap<Arc<str>, Arc<T>>,
     /// While a list is under way: the objects that it named.
     listed: Option<HashSet<Uid>>,
+    /// While a list is under way: objects that we wrote since it began, of which it may be ignorant.
+    written: HashSet<Uid>,
     /// Objects that the API server told us are gone before the watch did.
     departed: HashSet<Uid>,
 }
@@ -46,17 +48,24 @@ impl<T: Item> Shelf<T> {
         match change {
             Change::Listing => {
                 self.listed = Some(HashSet::new());
+                self.written.clear();
+                // A list is as new as its request, so what it names is there, whatever we were told.
+                self.departed.clear();
                 Vec::new()
             }
             Change::Put(item) => {
+                // A list's word counts even if it is of a lower version than ours: the API server's
+                // store was restored from a backup.
+                let counts = self.listed.is_some() && !self.written.contains(item.uid());
                 if let Some(listed) = &mut self.listed {
                     listed.insert(item.uid().clone());
                 }
                 let name = item.name().clone();
-                let placed = if self.departed.contains(item.uid()) {
+                let departed = self.departed.contains(item.uid());
+                let placed = if departed {
                     Placed::Stale
                 } else {
-                    self.put(item)
+                    self.put(item, counts)
                 };
                 vec![(name, Effect::from_placed(placed))]
             }
@@ -67,10 +76,15 @@ impl<T: Item> Shelf<T> {
                     .items
                     .get(&name)
                     .is_some_and(|known| known.uid() == item.uid());
-                vec![(
-                    name,
-                    Effect::from_placed(if known { self.put(item) } else { Placed::Stale }),
-                )]
+                if self.listed.is_some() {
+                    self.written.insert(item.uid().clone());
+                }
+                let placed = if known {
+                    self.put(item, false)
+                } else {
+                    Placed::Stale
+                };
+                vec![(name, Effect::from_placed(placed))]
             }
             Change::Gone { name, uid } => {
                 // The watch has caught up: nothing older about this object can follow.
@@ -89,10 +103,14 @@ impl<T: Item> Shelf<T> {
         }
     }
 
-    fn put(&mut self, item: T) -> Placed<T> {
+    fn put(&mut self, item: T, whatever_its_version: bool) -> Placed<T> {
         let name = item.name().clone();
+        let is_stale = |known: &T| {
+            item.version() == known.version() && item.version() != Version::UNKNOWN
+                || !whatever_its_version && item.version().is_stale_beside(known.version())
+        };
         match self.items.get(&name) {
-            Some(known) if item.version().is_stale_beside(known.version()) => Placed::Stale,
+            Some(known) if is_stale(known) => Placed::Stale,
             Some(known) if known.uid() == item.uid() => {
                 let before = known.clone();
                 self.items.insert(name, Arc::new(item));
@@ -134,6 +152,7 @@ impl<T> Default for Shelf<T> {
         Self {
             items: HashMap::new(),
             listed: None,
+            written: HashSet::new(),
             departed: HashSet::new(),
         }
     }

@@ -112,6 +112,37 @@ fn a_list_drops_what_it_does_not_name_and_keeps_what_is_newer() {
 }
 
 #[test]
+fn a_list_after_a_restore_counts_although_its_versions_are_lower() {
+    let mut index = Index::default();
+    index.attachments_changed(Change::Put(Attachment {
+        attached: true,
+        ..va("a", "u", 9, "pv", "n")
+    }));
+    index.attachments_changed(Change::Listing);
+    index.attachments_changed(Change::Put(va("a", "u", 3, "pv", "n")));
+    index.attachments_changed(Change::Listed);
+    assert!(
+        index
+            .attachment("a")
+            .is_some_and(|a| !a.attached && a.version == Version(3))
+    );
+}
+
+#[test]
+fn a_list_brings_back_what_was_wrongly_told_to_be_gone() {
+    let mut index = Index::default();
+    index.attachments_changed(Change::Put(va("a", "u", 1, "pv", "n")));
+    index.attachments_changed(Change::Departed {
+        name: "a".into(),
+        uid: "u".into(),
+    });
+    index.attachments_changed(Change::Listing);
+    index.attachments_changed(Change::Put(va("a", "u", 1, "pv", "n")));
+    index.attachments_changed(Change::Listed);
+    assert!(index.attachment("a").is_some());
+}
+
+#[test]
 fn a_replaced_object_leaves_the_reverse_maps() {
     let mut index = Index::default();
     index.attachments_changed(Change::Put(va("a", "u1", 1, "pv-1", "n-1")));

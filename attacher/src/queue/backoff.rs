@@ -13,6 +13,9 @@ pub enum Class {
     /// (CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, RESOURCE_EXHAUSTED, ABORTED): asking again is how
     /// its result is learnt.
     Uncertain,
+    /// The driver went away during the call. Ends when it comes back, but not time after time: it may
+    /// be this very call that brings it down.
+    Interrupted,
     /// The driver was not there to be asked. Ends at once when it comes back.
     Disconnected,
 }
@@ -39,7 +42,9 @@ impl Backoff {
     pub fn delay(&self, class: Class, times: u32, jitter: f64) -> Duration {
         let cap = match class {
             Class::Final => self.max,
-            Class::Uncertain | Class::Disconnected => (self.max / UNCERTAIN_SHARE).max(self.start),
+            Class::Uncertain | Class::Interrupted | Class::Disconnected => {
+                (self.max / UNCERTAIN_SHARE).max(self.start)
+            }
         };
         let doubled = 1u32
             .checked_shl(times.saturating_sub(1))

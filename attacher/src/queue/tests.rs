@@ -203,7 +203,7 @@ fn those_that_waited_for_the_driver_run_when_it_is_back_and_others_do_not() {
         queue.wake(&key(name), Lane::Attach);
         run_and_fail(&mut queue, name, failed(Lane::Attach, class), now);
     }
-    queue.wake_disconnected();
+    queue.wake_returned();
     let mut started: Vec<_> = drain(&mut queue).into_iter().map(|(key, _)| key).collect();
     started.sort();
     assert_eq!(started, ["a", "c"].map(key));
@@ -245,4 +245,16 @@ fn lanes_take_turns() {
             Lane::Detach
         ]
     );
+}
+
+#[test]
+fn a_call_that_brings_the_driver_down_time_after_time_waits_like_any_other_failure() {
+    let mut queue = queue(10, 10);
+    let now = epoch();
+    queue.wake(&key("a"), Lane::Attach);
+    for _ in 0..TRIES_ON_RETURN {
+        run_and_fail(&mut queue, "a", failed(Lane::Attach, Class::Interrupted), now);
+        queue.wake_returned();
+    }
+    assert_eq!(queue.start(), None);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::problem::Failure;
 use super::{Worker, called, unread, unwritten};
-use crate::cluster::{Cluster, Secrets};
+use crate::cluster::{Cluster, Error, Secrets};
 use crate::csi::{Controller, PublishRequest, UnpublishRequest};
 use crate::decide::{self, AttachPlan, Facts, Record, Stale, Wanted};
 use crate::engine::Answer;
@@ -15,8 +15,9 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Attaches the volume, or takes up where an earlier run left off.
     pub(super) async fn attach(&self, facts: Facts, answer: Option<Answer>) -> Result<(), Failure> {
         let facts = self.with_volume(facts).await?;
+        let driver = self.driver().await?;
         let attachment = &facts.attachment;
-        let plan = decide::attach(&facts, &self.driver()).map_err(|refusal| Failure::refused(&refusal))?;
+        let plan = decide::attach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?;
         let context = match known(answer, &plan) {
             Some(context) => context,
             None => {
@@ -24,7 +25,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                     if !self.is_still_wanted(attachment).await? {
                         return Ok(());
                     }
-                    self.undo(stale).await?;
+                    self.undo(attachment, stale).await?;
                 }
                 let Some(secrets) = self.prepare(attachment, &plan).await? else {
                     return Ok(());
@@ -103,14 +104,22 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                     .await;
                 Ok(())
             }
-            // Not an attach error: the volume is attached, and its status will say so.
+            // The volume is attached, and its status will say so as soon as it can be written. If the
+            // API server will never take it (a context that is too large, say), people must know.
             Err(error) => {
                 let answer = Answer::Published {
                     target: plan.target.clone(),
                     context,
                 };
+                let told = matches!(
+                    error,
+                    Error::Refused {
+                        status: 400..=499,
+                        ..
+                    }
+                );
                 Err(Failure {
-                    told: false,
+                    told,
                     ..unwritten("failed to mark as attached", &error, answer)
                 })
             }
@@ -135,7 +144,11 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     }
 
     /// Unpublishes what an earlier attempt published elsewhere.
-    async fn undo(&self, stale: &Stale) -> Result<(), Failure> {
+    async fn undo(&self, attachment: &Attachment, stale: &Stale) -> Result<(), Failure> {
+        if self.engine().is_held_by_another(attachment, &stale.target) {
+            // The id is another node's by now, and the volume is in use there.
+            return Ok(());
+        }
         let secrets = self
             .secrets(stale.secret.as_ref())
             .await
@@ -149,7 +162,15 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             target: stale.target.clone(),
             secrets,
         };
-        self.csi.unpublish(request).await.map_err(|error| called(&error))
+        match self.csi.unpublish(request).await {
+            // A volume or node that the driver does not know holds nothing; the CSI specification leaves
+            // NOT_FOUND to drivers that cannot tell. Waiting for another answer would block the pod.
+            Err(error) if error.code.is_unknown_object() => {
+                tracing::info!(%error, "the driver knows nothing of it");
+                Ok(())
+            }
+            result => result.map_err(|error| called(&error)),
+        }
     }
 
     /// Somebody took our finalizer off while the call was under way, and the attachment is gone: with

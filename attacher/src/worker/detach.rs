@@ -7,6 +7,7 @@ use crate::csi::{CallError, Controller, UnpublishRequest};
 use crate::decide::{self, DetachPlan, Facts};
 use crate::engine::Answer;
 use crate::model::{Attachment, SecretRef, Target};
+use crate::report::chain;
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Detaches the volume, or takes up where an earlier run left off.
@@ -19,8 +20,8 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             } else {
                 facts
             };
-            let plan =
-                decide::detach(&facts, &self.driver()).map_err(|refusal| Failure::refused(&refusal))?;
+            let driver = self.driver().await?;
+            let plan = decide::detach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?;
             self.unpublish(&plan).await?;
             tracing::debug!(volume = %plan.target.handle, node_id = %plan.target.node_id, "detached");
         }
@@ -70,7 +71,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// crash in between repeats the detach; in the other it would leave `attached: true` for ever.
     async fn let_go(&self, attachment: &Attachment) -> Result<(), Failure> {
         let failed = |error| unwritten("could not mark as detached", &error, Answer::Unpublished);
-        if attachment.foreign_finalizers {
+        if attachment.foreign_finalizers && says_attached(attachment) {
             match self.cluster.mark_detached(attachment).await {
                 Ok(attachment) => self.written(attachment),
                 Err(error) if error.is_gone() => {
@@ -81,13 +82,32 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             }
         }
         match self.cluster.release(attachment).await {
-            Ok(Released::Kept(attachment)) => self.written(*attachment),
+            Ok(Released::Kept(left)) => {
+                // Somebody put a finalizer on it that we had not seen.
+                if says_attached(&left) {
+                    self.mark_late(&left).await;
+                }
+                self.written(*left);
+            }
             Ok(Released::Gone) => self.departed(attachment),
             Err(error) if error.is_gone() => self.departed(attachment),
             Err(error) => return Err(failed(error)),
         }
         Ok(())
     }
+
+    async fn mark_late(&self, left: &Attachment) {
+        match self.cluster.mark_detached(left).await {
+            Ok(attachment) => self.written(attachment),
+            Err(error) if error.is_gone() => self.departed(left),
+            Err(error) => tracing::warn!(error = chain(&error), "could not mark as detached"),
+        }
+    }
+}
+
+/// Whether the status says anything that a detach makes wrong.
+fn says_attached(attachment: &Attachment) -> bool {
+    attachment.attached || attachment.detach_error.is_some() || !attachment.metadata_keys.is_empty()
 }
 
 fn failed_without(secret: Option<&SecretRef>, error: &CallError) -> Failure {

@@ -39,7 +39,9 @@ impl Failure {
                 status: 429 | 500..=599,
                 ..
             } => Class::Uncertain,
-            Error::NotFound(_) | Error::Replaced(_) | Error::Refused { .. } => Class::Final,
+            Error::NotFound(_) | Error::Replaced(_) | Error::Refused { .. } | Error::Unusable(_) => {
+                Class::Final
+            }
         };
         Self {
             message: format!("{what}: {}", chain(error)),

@@ -1,6 +1,6 @@
 //! The dispatcher, engine and worker as they are, in a world made of two small fakes and a paused
-//! clock: thousands of seeded histories in which writes fail, answers get lost, events arrive late,
-//! the driver refuses, and the attacher is killed at any await.
+//! clock: seeded histories in which writes fail, answers get lost, events arrive late,
+//! the driver refuses, and the attacher is killed at random moments.
 
 mod world;
 

@@ -42,6 +42,8 @@ struct State {
     version: u64,
     uids: u64,
     published: HashSet<Target>,
+    /// Node ids of machines that were taken away, with all that was published to them.
+    gone_ids: HashSet<Arc<str>>,
     /// Calls under way, by attachment's target: the attacher must not send two for one.
     calling: HashMap<Target, usize>,
     calls: Calls,
@@ -92,6 +94,7 @@ impl World {
             version: 0,
             uids: 0,
             published: HashSet::new(),
+            gone_ids: HashSet::new(),
             calling: HashMap::new(),
             calls: Calls::default(),
             writes: Writes::default(),
@@ -294,6 +297,15 @@ impl State {
 
     fn register_node(&mut self, node: usize) {
         let name = format!("node-{node}");
+        if let Some(id) = self
+            .nodes
+            .get(&name)
+            .and_then(|node| node.id.clone())
+            .filter(|_| self.random.bool())
+        {
+            self.published.retain(|target| target.node_id != id);
+            self.gone_ids.insert(id);
+        }
         let id = Some(format!("id-{node}-{}", self.uids).as_str().into());
         let node = Node {
             name: name.as_str().into(),

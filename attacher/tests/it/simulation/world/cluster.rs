@@ -101,7 +101,7 @@ impl Cluster for FakeCluster {
     ) -> Result<Attachment, Error> {
         let keys = context.keys().map(|key| key.as_str().into()).collect();
         self.change(attachment, |attachment, state| {
-            if !state.is_published(attachment) {
+            if !state.is_published(attachment, true) {
                 state
                     .violations
                     .push(format!("attached but not published: {attachment:?}"));
@@ -127,7 +127,7 @@ impl Cluster for FakeCluster {
     async fn release(&self, attachment: &Attachment) -> Result<Released, Error> {
         let left = self
             .change(attachment, |attachment, state| {
-                if state.is_published(attachment) {
+                if state.is_published(attachment, false) {
                     state
                         .violations
                         .push(format!("released while published: {attachment:?}"));
@@ -221,7 +221,10 @@ impl State {
         self.volumes.get(name).cloned().ok_or_else(not_found)
     }
 
-    fn is_published(&self, attachment: &Attachment) -> bool {
-        recorded(attachment).is_some_and(|target| self.published.contains(&target))
+    fn is_published(&self, attachment: &Attachment, attached: bool) -> bool {
+        // What was published to a machine that is gone went with it; no attacher can know that in time.
+        recorded(attachment).is_some_and(|target| {
+            self.published.contains(&target) || attached && self.gone_ids.contains(&target.node_id)
+        })
     }
 }

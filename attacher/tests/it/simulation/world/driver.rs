@@ -37,7 +37,9 @@ impl FakeDriver {
             (luck, state.pause(), state.pause())
         };
         tokio::time::sleep(before).await;
+        let gone = self.0.state().gone_ids.contains(&target.node_id);
         let result = match luck {
+            _ if gone => Err(Status::new(Code::NotFound, "no such node")),
             Luck::Good => {
                 act(&mut self.0.state());
                 Ok(())
@@ -85,11 +87,11 @@ impl Controller for FakeDriver {
         .await
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    async fn ready(&self) -> Result<Capabilities, CallError> {
+        Ok(Capabilities {
             publish: true,
             ..Capabilities::default()
-        }
+        })
     }
 }
 
