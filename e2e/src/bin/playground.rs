@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use csi_e2e::cluster::Backend;
 use csi_e2e::control_plane::Options;
 use csi_e2e::driver::fault::{FaultRule, Method};
@@ -82,13 +82,15 @@ async fn tour(once: bool) -> Result<()> {
         toured = in_run(&run, once) => toured,
         () = interrupts.next() => {
             say("\nStopping; once more to stop at once.");
-            Ok(())
+            if once { Err(anyhow!("interrupted before the story had ended")) } else { Ok(()) }
         }
     };
     tokio::select! {
-        finished = run.finish() => toured.and(finished),
+        finished = run.finish() => finished?,
         () = interrupts.next() => bail!("stopped at once"),
     }
+    say("Stopped: no process and no file is left.");
+    toured
 }
 
 async fn in_run(run: &Arc<Run>, once: bool) -> Result<()> {
@@ -140,6 +142,7 @@ async fn play_round(site: &Site, narrator: &Narrator, prefix: &str) -> Result<()
     played
 }
 
+/// Every step waits for what it announces, so a step that does not come about fails the story.
 async fn story(stage: &mut Stage<'_>, narrator: &Narrator) -> Result<()> {
     narrator
         .heading("1. A pod with a volume: the volume is attached to the pod's node before the pod runs.")
@@ -163,6 +166,30 @@ async fn story(stage: &mut Stage<'_>, narrator: &Narrator) -> Result<()> {
             "3. The driver fails: its error reaches the attachment and the pod's events, then it recovers.",
         )
         .await?;
+    attach_in_spite_of_errors(stage, narrator).await?;
+
+    narrator
+        .heading(
+            "4. The attacher is killed while the driver works for it: the next one finishes what was begun.",
+        )
+        .await?;
+    attach_in_spite_of_a_kill(stage, narrator).await?;
+    stage.settle().await?;
+    invariant::enforce(&invariant::check_running(&stage.evidence().await?))?;
+
+    narrator
+        .heading("5. Everything is deleted: volumes are unmounted, detached and released.")
+        .await?;
+    narrator.you("delete all pods, then all claims and volumes");
+    stage.clear().await?;
+    narrator
+        .heading(
+            "Checked: nothing is attached, published or held any more, and no secret was written anywhere.",
+        )
+        .await
+}
+
+async fn attach_in_spite_of_errors(stage: &mut Stage<'_>, narrator: &Narrator) -> Result<()> {
     narrator.you("tell the driver to refuse every attach");
     let full = FaultRule::fail(
         "full",
@@ -180,20 +207,26 @@ async fn story(stage: &mut Stage<'_>, narrator: &Narrator) -> Result<()> {
     stage.ensure_not_running("db").await?;
     narrator.you("tell the driver to work again");
     stage.driver.clear_faults().await?;
-    stage.wait_until_running("db", PATIENCE).await?;
-    stage.settle().await?;
-    invariant::enforce(&invariant::check_running(&stage.evidence().await?))?;
+    stage.wait_until_running("db", PATIENCE).await
+}
 
-    narrator
-        .heading("4. Everything is deleted: volumes are unmounted, detached and released.")
+async fn attach_in_spite_of_a_kill(stage: &mut Stage<'_>, narrator: &Narrator) -> Result<()> {
+    let mute = FaultRule::delay_answer("mute", Method::ControllerPublishVolume, PATIENCE * 2);
+    stage.driver.set_faults(&[mute]).await?;
+    let cache = stage.volume("cache", Access::OneNode).await?;
+    narrator.you("create claim and volume cache, and pod api that mounts it, for node b; the driver's answer will be late");
+    stage.pod("api", B, &[&cache]).await?;
+    let node_id = stage.node(B).node_id().to_owned();
+    stage
+        .driver
+        .wait_until_published(&cache.handle, &node_id, true, PATIENCE)
         .await?;
-    narrator.you("delete all pods, then all claims and volumes");
-    stage.clear().await?;
-    narrator
-        .heading(
-            "Checked: nothing is attached, published or held any more, and no secret was written anywhere.",
-        )
-        .await
+    narrator.you("kill -9 the attacher: the array has attached, but nobody was told");
+    stage.subject.crash().await?;
+    stage.driver.clear_faults().await?;
+    narrator.you("start the attacher again");
+    stage.subject.revive().await?;
+    stage.wait_until_running("api", PATIENCE).await
 }
 
 /// Ctrl-C and SIGTERM.

@@ -46,6 +46,7 @@ pub fn tell(line: &journal::Line, names: &Names) -> Option<Line> {
             let text = match code.as_str() {
                 "OK" if method == PUBLISH => format!("answers OK after {took} ms: {volume} is on {node} now"),
                 "OK" => format!("answers OK after {took} ms: {volume} is not on {node} any more"),
+                "CANCELLED" => format!("sees its caller go after {took} ms, unanswered"),
                 code => format!("answers {code} after {took} ms: {message}"),
             };
             Some(Line {
@@ -99,6 +100,10 @@ mod tests {
         assert_eq!(
             told(&end("OK")).as_deref(),
             Some("answers OK after 300 ms: vol-1 is on node-0 now")
+        );
+        assert_eq!(
+            told(&end("CANCELLED")).as_deref(),
+            Some("sees its caller go after 300 ms, unanswered")
         );
         assert_eq!(
             told(&end("RESOURCE_EXHAUSTED")).as_deref(),

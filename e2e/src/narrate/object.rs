@@ -39,12 +39,18 @@ pub fn node(before: Option<&Node>, now: &Node, names: &Names) -> Vec<Told> {
     };
     let (old, new) = (before.map(listed).unwrap_or_default(), listed(now));
     let name = names.short(&now.name_any());
-    let added = new
-        .difference(&old)
-        .map(|volume| format!("tells kubelet on {name} that {volume} is attached"));
-    let removed = old
-        .difference(&new)
-        .map(|volume| format!("tells kubelet on {name} that {volume} is about to go"));
+    let added = new.difference(&old).map(|handle| {
+        format!(
+            "tells kubelet on {name} that {} is attached",
+            names.volume(handle)
+        )
+    });
+    let removed = old.difference(&new).map(|handle| {
+        format!(
+            "tells kubelet on {name} that {} is about to go",
+            names.volume(handle)
+        )
+    });
     added
         .chain(removed)
         .map(|text| (Party::AttachDetach, text))

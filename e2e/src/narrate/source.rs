@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use anyhow::Result;
 use futures::StreamExt;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::runtime::WatchStreamExt;
@@ -35,6 +35,7 @@ pub(super) fn follow(narrator: &Narrator, stage: &Stage<'_>, tasks: &mut JoinSet
         tasks,
         Api::<Pod>::namespaced(client.clone(), stage.prefix()),
         mine.clone(),
+        SignedDuration::ZERO,
         move |old, new| new.map(|new| object::pod(old, new, &seen_by)).unwrap_or_default(),
     );
     let seen_by = names.clone();
@@ -43,6 +44,7 @@ pub(super) fn follow(narrator: &Narrator, stage: &Stage<'_>, tasks: &mut JoinSet
         tasks,
         Api::<Node>::all(client.clone()),
         mine.clone(),
+        SignedDuration::ZERO,
         move |old, new| {
             new.map(|new| object::node(old, new, &seen_by))
                 .unwrap_or_default()
@@ -53,6 +55,7 @@ pub(super) fn follow(narrator: &Narrator, stage: &Stage<'_>, tasks: &mut JoinSet
         tasks,
         Api::<PersistentVolume>::all(client.clone()),
         mine,
+        WATCH_LAG,
         move |old, new| {
             if let Some(new) = new {
                 names.learn(new);
@@ -66,6 +69,7 @@ pub(super) fn follow(narrator: &Narrator, stage: &Stage<'_>, tasks: &mut JoinSet
         tasks,
         events,
         watcher::Config::default(),
+        SignedDuration::ZERO,
         |old, new| match (old, new) {
             (None, Some(new)) => object::event(new).into_iter().collect(),
             _ => Vec::new(),
@@ -143,12 +147,14 @@ fn ledger(narrator: &Narrator, stage: &Stage<'_>, names: &Names, tasks: &mut Joi
     });
 }
 
-/// Follows a watch and tells each change by `tell`, which gets the states before and after.
+/// Follows a watch and tells each change by `tell`, which gets the states before and after. What others may
+/// have acted on by the time it is seen is dated back by `lag`.
 fn watched<K>(
     narrator: &Narrator,
     tasks: &mut JoinSet<()>,
     api: Api<K>,
     config: watcher::Config,
+    lag: SignedDuration,
     tell: impl Fn(Option<&K>, Option<&K>) -> Vec<Told> + Send + 'static,
 ) where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -177,7 +183,7 @@ fn watched<K>(
             };
             for (party, text) in told {
                 narrator.take(Line {
-                    at: Timestamp::now() - WATCH_LAG,
+                    at: Timestamp::now() - lag,
                     party,
                     text,
                 });
