@@ -77,9 +77,10 @@ fn main() -> ExitCode {
 /// The whole life of the playground: everything that is started here is gone at the end, whatever happened.
 async fn tour(once: bool) -> Result<()> {
     let mut interrupts = Interrupts::new()?;
+    let settings = Settings::from_env();
     let run = Run::start()?;
     let toured = tokio::select! {
-        toured = in_run(&run, once) => toured,
+        toured = in_run(&run, &settings, once) => toured,
         () = interrupts.next() => {
             say("\nStopping; once more to stop at once.");
             if once { Err(anyhow!("interrupted before the story had ended")) } else { Ok(()) }
@@ -89,13 +90,15 @@ async fn tour(once: bool) -> Result<()> {
         finished = run.finish() => finished?,
         () = interrupts.next() => bail!("stopped at once"),
     }
-    say("Stopped: no process and no file is left.");
+    if !settings.keep_files {
+        say("Stopped: no process and no file is left.");
+    }
     toured
 }
 
-async fn in_run(run: &Arc<Run>, once: bool) -> Result<()> {
+async fn in_run(run: &Arc<Run>, settings: &Settings, once: bool) -> Result<()> {
     say("Getting a Kubernetes control plane, the driver and the attacher ready.");
-    let toolchain = Toolchain::new(run, Settings::from_env());
+    let toolchain = Toolchain::new(run, settings.clone());
     let options = Options {
         scheduler: true,
         ..Options::default()

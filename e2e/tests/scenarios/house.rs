@@ -27,7 +27,7 @@ pub(crate) enum Way {
 /// What trials share. A start that failed fails every trial with the same text and is not tried again.
 pub(crate) struct House {
     runtime: Runtime,
-    run: OnceCell<Shared<Arc<Run>>>,
+    tools: OnceCell<Shared<(Arc<Run>, Toolchain)>>,
     own: OnceCell<Shared<Site>>,
     kubeconfig: OnceCell<Shared<Site>>,
 }
@@ -42,7 +42,7 @@ impl House {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         Ok(Self {
             runtime,
-            run: OnceCell::new(),
+            tools: OnceCell::new(),
             own: OnceCell::new(),
             kubeconfig: OnceCell::new(),
         })
@@ -75,29 +75,33 @@ impl House {
                     site.close().await?;
                 }
             }
-            match self.run.into_inner() {
-                Some(Ok(run)) => run.finish().await,
+            match self.tools.into_inner() {
+                Some(Ok((run, _))) => run.finish().await,
                 Some(Err(_)) | None => Ok(()),
             }
         })
     }
 
-    /// The run all processes of the trials belong to.
-    pub(crate) async fn run(&self) -> Result<&Arc<Run>> {
-        let run = self
-            .run
-            .get_or_init(|| async { Run::start().map_err(|error| format!("{error:#}")) })
+    /// The run all processes of the trials belong to, and the programs they are made of.
+    pub(crate) async fn tools(&self) -> Result<(&Arc<Run>, &Toolchain)> {
+        let tools = self
+            .tools
+            .get_or_init(|| async {
+                let run = Run::start().map_err(|error| format!("{error:#}"))?;
+                let toolchain = Toolchain::new(&run, Settings::from_env());
+                Ok((run, toolchain))
+            })
             .await;
-        run.as_ref().map_err(|error| anyhow!("{error}"))
+        let (run, toolchain) = tools.as_ref().map_err(|error| anyhow!("{error}"))?;
+        Ok((run, toolchain))
     }
 
     async fn site(&self, way: Way) -> Result<&Site> {
-        let run = self.run().await?;
-        let toolchain = Toolchain::new(run, Settings::from_env());
+        let (run, toolchain) = self.tools().await?;
         let started = self
             .own
             .get_or_init(|| async {
-                let site = Site::open(run, &toolchain, backend(toolchain.settings())).await;
+                let site = Site::open(run, toolchain, backend(toolchain.settings())).await;
                 site.map_err(|error| format!("there is no cluster to play on: {error:#}"))
             })
             .await;
@@ -109,7 +113,7 @@ impl House {
             .kubeconfig
             .get_or_init(|| async {
                 let path = Some(started.cluster().admin_kubeconfig().to_owned());
-                let site = Site::open(run, &toolchain, Backend::Kubeconfig { path, context: None }).await;
+                let site = Site::open(run, toolchain, Backend::Kubeconfig { path, context: None }).await;
                 site.map_err(|error| format!("the cluster was not found: {error:#}"))
             })
             .await;

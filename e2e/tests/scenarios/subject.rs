@@ -30,7 +30,7 @@ pub(crate) fn trials(house: &Arc<House>) -> Vec<Trial> {
 }
 
 async fn started_again_when_it_ends_by_itself(house: &House) -> Result<()> {
-    let run = house.run().await?;
+    let (run, _) = house.tools().await?;
     let dir = run.subdir("subject-ends")?;
     let mut subject = Subject::start(Arc::clone(run), script(&dir, Kind::Ours, "exit 3")?).await?;
     subject.wait_for_surprise_ends(2, PATIENCE).await?;
@@ -43,7 +43,7 @@ async fn started_again_when_it_ends_by_itself(house: &House) -> Result<()> {
 }
 
 async fn stays_down_after_a_crash_until_revived(house: &House) -> Result<()> {
-    let run = house.run().await?;
+    let (run, _) = house.tools().await?;
     let dir = run.subdir("subject-crashes")?;
     let mut subject = Subject::start(Arc::clone(run), script(&dir, Kind::Go, "exec sleep 600")?).await?;
     subject.crash().await?;
