@@ -73,6 +73,8 @@ pub async fn run(run: &Arc<Run>, toolchain: &Toolchain, plan: &Plan) -> Result<V
     let plane = cluster
         .control_plane()
         .context("the bench must have started its control plane")?;
+    // While somebody makes its default service account.
+    cluster.create_namespace(NAMESPACE).await?;
     // It would take part: delete attachments that no pod wants, protect volumes, and use the processor.
     plane.kill(Component::ControllerManager).await?;
     let mut rounds = Vec::new();
@@ -91,6 +93,9 @@ pub async fn run(run: &Arc<Run>, toolchain: &Toolchain, plan: &Plan) -> Result<V
     cluster.stop().await?;
     Ok(table::medians(&plan.contenders, &rounds))
 }
+
+/// Where the contenders' service accounts live.
+const NAMESPACE: &str = "bench";
 
 /// How long a burst may take before the bench gives up: long enough for 10 volumes a second.
 fn patience(volumes: usize) -> Duration {

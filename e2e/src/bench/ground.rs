@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::array::Array;
-use super::{Contender, Plan, Programs};
+use super::{Contender, NAMESPACE, Plan, Programs};
 use crate::cluster::Cluster;
 use crate::process::{Process, Run, Spec};
 
@@ -71,11 +71,8 @@ impl Ground {
             Some(_) => vec![array.node_id().await?],
             None => (0..NODES).map(|node| format!("node-{node}")).collect(),
         };
-        cluster.create_namespace(&name).await?;
-        cluster.create_attacher_account(&name, "attacher", false).await?;
-        let kubeconfig = cluster
-            .service_account_kubeconfig(&name, "attacher", &dir)
-            .await?;
+        cluster.create_attacher_account(NAMESPACE, &name, false).await?;
+        let kubeconfig = cluster.service_account_kubeconfig(NAMESPACE, &name, &dir).await?;
         // One more, for the attacher to show that it is up.
         let count = plan.volumes + plan.samples + 1;
         let made = array
@@ -196,7 +193,7 @@ impl Ground {
         delete(&nodes, (0..self.nodes).map(|node| self.node(node)).collect())
             .await
             .context("delete CSINodes")?;
-        cluster.delete_attacher_account(&self.name, "attacher").await?;
+        cluster.delete_attacher_account(NAMESPACE, &self.name).await?;
         self.array
             .delete(self.handles)
             .await
