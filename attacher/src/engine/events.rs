@@ -1,0 +1,112 @@
+//! What an event makes the engine do: which keys it wakes, and which it leaves in peace.
+
+use super::Engine;
+use crate::index::{Change, Effect};
+use crate::model::{Attachment, Node, Volume};
+use crate::queue::Key;
+
+// === impl Engine ===
+
+impl Engine {
+    pub(super) fn attachments_changed(&mut self, change: Change<Attachment>) {
+        let written = matches!(change, Change::Written(_));
+        for (name, effect) in self.index.attachments_changed(change) {
+            let key = Key::Attachment(name);
+            match effect {
+                Effect::Stale => {}
+                Effect::New { replaced } => {
+                    if let Some(replaced) = replaced {
+                        self.attachment_gone(&replaced);
+                    }
+                    self.consider(&key);
+                }
+                Effect::Changed { before } => self.attachment_changed(&key, &before, written),
+                Effect::Gone { before } => {
+                    self.queue.forget(&key);
+                    self.attachment_gone(&before);
+                }
+            }
+        }
+    }
+
+    /// While a job runs, only the wish for its opposite matters: all else it reads or writes itself,
+    /// and the watch may well show its writes before their answers arrive.
+    fn attachment_changed(&mut self, key: &Key, before: &Attachment, written: bool) {
+        let Key::Attachment(name) = key else { return };
+        let Some(after) = self.index.attachment(name) else {
+            return;
+        };
+        let turned = before.deleting != after.deleting;
+        if self.queue.is_running(key) {
+            if turned {
+                self.queue.wake_if_pending(key);
+            }
+        } else if turned || !(written || differ_in_errors_alone(before, after)) {
+            self.consider(key);
+        }
+    }
+
+    fn attachment_gone(&mut self, attachment: &Attachment) {
+        self.answers.remove(&attachment.uid);
+        if let Some(volume) = attachment.volume_name() {
+            self.consider(&Key::Volume(volume.clone()));
+        }
+    }
+
+    pub(super) fn volumes_changed(&mut self, change: Change<Volume>) {
+        for (name, effect) in self.index.volumes_changed(change) {
+            let matters = match (&effect, self.index.volume(&name)) {
+                (Effect::New { .. }, Some(_)) => true,
+                (Effect::Changed { before }, Some(after)) => {
+                    before.deleting != after.deleting || before.spec != after.spec
+                }
+                (Effect::Stale | Effect::New { .. } | Effect::Changed { .. } | Effect::Gone { .. }, _) => {
+                    false
+                }
+            };
+            if matters {
+                for attachment in self.index.attachments_of_volume(&name) {
+                    self.queue.wake_if_pending(&Key::Attachment(attachment.clone()));
+                }
+            }
+            if matches!(effect, Effect::Gone { .. }) {
+                self.queue.forget(&Key::Volume(name));
+            } else {
+                self.consider(&Key::Volume(name));
+            }
+        }
+    }
+
+    pub(super) fn nodes_changed(&mut self, change: Change<Node>) {
+        for (name, effect) in self.index.nodes_changed(change) {
+            // A CSINode also changes with what other drivers and the kubelet write there.
+            let matters = match (&effect, self.index.node(&name)) {
+                (Effect::New { .. }, Some(_)) => true,
+                (Effect::Changed { before }, Some(after)) => before.id != after.id,
+                (Effect::Stale | Effect::New { .. } | Effect::Changed { .. } | Effect::Gone { .. }, _) => {
+                    false
+                }
+            };
+            if matters {
+                for attachment in self.index.attachments_of_node(&name) {
+                    self.queue.wake_if_pending(&Key::Attachment(attachment.clone()));
+                }
+            }
+        }
+    }
+}
+
+/// Errors are written by us alone, so a change of nothing else is the echo of a write whose answer
+/// was lost. A change of what we do not even keep (somebody put a label on it) is a nudge from a
+/// person, who wants it tried again.
+fn differ_in_errors_alone(before: &Attachment, after: &Attachment) -> bool {
+    let errors_differ =
+        before.attach_error != after.attach_error || before.detach_error != after.detach_error;
+    let rest = Attachment {
+        version: after.version,
+        attach_error: after.attach_error.clone(),
+        detach_error: after.detach_error.clone(),
+        ..before.clone()
+    };
+    errors_differ && rest == *after
+}
