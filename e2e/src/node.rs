@@ -89,6 +89,11 @@ impl NodeStandIn {
         &self.node_id
     }
 
+    /// Goes down without a word: nothing is unmounted or reported any more, and the heartbeat ends.
+    pub fn fall_silent(&self) {
+        self.stop.cancel();
+    }
+
     /// Stops playing the node and takes its objects back. Its pods must be gone by then.
     ///
     /// # Errors

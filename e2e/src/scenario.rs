@@ -14,6 +14,7 @@ mod attacher_killed;
 mod burst;
 mod driver_restarts;
 mod handover;
+mod node_lost;
 mod pod_attaches;
 mod pod_moves;
 mod two_pods_one_volume;
@@ -76,6 +77,7 @@ pub const ALL: &[Scenario] = &[
     attacher_killed::AFTER_PUBLISH,
     attacher_killed::BEFORE_FINALIZER_REMOVAL,
     volume_deleted::SCENARIO,
+    node_lost::SCENARIO,
     burst::SCENARIO,
 ];
 

@@ -5,6 +5,7 @@
 //! process behind, also when its scenario failed.
 
 mod closing;
+mod outage;
 mod pods;
 mod volumes;
 
