@@ -92,6 +92,8 @@ pub struct Call {
     pub end: Option<End>,
     /// What it did to the array.
     pub effect: Effect,
+    /// When at the latest it had done that: its end, or later if its client left before.
+    pub effect_by: Option<Timestamp>,
 }
 
 /// The end of a call.
@@ -160,6 +162,7 @@ impl Call {
             start,
             end: None,
             effect: Effect::Unknown,
+            effect_by: None,
         }
     }
 }
@@ -320,6 +323,7 @@ pub fn calls(lines: &[Line], sparing: &BTreeSet<String>) -> Vec<Call> {
                 let context = response
                     .as_ref()
                     .and_then(|response| response.get("publish_context"));
+                known.effect_by = Some(*end);
                 known.end = Some(End {
                     at: *end,
                     code: code.clone(),
@@ -329,10 +333,11 @@ pub fn calls(lines: &[Line], sparing: &BTreeSet<String>) -> Vec<Call> {
                         .unwrap_or_default(),
                 });
             }
-            Line::Late { call, code, .. } => {
+            Line::Late { call, end, code } => {
                 let Some(known) = places.get(call).and_then(|&place| calls.get_mut(place)) else {
                     continue;
                 };
+                known.effect_by = Some(*end);
                 known.effect = if code == "OK" {
                     Effect::Done
                 } else {

@@ -136,6 +136,7 @@ pub(super) mod samples {
                 context: BTreeMap::new(),
             }),
             effect: Effect::Done,
+            effect_by: Some(at(second)),
         }
     }
 
@@ -203,6 +204,14 @@ pub(super) mod samples {
         Sighting {
             at: at(second),
             gone: false,
+            attachment,
+        }
+    }
+
+    pub(in crate::invariant) fn gone(attachment: VolumeAttachment, second: i64) -> Sighting {
+        Sighting {
+            at: at(second),
+            gone: true,
             attachment,
         }
     }

@@ -106,7 +106,7 @@ fn by_effect(evidence: &Evidence) -> Vec<(Timestamp, &Call)> {
         .iter()
         .filter(|call| call.effect == Effect::Done)
         .filter_map(|call| match call.method.as_str() {
-            PUBLISH => Some((call.end.as_ref().map_or(call.start, |end| end.at), call)),
+            PUBLISH => Some((call.effect_by.unwrap_or(call.start), call)),
             UNPUBLISH => Some((call.start, call)),
             _ => None,
         })

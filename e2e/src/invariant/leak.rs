@@ -1,8 +1,13 @@
 //! Invariant 3: nothing leaks.
+//!
+//! Judged on what is left, and on each moment at which an attachment went: its volume must have been off the
+//! node by then. An attachment that goes first leaves a volume that nobody would ever detach, if the attacher
+//! were killed at that moment.
 
 use std::collections::BTreeSet;
 
 use super::{Evidence, Violation};
+use crate::driver::journal::{Call, Effect};
 
 /// While attachments exist: whatever is published belongs to one of them.
 pub fn check_running(evidence: &Evidence) -> Vec<Violation> {
@@ -11,22 +16,27 @@ pub fn check_running(evidence: &Evidence) -> Vec<Violation> {
         .iter()
         .filter_map(|attachment| evidence.place_of(attachment))
         .collect();
-    published(evidence)
-        .filter(|place| !owned.contains(place))
-        .map(|(volume, node)| {
-            Violation::new(
-                3,
-                format!("{volume} is published to {node} but no attachment says so"),
-            )
-        })
-        .collect()
+    let mut violations = gone_too_early(evidence);
+    violations.extend(
+        published(evidence)
+            .filter(|place| !owned.contains(place))
+            .map(|(volume, node)| {
+                Violation::new(
+                    3,
+                    format!("{volume} is published to {node} but no attachment says so"),
+                )
+            }),
+    );
+    violations
 }
 
 /// After everything was deleted: nothing published, no attachment, no volume held by our finalizer.
 pub fn check_cleaned_up(evidence: &Evidence) -> Vec<Violation> {
-    let mut violations: Vec<_> = published(evidence)
-        .map(|(volume, node)| Violation::new(3, format!("{volume} is still published to {node}")))
-        .collect();
+    let mut violations = gone_too_early(evidence);
+    violations.extend(
+        published(evidence)
+            .map(|(volume, node)| Violation::new(3, format!("{volume} is still published to {node}"))),
+    );
     violations.extend(evidence.attachments.iter().map(|attachment| {
         let name = attachment.metadata.name.as_deref().unwrap_or_default();
         Violation::new(
@@ -53,6 +63,42 @@ pub fn check_cleaned_up(evidence: &Evidence) -> Vec<Violation> {
         })
     }));
     violations
+}
+
+/// Attachments that went before their volume had left the node.
+fn gone_too_early(evidence: &Evidence) -> Vec<Violation> {
+    let gone = evidence.sightings.iter().filter(|sighting| sighting.gone);
+    gone.filter_map(|sighting| {
+        let place = evidence.place_of(&sighting.attachment)?;
+        let had_effect =
+            |call: &&Call| call.effect == Effect::Done && call.effect_by.is_some_and(|by| by <= sighting.at);
+        let calls = || {
+            evidence
+                .calls
+                .iter()
+                .filter(|call| call.volume == place.0)
+                .filter(had_effect)
+        };
+        let published = calls()
+            .filter(|call| call.method == "ControllerPublishVolume" && call.node == place.1)
+            .max_by_key(|call| call.start)?;
+        let unpublished = calls().any(|call| {
+            call.method == "ControllerUnpublishVolume"
+                && (call.node == place.1 || call.node.is_empty())
+                && call.start >= published.start
+        });
+        let name = sighting.attachment.metadata.name.as_deref().unwrap_or_default();
+        (!unpublished).then(|| {
+            Violation::new(
+                3,
+                format!(
+                    "attachment {name} was gone at {} with {place:?} still published",
+                    sighting.at
+                ),
+            )
+        })
+    })
+    .collect()
 }
 
 fn published(evidence: &Evidence) -> impl Iterator<Item = (&str, &str)> {
@@ -88,6 +134,37 @@ mod tests {
             1,
             "the attachment is for the other node"
         );
+    }
+
+    #[test]
+    fn an_attachment_may_go_only_after_its_volume() {
+        let mut evidence = mk_evidence();
+        let going = || deleting(attached(attachment()), 3);
+        evidence.calls = vec![publish("vol", "id-a", 1), unpublish("vol", "id-a", 4)];
+        evidence.sightings = vec![gone(going(), 5)];
+        assert_eq!(check_cleaned_up(&evidence), []);
+        evidence.calls[1] = unpublish("vol", "id-a", 6);
+        assert_eq!(
+            check_cleaned_up(&evidence).len(),
+            1,
+            "the finalizer went before the unpublish had ended"
+        );
+        evidence.calls.truncate(1);
+        assert_eq!(check_cleaned_up(&evidence).len(), 1, "nobody unpublished");
+        evidence.calls.clear();
+        assert_eq!(check_cleaned_up(&evidence), [], "it was never published");
+    }
+
+    #[test]
+    fn an_unpublish_of_an_earlier_life_does_not_count() {
+        let mut evidence = mk_evidence();
+        evidence.calls = vec![
+            publish("vol", "id-a", 1),
+            unpublish("vol", "id-a", 2),
+            publish("vol", "id-a", 4),
+        ];
+        evidence.sightings = vec![gone(attachment(), 5)];
+        assert_eq!(check_running(&evidence).len(), 1);
     }
 
     #[test]

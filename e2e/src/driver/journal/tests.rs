@@ -89,6 +89,14 @@ fn effects_follow_from_code_rule_and_late_end() {
 }
 
 #[test]
+fn an_effect_that_came_late_is_dated_by_its_own_line() {
+    let lines = [begin(1), end(1, "CANCELLED", None), late(1, "OK")];
+    let calls = calls(&lines, &BTreeSet::new());
+    let by = calls[0].effect_by.expect("it had its effect").to_string();
+    assert_eq!(by, "2026-01-01T00:00:02Z");
+}
+
+#[test]
 fn numbers_that_begin_anew_belong_to_the_new_driver() {
     let lines = [begin(1), begin(2), begin(1), end(1, "OK", None)];
     assert_eq!(effects(&lines), [Effect::Unknown, Effect::Unknown, Effect::Done]);
