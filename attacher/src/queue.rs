@@ -168,7 +168,7 @@ impl Queue {
     }
 
     /// The driver is back: every key that waits because it was away runs now, and one whose run under
-    /// way met its absence is not going to wait. Whoever saw it go away [`TRIES_ON_RETURN`] times in a
+    /// way met its absence is not going to wait. Whoever saw it go away `TRIES_ON_RETURN` times in a
     /// row waits all the same: a call that brings the driver down must not take all others along for
     /// ever.
     pub fn wake_returned(&mut self) {
@@ -253,7 +253,7 @@ impl Queue {
     }
 
     /// The run of `key` is over. Says whether it was woken meanwhile. The key is no longer in the
-    /// queue; what it needs next is the caller's to say, by [`Queue::wake`] or [`Queue::wait`].
+    /// queue; what it needs next is the caller's to say, by [`Queue::wake`].
     pub fn finish(&mut self, key: &Key) -> Finished {
         let Some(entry) = self.entries.remove(key) else {
             return Finished::default();
