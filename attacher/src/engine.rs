@@ -180,11 +180,6 @@ impl Engine {
         }
     }
 
-    /// How many jobs are running.
-    pub fn running(&self) -> usize {
-        self.queue.running()
-    }
-
     /// What is known now about this PersistentVolume.
     pub fn volume(&self, name: &str) -> Option<&Arc<Volume>> {
         self.index.volume(name)

@@ -118,14 +118,9 @@ impl Index {
         self.by_node.get(node)
     }
 
-    /// Names of all attachments.
+    /// All attachments.
     pub fn attachments(&self) -> impl Iterator<Item = &Arc<Attachment>> {
         self.attachments.iter()
-    }
-
-    /// All PersistentVolumes that concern us.
-    pub fn volumes(&self) -> impl Iterator<Item = &Arc<Volume>> {
-        self.volumes.iter()
     }
 
     /// Takes in what happened to attachments; returns what it did to each one that it touched.
