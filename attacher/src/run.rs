@@ -1,32 +1,26 @@
 //! The supervisor: the only place that spawns, names and joins tasks, and that reads the world's
-//! clocks, signals and randomness.
+//! clocks, signals and randomness. The parts of it say where the API server is (`config`) and put the
+//! pieces of the work together (`work`).
 //!
 //! Start: driver first, because our finalizer and our choice of objects carry its name; then the
 //! watches; then, when all lists are complete, work. Stop: no new work, work under way ends within
 //! `--shutdown-grace`, then everything else. A task that ends before that ends the process.
 
-use std::fmt;
-use std::sync::{Arc, Mutex};
+mod config;
+mod work;
 
-use futures::StreamExt;
-use jiff::Timestamp;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use std::fmt;
+use std::sync::Arc;
+
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::JoinMap;
 
 use crate::args::Args;
-use crate::cluster::{self, ApiServer, Clients, ConnectError};
-use crate::csi::{Caller, Keeper, Link, Lost, Session};
-use crate::dispatch::Dispatcher;
-use crate::engine::{Engine, Event};
+use crate::cluster::{Clients, ConnectError};
+use crate::csi::{Keeper, Link, Lost, Session};
 use crate::model::Driver;
-use crate::queue::{Backoff, Limits};
-use crate::worker::Worker;
-
-/// Events that may wait between the watches and the engine. A watch that is ahead by more waits.
-const EVENTS: usize = 1024;
 
 /// Why the attacher ended.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +102,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
 }
 
 async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
-    let clients = Clients::new(&config(&args).await?)?;
+    let clients = Clients::new(&config::read(&args).await?)?;
     let mut tasks = Tasks::new();
     let (keeper, link) = Keeper::new(args.csi_address.clone(), args.timeout);
     let stop_connection = CancellationToken::new();
@@ -122,7 +116,7 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     if let Some(session) = session {
         let driver = Driver::new(&session.name, session.capabilities, &args.default_fs_type);
         tracing::info!(driver = %driver.name, finalizer = %driver.finalizer, "serving");
-        spawn_work(&mut tasks, &args, &clients, link, driver, shutdown.clone());
+        work::spawn(&mut tasks, &args, &clients, link, driver, shutdown.clone());
         supervise(&mut tasks, &shutdown).await?;
     }
     // Work is over; the watches hold nothing that must be saved.
@@ -130,57 +124,6 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     let connection_ended = join(&mut tasks, Task::Connection).await;
     tasks.shutdown().await;
     connection_ended
-}
-
-fn spawn_work(
-    tasks: &mut Tasks,
-    args: &Args,
-    clients: &Clients,
-    link: watch::Receiver<Link>,
-    driver: Driver,
-    shutdown: CancellationToken,
-) {
-    let shared = Arc::new(driver.clone());
-    let (events_tx, events) = mpsc::channel(EVENTS);
-    let (attachments_tx, volumes_tx) = (events_tx.clone(), events_tx.clone());
-    let changes = cluster::attachments(&clients.watches, shared.clone());
-    tasks.spawn(
-        Task::Attachments,
-        pump(changes.map(Event::Attachments), attachments_tx),
-    );
-    let changes = cluster::volumes(&clients.watches, shared.clone());
-    tasks.spawn(Task::Volumes, pump(changes.map(Event::Volumes), volumes_tx));
-    let changes = cluster::nodes(&clients.watches, shared.clone());
-    tasks.spawn(Task::Nodes, pump(changes.map(Event::Nodes), events_tx));
-
-    let limits = Limits {
-        attach: args.attach_concurrency.unwrap_or(args.worker_threads).get(),
-        detach: args.detach_concurrency.unwrap_or(args.worker_threads).get(),
-        volume: args.worker_threads.get(),
-    };
-    let backoff = Backoff {
-        start: args.retry_interval_start,
-        max: args.retry_interval_max,
-    };
-    let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, fastrand::u64(..))));
-    let worker = Worker::new(
-        ApiServer::new(clients.requests.clone(), shared),
-        Caller::new(link.clone(), args.timeout),
-        driver,
-        engine.clone(),
-        Timestamp::now,
-    );
-    let dispatcher = Dispatcher {
-        engine,
-        worker,
-        events,
-        link,
-        grace: args.shutdown_grace,
-    };
-    tasks.spawn(Task::Dispatch, async move {
-        dispatcher.run(shutdown).await;
-        Ok(())
-    });
 }
 
 /// Waits for the end of work. Any other task that ends before it is a fault of ours, or the loss of
@@ -210,54 +153,6 @@ async fn join(tasks: &mut Tasks, wanted: Task) -> Result<(), Error> {
 async fn first_session(mut link: watch::Receiver<Link>) -> Option<Arc<Session>> {
     let link = link.wait_for(|link| link.session().is_some()).await.ok()?;
     link.session().cloned()
-}
-
-async fn pump(
-    events: impl futures::Stream<Item = Event>,
-    events_tx: mpsc::Sender<Event>,
-) -> Result<(), Lost> {
-    let mut events = std::pin::pin!(events);
-    while let Some(event) = events.next().await {
-        if events_tx.send(event).await.is_err() {
-            // The dispatcher is gone, and this task with it.
-            std::future::pending::<()>().await;
-        }
-    }
-    Ok(())
-}
-
-async fn config(args: &Args) -> Result<kube::Config, Error> {
-    let Some(path) = &args.kubeconfig else {
-        return kube::Config::incluster()
-            .map(without_proxy)
-            .map_err(Error::NoCluster);
-    };
-    let broken = |source| Error::Kubeconfig {
-        path: path.clone(),
-        source,
-    };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(broken)?;
-    let names_proxy = kubeconfig.clusters.iter().any(|named| {
-        named
-            .cluster
-            .as_ref()
-            .is_some_and(|cluster| cluster.proxy_url.is_some())
-    });
-    let options = KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
-        .await
-        .map_err(broken)?;
-    Ok(if names_proxy {
-        config
-    } else {
-        without_proxy(config)
-    })
-}
-
-/// kube takes HTTPS_PROXY from the environment without regard to NO_PROXY. The API server is inside.
-fn without_proxy(mut config: kube::Config) -> kube::Config {
-    config.proxy_url = None;
-    config
 }
 
 // === impl Task ===

@@ -1,0 +1,88 @@
+//! What works once there is a driver to serve: the watches, the engine between them, and the dispatcher
+//! that carries out what the engine asks for.
+
+use std::sync::{Arc, Mutex};
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{Task, Tasks};
+use crate::args::Args;
+use crate::cluster::{self, ApiServer, Clients};
+use crate::csi::{Caller, Link, Lost};
+use crate::dispatch::Dispatcher;
+use crate::engine::{Engine, Event};
+use crate::model::Driver;
+use crate::queue::{Backoff, Limits};
+use crate::worker::Worker;
+
+/// Events that may wait between the watches and the engine. A watch that is ahead by more waits.
+const EVENTS: usize = 1024;
+
+/// Starts all of it. The dispatcher's task ends when work is over after `shutdown`.
+pub(super) fn spawn(
+    tasks: &mut Tasks,
+    args: &Args,
+    clients: &Clients,
+    link: watch::Receiver<Link>,
+    driver: Driver,
+    shutdown: CancellationToken,
+) {
+    let shared = Arc::new(driver.clone());
+    let (events_tx, events) = mpsc::channel(EVENTS);
+    let (attachments_tx, volumes_tx) = (events_tx.clone(), events_tx.clone());
+    let changes = cluster::attachments(&clients.watches, shared.clone());
+    tasks.spawn(
+        Task::Attachments,
+        pump(changes.map(Event::Attachments), attachments_tx),
+    );
+    let changes = cluster::volumes(&clients.watches, shared.clone());
+    tasks.spawn(Task::Volumes, pump(changes.map(Event::Volumes), volumes_tx));
+    let changes = cluster::nodes(&clients.watches, shared.clone());
+    tasks.spawn(Task::Nodes, pump(changes.map(Event::Nodes), events_tx));
+
+    let limits = Limits {
+        attach: args.attach_concurrency.unwrap_or(args.worker_threads).get(),
+        detach: args.detach_concurrency.unwrap_or(args.worker_threads).get(),
+        volume: args.worker_threads.get(),
+    };
+    let backoff = Backoff {
+        start: args.retry_interval_start,
+        max: args.retry_interval_max,
+    };
+    let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, fastrand::u64(..))));
+    let worker = Worker::new(
+        ApiServer::new(clients.requests.clone(), shared),
+        Caller::new(link.clone(), args.timeout),
+        driver,
+        engine.clone(),
+        Timestamp::now,
+    );
+    let dispatcher = Dispatcher {
+        engine,
+        worker,
+        events,
+        link,
+        grace: args.shutdown_grace,
+    };
+    tasks.spawn(Task::Dispatch, async move {
+        dispatcher.run(shutdown).await;
+        Ok(())
+    });
+}
+
+async fn pump(
+    events: impl futures::Stream<Item = Event>,
+    events_tx: mpsc::Sender<Event>,
+) -> Result<(), Lost> {
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        if events_tx.send(event).await.is_err() {
+            // The dispatcher is gone, and this task with it.
+            std::future::pending::<()>().await;
+        }
+    }
+    Ok(())
+}
