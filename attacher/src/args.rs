@@ -1,7 +1,12 @@
 //! The command line: the Go sidecar's names and defaults, and its way of writing flags.
 
 mod duration;
+pub mod election;
+pub mod features;
 mod go_style;
+pub mod http;
+pub mod kube_api;
+pub mod logging;
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -12,10 +17,15 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use crate::csi::Socket;
+pub use election::Election;
+pub use features::Features;
+pub use http::Http;
+pub use kube_api::KubeApi;
+pub use logging::{LogFormat, Logging};
 
 /// Attaches CSI volumes to nodes: watches VolumeAttachments and calls ControllerPublishVolume and
 /// ControllerUnpublishVolume of the CSI driver beside it.
-#[derive(Clone, Debug, PartialEq, Eq, Parser)]
+#[derive(Clone, Debug, PartialEq, Parser)]
 #[command(name = "csi-attacher", args_override_self = true, disable_version_flag = true)]
 pub struct Args {
     /// Socket of the CSI driver: an absolute path, or unix:// and an absolute path.
@@ -25,6 +35,10 @@ pub struct Args {
     /// Kubeconfig file to use outside of a cluster. Empty: the service account of the pod.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path, value_name = "FILE")]
     pub kubeconfig: MaybePath,
+
+    /// How often everything is looked at afresh, though nothing has changed. 0: never.
+    #[arg(long, default_value = "10m", value_parser = duration::not_negative, value_name = "DURATION")]
+    pub resync: Duration,
 
     /// Deadline of each call to the CSI driver.
     #[arg(long, default_value = "15s", value_parser = duration::positive, value_name = "DURATION")]
@@ -50,6 +64,15 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub detach_concurrency: Option<NonZeroUsize>,
 
+    /// How often the driver's list of published volumes is compared with the VolumeAttachments.
+    #[arg(long, default_value = "1m", value_parser = duration::positive, value_name = "DURATION")]
+    pub reconcile_sync: Duration,
+
+    /// Most entries in a page of that list. 0: as many as the driver likes.
+    #[arg(long, default_value = "0", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i32).range(0..), value_name = "N")]
+    pub max_entries: i32,
+
     /// Filesystem type of volumes that name none. Empty: the driver chooses.
     #[arg(
         long = "default-fstype",
@@ -63,16 +86,53 @@ pub struct Args {
     #[arg(long, default_value = "20s", value_parser = duration::not_negative, value_name = "DURATION")]
     pub shutdown_grace: Duration,
 
-    /// How much to log: 0 tells what changes and what fails, 2 every attach and detach, 5 every call.
-    #[arg(short = None, long = "v", default_value = "0", value_name = "LEVEL")]
-    pub verbosity: u8,
+    /// Replicas and their lease.
+    #[command(flatten)]
+    pub election: Election,
+
+    /// Limits of our own on requests to the API server.
+    #[command(flatten)]
+    pub kube_api: KubeApi,
+
+    /// Metrics and health.
+    #[command(flatten)]
+    pub http: Http,
+
+    /// Where traces are sent (OTLP over gRPC), as in http://collector:4317. Empty: nowhere.
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = go_style::non_empty, value_name = "URL")]
+    pub otlp_endpoint: MaybeText,
+
+    /// Logs.
+    #[command(flatten)]
+    pub log: Logging,
+
+    /// Most characters of a driver's answer that are logged. 0 or less: all.
+    #[arg(long, default_value = "-1", allow_negative_numbers = true, value_name = "N")]
+    pub max_grpc_log_length: i64,
+
+    /// Gates of experimental features, as in ReleaseLeaderElectionOnExit=true.
+    #[arg(long, value_name = "GATE=BOOL,...", action = clap::ArgAction::Append)]
+    feature_gates: Vec<features::Gates>,
+
+    /// What the feature gates are set to.
+    #[arg(skip)]
+    pub features: Features,
+
+    /// Without meaning here, where one thread does all the work; taken for the sake of manifests that set it.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          default_value = "false", hide_default_value = true, value_parser = go_style::boolean,
+          action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub automaxprocs: bool,
 
     /// Print the version and exit.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
           default_value = "false", hide_default_value = true, value_parser = go_style::boolean,
-          action = clap::ArgAction::Set, value_name = "BOOL", hide_possible_values = true)]
+          action = clap::ArgAction::Set, value_name = "BOOL")]
     pub version: bool,
 }
+
+/// A text that may be empty, which means none.
+pub type MaybeText = Option<String>;
 
 /// A path that may be empty, which means none.
 pub type MaybePath = Option<PathBuf>;
@@ -88,17 +148,49 @@ impl Args {
     pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
         let line = go_style::rewritten(line, &command);
-        let args = Self::from_arg_matches(&command.try_get_matches_from_mut(line)?)?;
-        if args.retry_interval_max < args.retry_interval_start {
-            return Err(command.error(
-                ErrorKind::ValueValidation,
-                format!(
-                    "--retry-interval-max ({:?}) is shorter than --retry-interval-start ({:?}): make it at least as long",
-                    args.retry_interval_max, args.retry_interval_start
-                ),
+        let mut args = Self::from_arg_matches(&command.try_get_matches_from_mut(line)?)?;
+        args.features = Features::from_gates(&args.feature_gates);
+        args.check()
+            .map_err(|problem| command.error(ErrorKind::ValueValidation, problem))?;
+        Ok(args)
+    }
+
+    /// What flags must not be together, each of them being well by itself.
+    fn check(&self) -> Result<(), String> {
+        if self.retry_interval_max < self.retry_interval_start {
+            return Err(format!(
+                "--retry-interval-max ({:?}) is shorter than --retry-interval-start ({:?}): make it at least as long",
+                self.retry_interval_max, self.retry_interval_start
             ));
         }
-        Ok(args)
+        self.election.check()?;
+        self.http.check()
+    }
+
+    /// What a person should know about the flags that were given, though they can be obeyed.
+    pub fn warnings(&self) -> Vec<&'static str> {
+        let Self {
+            http,
+            kube_api,
+            automaxprocs,
+            ..
+        } = self;
+        let rules = [
+            (
+                http.metrics_address.is_some(),
+                "--metrics-address is deprecated: use --http-endpoint",
+            ),
+            (
+                kube_api.burst.is_some() && kube_api.qps.is_none(),
+                "--kube-api-burst has no effect without --kube-api-qps",
+            ),
+            (
+                *automaxprocs,
+                "--automaxprocs has no effect: one thread does all the work",
+            ),
+        ];
+        let given = rules.into_iter().filter(|(given, _)| *given);
+        given.map(|(_, warning)| warning).collect()
     }
 }
 
@@ -125,7 +217,7 @@ mod tests {
         assert_eq!(args.retry_interval_max, Duration::from_secs(300));
         assert_eq!(args.worker_threads.get(), 10);
         assert_eq!(args.default_fs_type, "");
-        assert_eq!(args.verbosity, 0);
+        assert_eq!(args.log.verbosity, 0);
     }
 
     #[test]
@@ -153,6 +245,36 @@ mod tests {
     }
 
     #[test]
+    fn timings_of_an_election_that_is_off_do_not_matter() {
+        assert!(read(&["--leader-election-lease-duration=1s"]).is_ok());
+    }
+
+    #[test]
+    fn gates_add_up_and_other_repeated_flags_do_not() {
+        let args = read(&[
+            "--feature-gates=MutableCSINodeAllocatableCount=false",
+            "--feature-gates=AllAlpha=true",
+            "--kube-api-qps=1",
+            "-kube-api-qps",
+            "-1",
+        ])
+        .unwrap();
+        let expected = Features {
+            error_codes: false,
+            release_lease_on_exit: true,
+        };
+        assert_eq!(args.features, expected);
+        assert_eq!(args.kube_api.rate(), None);
+    }
+
+    #[test]
+    fn flags_without_effect_are_told() {
+        assert_eq!(read(&[]).unwrap().warnings(), [] as [&str; 0]);
+        let args = read(&["--metrics-address=:1", "--kube-api-burst=5", "--automaxprocs"]).unwrap();
+        assert_eq!(args.warnings().len(), 3);
+    }
+
+    #[test]
     fn bad_values_name_the_flag_and_end_with_code_2() {
         for (line, part) in [
             (&["--no-such-flag"][..], "--no-such-flag"),
@@ -165,6 +287,27 @@ mod tests {
                 "--retry-interval-max",
             ),
             (&["--version=perhaps"], "--version"),
+            (&["--max-entries=-1"], "--max-entries"),
+            (&["--feature-gates=Foo=true"], "--feature-gates"),
+            (&["--kube-api-qps=fast"], "--kube-api-qps"),
+            (&["--logging-format=xml"], "--logging-format"),
+            (&["--vmodule=x"], "--vmodule"),
+            (&["--http-endpoint=8080"], "--http-endpoint"),
+            (
+                &["--http-endpoint=:1", "--metrics-address=:2"],
+                "--metrics-address",
+            ),
+            (
+                &["--leader-election", "--leader-election-lease-duration=10s"],
+                "--leader-election-lease-duration",
+            ),
+            (
+                &["--leader-election", "--leader-election-retry-period=9s"],
+                "--leader-election-retry-period",
+            ),
+            (&["--leader-election-labels=a"], "--leader-election-labels"),
+            // Go stops reading flags at such a word, and runs without those that follow.
+            (&["--leader-election", "true"], "true"),
         ] {
             let error = read(line).unwrap_err();
             assert!(error.to_string().contains(part), "{line:?}: {error}");

@@ -16,7 +16,10 @@ async fn main() -> ExitCode {
     if args.version {
         return log::version();
     }
-    log::init(args.verbosity);
+    log::init(args.log.verbosity);
+    for warning in args.warnings() {
+        tracing::warn!("{warning}");
+    }
     match run::run(args).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

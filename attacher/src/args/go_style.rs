@@ -62,6 +62,11 @@ pub(super) fn boolean(value: &str) -> Result<bool, String> {
     }
 }
 
+/// A text that may be empty, which means that there is none.
+pub(super) fn non_empty(value: &str) -> Result<Option<String>, std::convert::Infallible> {
+    Ok((!value.is_empty()).then(|| value.to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::{Arg, ArgAction};

@@ -1,0 +1,127 @@
+//! `--leader-election` and its kin.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{duration, go_style};
+
+/// How replicas agree on the one that works.
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
+pub struct Election {
+    /// Work only while holding a lease, so that several replicas can run.
+    #[arg(id = "leader-election", long = "leader-election", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", default_value = "false", hide_default_value = true,
+          value_parser = go_style::boolean, action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub enabled: bool,
+
+    /// Namespace of the lease. Empty: that of the pod.
+    #[arg(
+        id = "leader-election-namespace",
+        long = "leader-election-namespace",
+        default_value = "",
+        hide_default_value = true,
+        value_parser = go_style::non_empty,
+        value_name = "NAMESPACE"
+    )]
+    pub namespace: Name,
+
+    /// How long the other replicas wait for a holder that does not renew before one of them takes over.
+    #[arg(id = "leader-election-lease-duration", long = "leader-election-lease-duration",
+          default_value = "15s", value_parser = duration::positive, value_name = "DURATION")]
+    pub lease_duration: Duration,
+
+    /// How long the holder tries to renew before it stops working.
+    #[arg(id = "leader-election-renew-deadline", long = "leader-election-renew-deadline",
+          default_value = "10s", value_parser = duration::positive, value_name = "DURATION")]
+    pub renew_deadline: Duration,
+
+    /// Pause between two attempts to get or renew the lease.
+    #[arg(id = "leader-election-retry-period", long = "leader-election-retry-period",
+          default_value = "5s", value_parser = duration::positive, value_name = "DURATION")]
+    pub retry_period: Duration,
+
+    /// Labels that the lease gets, as in key:value,key2:value2.
+    #[arg(
+        id = "leader-election-labels",
+        long = "leader-election-labels",
+        default_value = "",
+        hide_default_value = true,
+        value_parser = labels,
+        value_name = "LABELS"
+    )]
+    pub labels: Labels,
+}
+
+/// A name that may be empty, which means none.
+pub type Name = Option<String>;
+
+/// Labels of an object.
+pub type Labels = BTreeMap<String, String>;
+
+/// client-go's: attempts to renew are up to this much further apart than the retry period.
+const JITTER: f64 = 1.2;
+
+// === impl Election ===
+
+impl Election {
+    /// Whether the timings leave room for an attempt to renew before others take over.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the flag to change.
+    pub fn check(&self) -> Result<(), String> {
+        if !self.enabled {
+            return Ok(());
+        }
+        if self.lease_duration <= self.renew_deadline {
+            return Err(format!(
+                "--leader-election-lease-duration ({:?}) must be longer than --leader-election-renew-deadline ({:?}): \
+                 else another replica takes over while this one still works",
+                self.lease_duration, self.renew_deadline
+            ));
+        }
+        if self.renew_deadline <= self.retry_period.mul_f64(JITTER) {
+            return Err(format!(
+                "--leader-election-renew-deadline ({:?}) must be longer than {JITTER} times \
+                 --leader-election-retry-period ({:?}): else one failed attempt loses the lease",
+                self.renew_deadline, self.retry_period
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn labels(value: &str) -> Result<Labels, String> {
+    if value.is_empty() {
+        return Ok(Labels::new());
+    }
+    let read = |item: &str| match item.split_once(':') {
+        Some((key, value)) if !key.trim().is_empty() && !value.contains(':') => {
+            Ok((key.trim().to_owned(), value.trim().to_owned()))
+        }
+        Some(_) | None => Err(format!("{item:?} is not of the form key:value")),
+    };
+    value.split(',').map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_pairs() {
+        let pairs = |pairs: &[(&str, &str)]| {
+            pairs
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect::<Labels>()
+        };
+        assert_eq!(labels(""), Ok(Labels::new()));
+        assert_eq!(labels("a:b, c:d"), Ok(pairs(&[("a", "b"), ("c", "d")])));
+        assert_eq!(labels("a:b,a:c"), Ok(pairs(&[("a", "c")])));
+        assert_eq!(labels("a:"), Ok(pairs(&[("a", "")])));
+        for value in ["bad", "a:b,", "a:b:c", ":b"] {
+            assert!(labels(value).is_err(), "{value}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! `--feature-gates`, as the Go sidecar reads it.
+
+use std::str::FromStr;
+
+use super::go_style;
+
+/// What the gates that concern the attacher are set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// MutableCSINodeAllocatableCount: an error in a status carries the gRPC code.
+    pub error_codes: bool,
+    /// ReleaseLeaderElectionOnExit. We always release the lease; the gate is taken for the sake of
+    /// manifests that set it.
+    pub release_lease_on_exit: bool,
+}
+
+/// One `--feature-gates` as it stands on the command line: pairs of a gate and its setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gates(Vec<(String, bool)>);
+
+/// Why gates cannot be set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GateError {
+    /// Not a list of pairs.
+    #[error("{0:?} is not of the form Gate=true or Gate=false")]
+    Malformed(String),
+    /// A setting that is no boolean.
+    #[error("gate {gate}: {problem}")]
+    Value {
+        /// The gate.
+        gate: String,
+        /// What is wrong with its setting.
+        problem: String,
+    },
+    /// A gate that external-attacher does not have.
+    #[error("unrecognized feature gate: {0}")]
+    Unknown(String),
+}
+
+const ERROR_CODES: &str = "MutableCSINodeAllocatableCount";
+const RELEASE_LEASE: &str = "ReleaseLeaderElectionOnExit";
+const ALL_ALPHA: &str = "AllAlpha";
+const ALL_BETA: &str = "AllBeta";
+
+/// Gates of Kubernetes' API server machinery. external-attacher v4.13 takes them by the accident of an
+/// import, and they mean nothing to it nor to us; a manifest that sets one must still start.
+const WITHOUT_MEANING: &[&str] = &[
+    "APIResponseCompression",
+    "APIServerIdentity",
+    "APIServerWebhookAuthenticationToken",
+    "APIServingWithRoutine",
+    "AllowParsingUserUIDFromCertAuth",
+    "AllowUnsafeMalformedObjectDeletion",
+    "CBORServingAndStorage",
+    "ComponentFlagz",
+    "ComponentStatusz",
+    "ConcurrentWatchObjectDecode",
+    "ConsistentListFromCacheSkipTimeoutFallback",
+    "ConstrainedImpersonation",
+    "CoordinatedLeaderElection",
+    "DeclarativeValidationBeta",
+    "DetectCacheInconsistency",
+    "EtcdRangeStream",
+    "ExcludeAdmissionWebhookVirtualResources",
+    "ListFromCacheSnapshot",
+    "ManifestBasedAdmissionControlConfig",
+    "NativeHistograms",
+    "OpenAPIEnums",
+    "RemoteRequestHeaderUID",
+    "ShardedListAndWatch",
+    "SizeBasedListCostEstimate",
+    "StorageVersionAPI",
+    "StorageVersionHash",
+    "StructuredAuthenticationConfigurationEgressSelector",
+    "StructuredAuthenticationConfigurationJWKSMetrics",
+    "TokenRequestServiceAccountUIDValidation",
+    "UnauthenticatedHTTP2DOSMitigation",
+    "UnknownVersionInteroperabilityProxy",
+    "WatchList",
+    "WatchListCompression",
+    "WebhookRoundTripLoadBalancing",
+];
+
+// === impl Gates ===
+
+impl FromStr for Gates {
+    type Err = GateError;
+
+    fn from_str(value: &str) -> Result<Self, Self::Err> {
+        let pairs = value.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+        let read = |pair: &str| {
+            let (gate, value) = pair
+                .split_once('=')
+                .ok_or_else(|| GateError::Malformed(pair.to_owned()))?;
+            let gate = gate.trim().to_owned();
+            if !is_known(&gate) {
+                return Err(GateError::Unknown(gate));
+            }
+            match go_style::boolean(value.trim()) {
+                Ok(on) => Ok((gate, on)),
+                Err(problem) => Err(GateError::Value { gate, problem }),
+            }
+        };
+        pairs.map(read).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Gates that the Go sidecar's `--help` tells, in no particular order, and the one that it hides.
+pub fn known() -> impl Iterator<Item = &'static str> {
+    [ERROR_CODES, RELEASE_LEASE, ALL_ALPHA, ALL_BETA]
+        .into_iter()
+        .chain(WITHOUT_MEANING.iter().copied())
+}
+
+fn is_known(gate: &str) -> bool {
+    known().any(|known| known == gate)
+}
+
+// === impl Features ===
+
+impl Features {
+    /// What several `--feature-gates` set together: a later pair wins, and a gate that is named wins
+    /// over AllAlpha.
+    pub fn from_gates<'g>(gates: impl IntoIterator<Item = &'g Gates>) -> Self {
+        let mut all_alpha = false;
+        let mut error_codes = true;
+        let mut release_lease = None;
+        for (gate, on) in gates.into_iter().flat_map(|gates| &gates.0) {
+            match gate.as_str() {
+                ERROR_CODES => error_codes = *on,
+                RELEASE_LEASE => release_lease = Some(*on),
+                ALL_ALPHA => all_alpha = *on,
+                _ => {}
+            }
+        }
+        Self {
+            error_codes,
+            release_lease_on_exit: release_lease.unwrap_or(all_alpha),
+        }
+    }
+}
+
+impl Default for Features {
+    fn default() -> Self {
+        Self::from_gates([])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gates_are_read_as_by_the_go_sidecar() {
+        let features = |values: &[&str]| {
+            let gates: Result<Vec<Gates>, _> = values.iter().map(|value| value.parse()).collect();
+            gates.map(|gates| {
+                let Features {
+                    error_codes,
+                    release_lease_on_exit,
+                } = Features::from_gates(&gates);
+                (error_codes, release_lease_on_exit)
+            })
+        };
+        for (values, expected) in [
+            (&[][..], (true, false)),
+            (&[""], (true, false)),
+            (&["WatchList=true,"], (true, false)),
+            (&["MutableCSINodeAllocatableCount=false"], (false, false)),
+            (&[" ReleaseLeaderElectionOnExit=T , AllBeta=0"], (true, true)),
+            (&["AllAlpha=true"], (true, true)),
+            (
+                &["AllAlpha=true", "ReleaseLeaderElectionOnExit=false"],
+                (true, false),
+            ),
+            (
+                &["ReleaseLeaderElectionOnExit=false", "AllAlpha=true"],
+                (true, false),
+            ),
+            (
+                &["MutableCSINodeAllocatableCount=false", "AllAlpha=false"],
+                (false, false),
+            ),
+        ] {
+            assert_eq!(features(values), Ok(expected), "{values:?}");
+        }
+        for (value, error) in [
+            ("Foo=true", "unrecognized feature gate: Foo"),
+            (
+                "AllAlpha",
+                r#""AllAlpha" is not of the form Gate=true or Gate=false"#,
+            ),
+            ("AllAlpha=x", r#"gate AllAlpha: "x" is neither true nor false"#),
+        ] {
+            assert_eq!(features(&[value]).unwrap_err().to_string(), error);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! `--http-endpoint` and its deprecated sibling.
+
+/// Where metrics and health are served.
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
+pub struct Http {
+    /// Address at which metrics, health and status are served, as in :8080. Empty: nowhere.
+    #[arg(
+        id = "http-endpoint",
+        long = "http-endpoint",
+        default_value = "",
+        hide_default_value = true,
+        value_parser = address,
+        value_name = "ADDRESS"
+    )]
+    pub endpoint: Address,
+
+    /// Deprecated: use --http-endpoint. Address at which metrics are served.
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = address, value_name = "ADDRESS")]
+    pub metrics_address: Address,
+
+    /// Path of the metrics.
+    #[arg(long, default_value = "/metrics", value_parser = path, value_name = "PATH")]
+    pub metrics_path: String,
+}
+
+/// An address to listen at; empty means none.
+pub type Address = Option<String>;
+
+// === impl Http ===
+
+impl Http {
+    /// Whether there is one address at most.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the flags.
+    pub fn check(&self) -> Result<(), String> {
+        if self.endpoint.is_some() && self.metrics_address.is_some() {
+            return Err(
+                "only one of --metrics-address and --http-endpoint can be set: take --http-endpoint"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+}
+
+fn address(value: &str) -> Result<Address, String> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let port = value
+        .rsplit_once(':')
+        .filter(|(host, _)| !host.contains(':') || host.starts_with('[') && host.ends_with(']'))
+        .and_then(|(_, port)| port.parse::<u16>().ok());
+    match port {
+        Some(_) => Ok(Some(value.to_owned())),
+        None => Err(format!(
+            "{value:?} is not an address to listen at: give host and port, as in :8080, 127.0.0.1:8080 or [::1]:8080"
+        )),
+    }
+}
+
+fn path(value: &str) -> Result<String, String> {
+    if value.starts_with('/') {
+        Ok(value.to_owned())
+    } else {
+        Err(format!("{value:?} must begin with a slash"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_as_in_go() {
+        for value in [
+            ":8080",
+            ":0",
+            "127.0.0.1:8080",
+            "localhost:80",
+            "[::]:8080",
+            "[::1]:1",
+        ] {
+            assert_eq!(address(value), Ok(Some(value.to_owned())));
+        }
+        for value in [
+            "8080", "host", ":", ":http", ":99999", "::1:80", "[::1]", "[::1]80",
+        ] {
+            assert!(address(value).is_err(), "{value}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Flags about logs, as klog and component-base have them.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{duration, go_style};
+
+/// What is logged, and how.
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
+pub struct Logging {
+    /// How much to log: 0 tells what changes and what fails, 2 every attach and detach, 5 every call.
+    #[arg(id = "v", short = None, long = "v", default_value = "0", value_name = "LEVEL")]
+    pub verbosity: u8,
+
+    /// Other levels for single modules, as in worker=5,csi*=2. For text only.
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        value_name = "PATTERN=LEVEL,..."
+    )]
+    pub vmodule: Modules,
+
+    /// Form of the log.
+    #[arg(
+        id = "logging-format",
+        long = "logging-format",
+        default_value = "text",
+        value_name = "FORMAT"
+    )]
+    pub format: LogFormat,
+
+    /// How long messages may be held back. They never are; taken for the sake of manifests that set it.
+    #[arg(id = "log-flush-frequency", long = "log-flush-frequency", default_value = "5s",
+          value_parser = duration::positive, value_name = "DURATION")]
+    pub flush_frequency: Duration,
+
+    /// In text format: errors to standard error, everything else to standard output.
+    #[arg(id = "log-text-split-stream", long = "log-text-split-stream", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", default_value = "false", hide_default_value = true,
+          value_parser = go_style::boolean, action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub text_split_stream: bool,
+
+    /// In JSON format: errors to standard error, everything else to standard output.
+    #[arg(id = "log-json-split-stream", long = "log-json-split-stream", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", default_value = "false", hide_default_value = true,
+          value_parser = go_style::boolean, action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub json_split_stream: bool,
+
+    /// In text format with split streams: how much may be held back, as in 512, 4K or 2Mi.
+    #[arg(
+        id = "log-text-info-buffer-size",
+        long = "log-text-info-buffer-size",
+        default_value = "0",
+        hide_default_value = true,
+        value_name = "BYTES"
+    )]
+    pub text_info_buffer_size: Bytes,
+
+    /// In JSON format with split streams: how much may be held back, as in 512, 4K or 2Mi.
+    #[arg(
+        id = "log-json-info-buffer-size",
+        long = "log-json-info-buffer-size",
+        default_value = "0",
+        hide_default_value = true,
+        value_name = "BYTES"
+    )]
+    pub json_info_buffer_size: Bytes,
+}
+
+/// The form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Levels of single modules: the pattern of a module's name (`*` and `?` stand for any part and any
+/// character) and the level. The first match counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Modules(pub Vec<(String, u8)>);
+
+/// An amount of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+// === impl Modules ===
+
+impl FromStr for Modules {
+    type Err = String;
+
+    fn from_str(value: &str) -> Result<Self, Self::Err> {
+        let read = |item: &str| match item.split_once('=') {
+            Some((pattern, level)) if !pattern.is_empty() => level
+                .parse()
+                .map(|level| (pattern.to_owned(), level))
+                .map_err(|_| format!("{level:?} in {item:?} is not a level from 0 to 255")),
+            Some(_) | None => Err(format!("{item:?} is not of the form pattern=level")),
+        };
+        let items = value.split(',').filter(|item| !item.is_empty());
+        items.map(read).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+// === impl LogFormat ===
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(value: &str) -> Result<Self, Self::Err> {
+        match value {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            other => Err(format!("{other:?} is neither text nor json")),
+        }
+    }
+}
+
+impl std::fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        })
+    }
+}
+
+// === impl Bytes ===
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(value: &str) -> Result<Self, Self::Err> {
+        let digits = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
+        let (number, unit) = value.split_at(digits);
+        let factor: Option<u64> = match unit {
+            "" => Some(1),
+            "k" | "K" => Some(1000),
+            "M" => Some(1000_u64.pow(2)),
+            "G" => Some(1000_u64.pow(3)),
+            "Ki" => Some(1 << 10),
+            "Mi" => Some(1 << 20),
+            "Gi" => Some(1 << 30),
+            _ => None,
+        };
+        let bytes = factor
+            .zip(number.parse::<u64>().ok())
+            .and_then(|(factor, number)| number.checked_mul(factor));
+        bytes
+            .map(Self)
+            .ok_or_else(|| format!("{value:?} is not a number of bytes such as 512, 4K or 2Mi"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_pairs_of_a_pattern_and_a_level() {
+        let modules = |pairs: &[(&str, u8)]| {
+            Ok(Modules(
+                pairs.iter().map(|(p, level)| ((*p).to_owned(), *level)).collect(),
+            ))
+        };
+        assert_eq!("".parse(), modules(&[]));
+        assert_eq!("a=1,b*=2,,".parse(), modules(&[("a", 1), ("b*", 2)]));
+        for value in ["x", "=5", "a=b", "a=-1", "a=256"] {
+            assert!(value.parse::<Modules>().is_err(), "{value}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_the_units_of_kubernetes() {
+        for (value, bytes) in [
+            ("0", 0),
+            ("512", 512),
+            ("1K", 1000),
+            ("2Ki", 2048),
+            ("3M", 3_000_000),
+        ] {
+            assert_eq!(value.parse(), Ok(Bytes(bytes)));
+        }
+        for value in ["", "K", "-1", "1.5K", "1Q", "99999999999G"] {
+            assert!(value.parse::<Bytes>().is_err(), "{value}");
+        }
+    }
+}
