@@ -6,6 +6,7 @@
 
 mod api;
 mod client;
+mod limit;
 mod patch;
 mod retry;
 mod watch;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 pub use api::ApiServer;
 pub use client::{Clients, ConnectError};
+pub use limit::RateLimit;
 pub use watch::{attachments, nodes, volumes};
 
 use crate::decide::{Claim, Record};

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::JoinMap;
 
 use crate::args::Args;
-use crate::cluster::{Clients, ConnectError};
+use crate::cluster::{Clients, ConnectError, RateLimit};
 use crate::csi::{Keeper, Link, Lost, Session};
 use crate::model::Driver;
 
@@ -102,7 +102,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
 }
 
 async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
-    let clients = Clients::new(&config::read(&args).await?)?;
+    let rate = args.kube_api.rate().map(RateLimit::new);
+    let clients = Clients::new(&config::read(&args).await?, rate)?;
     let mut tasks = Tasks::new();
     let (keeper, link) = Keeper::new(args.csi_address.clone(), args.timeout);
     let stop_connection = CancellationToken::new();

@@ -7,17 +7,13 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::Value;
-use tokio::sync::Semaphore;
 
+use super::limit::{Gate, Purpose, RateLimit};
 use super::retry::until_answered;
 use super::{Cluster, Error, Released, Secrets, Side, patch};
 use crate::decide::{Claim, Record};
 use crate::model::wire::{AttachmentObject, VolumeObject};
 use crate::model::{Attachment, Driver, Problem, SecretRef, Volume};
-
-/// How many writes may be under way at once. The API server is no faster beyond this, and spends more
-/// CPU on each (docs/adr/0002-own-http-stack.md).
-const WRITES_IN_FLIGHT: usize = 64;
 
 /// The API server of the cluster that we serve.
 pub struct ApiServer {
@@ -25,7 +21,7 @@ pub struct ApiServer {
     volumes: Api<VolumeObject>,
     client: Client,
     driver: Arc<Driver>,
-    writes: Semaphore,
+    gate: Gate,
 }
 
 #[derive(Clone, Copy)]
@@ -37,29 +33,31 @@ enum Part {
 // === impl ApiServer ===
 
 impl ApiServer {
-    /// Reads and writes what concerns `driver` through `client`.
-    pub fn new(client: Client, driver: Arc<Driver>) -> Self {
+    /// Reads and writes what concerns `driver` through `client`, no faster than `rate`.
+    pub fn new(client: Client, rate: Option<RateLimit>, driver: Arc<Driver>) -> Self {
         Self {
             attachments: Api::all(client.clone()),
             volumes: Api::all(client.clone()),
             client,
             driver,
-            writes: Semaphore::new(WRITES_IN_FLIGHT),
+            gate: Gate::new(rate),
         }
     }
 
-    async fn patch<K>(&self, api: &Api<K>, name: &str, part: Part, body: &Value) -> Result<K, Error>
+    async fn patch<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        part: Part,
+        purpose: Purpose,
+        body: &Value,
+    ) -> Result<K, Error>
     where
         K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
     {
         let patch = Patch::Strategic(body);
         let params = PatchParams::default();
-        until_answered(|| async {
-            let _place = self
-                .writes
-                .acquire()
-                .await
-                .expect("the semaphore must never be closed");
+        until_answered(&self.gate, purpose, || async {
             match part {
                 Part::Object => api.patch(name, &params, &patch).await,
                 Part::Status => api.patch_status(name, &params, &patch).await,
@@ -68,14 +66,22 @@ impl ApiServer {
         .await
     }
 
+    async fn read<T, F>(&self, get: impl FnMut() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, kube::Error>>,
+    {
+        until_answered(&self.gate, Purpose::Read, get).await
+    }
+
     async fn patch_attachment(
         &self,
         attachment: &Attachment,
         part: Part,
+        purpose: Purpose,
         body: Value,
     ) -> Result<Attachment, Error> {
         let object = self
-            .patch(&self.attachments, &attachment.name, part, &body)
+            .patch(&self.attachments, &attachment.name, part, purpose, &body)
             .await?;
         self.same(attachment, object)
     }
@@ -91,13 +97,14 @@ impl ApiServer {
 impl Cluster for ApiServer {
     async fn record(&self, attachment: &Attachment, record: &Record) -> Result<Attachment, Error> {
         let body = patch::record(attachment, record, &self.driver.finalizer);
-        self.patch_attachment(attachment, Part::Object, body).await
+        self.patch_attachment(attachment, Part::Object, Purpose::Attach, body)
+            .await
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Volume, Error> {
         let body = patch::claim(claim, &self.driver.finalizer);
         let object = self
-            .patch(&self.volumes, &claim.volume, Part::Object, &body)
+            .patch(&self.volumes, &claim.volume, Part::Object, Purpose::Attach, &body)
             .await?;
         Ok(Volume::from_wire(object, &self.driver))
     }
@@ -107,18 +114,22 @@ impl Cluster for ApiServer {
         attachment: &Attachment,
         context: &BTreeMap<String, String>,
     ) -> Result<Attachment, Error> {
-        self.patch_attachment(attachment, Part::Status, patch::attached(attachment, context))
+        let body = patch::attached(attachment, context);
+        self.patch_attachment(attachment, Part::Status, Purpose::Attach, body)
             .await
     }
 
     async fn mark_detached(&self, attachment: &Attachment) -> Result<Attachment, Error> {
-        self.patch_attachment(attachment, Part::Status, patch::detached(attachment))
+        let body = patch::detached(attachment);
+        self.patch_attachment(attachment, Part::Status, Purpose::Other, body)
             .await
     }
 
     async fn release(&self, attachment: &Attachment) -> Result<Released, Error> {
         let body = patch::release(&attachment.uid, &self.driver.finalizer);
-        let left = self.patch_attachment(attachment, Part::Object, body).await?;
+        let left = self
+            .patch_attachment(attachment, Part::Object, Purpose::Other, body)
+            .await?;
         // The API server answers the removal of a deleted object's last finalizer with that object.
         Ok(if left.deleting && !left.finalizer && !left.foreign_finalizers {
             Released::Gone
@@ -130,7 +141,7 @@ impl Cluster for ApiServer {
     async fn release_volume(&self, volume: &Volume) -> Result<Volume, Error> {
         let body = patch::release(&volume.uid, &self.driver.finalizer);
         let object = self
-            .patch(&self.volumes, &volume.name, Part::Object, &body)
+            .patch(&self.volumes, &volume.name, Part::Object, Purpose::Other, &body)
             .await?;
         Ok(Volume::from_wire(object, &self.driver))
     }
@@ -141,29 +152,28 @@ impl Cluster for ApiServer {
         side: Side,
         problem: &Problem,
     ) -> Result<Attachment, Error> {
-        self.patch_attachment(
-            attachment,
-            Part::Status,
-            patch::problem(attachment, side, problem),
-        )
-        .await
+        let purpose = match side {
+            Side::Attach => Purpose::Attach,
+            Side::Detach => Purpose::Other,
+        };
+        let body = patch::problem(attachment, side, problem);
+        self.patch_attachment(attachment, Part::Status, purpose, body)
+            .await
     }
 
     async fn attachment(&self, attachment: &Attachment) -> Result<Attachment, Error> {
-        self.same(
-            attachment,
-            until_answered(|| self.attachments.get(&attachment.name)).await?,
-        )
+        let object = self.read(|| self.attachments.get(&attachment.name)).await?;
+        self.same(attachment, object)
     }
 
     async fn volume(&self, name: &str) -> Result<Volume, Error> {
-        let object = until_answered(|| self.volumes.get(name)).await?;
+        let object = self.read(|| self.volumes.get(name)).await?;
         Ok(Volume::from_wire(object, &self.driver))
     }
 
     async fn secret(&self, reference: &SecretRef) -> Result<Secrets, Error> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &reference.namespace);
-        let secret = until_answered(|| secrets.get(&reference.name)).await?;
+        let secret = self.read(|| secrets.get(&reference.name)).await?;
         let data = secret.data.unwrap_or_default();
         // CSI secrets are protobuf strings, which bytes that are no text cannot be.
         let text = |(key, value): (String, k8s_openapi::ByteString)| match String::from_utf8(value.0) {

@@ -14,7 +14,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::ConfigExt;
 use kube::{Client, Config};
-use tower::{BoxError, ServiceBuilder, ServiceExt};
+use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
+
+use super::RateLimit;
 
 /// How long a connection may be silent before we ask whether anybody is there.
 const PING_AFTER: Duration = Duration::from_secs(15);
@@ -31,6 +33,8 @@ pub struct Clients {
     pub watches: Client,
     /// For reads and writes of single objects.
     pub requests: Client,
+    /// For whoever uses [`Clients::requests`]: the rate that watches and requests share.
+    pub rate: Option<RateLimit>,
 }
 
 /// The client could not be made.
@@ -52,20 +56,22 @@ pub enum ConnectError {
 // === impl Clients ===
 
 impl Clients {
-    /// Makes the clients. Nothing is connected before it is used.
+    /// Makes the clients. Nothing is connected before it is used. `rate` holds for the watches; requests
+    /// wait for it before their deadline begins, where they are made.
     ///
     /// # Errors
     ///
     /// When the configuration cannot be used at all. A server that cannot be reached is no error here.
-    pub fn new(config: &Config) -> Result<Self, ConnectError> {
+    pub fn new(config: &Config, rate: Option<RateLimit>) -> Result<Self, ConnectError> {
         Ok(Self {
-            watches: client(config)?,
-            requests: client(config)?,
+            watches: client(config, rate.clone())?,
+            requests: client(config, None)?,
+            rate,
         })
     }
 }
 
-fn client(config: &Config) -> Result<Client, ConnectError> {
+fn client(config: &Config, rate: Option<RateLimit>) -> Result<Client, ConnectError> {
     if let Some(proxy) = &config.proxy_url {
         return Err(ConnectError::Proxy(proxy.clone()));
     }
@@ -97,7 +103,15 @@ fn client(config: &Config) -> Result<Client, ConnectError> {
             request
         })
         .map_err(BoxError::from)
-        .service(http.map_err(BoxError::from));
+        .service(service_fn(move |request| {
+            let (http, rate) = (http.clone(), rate.clone());
+            async move {
+                if let Some(rate) = rate {
+                    rate.turn().await;
+                }
+                http.oneshot(request).await
+            }
+        }));
     Ok(Client::new(service, config.default_namespace.clone()))
 }
 

@@ -6,10 +6,11 @@ use kube::core::Status;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Error;
+use super::limit::{Gate, Purpose};
 use crate::report::chain;
 
-/// How long one request may take in all, its repeats included. A request's deadline is its own: a
-/// slow driver call leaves the write that follows it all the time it needs.
+/// How long one request may take in all, its repeats included and its time in line not. A request's
+/// deadline is its own: a slow driver call leaves the write that follows it all the time it needs.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// How long one attempt may take before its answer counts as lost.
 const ATTEMPT: Duration = Duration::from_secs(10);
@@ -20,20 +21,28 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Sends a request that may be repeated until it is answered or its deadline passes.
 ///
 /// An answer that says "not now" (429, 5xx) or none at all is waited out, for as long as the server
-/// asks; any other answer is final.
-pub(super) async fn until_answered<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, Error>
+/// asks; any other answer is final. Each attempt passes the gate anew.
+pub(super) async fn until_answered<T, F>(
+    gate: &Gate,
+    purpose: Purpose,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, Error>
 where
     F: Future<Output = Result<T, kube::Error>>,
 {
-    let deadline = Instant::now() + DEADLINE;
+    let mut deadline = Instant::now() + DEADLINE;
     let mut pause = FIRST_PAUSE;
     loop {
+        let arrived = Instant::now();
+        let place = gate.enter(purpose).await;
+        deadline += arrived.elapsed();
         let until = deadline.min(Instant::now() + ATTEMPT);
         let failure = match timeout_at(until, attempt()).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(error)) => Failure::from(error),
             Err(_) => Failure::again(Error::Unanswered("no answer from the API server in time".into())),
         };
+        drop(place);
         let Some(asked_for) = failure.again else {
             return Err(failure.error);
         };
@@ -126,6 +135,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::args::kube_api::Rate;
+    use crate::cluster::RateLimit;
 
     fn status(code: u16, reason: &str, details: serde_json::Value) -> Failure {
         let details: StatusDetails = serde_json::from_value(details).unwrap();
@@ -188,7 +199,7 @@ mod tests {
     async fn a_lost_answer_is_asked_for_again_until_the_deadline() {
         let begin = Instant::now();
         let mut attempts = 0;
-        let error = until_answered(|| {
+        let error = until_answered(&Gate::new(None), Purpose::Read, || {
             attempts += 1;
             std::future::pending::<Result<(), kube::Error>>()
         })
@@ -197,5 +208,20 @@ mod tests {
         assert!(matches!(error, Error::Unanswered(_)));
         assert_eq!(attempts, 3);
         assert!(begin.elapsed() <= DEADLINE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_line_is_no_part_of_the_deadline() {
+        let begin = Instant::now();
+        let gate = Gate::new(Some(RateLimit::new(Rate { qps: 0.01, burst: 1 })));
+        let requests = (0..4).map(|_| {
+            until_answered(&gate, Purpose::Attach, || async {
+                sleep(ATTEMPT / 2).await;
+                Ok(())
+            })
+        });
+        let answers = futures::future::join_all(requests).await;
+        assert_eq!(answers, vec![Ok(()); 4]);
+        assert_eq!(begin.elapsed().as_secs(), 305);
     }
 }

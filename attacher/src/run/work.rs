@@ -54,7 +54,7 @@ pub(super) fn spawn(
     };
     let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, fastrand::u64(..))));
     let worker = Worker::new(
-        ApiServer::new(clients.requests.clone(), shared),
+        ApiServer::new(clients.requests.clone(), clients.rate.clone(), shared),
         Caller::new(link.clone(), args.timeout),
         driver,
         engine.clone(),

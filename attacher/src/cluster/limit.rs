@@ -1,0 +1,220 @@
+//! How many requests may be under way, and how many a second.
+//!
+//! Waiting here is no part of a request's deadline: who stands in line is not answered late, and a
+//! thousand statuses that are due at once must not time out on their way to the door.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep};
+
+use crate::args::kube_api::Rate;
+
+/// How many writes may be under way at once. The API server is no faster beyond about this, and
+/// spends more CPU on each (docs/adr/0002-own-http-stack.md).
+const WRITES: usize = 80;
+/// How many of these may be such that no pod waits for. The rest is kept for attaches, so that a
+/// thousand detaches that end together do not delay the next attach.
+const WRITES_NOBODY_WAITS_FOR: usize = 64;
+
+/// The line in front of the API server.
+#[derive(Debug)]
+pub(super) struct Gate {
+    rate: Option<RateLimit>,
+    writes: Semaphore,
+    unhurried: Semaphore,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To know something.
+    Read,
+    /// A write of an attach: a pod waits for it.
+    Attach,
+    /// Any other write.
+    Other,
+}
+
+/// The right to have one request under way, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    _unhurried: Option<SemaphorePermit<'a>>,
+    _write: Option<SemaphorePermit<'a>>,
+}
+
+/// A token bucket for all requests of the process, its watches included, as the Go sidecar has one
+/// for its API client (`--kube-api-qps`, `--kube-api-burst`).
+#[derive(Clone, Debug)]
+pub struct RateLimit(Arc<Mutex<Bucket>>);
+
+/// Tokens come at a steady rate and are kept up to a number; below zero it is owed to those in line.
+#[derive(Debug)]
+struct Bucket {
+    per_second: f64,
+    most: f64,
+    tokens: f64,
+    counted: Instant,
+}
+
+// === impl Gate ===
+
+impl Gate {
+    pub(super) fn new(rate: Option<RateLimit>) -> Self {
+        Self {
+            rate,
+            writes: Semaphore::new(WRITES),
+            unhurried: Semaphore::new(WRITES_NOBODY_WAITS_FOR),
+        }
+    }
+
+    /// Waits until a request may be sent.
+    ///
+    /// # Cancellation
+    ///
+    /// The place in line is lost, and the token with it.
+    pub(super) async fn enter(&self, purpose: Purpose) -> Place<'_> {
+        // In this order, so that who waits for an unhurried place stands in nobody's way.
+        let _unhurried = match purpose {
+            Purpose::Other => Some(permit(&self.unhurried).await),
+            Purpose::Read | Purpose::Attach => None,
+        };
+        let _write = match purpose {
+            Purpose::Read => None,
+            Purpose::Attach | Purpose::Other => Some(permit(&self.writes).await),
+        };
+        if let Some(rate) = &self.rate {
+            rate.turn().await;
+        }
+        Place { _unhurried, _write }
+    }
+}
+
+async fn permit(semaphore: &Semaphore) -> SemaphorePermit<'_> {
+    semaphore
+        .acquire()
+        .await
+        .expect("the semaphore must never be closed")
+}
+
+// === impl RateLimit ===
+
+impl RateLimit {
+    /// A full bucket.
+    pub fn new(rate: Rate) -> Self {
+        let most = f64::from(rate.burst);
+        Self(Arc::new(Mutex::new(Bucket {
+            per_second: rate.qps,
+            most,
+            tokens: most,
+            counted: Instant::now(),
+        })))
+    }
+
+    /// Waits until one more request may be sent; first come, first served.
+    ///
+    /// # Cancellation
+    ///
+    /// The token is lost.
+    pub(super) async fn turn(&self) {
+        let wait = {
+            let mut bucket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            bucket.take(Instant::now())
+        };
+        if !wait.is_zero() {
+            sleep(wait).await;
+        }
+    }
+}
+
+// === impl Bucket ===
+
+impl Bucket {
+    /// Takes a token and says how long it is until there is one.
+    fn take(&mut self, now: Instant) -> Duration {
+        let since = now.saturating_duration_since(self.counted).as_secs_f64();
+        self.counted = now;
+        self.tokens = (self.tokens + since * self.per_second).min(self.most) - 1.0;
+        let owed = (-self.tokens).max(0.0);
+        Duration::try_from_secs_f64(owed / self.per_second).unwrap_or(Duration::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use futures::future::join_all;
+
+    use super::*;
+
+    fn mk_limit(qps: f64, burst: u32) -> RateLimit {
+        RateLimit::new(Rate { qps, burst })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_passes_and_the_rest_comes_at_the_rate() {
+        let limit = mk_limit(5.0, 10);
+        let begin = Instant::now();
+        let turns = (0..35).map(|_| async {
+            limit.turn().await;
+            begin.elapsed().as_millis()
+        });
+        let times = join_all(turns).await;
+        assert_eq!(times[..10], [0; 10]);
+        for (n, after) in times[10..].iter().enumerate() {
+            let due = (n as u128 + 1) * 200;
+            assert!(
+                after.abs_diff(due) <= 2,
+                "turn {n} came at {after} and not at {due}"
+            );
+        }
+        // A pause fills the bucket to its rim and not further.
+        sleep(Duration::from_secs(3600)).await;
+        let begin = Instant::now();
+        join_all((0..15).map(|_| limit.turn())).await;
+        assert!(begin.elapsed().abs_diff(Duration::from_secs(1)) <= Duration::from_millis(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn odd_rates_are_kept_too() {
+        for (qps, burst) in [(1e300, 1), (1e-300, 3)] {
+            let limit = mk_limit(qps, burst);
+            for _ in 0..burst {
+                assert!(limit.turn().now_or_never().is_some(), "{qps} {burst}");
+            }
+            let next = limit.turn().now_or_never();
+            assert_eq!(next.is_some(), qps > 1e9, "{qps} {burst}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_who_send_share_one_bucket() {
+        let limit = mk_limit(1.0, 2);
+        let (one, other) = (Gate::new(Some(limit.clone())), limit);
+        drop(one.enter(Purpose::Attach).await);
+        other.turn().await;
+        let begin = Instant::now();
+        drop(one.enter(Purpose::Read).await);
+        assert_eq!(begin.elapsed().as_secs(), 1);
+    }
+
+    #[test]
+    fn detaches_leave_room_for_an_attach() {
+        let gate = Gate::new(None);
+        let detaches: Vec<_> = (0..1000)
+            .map_while(|_| gate.enter(Purpose::Other).now_or_never())
+            .collect();
+        assert_eq!(detaches.len(), WRITES_NOBODY_WAITS_FOR);
+        // One in line before the attach takes nothing from it.
+        let mut waiting = std::pin::pin!(gate.enter(Purpose::Other));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let attaches: Vec<_> = (0..1000)
+            .map_while(|_| gate.enter(Purpose::Attach).now_or_never())
+            .collect();
+        assert_eq!(attaches.len(), WRITES - WRITES_NOBODY_WAITS_FOR);
+        assert!(gate.enter(Purpose::Read).now_or_never().is_some());
+        drop(detaches);
+        assert!(waiting.now_or_never().is_some());
+    }
+}
