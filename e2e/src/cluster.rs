@@ -5,9 +5,10 @@
 //! more and no fewer.
 
 mod dump;
-mod manifest;
+pub mod manifest;
 mod metrics;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub use metrics::{Metrics, Request};
 use crate::control_plane::{self, ControlPlane};
 use crate::kubeconfig;
 use crate::process::Run;
+use crate::rights::{self, Right};
 use crate::toolchain::Toolchain;
 use crate::wait::{self, Progress};
 
@@ -117,15 +119,17 @@ impl Cluster {
         self.apply_objects(&manifest::parse(manifests)?, false).await
     }
 
-    /// Has the API server check the workloads of `deploy/`, which are never run here, without storing them.
-    pub async fn check_workloads(&self) -> Result<Vec<DynamicObject>> {
-        let workloads: Vec<_> = self
-            .deploy
-            .iter()
-            .filter(|object| manifest::is_workload(object))
-            .cloned()
-            .collect();
-        self.apply_objects(&workloads, true).await
+    /// Has the API server check the objects of a YAML stream without storing them.
+    ///
+    /// # Errors
+    /// As those of [`Cluster::apply`].
+    pub async fn check(&self, manifests: &str) -> Result<Vec<DynamicObject>> {
+        self.apply_objects(&manifest::parse(manifests)?, true).await
+    }
+
+    /// What `deploy/` grants an attacher, publish secrets included.
+    pub fn granted(&self) -> Result<BTreeSet<Right>> {
+        rights::granted(self.deploy.iter().chain(&self.publish_secrets))
     }
 
     /// Makes a namespace and waits until pods can be made in it, which takes its default service account.

@@ -8,11 +8,12 @@
 //! - programs end in the reverse order of their dependence: an API server whose etcd is gone hangs in its
 //!   graceful stop.
 
+mod audit;
 mod component;
 mod credentials;
 mod port;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,6 +24,7 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
+pub use audit::Request;
 pub use component::Component;
 
 use crate::kubeconfig;
@@ -44,6 +46,8 @@ const TAIL_LINES: usize = 25;
 pub struct Options {
     /// Start kube-scheduler too.
     pub scheduler: bool,
+    /// Log what service accounts ask the API server for, for [`ControlPlane::audited`].
+    pub audit: bool,
     /// Flags on top of, or instead of, the usual ones, such as `--disable-force-detach-on-timeout`.
     pub extra_flags: BTreeMap<Component, Vec<String>>,
 }
@@ -73,11 +77,17 @@ impl ControlPlane {
     pub async fn start(run: &Arc<Run>, toolchain: &Toolchain, options: &Options) -> Result<Self> {
         let executable = toolchain.control_plane().await?;
         let layout = Layout::prepare(executable, run.subdir("control-plane")?)?;
+        let mut options = options.clone();
+        if options.audit {
+            let flags = audit::flags(layout.dir())?;
+            let given = options.extra_flags.entry(Component::ApiServer).or_default();
+            given.splice(..0, flags);
+        }
         let plane = Self {
             run: Arc::clone(run),
             kubeconfig: layout.kubeconfig("admin"),
             layout,
-            options: options.clone(),
+            options,
             alive: Mutex::default(),
             changed: watch::Sender::new(()),
         };
@@ -144,6 +154,15 @@ impl ControlPlane {
     /// Process id of a program, if it runs.
     pub fn pid(&self, component: Component) -> Option<u32> {
         self.process(component).map(|process| process.pid())
+    }
+
+    /// What service accounts asked the API server for so far, those of kube-system apart; `None` if nobody keeps
+    /// count ([`Options::audit`]).
+    pub fn audited(&self) -> Result<Option<BTreeSet<Request>>> {
+        self.options
+            .audit
+            .then(|| audit::read(self.layout.dir()))
+            .transpose()
     }
 
     /// File with the log of a program, which goes on after a restart.

@@ -11,6 +11,7 @@ pub mod kubeconfig;
 pub mod narrate;
 pub mod node;
 pub mod process;
+pub mod rights;
 pub mod scenario;
 pub mod subject;
 pub mod toolchain;

@@ -9,6 +9,7 @@
 
 mod cargo;
 mod go;
+mod judge;
 mod progress;
 
 use std::ffi::OsString;
@@ -19,6 +20,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
+
+pub use judge::{Query, Selector};
 
 use crate::process::Run;
 use go::GoProgram;

@@ -24,18 +24,18 @@ struct Kustomization {
     resources: Vec<String>,
 }
 
-/// The driver with its attacher: everything in `deploy/base`.
-pub(super) fn base() -> Result<Vec<DynamicObject>> {
+/// The attacher and its rights: everything in `deploy/base`.
+pub fn base() -> Result<Vec<DynamicObject>> {
     kustomization(&workspace_root().join("deploy/base"))
 }
 
 /// What lets an attacher read publish secrets.
-pub(super) fn publish_secrets() -> Result<Vec<DynamicObject>> {
+pub fn publish_secrets() -> Result<Vec<DynamicObject>> {
     kustomization(&workspace_root().join("deploy/components/publish-secrets"))
 }
 
 /// The objects of a YAML stream.
-pub(super) fn parse(yaml: &str) -> Result<Vec<DynamicObject>> {
+pub fn parse(yaml: &str) -> Result<Vec<DynamicObject>> {
     let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(yaml).context("parse YAML")?;
     let objects = documents.into_iter().filter(|document| !document.is_null());
     objects

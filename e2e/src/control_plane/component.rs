@@ -123,6 +123,11 @@ impl Layout {
         self.dir.join(format!("{user}.kubeconfig"))
     }
 
+    /// Folder with all files.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// File with the log of a component.
     pub(super) fn log(&self, component: Component) -> PathBuf {
         self.dir.join(format!("{}.log", component.name()))

@@ -41,11 +41,6 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
         ),
         trial(
             bench,
-            "cluster::workloads_of_deploy_are_valid",
-            workloads_of_deploy_are_valid,
-        ),
-        trial(
-            bench,
             "cluster::unknown_fields_are_refused",
             unknown_fields_are_refused,
         ),
@@ -197,13 +192,6 @@ async fn accounts_are_independent(bench: Arc<Bench>) -> Result<()> {
         may(&second, "second", "storage.k8s.io", "volumeattachments", "list").await?,
         "both lost their rights"
     );
-    Ok(())
-}
-
-async fn workloads_of_deploy_are_valid(bench: Arc<Bench>) -> Result<()> {
-    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
-    let checked = cluster.check_workloads().await?;
-    ensure!(!checked.is_empty(), "deploy/ has no workload");
     Ok(())
 }
 

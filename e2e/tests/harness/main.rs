@@ -1,7 +1,8 @@
 //! The harness itself: builds that explain themselves, processes that do not leak, a control plane with real
-//! authorisation.
+//! authorisation, and manifests that mean what they say.
 
 mod cluster;
+mod deploy;
 mod process;
 mod toolchain;
 
@@ -43,7 +44,8 @@ fn main() -> Result<ExitCode> {
     let trials = toolchain::trials(&bench)
         .into_iter()
         .chain(process::trials(&bench))
-        .chain(cluster::trials(&bench));
+        .chain(cluster::trials(&bench))
+        .chain(deploy::trials(&bench));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     bench.runtime.block_on(async {
         if let Some(Ok(cluster)) = bench.cluster.get() {

@@ -1,19 +1,22 @@
 //! The control plane all trials share: started by the first trial that needs it, stopped after the last.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, anyhow, bail};
 use csi_e2e::cluster::Backend;
 use csi_e2e::control_plane::Options;
 use csi_e2e::dump;
 use csi_e2e::process::Run;
-use csi_e2e::scenario::{Scenario, Site, Verdict};
+use csi_e2e::scenario::{self, Scenario, Site, Verdict};
 use csi_e2e::subject::Kind;
 use csi_e2e::toolchain::{Settings, Toolchain};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
+
+use crate::rights;
 
 /// The way a trial reaches the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub(crate) struct House {
     tools: OnceCell<Shared<(Arc<Run>, Toolchain)>>,
     own: OnceCell<Shared<Site>>,
     kubeconfig: OnceCell<Shared<Site>>,
+    /// Scenarios that our attacher has passed.
+    passed: Mutex<BTreeSet<&'static str>>,
 }
 
 type Shared<T> = Result<T, String>;
@@ -45,6 +50,7 @@ impl House {
             tools: OnceCell::new(),
             own: OnceCell::new(),
             kubeconfig: OnceCell::new(),
+            passed: Mutex::default(),
         })
     }
 
@@ -59,7 +65,13 @@ impl House {
             let site = self.site(way).await?;
             scenario.perform(site, &prefix, kind).await
         });
-        judge(outcome, scenario.verdict(kind), &prefix)
+        let ours_passed = kind == Kind::Ours && outcome.is_ok();
+        judge(outcome, scenario.verdict(kind), &prefix)?;
+        if ours_passed {
+            let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
+            passed.insert(scenario.name);
+        }
+        Ok(())
     }
 
     /// Runs a trial that needs no cluster.
@@ -67,8 +79,9 @@ impl House {
         self.runtime.block_on(trial)
     }
 
-    /// Stops everything in order and makes sure that nothing is left.
+    /// Judges the rights that were used, stops everything in order and makes sure that nothing is left.
     pub(crate) fn close(self) -> Result<()> {
+        let rights = self.judge_rights();
         self.runtime.block_on(async {
             for site in [self.kubeconfig, self.own] {
                 if let Some(Ok(site)) = site.into_inner() {
@@ -79,7 +92,19 @@ impl House {
                 Some(Ok((run, _))) => run.finish().await,
                 Some(Err(_)) | None => Ok(()),
             }
-        })
+        })?;
+        rights
+    }
+
+    fn judge_rights(&self) -> Result<()> {
+        let Some(Ok(site)) = self.own.get() else {
+            return Ok(());
+        };
+        let passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        let everything = scenario::ALL
+            .iter()
+            .all(|scenario| passed.contains(scenario.name));
+        rights::judge(site.cluster(), everything)
     }
 
     /// The run all processes of the trials belong to, and the programs they are made of.
@@ -130,6 +155,7 @@ fn backend(settings: &Settings) -> Backend {
         },
         None => Backend::ControlPlane(Options {
             scheduler: true,
+            audit: true,
             ..Options::default()
         }),
     }

@@ -6,6 +6,7 @@
 //! them are played on the cluster it names. `subject::` trials need no cluster.
 
 mod house;
+mod rights;
 mod subject;
 
 use std::process::ExitCode;

@@ -1,0 +1,181 @@
+//! The API server's audit log: who asked for what.
+//!
+//! Only requests of service accounts are logged, and of those not what the controllers of the control plane ask
+//! for, which act under accounts of kube-system. Logged are names, never contents.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use serde_json::json;
+
+/// Status code of an answer that authorisation gave.
+const FORBIDDEN: u16 = 403;
+
+/// Who asked for what, and whether it was granted. The same from the same is there once.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Request {
+    /// Namespace of the service account.
+    pub namespace: String,
+    /// Its name.
+    pub account: String,
+    /// The program, as it calls itself.
+    pub user_agent: String,
+    /// The verb, as roles name it.
+    pub verb: String,
+    /// The API group; empty for the core.
+    pub group: String,
+    /// The resource with its subresource, as roles name them.
+    pub resource: String,
+    /// Whether it was refused for want of a right.
+    pub forbidden: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Event {
+    verb: String,
+    user: User,
+    #[serde(default)]
+    user_agent: String,
+    object_ref: Option<Object>,
+    response_status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+struct User {
+    username: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Object {
+    #[serde(default)]
+    resource: String,
+    #[serde(default)]
+    subresource: String,
+    #[serde(default)]
+    api_group: String,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    code: Option<u16>,
+}
+
+// === impl Request ===
+
+impl Request {
+    /// `None` for what no role of ours is about: users who are no service accounts, and paths such as `/version`.
+    fn from_event(event: Event) -> Option<Self> {
+        let account = event.user.username.strip_prefix("system:serviceaccount:")?;
+        let (namespace, account) = account.split_once(':')?;
+        let object = event.object_ref?;
+        let resource = if object.subresource.is_empty() {
+            object.resource
+        } else {
+            format!("{}/{}", object.resource, object.subresource)
+        };
+        Some(Self {
+            namespace: namespace.to_owned(),
+            account: account.to_owned(),
+            user_agent: event.user_agent,
+            verb: event.verb,
+            group: object.api_group,
+            resource,
+            forbidden: event.response_status.and_then(|status| status.code) == Some(FORBIDDEN),
+        })
+    }
+}
+
+// === the API server's side ===
+
+/// Writes the policy into `dir` and says with which flags the API server logs by it, to a file there.
+pub(super) fn flags(dir: &Path) -> Result<Vec<String>> {
+    let policy = dir.join("audit-policy.yaml");
+    let rules = json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        // A watch is logged when it starts, for it may never end.
+        "omitStages": ["RequestReceived"],
+        "rules": [
+            {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+            {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+            {"level": "None"},
+        ],
+    });
+    let text = serde_json::to_string_pretty(&rules).context("serialise the audit policy")?;
+    fs::write(&policy, text).with_context(|| format!("write {}", policy.display()))?;
+    Ok(vec![
+        format!("--audit-policy-file={}", policy.display()),
+        format!("--audit-log-path={}", log(dir).display()),
+        // Larger than any run's log: a file that was rotated away would have to be looked for.
+        "--audit-log-maxsize=10000".to_owned(),
+    ])
+}
+
+/// All requests that were logged to the file in `dir` so far.
+pub(super) fn read(dir: &Path) -> Result<BTreeSet<Request>> {
+    let path = log(dir);
+    let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
+    let mut requests = BTreeSet::new();
+    for line in BufReader::new(file).lines() {
+        let line = line.with_context(|| format!("read {}", path.display()))?;
+        // The last line may be half written.
+        if let Ok(event) = serde_json::from_str::<Event>(&line) {
+            requests.extend(Request::from_event(event));
+        }
+    }
+    Ok(requests)
+}
+
+fn log(dir: &Path) -> PathBuf {
+    dir.join("audit.log")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_those_of_accounts_for_objects_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let status = r#"{"level":"Metadata","stage":"ResponseComplete","verb":"patch","userAgent":"csi-attacher/1",
+            "user":{"username":"system:serviceaccount:ns:sa"},
+            "objectRef":{"resource":"volumeattachments","name":"x","apiGroup":"storage.k8s.io","subresource":"status"},
+            "responseStatus":{"code":200}}"#
+            .replace('\n', " ");
+        let forbidden = r#"{"verb":"get","user":{"username":"system:serviceaccount:ns:sa"},
+            "objectRef":{"resource":"secrets"},"responseStatus":{"code":403}}"#
+            .replace('\n', " ");
+        let path =
+            r#"{"verb":"get","user":{"username":"system:serviceaccount:ns:sa"},"requestURI":"/version"}"#;
+        let user = r#"{"verb":"get","user":{"username":"admin"},"objectRef":{"resource":"pods"}}"#;
+        let half = r#"{"verb":"get","user"#;
+        let lines = [&status, &status, &forbidden, path, user, half].join("\n");
+        fs::write(dir.path().join("audit.log"), lines).unwrap();
+        let request = |user_agent: &str, verb: &str, group: &str, resource: &str, forbidden| Request {
+            namespace: "ns".to_owned(),
+            account: "sa".to_owned(),
+            user_agent: user_agent.to_owned(),
+            verb: verb.to_owned(),
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+            forbidden,
+        };
+        let expected = BTreeSet::from([
+            request("", "get", "", "secrets", true),
+            request(
+                "csi-attacher/1",
+                "patch",
+                "storage.k8s.io",
+                "volumeattachments/status",
+                false,
+            ),
+        ]);
+        assert_eq!(read(dir.path()).unwrap(), expected);
+    }
+}

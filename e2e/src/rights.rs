@@ -1,0 +1,218 @@
+//! Rights that `deploy/` grants an attacher, and rights it uses: none may be missing, and none may be there for
+//! nothing.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::ResourceExt;
+use kube::api::DynamicObject;
+
+use crate::control_plane::Request;
+
+/// One thing that may be done, as roles say it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Right {
+    /// Verb.
+    pub verb: String,
+    /// API group; empty for the core.
+    pub group: String,
+    /// Resource, with its subresource after a slash.
+    pub resource: String,
+}
+
+/// A right that may go unused.
+#[derive(Clone, Copy, Debug)]
+pub struct Reserve {
+    /// Verbs.
+    pub verbs: &'static [&'static str],
+    /// API group; empty for the core.
+    pub group: &'static str,
+    /// Resource, with its subresource after a slash.
+    pub resource: &'static str,
+    /// Why it is granted all the same.
+    pub why: &'static str,
+}
+
+/// Rights that need not be seen in use, because they are for what cannot be made to happen.
+pub const RESERVES: &[Reserve] = &[
+    Reserve {
+        verbs: &["get"],
+        group: "storage.k8s.io",
+        resource: "volumeattachments",
+        why: "looked at afresh only when a write was refused or its answer lost",
+    },
+    Reserve {
+        verbs: &["get"],
+        group: "",
+        resource: "persistentvolumes",
+        why: "looked at afresh only when a write was refused or its answer lost",
+    },
+];
+
+// === impl Right ===
+
+impl Right {
+    fn new(verb: &str, group: &str, resource: &str) -> Self {
+        Self {
+            verb: verb.to_owned(),
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)?;
+        if self.group.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ".{}", self.group)
+        }
+    }
+}
+
+// === granted and used ===
+
+/// What the roles among `objects` grant.
+///
+/// # Errors
+/// A rule grants more than can be listed, or what no attacher needs: wildcards, paths.
+pub fn granted<'a>(objects: impl IntoIterator<Item = &'a DynamicObject>) -> Result<BTreeSet<Right>> {
+    let mut rights = BTreeSet::new();
+    for object in objects {
+        let kind = object.types.as_ref().map_or("", |types| types.kind.as_str());
+        if !matches!(kind, "Role" | "ClusterRole") {
+            continue;
+        }
+        let name = object.name_any();
+        let rules = object.data.get("rules").cloned().unwrap_or_default();
+        let rules: Vec<PolicyRule> =
+            serde_json::from_value(rules).with_context(|| format!("{kind} {name} must hold rules"))?;
+        for rule in rules {
+            let (groups, resources) = (
+                rule.api_groups.unwrap_or_default(),
+                rule.resources.unwrap_or_default(),
+            );
+            let all = groups.iter().chain(&resources).chain(&rule.verbs);
+            if rule.non_resource_urls.is_some_and(|urls| !urls.is_empty())
+                || all.clone().any(|word| word == "*")
+            {
+                bail!("{kind} {name} must name each group, resource and verb, and no paths");
+            }
+            for (group, resource) in groups
+                .iter()
+                .flat_map(|group| resources.iter().map(move |of| (group, of)))
+            {
+                rights.extend(rule.verbs.iter().map(|verb| Right::new(verb, group, resource)));
+            }
+        }
+    }
+    Ok(rights)
+}
+
+/// What was asked for by the requests that `wanted` picks.
+pub fn used(requests: &BTreeSet<Request>, wanted: impl Fn(&Request) -> bool) -> BTreeSet<Right> {
+    let wanted = requests.iter().filter(|request| wanted(request));
+    wanted
+        .map(|request| Right::new(&request.verb, &request.group, &request.resource))
+        .collect()
+}
+
+/// What is wrong with the rights: those that were wanting, and, if everything was played that can need one, those
+/// that nobody used and that are no [`RESERVES`].
+pub fn complaints(granted: &BTreeSet<Right>, used: &BTreeSet<Right>, everything_played: bool) -> Vec<String> {
+    let wanting = used
+        .difference(granted)
+        .map(|right| format!("{right}: used, but not granted"));
+    let mut complaints: Vec<_> = wanting.collect();
+    let reserves = reserves();
+    complaints.extend(
+        reserves
+            .difference(granted)
+            .map(|right| format!("{right}: held in reserve, but not granted")),
+    );
+    if everything_played {
+        let idle = granted.difference(used).filter(|right| !reserves.contains(right));
+        complaints
+            .extend(idle.map(|right| format!("{right}: granted, but not used by anything that was played")));
+    }
+    complaints
+}
+
+fn reserves() -> BTreeSet<Right> {
+    let rights = |reserve: &'static Reserve| {
+        let right = |verb: &&str| Right::new(verb, reserve.group, reserve.resource);
+        reserve.verbs.iter().map(right)
+    };
+    RESERVES.iter().flat_map(rights).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn role(rules: serde_json::Value) -> DynamicObject {
+        let role = serde_json::json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": "r"},
+            "rules": rules,
+        });
+        serde_json::from_value(role).unwrap()
+    }
+
+    fn text(rights: &BTreeSet<Right>) -> Vec<String> {
+        rights.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_rule_grants_each_verb_on_each_resource_of_each_group() {
+        let rules = serde_json::json!([
+            {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+            {"apiGroups": ["storage.k8s.io"], "resources": ["volumeattachments/status"], "verbs": ["patch"]},
+        ]);
+        let granted = granted([&role(rules)]).unwrap();
+        assert_eq!(
+            text(&granted),
+            [
+                "create events",
+                "create events.events.k8s.io",
+                "patch events",
+                "patch events.events.k8s.io",
+                "patch volumeattachments/status.storage.k8s.io",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_listed_is_refused() {
+        for rule in [
+            serde_json::json!({"apiGroups": ["*"], "resources": ["pods"], "verbs": ["get"]}),
+            serde_json::json!({"apiGroups": [""], "resources": ["*"], "verbs": ["get"]}),
+            serde_json::json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]}),
+            serde_json::json!({"nonResourceURLs": ["/metrics"], "verbs": ["get"]}),
+        ] {
+            let error = granted([&role(serde_json::json!([rule]))])
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("ClusterRole r"), "{error}");
+        }
+    }
+
+    #[test]
+    fn rights_are_compared_both_ways() {
+        let mut granted = reserves();
+        granted.insert(Right::new("list", "", "pods"));
+        granted.insert(Right::new("watch", "", "pods"));
+        let used = BTreeSet::from([Right::new("list", "", "pods"), Right::new("get", "", "secrets")]);
+        let wanting = "get secrets: used, but not granted";
+        let idle = "watch pods: granted, but not used by anything that was played";
+        assert_eq!(complaints(&granted, &used, false), [wanting]);
+        assert_eq!(complaints(&granted, &used, true), [wanting, idle]);
+        let stale = complaints(&BTreeSet::new(), &BTreeSet::new(), false);
+        assert_eq!(stale.len(), reserves().len(), "{stale:?}");
+    }
+}

@@ -1,0 +1,99 @@
+//! The programs of `e2e/judges`, which say what `deploy/` means: kustomize itself, and Prometheus' own parser.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use tokio::io::AsyncWriteExt;
+
+use super::go::GoProgram;
+use super::{Toolchain, workspace_root};
+
+const KUSTOMIZE: GoProgram = GoProgram {
+    module: "e2e/judges",
+    package: "./kustomize",
+    name: "kustomize",
+    stamps: &[],
+    what: "kustomize",
+    expectation: "half a minute on two cores from cold caches",
+};
+
+const PROMQL: GoProgram = GoProgram {
+    module: "e2e/judges",
+    package: "./promql",
+    name: "promql",
+    stamps: &[],
+    what: "Prometheus' parser",
+    expectation: "half a minute on two cores from cold caches",
+};
+
+/// What a PromQL expression asks for.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct Query {
+    /// The series it selects.
+    pub selectors: Vec<Selector>,
+    /// The labels by which it groups or matches.
+    pub grouping: Vec<String>,
+}
+
+/// A selection of series.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct Selector {
+    /// Name of the metric.
+    pub metric: String,
+    /// Names of the labels that are looked at.
+    pub labels: Vec<String>,
+}
+
+impl Toolchain {
+    /// The objects of the kustomization in `dir`, as a YAML stream.
+    ///
+    /// # Errors
+    /// What kustomize has to say.
+    pub async fn kustomize(&self, dir: &Path) -> Result<String> {
+        let dir = dir.to_str().context("the folder must have a UTF-8 name")?;
+        self.judge(&KUSTOMIZE, &[dir], "").await
+    }
+
+    /// What each of the expressions asks for, in their order.
+    ///
+    /// # Errors
+    /// An expression is not PromQL.
+    pub async fn promql(&self, expressions: &[String]) -> Result<Vec<Query>> {
+        let asked = serde_json::to_string(expressions).context("serialise expressions")?;
+        let answer = self.judge(&PROMQL, &[], &asked).await?;
+        serde_json::from_str(&answer).context("understand what the parser says")
+    }
+
+    async fn judge(&self, program: &GoProgram, args: &[&str], stdin: &str) -> Result<String> {
+        let executable = self.go_program(program).await?;
+        let mut child = self
+            .command(&executable, workspace_root())
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("run {}", program.what))?;
+        let mut input = child.stdin.take().expect("stdin must be piped");
+        // The programs read all of their input before they write.
+        input
+            .write_all(stdin.as_bytes())
+            .await
+            .with_context(|| format!("write to {}", program.what))?;
+        drop(input);
+        let output = child
+            .wait_with_output()
+            .await
+            .with_context(|| format!("read what {} says", program.what))?;
+        ensure!(
+            output.status.success(),
+            "{} {args:?} ended with {}: {}",
+            program.what,
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        String::from_utf8(output.stdout).with_context(|| format!("{} must write UTF-8", program.what))
+    }
+}

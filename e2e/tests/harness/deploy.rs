@@ -1,0 +1,335 @@
+//! What `deploy/` means, by kustomize's own account, the API server's, and that of the programs it runs.
+
+mod program;
+mod shape;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::cluster::{Cluster, manifest};
+use csi_e2e::wait::{self, Progress};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::{DynamicObject, PostParams};
+use kube::{Api, ResourceExt};
+use libtest_mimic::Trial;
+use serde::de::DeserializeOwned;
+
+use crate::deploy::shape::Shape;
+use crate::{Bench, trial};
+
+/// How long anything here may take; only reached on failure.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Between two questions that cannot be waited on otherwise.
+const PAUSE: Duration = Duration::from_millis(50);
+/// What kubelet must leave a pod beyond the attacher's own grace: the last statuses, the lease, the driver's end.
+const BEYOND_GRACE: i64 = 10;
+/// Default of `--shutdown-grace`, in seconds.
+const SHUTDOWN_GRACE: i64 = 20;
+
+pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+    let mut trials = vec![
+        trial(
+            bench,
+            "deploy::the_harness_reads_the_base_as_kustomize_does",
+            the_harness_reads_the_base,
+        ),
+        trial(
+            bench,
+            "deploy::every_use_of_it_is_taken_by_the_api_server_and_gets_its_pods",
+            every_use_is_taken,
+        ),
+        trial(bench, "deploy::containers_are_hardened", containers_are_hardened),
+        trial(bench, "deploy::selectors_select", selectors_select),
+    ];
+    trials.extend(program::trials(bench));
+    trials
+}
+
+/// Scenarios run under what the harness reads.
+async fn the_harness_reads_the_base(bench: Arc<Bench>) -> Result<()> {
+    let shape = Shape::base_with(&["publish-secrets"])?;
+    let built = manifest::parse(&shape.build(&bench).await?)?;
+    let read = [manifest::base()?, manifest::publish_secrets()?].concat();
+    let (built, read) = (by_name(&built)?, by_name(&read)?);
+    let names = |objects: &BTreeMap<String, serde_json::Value>| objects.keys().cloned().collect::<Vec<_>>();
+    ensure!(
+        names(&built) == names(&read),
+        "kustomize makes {:?}, the harness reads {:?}",
+        names(&built),
+        names(&read)
+    );
+    for (name, object) in &built {
+        ensure!(
+            Some(object) == read.get(name),
+            "{name} is\n{object}\nand is read as\n{:?}",
+            read.get(name)
+        );
+    }
+    Ok(())
+}
+
+/// Each kustomization is checked as it is, and then applied in a namespace of its own that enforces the
+/// `restricted` profile: the real controllers make the pods, or are refused them.
+async fn every_use_is_taken(bench: Arc<Bench>) -> Result<()> {
+    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+    for shape in Shape::all()? {
+        let what = format!("{shape}");
+        let objects = shape.build(&bench).await?;
+        cluster.apply(&only_namespaces(&objects)?).await?;
+        let checked = cluster.check(&objects).await.with_context(|| what.clone())?;
+        ensure!(!checked.is_empty(), "{what} holds nothing");
+
+        let namespace = shape.namespace();
+        let restricted = format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {namespace}\n  labels:\n    \
+             pod-security.kubernetes.io/enforce: restricted\n"
+        );
+        cluster.apply(&restricted).await?;
+        let own = shape.build_for_its_namespace(&bench).await?;
+        let applied = cluster.apply(&own).await.with_context(|| what.clone())?;
+        for deployment in of_kind::<Deployment>(&applied, "Deployment")? {
+            pods_are_made(cluster, &namespace, &deployment)
+                .await
+                .with_context(|| what.clone())?;
+            rights_arrive(cluster, &namespace, &deployment, shape.may_read_secrets())
+                .await
+                .with_context(|| what.clone())?;
+        }
+    }
+    Ok(())
+}
+
+async fn pods_are_made(cluster: &Cluster, namespace: &str, deployment: &Deployment) -> Result<()> {
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas);
+    let deployments = Api::<Deployment>::namespaced(cluster.client(), namespace);
+    let made = |deployment: Option<&Deployment>| {
+        let status = deployment
+            .and_then(|deployment| deployment.status.clone())
+            .unwrap_or_default();
+        Progress::of(status.replicas == wanted, || {
+            let conditions = status.conditions.into_iter().flatten();
+            let told: Vec<_> = conditions.filter_map(|condition| condition.message).collect();
+            format!("{:?} of {wanted:?} pods were made: {told:?}", status.replicas)
+        })
+    };
+    wait::for_object(
+        &deployments,
+        &deployment.name_any(),
+        DEADLINE,
+        "the pods to be made",
+        made,
+    )
+    .await
+}
+
+/// The roles reach the account that the pods run under, whatever a kustomization renames.
+async fn rights_arrive(
+    cluster: &Cluster,
+    namespace: &str,
+    deployment: &Deployment,
+    secrets: bool,
+) -> Result<()> {
+    let spec = template(deployment)?
+        .spec
+        .context("a pod template must have a spec")?;
+    let account = spec
+        .service_account_name
+        .context("the pods must have an account of their own")?;
+    let user = format!("system:serviceaccount:{namespace}:{account}");
+    for (expected, group, resource, verb) in [
+        (true, "storage.k8s.io", "volumeattachments", "patch"),
+        (true, "coordination.k8s.io", "leases", "update"),
+        (secrets, "", "secrets", "get"),
+    ] {
+        // Authorisation learns of roles through a watch.
+        let settled = async {
+            while may(cluster, &user, namespace, group, resource, verb).await? != expected {
+                tokio::time::sleep(PAUSE).await;
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(DEADLINE, settled)
+            .await
+            .with_context(|| format!("that {user} may {verb} {resource} should be {expected}"))??;
+    }
+    Ok(())
+}
+
+async fn may(
+    cluster: &Cluster,
+    user: &str,
+    namespace: &str,
+    group: &str,
+    resource: &str,
+    verb: &str,
+) -> Result<bool> {
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some(user.to_owned()),
+            resource_attributes: Some(ResourceAttributes {
+                namespace: Some(namespace.to_owned()),
+                group: Some(group.to_owned()),
+                resource: Some(resource.to_owned()),
+                verb: Some(verb.to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let answer = Api::<SubjectAccessReview>::all(cluster.client())
+        .create(&PostParams::default(), &review)
+        .await?;
+    Ok(answer.status.context("a review must be answered")?.allowed)
+}
+
+/// What the `restricted` profile does not ask for.
+async fn containers_are_hardened(bench: Arc<Bench>) -> Result<()> {
+    for shape in Shape::all()? {
+        for deployment in shape.deployments(&bench).await? {
+            let spec = template(&deployment)?
+                .spec
+                .context("a pod template must have a spec")?;
+            let grace = spec.termination_grace_period_seconds.unwrap_or(30);
+            ensure!(
+                grace >= SHUTDOWN_GRACE + BEYOND_GRACE,
+                "{shape}: {grace} s are too short for what is under way"
+            );
+            ensure!(
+                spec.host_network != Some(true),
+                "{shape}: the pods use the node's network"
+            );
+            for container in spec.init_containers.into_iter().flatten().chain(spec.containers) {
+                let what = format!("{shape}: container {}", container.name);
+                let context = container.security_context.unwrap_or_default();
+                ensure!(
+                    context.read_only_root_filesystem == Some(true),
+                    "{what} can write its root"
+                );
+                let resources = container.resources.unwrap_or_default();
+                let (requests, limits) = (
+                    resources.requests.unwrap_or_default(),
+                    resources.limits.unwrap_or_default(),
+                );
+                for resource in ["cpu", "memory"] {
+                    ensure!(requests.contains_key(resource), "{what} asks for no {resource}");
+                }
+                ensure!(limits.contains_key("memory"), "{what} may take all memory");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Labels and names that must meet, wherever they are written.
+async fn selectors_select(bench: Arc<Bench>) -> Result<()> {
+    for shape in Shape::all()? {
+        let objects = manifest::parse(&shape.build(&bench).await?)?;
+        let templates: Vec<_> = of_kind::<Deployment>(&objects, "Deployment")?
+            .iter()
+            .map(template)
+            .collect::<Result<_>>()?;
+        for budget in of_kind::<PodDisruptionBudget>(&objects, "PodDisruptionBudget")? {
+            let selector = budget.spec.and_then(|spec| spec.selector);
+            let selector = selector.context("a PodDisruptionBudget must have a selector")?;
+            ensure!(
+                templates.iter().any(|template| selects(&selector, template)),
+                "{shape}: the PodDisruptionBudget protects nothing"
+            );
+        }
+        for template in &templates {
+            let spec = template
+                .spec
+                .as_ref()
+                .context("a pod template must have a spec")?;
+            for constraint in spec.topology_spread_constraints.iter().flatten() {
+                let selector = constraint.label_selector.as_ref();
+                let selector = selector.context("a spread constraint must have a selector")?;
+                ensure!(
+                    selects(selector, template),
+                    "{shape}: pods are spread by {}, but not away from each other",
+                    constraint.topology_key
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+// === reading ===
+
+fn template(deployment: &Deployment) -> Result<PodTemplateSpec> {
+    let spec = deployment.spec.clone().context("a Deployment must have a spec")?;
+    Ok(spec.template)
+}
+
+/// The container whose image has this name, whatever registry and version.
+fn container_of_image(deployment: &Deployment, image: &str) -> Result<Option<Container>> {
+    let spec = template(deployment)?
+        .spec
+        .context("a pod template must have a spec")?;
+    let mut containers = spec.init_containers.into_iter().flatten().chain(spec.containers);
+    Ok(containers.find(|container| image_name(container.image.as_deref().unwrap_or_default()).0 == image))
+}
+
+/// Name and version of an image.
+fn image_name(image: &str) -> (&str, Option<&str>) {
+    let last = image.rsplit('/').next().unwrap_or_default();
+    last.split_once(':')
+        .map_or((last, None), |(name, version)| (name, Some(version)))
+}
+
+fn selects(selector: &LabelSelector, template: &PodTemplateSpec) -> bool {
+    let labels = template
+        .metadata
+        .as_ref()
+        .and_then(|metadata| metadata.labels.as_ref());
+    let wanted = selector.match_labels.iter().flatten();
+    selector.match_labels.is_some()
+        && wanted
+            .into_iter()
+            .all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
+}
+
+fn of_kind<K: DeserializeOwned>(objects: &[DynamicObject], kind: &str) -> Result<Vec<K>> {
+    let wanted = objects
+        .iter()
+        .filter(|object| object.types.as_ref().is_some_and(|types| types.kind == kind));
+    wanted
+        .map(|object| {
+            let value = serde_json::to_value(object)?;
+            serde_json::from_value(value).with_context(|| format!("understand {kind} {}", object.name_any()))
+        })
+        .collect()
+}
+
+fn by_name(objects: &[DynamicObject]) -> Result<BTreeMap<String, serde_json::Value>> {
+    let mut found = BTreeMap::new();
+    for object in objects {
+        let kind = object.types.clone().unwrap_or_default().kind;
+        let name = format!("{kind} {}", object.name_any());
+        let twice = found.insert(name.clone(), serde_json::to_value(object)?);
+        ensure!(twice.is_none(), "there are two of {name}");
+    }
+    Ok(found)
+}
+
+fn only_namespaces(yaml: &str) -> Result<String> {
+    let mut namespaces = String::new();
+    let names: BTreeSet<_> = manifest::parse(yaml)?
+        .into_iter()
+        .filter_map(|object| object.metadata.namespace)
+        .collect();
+    for name in names {
+        namespaces.push_str(&format!(
+            "---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}}}\n"
+        ));
+    }
+    Ok(namespaces)
+}

@@ -1,0 +1,157 @@
+//! The ways to use `deploy/`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result};
+use csi_e2e::cluster::manifest;
+use csi_e2e::toolchain::workspace_root;
+use k8s_openapi::api::apps::v1::Deployment;
+
+use super::of_kind;
+use crate::Bench;
+
+/// Builds so far.
+static BUILDS: AtomicUsize = AtomicUsize::new(0);
+
+/// A kustomization of `deploy/`, alone or with components.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    /// Path below `deploy/`.
+    resource: String,
+    /// Names of components.
+    components: Vec<String>,
+}
+
+// === impl Shape ===
+
+impl Shape {
+    /// The base alone, with each component, and with all that go together; and each overlay. They are found, not
+    /// listed, so that none can be forgotten.
+    pub(crate) fn all() -> Result<Vec<Self>> {
+        let components = folders("components")?;
+        let mut shapes = vec![Self::base_with::<&str>(&[])?];
+        for component in &components {
+            shapes.push(Self::base_with(&[component])?);
+        }
+        shapes.push(Self::base_with(&components)?);
+        for overlay in folders("overlays")? {
+            shapes.push(Self {
+                resource: format!("overlays/{overlay}"),
+                components: Vec::new(),
+            });
+        }
+        Ok(shapes)
+    }
+
+    /// The base with components.
+    pub(crate) fn base_with<C: AsRef<str>>(components: &[C]) -> Result<Self> {
+        Ok(Self {
+            resource: "base".to_owned(),
+            components: components
+                .iter()
+                .map(|component| component.as_ref().to_owned())
+                .collect(),
+        })
+    }
+
+    /// Whether publish secrets are among the rights.
+    pub(crate) fn may_read_secrets(&self) -> bool {
+        self.components
+            .iter()
+            .any(|component| component == "publish-secrets")
+    }
+
+    /// A namespace for this shape and no other.
+    pub(crate) fn namespace(&self) -> String {
+        let name = format!(
+            "{}-{}",
+            self.resource.replace('/', "-"),
+            self.components.join("-")
+        );
+        name.trim_end_matches('-').chars().take(50).collect()
+    }
+
+    /// Its objects as a YAML stream.
+    pub(crate) async fn build(&self, bench: &Bench) -> Result<String> {
+        self.build_with(bench, "").await
+    }
+
+    /// Its objects in [`Self::namespace`], with names that meet no others.
+    pub(crate) async fn build_for_its_namespace(&self, bench: &Bench) -> Result<String> {
+        let namespace = self.namespace();
+        let more = format!("namespace: {namespace}\nnameSuffix: -{namespace}\n");
+        self.build_with(bench, &more).await
+    }
+
+    /// Its Deployments.
+    pub(crate) async fn deployments(&self, bench: &Bench) -> Result<Vec<Deployment>> {
+        of_kind(&manifest::parse(&self.build(bench).await?)?, "Deployment")
+    }
+
+    async fn build_with(&self, bench: &Bench, more: &str) -> Result<String> {
+        // A folder for each build: tests build the same at the same time.
+        let number = BUILDS.fetch_add(1, Ordering::Relaxed);
+        let dir = bench
+            .run
+            .subdir(&format!("kustomize-{}-{number}", self.namespace()))?;
+        let deploy = below_root(&dir)?.join(below("deploy")?);
+        let mut text = format!(
+            "resources:\n  - {}\n{more}",
+            deploy.join(&self.resource).display()
+        );
+        if !self.components.is_empty() {
+            text.push_str("components:\n");
+        }
+        for component in &self.components {
+            let component = deploy.join("components").join(component);
+            text.push_str(&format!("  - {}\n", component.display()));
+        }
+        let file = dir.join("kustomization.yaml");
+        std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+        let built = bench.toolchain.kustomize(&dir).await;
+        built.with_context(|| format!("build {self}"))
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "deploy/{}", self.resource)?;
+        for component in &self.components {
+            write!(f, " with {component}")?;
+        }
+        Ok(())
+    }
+}
+
+// === paths ===
+
+/// Names of the folders in a folder of `deploy/`, sorted.
+pub(crate) fn folders(of: &str) -> Result<Vec<String>> {
+    let dir = workspace_root().join("deploy").join(of);
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// kustomize takes relative paths only: from `dir` up to the root of the file system,
+fn below_root(dir: &Path) -> Result<PathBuf> {
+    let depth = dir.canonicalize()?.components().count() - 1;
+    Ok(std::iter::repeat_n("..", depth).collect())
+}
+
+/// and down from there to a folder of the workspace.
+fn below(folder: &str) -> Result<PathBuf> {
+    let path = workspace_root().join(folder).canonicalize()?;
+    Ok(path
+        .strip_prefix("/")
+        .context("a canonical path must be absolute")?
+        .to_owned())
+}
