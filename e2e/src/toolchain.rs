@@ -74,18 +74,8 @@ const CONTROL_PLANE: GoProgram = GoProgram {
 };
 
 /// Serialised `google.protobuf.FileDescriptorProto` of the official csi.proto, from its Go module.
-///
-/// For a test without a [`Run`]: should the test be killed, the build that it may have begun ends by itself.
 pub fn csi_descriptors() -> Result<Vec<u8>> {
-    let toolchain = Toolchain {
-        run: None,
-        settings: Settings::from_env(),
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start a runtime for the build")?;
-    runtime.block_on(async {
+    without_run(async |toolchain| {
         let program = toolchain.peer(Peer::CsiDescriptors).await?;
         let output = Command::new(&program).kill_on_drop(true).output().await;
         let output = output.with_context(|| format!("run {}", program.display()))?;
@@ -97,6 +87,20 @@ pub fn csi_descriptors() -> Result<Vec<u8>> {
         );
         Ok(output.stdout)
     })
+}
+
+/// Lends a toolchain to a test that has no [`Run`]. Should the test be killed, a build that it may have
+/// begun ends by itself.
+pub fn without_run<T>(work: impl AsyncFnOnce(&Toolchain) -> Result<T>) -> Result<T> {
+    let toolchain = Toolchain {
+        run: None,
+        settings: Settings::from_env(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start a runtime for the build")?;
+    runtime.block_on(work(&toolchain))
 }
 
 // === impl Settings ===

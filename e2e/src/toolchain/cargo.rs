@@ -24,10 +24,16 @@ const PROFILE: (&str, &str) = if cfg!(debug_assertions) {
 impl Toolchain {
     /// Builds a program of the workspace, which costs a second when nothing has changed.
     ///
-    /// The whole workspace is selected, not the program's package, because cargo then settles on the same
-    /// features of the dependencies as it did for the caller and has little to build twice.
+    /// For tests the whole workspace is selected, because cargo then settles on the same features of the
+    /// dependencies as it did for the caller and has little to build twice. What is measured is what is
+    /// shipped: the program's package alone.
     pub(super) async fn own_binary(&self, name: &str) -> Result<PathBuf> {
         let (profile, folder) = PROFILE;
+        let selected: &[&str] = if profile == "dev" {
+            &["--workspace"]
+        } else {
+            &["--package", name]
+        };
         let target = self.target_dir()?;
         let Some(cargo) = self.on_path("cargo") else {
             bail!("`cargo` is not on PATH, so {name} cannot be built: install Rust from https://rustup.rs")
@@ -39,15 +45,8 @@ impl Toolchain {
         let since = Instant::now();
         let mut child = self
             .command(&cargo, workspace_root())
-            .args([
-                "build",
-                "--color=never",
-                "--workspace",
-                "--bin",
-                name,
-                "--profile",
-                profile,
-            ])
+            .args(["build", "--color=never", "--bin", name, "--profile", profile])
+            .args(selected)
             .arg("--target-dir")
             .arg(&target)
             .stdout(Stdio::null())
