@@ -16,11 +16,12 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use api::ApiServer;
-pub use client::{Clients, ConnectError};
+pub use client::{Clients, ConnectError, connect};
 pub use limit::RateLimit;
 pub use watch::{attachments, nodes, volumes};
 
 use crate::decide::{Claim, Record};
+use crate::lease::NotLeading;
 use crate::model::{Attachment, Problem, SecretRef, Volume};
 
 /// The writes and reads that attaching needs.
@@ -123,6 +124,9 @@ pub enum Error {
     /// took effect.
     #[error("{0}")]
     Unanswered(Arc<str>),
+    /// The request was not sent: it would have been a write, and we do not lead.
+    #[error(transparent)]
+    NotLeading(#[from] NotLeading),
 }
 
 // === impl Error ===

@@ -107,6 +107,7 @@ impl<K: Cluster, D: Controller> Dispatcher<K, D> {
                 () = &mut due => {}
             }
         }
+        worker.wind_up();
         tracing::info!(
             running = running.len(),
             "no new work; finishing what is under way"

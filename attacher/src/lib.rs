@@ -17,6 +17,7 @@ pub mod decide;
 pub mod dispatch;
 pub mod engine;
 pub mod index;
+pub mod lease;
 pub mod log;
 pub mod model;
 pub mod queue;

@@ -3,10 +3,12 @@
 //! pieces of the work together (`work`).
 //!
 //! Start: driver first, because our finalizer and our choice of objects carry its name; then the
-//! watches; then, when all lists are complete, work. Stop: no new work, work under way ends within
-//! `--shutdown-grace`, then everything else. A task that ends before that ends the process.
+//! watches and the election; then, when we lead and all lists are complete, work. Stop: no new work,
+//! work under way ends within `--shutdown-grace`, the lease is given back, then everything else. A task
+//! that ends before that ends the process.
 
 mod config;
+mod election;
 mod work;
 
 use std::fmt;
@@ -20,6 +22,7 @@ use tokio_util::task::JoinMap;
 use crate::args::Args;
 use crate::cluster::{Clients, ConnectError, RateLimit};
 use crate::csi::{Keeper, Link, Lost, Session};
+use crate::lease::{self, Leadership};
 use crate::model::Driver;
 
 /// Why the attacher ended.
@@ -46,6 +49,12 @@ pub enum Error {
     /// There is no driver that we could serve.
     #[error(transparent)]
     Lost(#[from] Lost),
+    /// There is no name that we could stand for election with.
+    #[error(transparent)]
+    Identity(#[from] lease::IdentityError),
+    /// We led, and do no longer. Whoever restarts us starts a standby.
+    #[error("stopped leading: {0}")]
+    StoppedLeading(#[from] lease::Lost),
     /// A task ended that must not.
     #[error("the task {0} ended unexpectedly")]
     Task(Task),
@@ -65,11 +74,13 @@ pub enum Task {
     Volumes,
     /// Watches CSINodes.
     Nodes,
+    /// Takes part in the leader election.
+    Election,
     /// Does the work.
     Dispatch,
 }
 
-type Tasks = JoinMap<Task, Result<(), Lost>>;
+type Tasks = JoinMap<Task, Result<(), Error>>;
 
 /// Runs the attacher until SIGTERM or SIGINT.
 ///
@@ -103,11 +114,13 @@ pub async fn run(args: Args) -> Result<(), Error> {
 
 async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     let rate = args.kube_api.rate().map(RateLimit::new);
-    let clients = Clients::new(&config::read(&args).await?, rate)?;
+    let config = config::read(&args).await?;
+    let clients = Clients::new(&config, rate)?;
     let mut tasks = Tasks::new();
     let (keeper, link) = Keeper::new(args.csi_address.clone(), args.timeout);
     let stop_connection = CancellationToken::new();
-    tasks.spawn(Task::Connection, keeper.run(stop_connection.clone()));
+    let stop = stop_connection.clone();
+    tasks.spawn(Task::Connection, async move { Ok(keeper.run(stop).await?) });
 
     let session = tokio::select! {
         biased;
@@ -117,8 +130,25 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     if let Some(session) = session {
         let driver = Driver::new(&session.name, session.capabilities, &args.default_fs_type);
         tracing::info!(driver = %driver.name, finalizer = %driver.finalizer, "serving");
-        work::spawn(&mut tasks, &args, &clients, link, driver, shutdown.clone());
+        let stop_election = CancellationToken::new();
+        let leadership = if args.election.enabled {
+            election::spawn(&mut tasks, &args, config, &driver, stop_election.clone())?
+        } else {
+            Leadership::unopposed()
+        };
+        work::spawn(
+            &mut tasks,
+            &args,
+            &clients,
+            link,
+            driver,
+            leadership,
+            shutdown.clone(),
+        );
         supervise(&mut tasks, &shutdown).await?;
+        // Only now may somebody else begin.
+        stop_election.cancel();
+        join(&mut tasks, Task::Election).await?;
     }
     // Work is over; the watches hold nothing that must be saved.
     stop_connection.cancel();
@@ -127,22 +157,26 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     connection_ended
 }
 
-/// Waits for the end of work. Any other task that ends before it is a fault of ours, or the loss of
-/// the driver.
+/// Waits for the end of work. Any other task that ends before it is a fault of ours, the loss of the
+/// driver, or of leadership: then the work stops where it is.
 async fn supervise(tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<(), Error> {
     match tasks.join_next().await {
         Some((Task::Dispatch, Ok(Ok(())))) if shutdown.is_cancelled() => Ok(()),
-        Some((_, Ok(Err(lost)))) => Err(lost.into()),
+        Some((_, Ok(Err(error)))) => Err(error),
         Some((task, Ok(Ok(())) | Err(_))) => Err(Error::Task(task)),
         None => Ok(()),
     }
 }
 
+/// Waits for the end of this task; at once, if there is none.
 async fn join(tasks: &mut Tasks, wanted: Task) -> Result<(), Error> {
-    while let Some((task, result)) = tasks.join_next().await {
+    while tasks.contains_key(&wanted) {
+        let Some((task, result)) = tasks.join_next().await else {
+            break;
+        };
         if task == wanted {
             return match result {
-                Ok(result) => Ok(result?),
+                Ok(result) => result,
                 Err(_) => Err(Error::Task(task)),
             };
         }
@@ -165,6 +199,7 @@ impl fmt::Display for Task {
             Self::Attachments => "watch of VolumeAttachments",
             Self::Volumes => "watch of PersistentVolumes",
             Self::Nodes => "watch of CSINodes",
+            Self::Election => "leader election",
             Self::Dispatch => "dispatch",
         })
     }

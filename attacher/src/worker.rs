@@ -13,6 +13,7 @@ mod detach;
 mod problem;
 
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures::FutureExt;
@@ -20,7 +21,7 @@ use jiff::Timestamp;
 use tracing::Instrument;
 
 use crate::cluster::{Cluster, Error, Secrets};
-use crate::csi::{CallError, Controller};
+use crate::csi::{CallError, Controller, Reach};
 use crate::decide::{Facts, Wanted};
 use crate::engine::{Answer, Engine, Event, Job, Outcome, Report, Subject};
 use crate::index::Change;
@@ -40,6 +41,7 @@ pub struct Worker<K, D> {
     engine: Arc<Mutex<Engine>>,
     clock: Clock,
     claims: Claims,
+    winding_up: AtomicBool,
 }
 
 // === impl Worker ===
@@ -54,7 +56,22 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             engine,
             clock,
             claims: Claims::default(),
+            winding_up: AtomicBool::new(false),
         }
+    }
+
+    /// From now on jobs finish the call that they are in and what follows from it, and begin no other: the
+    /// process is about to end, and whoever comes next begins it.
+    pub fn wind_up(&self) {
+        self.winding_up.store(true, Ordering::Relaxed);
+    }
+
+    /// To be asked before the call that a job is about.
+    fn may_begin(&self) -> Result<(), Failure> {
+        if self.winding_up.load(Ordering::Relaxed) {
+            return Err(called(&CallError::withheld("the attacher is shutting down")));
+        }
+        Ok(())
     }
 
     /// Carries out `job`. Never fails: what goes wrong is told in the object's status, in the log and
@@ -222,7 +239,7 @@ fn called(error: &CallError) -> Failure {
         code: Some(error.code.number()),
         class: error.class(),
         answer: None,
-        told: true,
+        told: error.reach != Reach::Withheld,
     }
 }
 

@@ -12,6 +12,7 @@ use super::limit::{Gate, Purpose, RateLimit};
 use super::retry::until_answered;
 use super::{Cluster, Error, Released, Secrets, Side, patch};
 use crate::decide::{Claim, Record};
+use crate::lease::Leadership;
 use crate::model::wire::{AttachmentObject, VolumeObject};
 use crate::model::{Attachment, Driver, Problem, SecretRef, Volume};
 
@@ -33,14 +34,15 @@ enum Part {
 // === impl ApiServer ===
 
 impl ApiServer {
-    /// Reads and writes what concerns `driver` through `client`, no faster than `rate`.
-    pub fn new(client: Client, rate: Option<RateLimit>, driver: Arc<Driver>) -> Self {
+    /// Reads and writes what concerns `driver` through `client`, no faster than `rate`, and writes
+    /// only while `leadership` lasts.
+    pub fn new(client: Client, rate: Option<RateLimit>, leadership: Leadership, driver: Arc<Driver>) -> Self {
         Self {
             attachments: Api::all(client.clone()),
             volumes: Api::all(client.clone()),
             client,
             driver,
-            gate: Gate::new(rate),
+            gate: Gate::new(rate, leadership),
         }
     }
 

@@ -64,14 +64,19 @@ impl Clients {
     /// When the configuration cannot be used at all. A server that cannot be reached is no error here.
     pub fn new(config: &Config, rate: Option<RateLimit>) -> Result<Self, ConnectError> {
         Ok(Self {
-            watches: client(config, rate.clone())?,
-            requests: client(config, None)?,
+            watches: connect(config, rate.clone())?,
+            requests: connect(config, None)?,
             rate,
         })
     }
 }
 
-fn client(config: &Config, rate: Option<RateLimit>) -> Result<Client, ConnectError> {
+/// A client with a connection of its own, made when it is first used. Its requests wait for `rate`.
+///
+/// # Errors
+///
+/// When the configuration cannot be used at all. A server that cannot be reached is no error here.
+pub fn connect(config: &Config, rate: Option<RateLimit>) -> Result<Client, ConnectError> {
     if let Some(proxy) = &config.proxy_url {
         return Err(ConnectError::Proxy(proxy.clone()));
     }

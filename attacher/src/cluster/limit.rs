@@ -10,6 +10,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
 use crate::args::kube_api::Rate;
+use crate::lease::{Leadership, NotLeading};
 
 /// How many writes may be under way at once. The API server is no faster beyond about this, and
 /// spends more CPU on each (docs/adr/0002-own-http-stack.md).
@@ -22,6 +23,7 @@ const WRITES_NOBODY_WAITS_FOR: usize = 64;
 #[derive(Debug)]
 pub(super) struct Gate {
     rate: Option<RateLimit>,
+    leadership: Leadership,
     writes: Semaphore,
     unhurried: Semaphore,
 }
@@ -61,20 +63,25 @@ struct Bucket {
 // === impl Gate ===
 
 impl Gate {
-    pub(super) fn new(rate: Option<RateLimit>) -> Self {
+    pub(super) fn new(rate: Option<RateLimit>, leadership: Leadership) -> Self {
         Self {
             rate,
+            leadership,
             writes: Semaphore::new(WRITES),
             unhurried: Semaphore::new(WRITES_NOBODY_WAITS_FOR),
         }
     }
 
-    /// Waits until a request may be sent.
+    /// Waits until a request may be sent, at once.
+    ///
+    /// # Errors
+    ///
+    /// It would write, and we do not lead.
     ///
     /// # Cancellation
     ///
     /// The place in line is lost, and the token with it.
-    pub(super) async fn enter(&self, purpose: Purpose) -> Place<'_> {
+    pub(super) async fn enter(&self, purpose: Purpose) -> Result<Place<'_>, NotLeading> {
         // In this order, so that who waits for an unhurried place stands in nobody's way.
         let _unhurried = match purpose {
             Purpose::Other => Some(permit(&self.unhurried).await),
@@ -87,7 +94,12 @@ impl Gate {
         if let Some(rate) = &self.rate {
             rate.turn().await;
         }
-        Place { _unhurried, _write }
+        // After all waits: somebody else may have come to lead during them.
+        match purpose {
+            Purpose::Read => {}
+            Purpose::Attach | Purpose::Other => self.leadership.check()?,
+        }
+        Ok(Place { _unhurried, _write })
     }
 }
 
@@ -191,17 +203,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn all_who_send_share_one_bucket() {
         let limit = mk_limit(1.0, 2);
-        let (one, other) = (Gate::new(Some(limit.clone())), limit);
-        drop(one.enter(Purpose::Attach).await);
+        let (one, other) = (Gate::new(Some(limit.clone()), Leadership::unopposed()), limit);
+        one.enter(Purpose::Attach).await.unwrap();
         other.turn().await;
         let begin = Instant::now();
-        drop(one.enter(Purpose::Read).await);
+        one.enter(Purpose::Read).await.unwrap();
         assert_eq!(begin.elapsed().as_secs(), 1);
     }
 
     #[test]
     fn detaches_leave_room_for_an_attach() {
-        let gate = Gate::new(None);
+        let gate = Gate::new(None, Leadership::unopposed());
         let detaches: Vec<_> = (0..1000)
             .map_while(|_| gate.enter(Purpose::Other).now_or_never())
             .collect();

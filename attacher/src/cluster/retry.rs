@@ -21,7 +21,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Sends a request that may be repeated until it is answered or its deadline passes.
 ///
 /// An answer that says "not now" (429, 5xx) or none at all is waited out, for as long as the server
-/// asks; any other answer is final. Each attempt passes the gate anew.
+/// asks; any other answer is final. Each attempt passes the gate anew, and no write passes it while
+/// we do not lead.
 pub(super) async fn until_answered<T, F>(
     gate: &Gate,
     purpose: Purpose,
@@ -34,7 +35,7 @@ where
     let mut pause = FIRST_PAUSE;
     loop {
         let arrived = Instant::now();
-        let place = gate.enter(purpose).await;
+        let place = gate.enter(purpose).await?;
         deadline += arrived.elapsed();
         let until = deadline.min(Instant::now() + ATTEMPT);
         let failure = match timeout_at(until, attempt()).await {
@@ -137,6 +138,7 @@ mod tests {
     use super::*;
     use crate::args::kube_api::Rate;
     use crate::cluster::RateLimit;
+    use crate::lease::Leadership;
 
     fn status(code: u16, reason: &str, details: serde_json::Value) -> Failure {
         let details: StatusDetails = serde_json::from_value(details).unwrap();
@@ -199,7 +201,7 @@ mod tests {
     async fn a_lost_answer_is_asked_for_again_until_the_deadline() {
         let begin = Instant::now();
         let mut attempts = 0;
-        let error = until_answered(&Gate::new(None), Purpose::Read, || {
+        let error = until_answered(&Gate::new(None, Leadership::unopposed()), Purpose::Read, || {
             attempts += 1;
             std::future::pending::<Result<(), kube::Error>>()
         })
@@ -213,7 +215,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn time_in_line_is_no_part_of_the_deadline() {
         let begin = Instant::now();
-        let gate = Gate::new(Some(RateLimit::new(Rate { qps: 0.01, burst: 1 })));
+        let gate = Gate::new(
+            Some(RateLimit::new(Rate { qps: 0.01, burst: 1 })),
+            Leadership::unopposed(),
+        );
         let requests = (0..4).map(|_| {
             until_answered(&gate, Purpose::Attach, || async {
                 sleep(ATTEMPT / 2).await;

@@ -14,6 +14,7 @@ use super::session::Session;
 use super::{Controller, PublishRequest, UnpublishRequest};
 use crate::cluster::Secrets;
 use crate::decide::{Access, AccessMode, Capability};
+use crate::lease::Leadership;
 use crate::model::Capabilities;
 
 /// Calls whatever driver is connected.
@@ -21,15 +22,20 @@ use crate::model::Capabilities;
 pub struct Caller {
     link: watch::Receiver<Link>,
     timeout: Duration,
+    leadership: Leadership,
 }
 
 // === impl Caller ===
 
 impl Caller {
     /// Calls with this deadline each (`--timeout`). [`Controller::ready`] waits as long for a driver that
-    /// is away.
-    pub fn new(link: watch::Receiver<Link>, timeout: Duration) -> Self {
-        Self { link, timeout }
+    /// is away. Only while `leadership` lasts is anything sent.
+    pub fn new(link: watch::Receiver<Link>, timeout: Duration, leadership: Leadership) -> Self {
+        Self {
+            link,
+            timeout,
+            leadership,
+        }
     }
 
     fn session(&self) -> Result<Arc<Session>, CallError> {
@@ -49,6 +55,7 @@ impl Caller {
     where
         F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
     {
+        self.leadership.check()?;
         let mut request = tonic::Request::new(request);
         request.set_timeout(self.timeout);
         match tokio::time::timeout(self.timeout, call(request)).await {

@@ -5,6 +5,7 @@ use std::fmt;
 
 use tonic::Status;
 
+use crate::lease::NotLeading;
 use crate::queue::Class;
 
 /// A gRPC status code.
@@ -33,6 +34,8 @@ pub enum Reach {
     Interrupted,
     /// There was no connection, so nothing was sent.
     Unsent,
+    /// We are not to call any more, so nothing was sent.
+    Withheld,
 }
 
 // === impl Code ===
@@ -97,14 +100,28 @@ impl CallError {
         }
     }
 
+    /// We are not to call any more. It is nobody's business but ours.
+    pub fn withheld(message: impl Into<String>) -> Self {
+        Self {
+            reach: Reach::Withheld,
+            ..Self::unsent(message)
+        }
+    }
+
     /// How the failure is to be waited out.
     pub fn class(&self) -> Class {
         match self.reach {
             Reach::Unsent => Class::Disconnected,
             Reach::Interrupted => Class::Interrupted,
             Reach::Answered if self.code.is_final() => Class::Final,
-            Reach::Answered => Class::Uncertain,
+            Reach::Answered | Reach::Withheld => Class::Uncertain,
         }
+    }
+}
+
+impl From<NotLeading> for CallError {
+    fn from(reason: NotLeading) -> Self {
+        Self::withheld(reason.to_string())
     }
 }
 

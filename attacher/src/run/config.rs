@@ -34,6 +34,15 @@ pub(super) async fn read(args: &Args) -> Result<kube::Config, Error> {
     })
 }
 
+/// POD_NAMESPACE, by which a pod is told its namespace.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the Go sidecar has no flag for it either"
+)]
+pub(super) fn pod_namespace() -> Option<String> {
+    std::env::var("POD_NAMESPACE").ok()
+}
+
 /// kube takes HTTPS_PROXY from the environment without regard to NO_PROXY. The API server is inside.
 fn without_proxy(mut config: kube::Config) -> kube::Config {
     config.proxy_url = None;

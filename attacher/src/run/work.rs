@@ -8,12 +8,13 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Task, Tasks};
+use super::{Error, Task, Tasks};
 use crate::args::Args;
 use crate::cluster::{self, ApiServer, Clients};
-use crate::csi::{Caller, Link, Lost};
+use crate::csi::{Caller, Link};
 use crate::dispatch::Dispatcher;
 use crate::engine::{Engine, Event};
+use crate::lease::Leadership;
 use crate::model::Driver;
 use crate::queue::{Backoff, Limits};
 use crate::worker::Worker;
@@ -28,16 +29,20 @@ pub(super) fn spawn(
     clients: &Clients,
     link: watch::Receiver<Link>,
     driver: Driver,
+    leadership: Leadership,
     shutdown: CancellationToken,
 ) {
     let shared = Arc::new(driver.clone());
     let (events_tx, events) = mpsc::channel(EVENTS);
     let (attachments_tx, volumes_tx) = (events_tx.clone(), events_tx.clone());
     let changes = cluster::attachments(&clients.watches, shared.clone());
-    tasks.spawn(
-        Task::Attachments,
-        pump(changes.map(Event::Attachments), attachments_tx),
-    );
+    let leads = leadership.clone();
+    tasks.spawn(Task::Attachments, async move {
+        // Not before: only a list that is made when nobody else works any more shows all that earlier
+        // leaders did. Volumes and nodes, which leaders hardly touch, are kept ready meanwhile.
+        leads.begun().await;
+        pump(changes.map(Event::Attachments), attachments_tx).await
+    });
     let changes = cluster::volumes(&clients.watches, shared.clone());
     tasks.spawn(Task::Volumes, pump(changes.map(Event::Volumes), volumes_tx));
     let changes = cluster::nodes(&clients.watches, shared.clone());
@@ -54,8 +59,13 @@ pub(super) fn spawn(
     };
     let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, fastrand::u64(..))));
     let worker = Worker::new(
-        ApiServer::new(clients.requests.clone(), clients.rate.clone(), shared),
-        Caller::new(link.clone(), args.timeout),
+        ApiServer::new(
+            clients.requests.clone(),
+            clients.rate.clone(),
+            leadership.clone(),
+            shared,
+        ),
+        Caller::new(link.clone(), args.timeout, leadership),
         driver,
         engine.clone(),
         Timestamp::now,
@@ -76,7 +86,7 @@ pub(super) fn spawn(
 async fn pump(
     events: impl futures::Stream<Item = Event>,
     events_tx: mpsc::Sender<Event>,
-) -> Result<(), Lost> {
+) -> Result<(), Error> {
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         if events_tx.send(event).await.is_err() {

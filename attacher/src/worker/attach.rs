@@ -83,6 +83,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             volume_context: plan.volume_context.clone(),
             secrets,
         };
+        self.may_begin()?;
         self.csi.publish(request).await.map_err(|error| called(&error))
     }
 
@@ -162,6 +163,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             target: stale.target.clone(),
             secrets,
         };
+        self.may_begin()?;
         match self.csi.unpublish(request).await {
             // A volume or node that the driver does not know holds nothing; the CSI specification leaves
             // NOT_FOUND to drivers that cannot tell. Waiting for another answer would block the pod.

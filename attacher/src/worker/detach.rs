@@ -36,6 +36,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 secrets: secrets.clone(),
             })
         };
+        self.may_begin()?;
         let mut result = send(plan.target.clone()).await;
         if let (Err(error), Some(node_id)) = (&result, &plan.other_node_id) {
             // The node was registered anew, under another id; whoever published may have done so too.

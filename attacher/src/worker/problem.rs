@@ -42,13 +42,15 @@ impl Failure {
             Error::NotFound(_) | Error::Replaced(_) | Error::Refused { .. } | Error::Unusable(_) => {
                 Class::Final
             }
+            Error::NotLeading(_) => Class::Uncertain,
         };
         Self {
             message: format!("{what}: {}", chain(error)),
             code: None,
             class,
             answer: None,
-            told: true,
+            // To tell it would be a write.
+            told: !matches!(error, Error::NotLeading(_)),
         }
     }
 

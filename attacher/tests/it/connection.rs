@@ -143,7 +143,11 @@ impl Fixture {
     }
 
     fn caller(&self) -> Caller {
-        Caller::new(self.link.clone(), TIMEOUT)
+        Caller::new(
+            self.link.clone(),
+            TIMEOUT,
+            csi_attacher::lease::Leadership::unopposed(),
+        )
     }
 }
 

@@ -1,0 +1,165 @@
+//! Leader election: of all replicas, only the one that holds the Lease works.
+//!
+//! The Lease, its fields and their meaning are client-go's, so that replicas of the Go sidecar and of
+//! this one take turns. What is ours is how safe it is to believe that one leads: [`Leadership`] is a
+//! value that runs out by itself, and whoever is about to write or to call the driver asks it first.
+//!
+//! Invariants:
+//! - nobody else's clock is read: another's lease lapses when it has not changed for its duration, by our
+//!   own monotonic clock, since we saw it change;
+//! - leadership is valid for the renew deadline from the moment at which the last successful renewal was
+//!   *sent*. Others wait for the lease's duration, which is longer, from when they *saw* it;
+//! - the Lease is only ever written over the very version that was read;
+//! - leadership that was lost does not come back: the process ends.
+//!
+//! [`Elector`] decides and is pure; [`Campaign`] does the waiting and the requests. See
+//! docs/adr/0013-leader-election.md.
+
+mod campaign;
+mod elector;
+mod leadership;
+mod server;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+pub use campaign::{Campaign, Change};
+pub use elector::{Elector, Failure, Lost, Request, Step};
+pub use leadership::{Leadership, NotLeading, Standing, Unrenewed};
+pub use server::{ApiLease, LeaseServer};
+
+use crate::model::driver::sanitized;
+
+/// Whose lease, and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Which Lease.
+    pub place: Place,
+    /// What we call ourselves in it.
+    pub identity: String,
+    /// What it is labelled with; other labels stay as they are.
+    pub labels: BTreeMap<String, String>,
+    /// When.
+    pub timings: Timings,
+}
+
+/// Where the Lease is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// `--leader-election-lease-duration`, `-renew-deadline` and `-retry-period`. The first is longer than
+/// the second, and that one longer than 1.2 times the third.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timings {
+    /// How long the others wait for a holder that shows no sign of life.
+    pub lease_duration: Duration,
+    /// How long a renewal lets us lead.
+    pub renew_deadline: Duration,
+    /// Pause between two renewals, or two looks at another's lease.
+    pub retry_period: Duration,
+}
+
+/// Where Kubernetes tells a pod its namespace.
+const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+/// Where Linux tells the name of the machine; in a container, of the pod.
+const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
+
+/// The name of this machine cannot serve as an identity.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// It cannot be read.
+    #[error("cannot read the host name, which is to be our identity in the lease, from {HOST_NAME_FILE}")]
+    Unreadable(#[source] std::io::Error),
+    /// There is none.
+    #[error("the host name is empty, and it is to be our identity in the lease: give the pod one")]
+    Empty,
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Where the replicas that serve `driver` meet. Namespaces in the order in which they count: of the
+    /// flag, of POD_NAMESPACE, of the service account.
+    pub fn of(driver: &str, flag: Option<&str>, variable: Option<&str>) -> Self {
+        Self::with_file(driver, flag, variable, Path::new(NAMESPACE_FILE))
+    }
+
+    fn with_file(driver: &str, flag: Option<&str>, variable: Option<&str>, file: &Path) -> Self {
+        let of_pod = || {
+            let namespace = std::fs::read_to_string(file).ok()?;
+            Some(namespace.trim().to_owned()).filter(|namespace| !namespace.is_empty())
+        };
+        let given = [flag, variable]
+            .into_iter()
+            .flatten()
+            .find(|given| !given.is_empty());
+        Self {
+            namespace: given
+                .map(str::to_owned)
+                .or_else(of_pod)
+                .unwrap_or_else(|| "default".to_owned()),
+            name: sanitized(&format!("external-attacher-leader-{driver}")),
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What we call ourselves in the lease: the host name, which is the pod's name.
+///
+/// # Errors
+///
+/// When there is none.
+pub fn identity() -> Result<String, IdentityError> {
+    let name = std::fs::read_to_string(HOST_NAME_FILE).map_err(IdentityError::Unreadable)?;
+    match name.trim() {
+        "" => Err(IdentityError::Empty),
+        name => Ok(sanitized(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_namespace_is_found_in_the_go_sidecars_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, none, blank) = (
+            dir.path().join("namespace"),
+            dir.path().join("no"),
+            dir.path().join("blank"),
+        );
+        std::fs::write(&file, "of-pod\n").unwrap();
+        std::fs::write(&blank, "\n").unwrap();
+        for (flag, variable, file, namespace) in [
+            (Some("of-flag"), Some("of-env"), &file, "of-flag"),
+            (None, Some("of-env"), &file, "of-env"),
+            (Some(""), Some(""), &file, "of-pod"),
+            (None, None, &file, "of-pod"),
+            (None, None, &blank, "default"),
+            (None, None, &none, "default"),
+        ] {
+            let place = Place::with_file("ebs.csi.aws.com", flag, variable, file);
+            assert_eq!(place.namespace, namespace, "{flag:?} {variable:?} {file:?}");
+            assert_eq!(place.name, "external-attacher-leader-ebs-csi-aws-com");
+        }
+    }
+
+    #[test]
+    fn the_identity_is_the_host_name() {
+        let output = std::process::Command::new("uname").arg("-n").output().unwrap();
+        let name = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(identity().unwrap(), sanitized(name.trim()));
+    }
+}

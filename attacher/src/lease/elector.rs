@@ -1,0 +1,355 @@
+//! What to do next about the lease: pure, as the other cores are. Records that were seen and the time go
+//! in, the next request comes out.
+
+mod record;
+mod step;
+
+use std::time::Instant;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::core::ObjectMeta;
+
+use super::Settings;
+use record::{Observed, Record, micros};
+pub use step::{Failure, Lost, Request, Step};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Elector {
+    settings: Settings,
+    observed: Option<Observed>,
+    term: Option<Term>,
+    turn: Turn,
+    /// Whether the version that we know was written by us and not found outdated since.
+    current: bool,
+    /// The `acquireTime` of claims that may have been granted without our knowing.
+    doubt: Option<Timestamp>,
+    slow_renewals: u64,
+}
+
+/// Our time as the leader.
+#[derive(Clone, Copy, Debug)]
+struct Term {
+    /// `acquireTime`, which tells our term from that of another process of the same name.
+    acquired: Timestamp,
+    /// When the last successful renewal was sent.
+    renewed: Instant,
+}
+
+/// Whose move it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Read the lease.
+    Look,
+    /// Write over what was just read.
+    Write,
+    /// Write over what was read or written last, which nobody but us should have touched.
+    Renew,
+    /// Nobody's until then.
+    Rest(Instant),
+}
+
+/// A standby looks this much later than the retry period at most, as client-go's does.
+const JITTER: f64 = 1.2;
+/// An answer that takes longer than this part of the renew deadline is given up, so that another
+/// attempt, over another connection, still fits in.
+const ATTEMPTS: u32 = 3;
+/// A failed renewal is tried again after this part of the retry period, or twice that.
+const HASTE: u32 = 4;
+
+// === impl Elector ===
+
+impl Elector {
+    /// Somebody who has not looked at the lease yet.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            observed: None,
+            term: None,
+            turn: Turn::Look,
+            current: false,
+            doubt: None,
+            slow_renewals: 0,
+        }
+    }
+
+    /// What to do now. `wall` is what stands in the lease for people to read.
+    pub fn next(&mut self, now: Instant, wall: Timestamp) -> Step {
+        if self.valid_until().is_some_and(|until| now >= until) {
+            return Step::Stop(self.lost(Lost::Unrenewed {
+                lease: self.settings.place.to_string(),
+                within: self.settings.timings.renew_deadline,
+            }));
+        }
+        if let Turn::Rest(until) = self.turn {
+            if now < until {
+                return Step::Wait(until);
+            }
+            self.turn = if self.term.is_some() && self.current {
+                Turn::Renew
+            } else {
+                Turn::Look
+            };
+        }
+        let request = match self.turn {
+            Turn::Look | Turn::Rest(_) => Request::Look,
+            Turn::Write | Turn::Renew => self.written(wall),
+        };
+        let patience = now + self.settings.timings.renew_deadline / ATTEMPTS;
+        Step::Send {
+            request,
+            deadline: self.valid_until().map_or(patience, |until| until.min(patience)),
+        }
+    }
+
+    /// Takes in what the lease was when [`Request::Look`] was answered. `random` is from 0 to 1, here and
+    /// below.
+    ///
+    /// # Errors
+    ///
+    /// When it shows that we lead no longer.
+    pub fn looked(
+        &mut self,
+        answer: Result<Option<Lease>, Failure>,
+        now: Instant,
+        random: f64,
+    ) -> Result<(), Lost> {
+        let Ok(lease) = answer else {
+            self.rest(now, random);
+            return Ok(());
+        };
+        self.observe(lease, now);
+        if let Some(term) = self.term {
+            self.still_ours(term)?;
+            self.slow_renewals += 1;
+            self.turn = Turn::Write;
+        } else if self.is_claimable(now) {
+            self.turn = Turn::Write;
+        } else {
+            // If a claim of ours had been granted, the lease would say so.
+            self.doubt = None;
+            self.rest(now, random);
+        }
+        Ok(())
+    }
+
+    /// Takes in the answer to a [`Request::Create`] or [`Request::Update`] that was sent at `sent`.
+    pub fn wrote(&mut self, answer: Result<Lease, Failure>, sent: Instant, now: Instant, random: f64) {
+        match answer {
+            Ok(lease) => {
+                self.observe(Some(lease), now);
+                self.current = true;
+                self.turn = Turn::Rest(sent + self.settings.timings.retry_period);
+                if let Some(term) = &mut self.term {
+                    term.renewed = sent;
+                } else if now >= sent + self.settings.timings.renew_deadline {
+                    // It took so long that others may see it lapse any moment.
+                    self.turn = Turn::Look;
+                } else if let Some(acquired) = self.doubt.take() {
+                    self.term = Some(Term {
+                        acquired,
+                        renewed: sent,
+                    });
+                }
+            }
+            Err(failure) => {
+                self.current = false;
+                if let Failure::Refused(_) = failure {
+                    self.doubt = None;
+                }
+                if self.turn == Turn::Renew {
+                    self.turn = Turn::Look;
+                } else {
+                    self.rest(now, random);
+                }
+            }
+        }
+    }
+
+    /// Takes in a change of the lease that was seen while waiting; nothing: it was deleted. Only a
+    /// standby wants to know.
+    pub fn seen(&mut self, lease: Option<Lease>, now: Instant, random: f64) {
+        if self.term.is_some() {
+            return;
+        }
+        self.observe(lease, now);
+        if self.is_claimable(now) {
+            self.turn = Turn::Write;
+        } else {
+            self.rest(now, random);
+        }
+    }
+
+    /// Stops leading, so that the lease can be given back.
+    pub fn resign(&mut self) {
+        if let Some(term) = self.term.take() {
+            self.doubt = Some(term.acquired);
+        }
+    }
+
+    /// What `lease` is to be when we let go of it, after [`Elector::resign`]; nothing if it is not ours.
+    pub fn released(&self, mut lease: Lease, wall: Timestamp) -> Option<Lease> {
+        let acquired = self.doubt?;
+        let record = Record::of(&lease);
+        if record.holder != self.settings.identity || record.acquired != Some(acquired) {
+            return None;
+        }
+        let now = MicroTime(micros(wall));
+        let spec = lease.spec.get_or_insert_default();
+        spec.holder_identity = Some(String::new());
+        // The shortest there is: a peer that takes an empty holder for somebody waits no longer.
+        spec.lease_duration_seconds = Some(1);
+        spec.acquire_time = Some(now.clone());
+        spec.renew_time = Some(now);
+        Some(lease)
+    }
+
+    /// Whether the lease may be ours, also if we do not know for certain.
+    pub fn may_hold(&self) -> bool {
+        self.term.is_some() || self.doubt.is_some()
+    }
+
+    /// Until when we may work; nothing if we do not lead.
+    pub fn valid_until(&self) -> Option<Instant> {
+        let term = self.term.as_ref()?;
+        Some(term.renewed + self.settings.timings.renew_deadline)
+    }
+
+    /// When the last successful renewal of our term was sent.
+    pub fn renewed(&self) -> Option<Instant> {
+        self.term.as_ref().map(|term| term.renewed)
+    }
+
+    /// Who holds the lease, as far as we know. Empty: nobody.
+    pub fn holder(&self) -> &str {
+        self.observed
+            .as_ref()
+            .map_or("", |observed| &observed.record.holder)
+    }
+
+    /// The lease as it was seen last.
+    pub fn lease(&self) -> Option<&Lease> {
+        self.observed.as_ref()?.lease.as_ref()
+    }
+
+    /// How often a renewal had to look at the lease first.
+    pub fn slow_renewals(&self) -> u64 {
+        self.slow_renewals
+    }
+
+    fn observe(&mut self, lease: Option<Lease>, now: Instant) {
+        match (lease, &mut self.observed) {
+            (None, None) => {}
+            // Who held it may not have noticed yet, so what we know of him stays.
+            (None, Some(observed)) => observed.lease = None,
+            (Some(lease), Some(observed)) if observed.is(&lease) => {}
+            (Some(lease), observed) => {
+                *observed = Some(Observed {
+                    record: Record::of(&lease),
+                    lease: Some(lease),
+                    at: now,
+                });
+            }
+        }
+    }
+
+    fn still_ours(&mut self, term: Term) -> Result<(), Lost> {
+        let Some(Observed {
+            lease: Some(_),
+            record,
+            ..
+        }) = &self.observed
+        else {
+            // It was deleted. Whoever is first to create it holds it.
+            return Ok(());
+        };
+        let lease = self.settings.place.to_string();
+        let lost = if record.holder != self.settings.identity {
+            Lost::Taken {
+                lease,
+                holder: record.holder.clone(),
+            }
+        } else if record.acquired != Some(term.acquired) {
+            Lost::Twin {
+                lease,
+                identity: self.settings.identity.clone(),
+            }
+        } else {
+            return Ok(());
+        };
+        Err(self.lost(lost))
+    }
+
+    fn lost(&mut self, lost: Lost) -> Lost {
+        self.term = None;
+        self.doubt = None;
+        lost
+    }
+
+    /// Whether we may take the lease: it is free, or lapsed, or an earlier process of ours had it.
+    fn is_claimable(&self, now: Instant) -> bool {
+        let Some(observed) = &self.observed else {
+            return true;
+        };
+        let holder = &observed.record.holder;
+        holder.is_empty() || *holder == self.settings.identity || now >= observed.lapses()
+    }
+
+    fn rest(&mut self, now: Instant, random: f64) {
+        let period = self.settings.timings.retry_period;
+        let until = if self.term.is_some() {
+            let pause = period / HASTE;
+            now + pause + pause.mul_f64(random)
+        } else {
+            let look = now + period + period.mul_f64(JITTER * random);
+            let lapse = self.observed.as_ref().map(Observed::lapses);
+            lapse
+                .filter(|lapse| *lapse > now)
+                .map_or(look, |lapse| look.min(lapse))
+        };
+        self.turn = Turn::Rest(self.valid_until().map_or(until, |valid| until.min(valid)));
+    }
+
+    /// The lease in our name.
+    fn written(&mut self, wall: Timestamp) -> Request {
+        let now = micros(wall);
+        let known = self.observed.as_ref();
+        let record = known.map(|observed| observed.record.clone()).unwrap_or_default();
+        let existing = known.and_then(|observed| observed.lease.clone());
+        let exists = existing.is_some();
+        let mut lease = existing.unwrap_or_else(|| Lease {
+            metadata: ObjectMeta {
+                name: Some(self.settings.place.name.clone()),
+                namespace: Some(self.settings.place.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            ..Lease::default()
+        });
+        if !self.settings.labels.is_empty() {
+            let labels = lease.metadata.labels.get_or_insert_default();
+            labels.extend(self.settings.labels.clone());
+        }
+        let changes_hands = exists && record.holder != self.settings.identity;
+        let acquired = match &self.term {
+            Some(term) => term.acquired,
+            // Claims that may yet be granted must be known for ours by one and the same mark.
+            None => *self.doubt.get_or_insert(now),
+        };
+        let spec = lease.spec.get_or_insert_default();
+        spec.holder_identity = Some(self.settings.identity.clone());
+        spec.lease_duration_seconds = Some(self.settings.timings.lease_seconds());
+        spec.acquire_time = Some(MicroTime(acquired));
+        spec.renew_time = Some(MicroTime(now));
+        spec.lease_transitions = Some(record.transitions.saturating_add(changes_hands.into()));
+        if exists {
+            Request::Update(Box::new(lease))
+        } else {
+            Request::Create(Box::new(lease))
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,184 @@
+//! Leadership as a value that runs out by itself.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::Settings;
+
+/// Whether we lead, for everybody who must know. Cheap to clone and to ask.
+///
+/// It is a value with an end, not a flag that somebody sets in time: a process that was suspended finds
+/// it run out before it has noticed anything else.
+#[derive(Clone, Debug)]
+pub struct Leadership(Option<watch::Receiver<Standing>>);
+
+/// Where we stand in the election.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Until when we may work without another look at the lease. Nothing: we do not lead.
+    pub valid_until: Option<Instant>,
+    /// When the lease was last renewed by us; nothing once it was given back.
+    pub renewed: Option<Instant>,
+    /// Who holds the lease, as far as we know. Empty: nobody.
+    pub holder: String,
+    /// How often a renewal had to look at the lease first.
+    pub slow_renewals: u64,
+    /// Name of the lease, for messages.
+    pub(super) lease: String,
+    /// How long the lease lasts.
+    pub(super) lease_duration: Duration,
+}
+
+/// We do not lead, so nothing may be written and nobody called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this replica does not lead (any more), so it does nothing")]
+pub struct NotLeading;
+
+/// We should have stopped long ago, and have not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed election to renew leadership on lease {0}")]
+pub struct Unrenewed(String);
+
+/// How long after the lease's end a leader that has not ended counts as sick; the Go sidecar's value.
+const HEALTH_TOLERANCE: Duration = Duration::from_secs(20);
+
+// === impl Leadership ===
+
+impl Leadership {
+    /// For a replica that is the only one (no `--leader-election`): it always leads.
+    pub fn unopposed() -> Self {
+        Self(None)
+    }
+
+    /// Fails unless we lead at this moment. To be asked right before each write and each driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`NotLeading`]: do not go on, and tell nobody in the cluster, as that would be a write.
+    pub fn check(&self) -> Result<(), NotLeading> {
+        match &self.0 {
+            None => Ok(()),
+            Some(standing) if standing.borrow().leads_at(Instant::now()) => Ok(()),
+            Some(_) => Err(NotLeading),
+        }
+    }
+
+    /// Waits until we lead. Others may have led before, and what we know may be older than what they did:
+    /// [`Leadership::is_elected`] says so.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe.
+    pub async fn begun(&self) {
+        let Some(standing) = &self.0 else { return };
+        let mut standing = standing.clone();
+        let leads = standing.wait_for(|standing| standing.leads_at(Instant::now()));
+        if leads.await.is_err() {
+            // The election is over, and we have not won it.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Whether there is an election, and so others who may have led before us.
+    pub fn is_elected(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// What `/healthz/leader-election` tells.
+    ///
+    /// # Errors
+    ///
+    /// We held the lease, have not renewed it since long after its end, and are still there. A standby is
+    /// always well.
+    pub fn health(&self) -> Result<(), Unrenewed> {
+        let Some(standing) = &self.0 else { return Ok(()) };
+        let standing = standing.borrow();
+        let tolerated = standing.lease_duration + HEALTH_TOLERANCE;
+        match standing.renewed {
+            Some(renewed) if renewed.elapsed() > tolerated => Err(Unrenewed(standing.lease.clone())),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Where we stand; nothing without an election.
+    pub fn standing(&self) -> Option<Standing> {
+        Some(self.0.as_ref()?.borrow().clone())
+    }
+}
+
+impl From<watch::Receiver<Standing>> for Leadership {
+    fn from(standing: watch::Receiver<Standing>) -> Self {
+        Self(Some(standing))
+    }
+}
+
+// === impl Standing ===
+
+impl Standing {
+    /// Of somebody who has not looked at the lease yet.
+    pub fn new(settings: &Settings) -> Self {
+        Self {
+            valid_until: None,
+            renewed: None,
+            holder: String::new(),
+            slow_renewals: 0,
+            lease: settings.place.to_string(),
+            lease_duration: settings.timings.lease_duration,
+        }
+    }
+
+    /// Whether we lead at this time.
+    pub fn leads_at(&self, now: Instant) -> bool {
+        self.valid_until.is_some_and(|until| now < until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::elector::tests::mk_settings;
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn leadership_runs_out_without_anybody_doing_anything() {
+        let (standing_tx, standing) = watch::channel(Standing::new(&mk_settings("a")));
+        let leadership = Leadership::from(standing);
+        assert_eq!(leadership.check(), Err(NotLeading));
+        standing_tx.send_modify(|standing| standing.valid_until = Some(Instant::now() + 2 * SECOND));
+        leadership.begun().await;
+        assert_eq!(leadership.check(), Ok(()));
+        tokio::time::advance(2 * SECOND).await;
+        assert_eq!(leadership.check(), Err(NotLeading));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn health_is_bad_only_when_a_leader_outlives_its_lease_by_far() {
+        assert_eq!(Leadership::unopposed().health(), Ok(()));
+        let (standing_tx, standing) = watch::channel(Standing::new(&mk_settings("a")));
+        let leadership = Leadership::from(standing);
+        tokio::time::advance(1000 * SECOND).await;
+        assert_eq!(leadership.health(), Ok(()), "a standby");
+        standing_tx.send_modify(|standing| standing.renewed = Some(Instant::now()));
+        tokio::time::advance(35 * SECOND).await;
+        assert_eq!(leadership.health(), Ok(()), "15 s and 20 s later");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let sick = leadership.health().unwrap_err().to_string();
+        assert_eq!(
+            sick,
+            "failed election to renew leadership on lease kube-system/external-attacher-leader-d"
+        );
+        standing_tx.send_modify(|standing| standing.renewed = None);
+        assert_eq!(leadership.health(), Ok(()), "given back");
+    }
+
+    #[tokio::test]
+    async fn without_an_election_one_always_leads() {
+        let leadership = Leadership::unopposed();
+        leadership.begun().await;
+        assert_eq!(leadership.check(), Ok(()));
+        assert_eq!(leadership.standing(), None);
+    }
+}

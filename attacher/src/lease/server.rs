@@ -1,0 +1,130 @@
+//! The one Lease, at the API server.
+
+use futures::stream::BoxStream;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::{PostParams, WatchEvent, WatchParams};
+
+use super::{Failure, Place};
+use crate::cluster::{self, ConnectError};
+use crate::report::chain;
+
+/// Where the Lease is kept.
+///
+/// # Cancellation
+///
+/// Dropping a write may leave it done, undone, or to be done later.
+pub trait LeaseServer: Send + Sync + 'static {
+    /// Reads it; nothing: there is none.
+    fn get(&self) -> impl Future<Output = Result<Option<Lease>, Failure>> + Send;
+
+    /// Creates it.
+    fn create(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Failure>> + Send;
+
+    /// Replaces the version of it that `lease` carries, and no other.
+    fn update(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Failure>> + Send;
+
+    /// Its changes after `version`; nothing: it was deleted. May end at any time: it is a help, and what
+    /// it does not show is found by looking.
+    fn changes(&self, version: &str) -> BoxStream<'static, Option<Lease>>;
+
+    /// An answer did not come: do not ask over the same connection again.
+    fn reconnect(&mut self);
+}
+
+/// The API server of the cluster that we serve, over a connection of the election's own: neither the work
+/// nor a slow watch can hold up a renewal.
+pub struct ApiLease {
+    config: kube::Config,
+    place: Place,
+    api: Api<Lease>,
+}
+
+// === impl ApiLease ===
+
+impl ApiLease {
+    /// The Lease at `place`. Nothing is connected before it is used.
+    ///
+    /// # Errors
+    ///
+    /// When the configuration cannot be used at all.
+    pub fn new(config: kube::Config, place: Place) -> Result<Self, ConnectError> {
+        let api = Api::namespaced(cluster::connect(&config, None)?, &place.namespace);
+        Ok(Self { config, place, api })
+    }
+}
+
+impl LeaseServer for ApiLease {
+    async fn get(&self) -> Result<Option<Lease>, Failure> {
+        match self.api.get(&self.place.name).await {
+            Ok(lease) => Ok(Some(lease)),
+            // A load balancer says 404 too.
+            Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
+            Err(error) => Err(failure(&error)),
+        }
+    }
+
+    async fn create(&self, lease: &Lease) -> Result<Lease, Failure> {
+        let created = self.api.create(&PostParams::default(), lease).await;
+        created.map_err(|error| failure(&error))
+    }
+
+    async fn update(&self, lease: &Lease) -> Result<Lease, Failure> {
+        let replaced = self
+            .api
+            .replace(&self.place.name, &PostParams::default(), lease)
+            .await;
+        replaced.map_err(|error| failure(&error))
+    }
+
+    fn changes(&self, version: &str) -> BoxStream<'static, Option<Lease>> {
+        let (api, version) = (self.api.clone(), version.to_owned());
+        let params = WatchParams::default().fields(&format!("metadata.name={}", self.place.name));
+        let events = async move {
+            match api.watch(&params, &version).await {
+                Ok(events) => events.left_stream(),
+                Err(error) => {
+                    tracing::debug!(
+                        error = chain(&error),
+                        "the lease cannot be watched; looking must do"
+                    );
+                    stream::empty().right_stream()
+                }
+            }
+        };
+        stream::once(events)
+            .flatten()
+            .scan((), |(), event| {
+                std::future::ready(match event {
+                    Ok(WatchEvent::Added(lease) | WatchEvent::Modified(lease)) => Some(Some(Some(lease))),
+                    Ok(WatchEvent::Deleted(_)) => Some(Some(None)),
+                    Ok(WatchEvent::Bookmark(_)) => Some(None),
+                    Ok(WatchEvent::Error(_)) | Err(_) => None,
+                })
+            })
+            .filter_map(std::future::ready)
+            .boxed()
+    }
+
+    fn reconnect(&mut self) {
+        match cluster::connect(&self.config, None) {
+            Ok(client) => self.api = Api::namespaced(client, &self.place.namespace),
+            Err(error) => tracing::warn!(error = chain(&error), "cannot make another connection"),
+        }
+    }
+}
+
+fn failure(error: &kube::Error) -> Failure {
+    let code = if let kube::Error::Api(status) = error {
+        status.code
+    } else {
+        0
+    };
+    match code {
+        409 => Failure::Conflict,
+        400..=499 => Failure::Refused(chain(error)),
+        // What a server in trouble did with it is not known.
+        _ => Failure::Unanswered(chain(error)),
+    }
+}
