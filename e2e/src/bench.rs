@@ -1,44 +1,60 @@
 //! Attachers measured side by side: each in turn on one control plane, with the same objects and the same
 //! driver, so that ratios hold whatever the machine is doing.
 //!
-//! Beside them stands the limit: a bare loop that sends the writes of [`limit`] and does nothing else.
-//! kube-controller-manager does not run; VolumeAttachments are made by hand.
+//! A [`Row`] is one measurement, a [`Contender`] is who is measured; rounds are interleaved, so that a machine
+//! that slows down slows everybody down. Beside the attachers stands the limit: a bare loop that sends the
+//! writes of an attacher and does nothing else. kube-controller-manager does not run; VolumeAttachments are
+//! made by hand.
 
 mod array;
+pub mod baseline;
 mod contender;
+mod crowd;
+pub mod goal;
 mod ground;
-pub mod limit;
-pub mod table;
+mod limit;
+mod measure;
+mod objects;
+pub mod plot;
+mod proxy;
+mod quantity;
+pub mod report;
+mod row;
+mod statistic;
 mod tracker;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-pub use contender::Contender;
-pub use table::Row;
+pub use contender::{Contender, Workers};
+pub use quantity::{Better, Quantity};
+pub use report::Report;
+pub use row::{Row, Sizes};
+pub use statistic::Summary;
 
 use crate::cluster::{Backend, Cluster};
 use crate::control_plane::{Component, Options};
 use crate::process::Run;
 use crate::toolchain::{Peer, Toolchain};
-use ground::Ground;
+use crowd::Crowd;
+use quantity::Figures;
+use report::{ContenderReport, RowReport};
 
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// VolumeAttachments in the burst.
-    pub volumes: usize,
-    /// VolumeAttachments created one by one for the latencies.
-    pub samples: usize,
-    /// How many of those a second.
-    pub rate: u32,
-    /// How often everything is measured; the table shows medians.
+    /// The measurements.
+    pub rows: Vec<Row>,
+    /// How much of everything.
+    pub sizes: Sizes,
+    /// How often everything is measured; tables show medians.
     pub rounds: usize,
-    /// Who is measured, in this order.
-    pub contenders: Vec<Contender>,
+    /// Who is measured, if not the usual ones of each row.
+    pub contenders: Option<Vec<Contender>>,
     /// A driver that runs already, instead of the mock driver.
     pub csi_address: Option<PathBuf>,
 }
@@ -50,25 +66,58 @@ struct Programs {
     driver: PathBuf,
 }
 
-/// Measures everything in `plan`.
-pub async fn run(run: &Arc<Run>, toolchain: &Toolchain, plan: &Plan) -> Result<Vec<Row>> {
-    let needs_go = plan.contenders.iter().any(|contender| contender.is_go());
-    let programs = Programs {
-        ours: toolchain.csi_attacher().await.context("build our attacher")?,
-        go: match needs_go {
-            true => Some(
-                toolchain
-                    .peer(Peer::ExternalAttacher)
-                    .await
-                    .context("build the Go attacher")?,
-            ),
-            false => None,
-        },
-        driver: toolchain
-            .csi_mock_driver()
-            .await
-            .context("build the mock driver")?,
-    };
+/// What every measurement needs.
+struct Bench<'a> {
+    run: &'a Arc<Run>,
+    cluster: &'a Cluster,
+    programs: Programs,
+    sizes: Sizes,
+    csi_address: Option<PathBuf>,
+}
+
+/// What one contender did in all rounds of one row.
+#[derive(Debug, Default)]
+struct Found {
+    figures: Vec<Figures>,
+    failures: Vec<String>,
+}
+
+/// Where the contenders' service accounts live.
+const NAMESPACE: &str = "bench";
+
+// === impl Plan ===
+
+impl Plan {
+    /// Who takes part in a row, in the order of its table.
+    fn contenders(&self, row: Row) -> Vec<Contender> {
+        match &self.contenders {
+            None => row.contenders(&self.sizes),
+            Some(chosen) => {
+                let fits = |contender: &&Contender| row.has_limit() || !contender.is_limit();
+                chosen.iter().filter(fits).copied().collect()
+            }
+        }
+    }
+
+    /// Rows that are measured together, round by round: those that find the same crowd in the cluster.
+    fn groups(&self) -> BTreeMap<usize, Vec<Row>> {
+        let mut rows = self.rows.clone();
+        rows.sort_unstable();
+        rows.dedup();
+        let mut groups: BTreeMap<usize, Vec<Row>> = BTreeMap::new();
+        for row in rows {
+            groups.entry(row.crowd(&self.sizes)).or_default().push(row);
+        }
+        groups
+    }
+}
+
+/// Measures everything in `plan`. A measurement that fails is told in the report and ends nothing.
+///
+/// # Errors
+/// The control plane or a program is not to be had.
+pub async fn run(run: &Arc<Run>, toolchain: &Toolchain, plan: &Plan) -> Result<Report> {
+    let programs = programs(toolchain, plan).await?;
     let cluster = Cluster::start(run, toolchain, Backend::ControlPlane(Options::default())).await?;
     let plane = cluster
         .control_plane()
@@ -77,27 +126,169 @@ pub async fn run(run: &Arc<Run>, toolchain: &Toolchain, plan: &Plan) -> Result<V
     cluster.create_namespace(NAMESPACE).await?;
     // It would take part: delete attachments that no pod wants, protect volumes, and use the processor.
     plane.kill(Component::ControllerManager).await?;
-    let mut rounds = Vec::new();
-    for round in 0..plan.rounds {
-        for contender in &plan.contenders {
-            tracing::info!(round, %contender, "measuring");
-            let ground = Ground::prepare(run, &cluster, &programs, plan, *contender, round).await?;
-            let measured = contender::measure(run, &cluster, &programs, plan, *contender, &ground).await;
-            ground.clear(&cluster).await?;
-            rounds.push((
-                *contender,
-                measured.with_context(|| format!("measure {contender}"))?,
-            ));
-        }
-    }
+    let bench = Bench {
+        run,
+        cluster: &cluster,
+        programs,
+        sizes: plan.sizes.clone(),
+        csi_address: plan.csi_address.clone(),
+    };
+    let report = cluster.while_alive(measure_all(&bench, plan)).await?;
     cluster.stop().await?;
-    Ok(table::medians(&plan.contenders, &rounds))
+    Ok(report)
 }
 
-/// Where the contenders' service accounts live.
-const NAMESPACE: &str = "bench";
+async fn programs(toolchain: &Toolchain, plan: &Plan) -> Result<Programs> {
+    let mut contenders = plan.rows.iter().flat_map(|row| plan.contenders(*row));
+    let go = match contenders.any(Contender::is_go) {
+        true => Some(
+            toolchain
+                .peer(Peer::ExternalAttacher)
+                .await
+                .context("build the Go attacher")?,
+        ),
+        false => None,
+    };
+    Ok(Programs {
+        ours: toolchain.csi_attacher().await.context("build our attacher")?,
+        go,
+        driver: toolchain
+            .csi_mock_driver()
+            .await
+            .context("build the mock driver")?,
+    })
+}
+
+async fn measure_all(bench: &Bench<'_>, plan: &Plan) -> Result<Report> {
+    let mut crowd = Crowd::default();
+    let mut report = Report::default();
+    for (size, rows) in plan.groups() {
+        crowd.grow_to(size, bench.cluster).await?;
+        let mut found: BTreeMap<Row, Vec<Found>> = BTreeMap::new();
+        for round in 0..plan.rounds {
+            for row in &rows {
+                let contenders = plan.contenders(*row);
+                let found = found.entry(*row).or_default();
+                found.resize_with(contenders.len(), Found::default);
+                for place in places(contenders.len(), round) {
+                    let contender = contenders[place];
+                    tracing::info!(round, %row, %contender, "measuring");
+                    match measure::measure(bench, *row, contender, round).await {
+                        Ok(figures) => found[place].figures.push(figures),
+                        Err(error) => {
+                            tracing::error!(round, %row, %contender, "{error:#}");
+                            found[place].failures.push(format!("{error:#}"));
+                        }
+                    }
+                }
+            }
+        }
+        for (row, found) in found {
+            report.rows.push(row_report(row, plan, found));
+        }
+    }
+    Ok(report)
+}
+
+/// The order of a round. Every second one is the other way round, so that what grows over time weighs on nobody
+/// alone.
+fn places(count: usize, round: usize) -> Vec<usize> {
+    if round.is_multiple_of(2) {
+        (0..count).collect()
+    } else {
+        (0..count).rev().collect()
+    }
+}
+
+fn row_report(row: Row, plan: &Plan, found: Vec<Found>) -> RowReport {
+    let contenders = plan.contenders(row).into_iter().zip(found);
+    let contenders = contenders.map(|(contender, found)| {
+        let mut values: BTreeMap<Quantity, Vec<f64>> = BTreeMap::new();
+        for (quantity, value) in found.figures.into_iter().flatten() {
+            values.entry(quantity).or_default().push(value);
+        }
+        let summaries = values
+            .into_iter()
+            .filter_map(|(quantity, values)| Some((quantity, Summary::of(values)?)));
+        ContenderReport {
+            contender: contender.to_string(),
+            figures: summaries.collect(),
+            failures: found.failures,
+        }
+    });
+    RowReport {
+        row: row.name().to_owned(),
+        title: row.title(&plan.sizes),
+        contenders: contenders.collect(),
+    }
+}
 
 /// How long a burst may take before the bench gives up: long enough for 10 volumes a second.
 fn patience(volumes: usize) -> Duration {
     Duration::from_secs(60 + volumes as u64 / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_plan(rows: &[Row]) -> Plan {
+        Plan {
+            rows: rows.to_vec(),
+            sizes: Sizes::quick(),
+            rounds: 2,
+            contenders: None,
+            csi_address: None,
+        }
+    }
+
+    #[test]
+    fn rows_that_fill_the_cluster_come_after_the_others() {
+        let plan = mk_plan(&[Row::ForeignMany, Row::Latency, Row::Own, Row::Burst, Row::Latency]);
+        let groups: Vec<_> = plan.groups().into_values().collect();
+        assert_eq!(
+            groups,
+            [
+                vec![Row::Burst, Row::Latency],
+                vec![Row::Own],
+                vec![Row::ForeignMany]
+            ]
+        );
+    }
+
+    #[test]
+    fn chosen_contenders_take_part_where_they_can() {
+        let (limit, ours) = (Contender::Limit(16), Contender::Ours(Workers::Default));
+        let plan = Plan {
+            contenders: Some(vec![limit, ours]),
+            ..mk_plan(&[])
+        };
+        assert_eq!(plan.contenders(Row::Burst), [limit, ours]);
+        assert_eq!(plan.contenders(Row::Slow), [ours]);
+    }
+
+    #[test]
+    fn rounds_alternate() {
+        assert_eq!(places(3, 0), [0, 1, 2]);
+        assert_eq!(places(3, 1), [2, 1, 0]);
+    }
+
+    #[test]
+    fn a_row_is_the_sum_of_its_rounds() {
+        let figures = |value| Figures::from([(Quantity::Recovery, value)]);
+        let found = vec![
+            Found {
+                figures: vec![figures(3.0), figures(1.0)],
+                failures: vec![],
+            },
+            Found {
+                figures: vec![],
+                failures: vec!["no luck".to_owned()],
+            },
+        ];
+        let row = row_report(Row::Restart, &mk_plan(&[Row::Restart]), found);
+        assert_eq!(row.medians(Quantity::Recovery, "ours"), [2.0]);
+        assert_eq!(row.contenders[1].failures, ["no luck"]);
+        assert_eq!(row.contenders[1].contender, "go-10");
+    }
 }

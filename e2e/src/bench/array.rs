@@ -8,8 +8,8 @@ use csi_proto::v1::identity_client::IdentityClient;
 use csi_proto::v1::node_client::NodeClient;
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
 use csi_proto::v1::{
-    CreateVolumeRequest, DeleteVolumeRequest, GetPluginInfoRequest, ListVolumesRequest, NodeGetInfoRequest,
-    Volume, VolumeCapability,
+    ControllerPublishVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest, GetPluginInfoRequest,
+    ListVolumesRequest, NodeGetInfoRequest, Volume, VolumeCapability,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use tonic::transport::{Channel, Endpoint};
@@ -50,15 +50,9 @@ impl Array {
     /// Makes volumes of these names.
     pub(super) async fn create(&self, names: impl IntoIterator<Item = String>) -> Result<Vec<Volume>> {
         stream::iter(names.into_iter().map(|name| async move {
-            let capability = VolumeCapability {
-                access_type: Some(AccessType::Mount(MountVolume::default())),
-                access_mode: Some(AccessMode {
-                    mode: Mode::SingleNodeWriter.into(),
-                }),
-            };
             let request = CreateVolumeRequest {
                 name,
-                volume_capabilities: vec![capability],
+                volume_capabilities: vec![capability()],
                 ..CreateVolumeRequest::default()
             };
             let answer = ControllerClient::new(self.0.clone())
@@ -90,6 +84,25 @@ impl Array {
             .await
     }
 
+    /// Publishes these volumes, each to its node.
+    pub(super) async fn publish(&self, volumes: impl IntoIterator<Item = (String, String)>) -> Result<()> {
+        stream::iter(volumes)
+            .map(Ok)
+            .try_for_each_concurrent(AT_ONCE, |(volume_id, node_id)| async move {
+                let request = ControllerPublishVolumeRequest {
+                    volume_id,
+                    node_id,
+                    volume_capability: Some(capability()),
+                    ..ControllerPublishVolumeRequest::default()
+                };
+                ControllerClient::new(self.0.clone())
+                    .controller_publish_volume(request)
+                    .await?;
+                Ok(())
+            })
+            .await
+    }
+
     /// How many volumes say that they are published anywhere. One page: what a driver does beyond that is
     /// not ours to test here.
     pub(super) async fn published(&self) -> Result<usize> {
@@ -109,5 +122,14 @@ impl Array {
                     .is_some_and(|status| is_published(&status.published_node_ids))
             })
             .count())
+    }
+}
+
+fn capability() -> VolumeCapability {
+    VolumeCapability {
+        access_type: Some(AccessType::Mount(MountVolume::default())),
+        access_mode: Some(AccessMode {
+            mode: Mode::SingleNodeWriter.into(),
+        }),
     }
 }

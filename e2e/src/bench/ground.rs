@@ -1,28 +1,48 @@
 //! What a contender finds: a driver with volumes, and the objects that describe them.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::config::Kubeconfig;
 use kube::{Api, ResourceExt};
-use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::array::Array;
-use super::{Contender, NAMESPACE, Plan, Programs};
-use crate::cluster::Cluster;
-use crate::process::{Process, Run, Spec};
+use super::objects::{create, delete, object, patch_status, wipe};
+use super::proxy::Proxy;
+use super::{Bench, NAMESPACE};
+use crate::driver::journal::Journal;
+use crate::fixture::attacher_finalizer;
+use crate::kubeconfig;
+use crate::process::{Process, Spec};
 
-/// Requests that may be under way at once while objects are made and removed.
-const AT_ONCE: usize = 32;
 const NODES: usize = 10;
 const DRIVER_START: Duration = Duration::from_secs(20);
+const NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
+
+/// What a row needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Needs {
+    /// How many volumes.
+    pub(super) volumes: usize,
+    /// How long each driver call takes.
+    pub(super) latency: Duration,
+    /// How much longer each detach takes.
+    pub(super) slow_detach: Option<Duration>,
+    /// How long the API server is away, in each direction.
+    pub(super) api_delay: Option<Duration>,
+    /// That the driver tells of its calls.
+    pub(super) journal: bool,
+    /// That the driver keeps its volumes when it is killed.
+    pub(super) durable: bool,
+    /// That the driver may be a stranger, which was there before the bench.
+    pub(super) any_driver: bool,
+}
 
 /// One contender's driver, volumes and nodes.
 pub(super) struct Ground {
@@ -32,55 +52,53 @@ pub(super) struct Ground {
     pub(super) socket: PathBuf,
     pub(super) kubeconfig: PathBuf,
     pub(super) dir: PathBuf,
-    /// Names of the PersistentVolumes.
+    /// Names of the PersistentVolumes, and of their VolumeAttachments.
     pub(super) volumes: Vec<String>,
+    pub(super) handles: Vec<String>,
     array: Array,
-    handles: Vec<String>,
-    nodes: usize,
-    process: Option<Process>,
+    node_ids: Vec<String>,
+    /// The driver, unless it is a stranger, and how it is started.
+    process: Option<(Process, Spec)>,
+    journal: Journal,
+    _proxy: Option<Proxy>,
 }
 
 // === impl Ground ===
 
 impl Ground {
-    pub(super) async fn prepare(
-        run: &Arc<Run>,
-        cluster: &Cluster,
-        programs: &Programs,
-        plan: &Plan,
-        contender: Contender,
-        round: usize,
-    ) -> Result<Self> {
-        let name = format!("bench-{round}-{contender}");
-        let dir = run.subdir(&name)?;
-        let (socket, process) = match &plan.csi_address {
+    pub(super) async fn prepare(bench: &Bench<'_>, name: String, needs: Needs) -> Result<Self> {
+        let dir = bench.run.subdir(&name)?;
+        let stranger = bench.csi_address.as_ref().filter(|_| needs.any_driver);
+        ensure!(
+            bench.csi_address.is_none() || needs.any_driver,
+            "this row needs the mock driver: leave it out, or leave out --csi-address"
+        );
+        let journal = Journal::create(&dir.join("journal.jsonl"))?;
+        let (socket, process) = match stranger {
             Some(socket) => (socket.clone(), None),
             None => {
-                let socket = dir.join("csi.sock");
-                let spec = Spec::new("driver", &programs.driver).dir(&dir).args([
-                    format!("--endpoint=unix://{}", socket.display()),
-                    format!("--driver-name={name}.example"),
-                    format!("--nodes={NODES}"),
-                ]);
-                (socket, Some(Process::spawn(run, spec)?))
+                let spec = driver_spec(&bench.programs.driver, &dir, &name, journal.path(), needs)?;
+                let process = Process::spawn(bench.run, spec.clone())?;
+                (dir.join(SOCKET), Some((process, spec)))
             }
         };
         let array = connect(&socket).await?;
         let driver = array.name().await?;
-        let node_ids = match &plan.csi_address {
+        let node_ids = match stranger {
             Some(_) => vec![array.node_id().await?],
             None => (0..NODES).map(|node| format!("node-{node}")).collect(),
         };
+        let cluster = bench.cluster;
         cluster.create_attacher_account(NAMESPACE, &name, false).await?;
         let kubeconfig = cluster.service_account_kubeconfig(NAMESPACE, &name, &dir).await?;
-        // One more, for the attacher to show that it is up.
-        let count = plan.volumes + plan.samples + 1;
-        let made = array
-            .create((0..count).map(|volume| format!("{name}-{volume}")))
-            .await?;
-        let handles: Vec<_> = made.into_iter().map(|volume| volume.volume_id).collect();
-        let volumes = (0..count).map(|volume| format!("{name}-{volume}")).collect();
-        let nodes = node_ids.len();
+        let proxy = match needs.api_delay {
+            Some(delay) => Some(detour(&kubeconfig, delay).await?),
+            None => None,
+        };
+        let volumes: Vec<_> = (0..needs.volumes)
+            .map(|volume| format!("{name}-{volume}"))
+            .collect();
+        let made = array.create(volumes.iter().cloned()).await?;
         let ground = Self {
             name,
             driver,
@@ -88,39 +106,79 @@ impl Ground {
             kubeconfig,
             dir,
             volumes,
+            handles: made.into_iter().map(|volume| volume.volume_id).collect(),
             array,
-            handles,
-            nodes,
+            node_ids,
             process,
+            journal,
+            _proxy: proxy,
         };
-        ground.create_objects(cluster, &node_ids).await?;
+        let nodes = ground.node_ids.iter().enumerate().map(|(node, id)| {
+            object(json!({
+                "metadata": { "name": ground.node(node) },
+                "spec": { "drivers": [{ "name": ground.driver, "nodeID": id }] },
+            }))
+        });
+        create::<CSINode>(&Api::all(cluster.client()), nodes)
+            .await
+            .context("create CSINodes")?;
         Ok(ground)
     }
 
-    async fn create_objects(&self, cluster: &Cluster, node_ids: &[String]) -> Result<()> {
-        let nodes: Api<CSINode> = Api::all(cluster.client());
-        for (node, id) in node_ids.iter().enumerate() {
-            let node: CSINode = object(json!({
-                "metadata": { "name": self.node(node) },
-                "spec": { "drivers": [{ "name": self.driver, "nodeID": id }] },
-            }))?;
-            nodes
-                .create(&PostParams::default(), &node)
-                .await
-                .context("create a CSINode")?;
-        }
-        let volumes: Api<PersistentVolume> = Api::all(cluster.client());
-        let all = self.volumes.iter().zip(&self.handles).map(|(name, handle)| {
-            object(json!({
-                "metadata": { "name": name },
+    /// Makes the PersistentVolumes, as users do.
+    pub(super) async fn create_volumes(&self, bench: &Bench<'_>) -> Result<()> {
+        self.create_volumes_with(bench, &[], 0..self.volumes.len()).await
+    }
+
+    /// Makes one of them.
+    pub(super) async fn create_volume(&self, bench: &Bench<'_>, index: usize) -> Result<()> {
+        self.create_volumes_with(bench, &[], index..index + 1).await
+    }
+
+    /// Makes PersistentVolumes, VolumeAttachments and the driver's publications as an attacher leaves them.
+    pub(super) async fn create_attached(&self, bench: &Bench<'_>, which: Range<usize>) -> Result<()> {
+        let finalizer = attacher_finalizer(&self.driver);
+        self.create_volumes_with(bench, &[finalizer.as_str()], which.clone())
+            .await?;
+        let published = which.clone().map(|index| {
+            let node = index % self.node_ids.len();
+            (self.handles[index].clone(), self.node_ids[node].clone())
+        });
+        self.array.publish(published).await.context("publish volumes")?;
+        let attachments = which.clone().map(|index| {
+            let mut attachment = self.attachment(index)?;
+            let node = index % self.node_ids.len();
+            attachment.metadata.finalizers = Some(vec![finalizer.clone()]);
+            attachment.metadata.annotations =
+                Some([(NODE_ID_ANNOTATION.to_owned(), self.node_ids[node].clone())].into());
+            Ok(attachment)
+        });
+        let api: Api<VolumeAttachment> = Api::all(bench.cluster.client());
+        create(&api, attachments)
+            .await
+            .context("create attached VolumeAttachments")?;
+        patch_status(&api, &self.volumes[which], json!({ "attached": true }))
+            .await
+            .context("mark VolumeAttachments as attached")
+    }
+
+    async fn create_volumes_with(
+        &self,
+        bench: &Bench<'_>,
+        finalizers: &[&str],
+        which: Range<usize>,
+    ) -> Result<()> {
+        let volumes = which.map(|index| {
+            object::<PersistentVolume>(json!({
+                "metadata": { "name": self.volumes[index], "finalizers": finalizers },
                 "spec": {
                     "accessModes": ["ReadWriteOnce"],
                     "capacity": { "storage": "1Gi" },
-                    "csi": { "driver": self.driver, "volumeHandle": handle },
+                    "csi": { "driver": self.driver, "volumeHandle": self.handles[index] },
                 },
             }))
         });
-        create(&volumes, all.collect::<Result<Vec<_>>>()?)
+        create(&Api::all(bench.cluster.client()), volumes)
             .await
             .context("create PersistentVolumes")
     }
@@ -135,77 +193,154 @@ impl Ground {
             "metadata": { "name": self.volumes[index] },
             "spec": {
                 "attacher": self.driver,
-                "nodeName": self.node(index % self.nodes),
+                "nodeName": self.node(index % self.node_ids.len()),
                 "source": { "persistentVolumeName": self.volumes[index] },
             },
         }))
     }
 
     /// Creates the VolumeAttachments of these volumes, as fast as the API server takes them.
-    pub(super) async fn attach(&self, cluster: &Cluster, which: std::ops::Range<usize>) -> Result<()> {
-        let attachments: Result<Vec<_>> = which.map(|index| self.attachment(index)).collect();
-        create(&Api::all(cluster.client()), attachments?)
+    pub(super) async fn attach(&self, bench: &Bench<'_>, which: Range<usize>) -> Result<()> {
+        let attachments = which.map(|index| self.attachment(index));
+        create(&Api::all(bench.cluster.client()), attachments)
             .await
             .context("create VolumeAttachments")
     }
 
     /// Deletes the VolumeAttachments of these volumes.
-    pub(super) async fn detach(&self, cluster: &Cluster, which: std::ops::Range<usize>) -> Result<()> {
-        let api: Api<VolumeAttachment> = Api::all(cluster.client());
-        delete(&api, self.volumes[which].to_vec())
+    pub(super) async fn detach(&self, bench: &Bench<'_>, which: Range<usize>) -> Result<()> {
+        let api: Api<VolumeAttachment> = Api::all(bench.cluster.client());
+        delete(&api, &self.volumes[which])
             .await
             .context("delete VolumeAttachments")
+    }
+
+    /// What the driver was asked, if it is ours.
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// Kills the driver, as a crash would.
+    pub(super) async fn kill_driver(&mut self) -> Result<()> {
+        let (process, _) = self.process.as_ref().context("the driver must be ours")?;
+        process.kill().await.map(drop)
+    }
+
+    /// Starts it again with the state it had; it answers when this returns.
+    pub(super) async fn restart_driver(&mut self, bench: &Bench<'_>) -> Result<()> {
+        let (process, spec) = self.process.as_mut().context("the driver must be ours")?;
+        *process = Process::spawn(bench.run, spec.clone())?;
+        self.array = connect(&self.socket).await?;
+        Ok(())
     }
 
     /// Takes everything away again, so that the next contender finds what this one found.
     ///
     /// # Errors
     /// A volume is still published, or an attachment is left: the contender did not do its work.
-    pub(super) async fn clear(self, cluster: &Cluster) -> Result<()> {
+    pub(super) async fn clear(self, bench: &Bench<'_>) -> Result<()> {
         let published = self.array.published().await?;
         ensure!(
             published == 0,
             "{published} volumes are still published after all attachments are gone"
         );
-        let attachments: Api<VolumeAttachment> = Api::all(cluster.client());
+        let attachments: Api<VolumeAttachment> = Api::all(bench.cluster.client());
         let left = attachments.list(&Default::default()).await?;
         let left: Vec<_> = left
             .iter()
             .map(ResourceExt::name_any)
-            .filter(|va| va.starts_with(&self.name))
+            .filter(|va| self.volumes.contains(va))
             .collect();
         ensure!(left.is_empty(), "VolumeAttachments are left: {left:?}");
+        self.wipe(bench).await
+    }
 
-        let volumes: Api<PersistentVolume> = Api::all(cluster.client());
-        let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
-        stream::iter(&self.volumes)
-            .map(Ok)
-            .try_for_each_concurrent(AT_ONCE, |name| {
-                let (volumes, free) = (&volumes, &free);
-                async move { volumes.patch(name, &PatchParams::default(), free).await.map(drop) }
-            })
+    /// Takes everything away, whatever is left undone. No attacher may run any more.
+    pub(super) async fn wipe(self, bench: &Bench<'_>) -> Result<()> {
+        let client = || bench.cluster.client();
+        wipe::<VolumeAttachment>(&Api::all(client()), &self.volumes)
             .await
-            .context("free PersistentVolumes")?;
-        delete(&volumes, self.volumes.clone())
+            .context("wipe VolumeAttachments")?;
+        wipe::<PersistentVolume>(&Api::all(client()), &self.volumes)
             .await
-            .context("delete PersistentVolumes")?;
-        let nodes: Api<CSINode> = Api::all(cluster.client());
-        delete(&nodes, (0..self.nodes).map(|node| self.node(node)).collect())
+            .context("wipe PersistentVolumes")?;
+        let nodes: Vec<_> = (0..self.node_ids.len()).map(|node| self.node(node)).collect();
+        wipe::<CSINode>(&Api::all(client()), &nodes)
             .await
-            .context("delete CSINodes")?;
-        cluster.delete_attacher_account(NAMESPACE, &self.name).await?;
-        self.array
-            .delete(self.handles)
-            .await
-            .context("delete the driver's volumes")?;
-        if let Some(process) = self.process {
-            process.stop(DRIVER_START).await?;
+            .context("wipe CSINodes")?;
+        bench
+            .cluster
+            .delete_attacher_account(NAMESPACE, &self.name)
+            .await?;
+        match self.process {
+            Some((process, _)) => process.kill().await.map(drop),
+            None => self
+                .array
+                .delete(self.handles)
+                .await
+                .context("delete the driver's volumes"),
         }
-        Ok(())
     }
 }
 
-async fn connect(socket: &std::path::Path) -> Result<Array> {
+const SOCKET: &str = "csi.sock";
+
+fn driver_spec(program: &Path, dir: &Path, name: &str, journal: &Path, needs: Needs) -> Result<Spec> {
+    let faults = dir.join("faults.yaml");
+    let rules = needs.slow_detach.map(|delay| {
+        crate::driver::fault::FaultRule::delay_answer(
+            "slow",
+            crate::driver::fault::Method::ControllerUnpublishVolume,
+            delay,
+        )
+    });
+    // JSON is YAML.
+    let rules = serde_json::to_string(&rules.into_iter().collect::<Vec<_>>())?;
+    std::fs::write(&faults, rules).context("write the driver's fault file")?;
+    let state = dir.join("driver-state");
+    std::fs::create_dir_all(&state).context("make the driver's state directory")?;
+    // What is not needed is left out: it would take processor time from the others.
+    let optional = [
+        (needs.journal, format!("--journal={}", journal.display())),
+        (needs.durable, format!("--state-dir={}", state.display())),
+        (
+            needs.slow_detach.is_some(),
+            format!("--faults={}", faults.display()),
+        ),
+    ];
+    Ok(Spec::new("driver", program)
+        .dir(dir)
+        .args([
+            format!("--endpoint=unix://{}", dir.join(SOCKET).display()),
+            format!("--driver-name={name}.example"),
+            format!("--nodes={NODES}"),
+            format!("--latency={}ms", needs.latency.as_millis()),
+        ])
+        .args(
+            optional
+                .into_iter()
+                .filter(|(wanted, _)| *wanted)
+                .map(|(_, flag)| flag),
+        ))
+}
+
+/// Changes the kubeconfig so that it leads through a proxy with this delay.
+async fn detour(path: &Path, delay: Duration) -> Result<Proxy> {
+    let mut config = Kubeconfig::read_from(path).context("read the contender's kubeconfig")?;
+    let server = config
+        .clusters
+        .iter_mut()
+        .find_map(|named| named.cluster.as_mut()?.server.as_mut())
+        .context("a kubeconfig must name its server")?;
+    let uri: http::Uri = server.parse().context("understand the API server's URL")?;
+    let target = uri.authority().context("the API server's URL must have a host")?;
+    let proxy = Proxy::start(target.to_string(), delay).await?;
+    *server = format!("https://{}", proxy.address());
+    kubeconfig::save(path, &config)?;
+    Ok(proxy)
+}
+
+async fn connect(socket: &Path) -> Result<Array> {
     let deadline = Instant::now() + DRIVER_START;
     loop {
         match Array::connect(socket).await {
@@ -215,32 +350,4 @@ async fn connect(socket: &std::path::Path) -> Result<Array> {
             Err(_) => sleep(Duration::from_millis(20)).await,
         }
     }
-}
-
-fn object<K: DeserializeOwned>(value: serde_json::Value) -> Result<K> {
-    serde_json::from_value(value).context("an object of the bench must be valid")
-}
-
-async fn create<K>(api: &Api<K>, objects: Vec<K>) -> Result<(), kube::Error>
-where
-    K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned + serde::Serialize,
-{
-    stream::iter(objects)
-        .map(Ok)
-        .try_for_each_concurrent(AT_ONCE, |object| async move {
-            api.create(&PostParams::default(), &object).await.map(drop)
-        })
-        .await
-}
-
-async fn delete<K>(api: &Api<K>, names: Vec<String>) -> Result<(), kube::Error>
-where
-    K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned,
-{
-    stream::iter(names)
-        .map(Ok)
-        .try_for_each_concurrent(AT_ONCE, |name| async move {
-            api.delete(&name, &DeleteParams::default()).await.map(drop)
-        })
-        .await
 }

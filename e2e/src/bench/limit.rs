@@ -1,4 +1,4 @@
-//! The limit: a loop that sends an attacher's writes, with nothing to decide and no driver to call.
+//! The limit: a bare loop that sends an attacher's writes, with nothing to decide and no driver to call.
 
 use std::time::Instant;
 

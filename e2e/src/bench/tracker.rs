@@ -1,6 +1,6 @@
 //! When each VolumeAttachment appeared, was attached, and was gone, as a watch saw it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -21,7 +21,7 @@ pub(super) struct Life {
     pub(super) gone: Option<Instant>,
 }
 
-/// A watch over the VolumeAttachments whose names begin with a prefix.
+/// A watch over some VolumeAttachments.
 pub(super) struct Tracker {
     lives: watch::Receiver<HashMap<String, Life>>,
     _task: JoinSet<()>,
@@ -30,15 +30,22 @@ pub(super) struct Tracker {
 // === impl Tracker ===
 
 impl Tracker {
-    pub(super) fn start(client: Client, prefix: String) -> Self {
+    /// Follows the VolumeAttachments of these names, of which there may be many.
+    pub(super) fn follow(client: Client, names: &[String]) -> Self {
+        let config = match names {
+            // A cluster full of others is not our business then.
+            [name] => watcher::Config::default().fields(&format!("metadata.name={name}")),
+            _ => watcher::Config::default(),
+        };
+        let names: HashSet<String> = names.iter().cloned().collect();
         let (lives_tx, lives) = watch::channel(HashMap::new());
         let mut task = JoinSet::new();
         task.spawn(async move {
             let api: Api<VolumeAttachment> = Api::all(client);
-            let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
+            let mut events = std::pin::pin!(watcher(api, config).default_backoff());
             while let Some(event) = events.next().await {
                 let now = Instant::now();
-                lives_tx.send_if_modified(|lives| note(lives, event, now, &prefix));
+                lives_tx.send_if_modified(|lives| note(lives, event, now, &names));
             }
         });
         Self { lives, _task: task }
@@ -85,7 +92,7 @@ fn note(
     lives: &mut HashMap<String, Life>,
     event: Result<Event<VolumeAttachment>, watcher::Error>,
     now: Instant,
-    prefix: &str,
+    names: &HashSet<String>,
 ) -> bool {
     let (object, gone) = match event {
         Ok(Event::Apply(object) | Event::InitApply(object)) => (object, false),
@@ -93,7 +100,7 @@ fn note(
         Ok(Event::Init | Event::InitDone) | Err(_) => return false,
     };
     let name = object.name_any();
-    if !name.starts_with(prefix) {
+    if !names.contains(&name) {
         return false;
     }
     let life = lives.entry(name).or_default();

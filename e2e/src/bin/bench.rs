@@ -1,44 +1,57 @@
 //! Our attacher and the Go one side by side: `cargo run --release -p csi-e2e --bin bench`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
-use csi_e2e::bench::{self, Contender, Plan, table};
+use csi_e2e::bench::{self, Contender, Plan, Report, Row, Sizes, baseline, goal, plot};
 use csi_e2e::process::{Run, warden_main_if_asked};
 use csi_e2e::toolchain::{Settings, Toolchain};
 use tracing_subscriber::EnvFilter;
 
 /// Measures attachers side by side on a real control plane of their own.
+///
+/// Prints a table for each row and how far the goals are met. Give --rows to measure some rows only: size,
+/// default, burst, latency, latency-far, slow, behind, restart, handover-term, handover-kill, foreign, own,
+/// foreign-many.
 #[derive(Debug, Parser)]
 #[command(name = "bench")]
 struct Args {
+    /// What is measured.
+    #[arg(long, value_delimiter = ',', default_values_t = Row::ALL, hide_default_value = true)]
+    rows: Vec<Row>,
+    /// How often everything is measured; the tables show medians.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Small sizes and one round: whether everything works, in a few minutes.
+    #[arg(long)]
+    quick: bool,
     /// VolumeAttachments in the burst.
-    #[arg(long, default_value_t = 2000)]
-    volumes: usize,
+    #[arg(long)]
+    volumes: Option<usize>,
     /// VolumeAttachments created one by one for the latencies.
-    #[arg(long, default_value_t = 200)]
-    samples: usize,
+    #[arg(long)]
+    samples: Option<usize>,
     /// How many of those a second.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rate: u32,
-    /// How often everything is measured; the table shows medians.
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-    /// Who is measured, in this order: limit-N, ours-N, go-N, N being volumes, attaches or workers at once.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "limit-16,limit-64,ours-10,ours-100,go-10,go-100"
-    )]
-    contenders: Vec<Contender>,
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rate: Option<u32>,
+    /// Who is measured, in this order and in all rows: limit-N, ours-N, go-N, N being volumes or workers at
+    /// once, or ours-default, go-default.
+    #[arg(long, value_delimiter = ',')]
+    contenders: Option<Vec<Contender>>,
     /// Socket of a driver that runs already, to be used instead of the mock driver.
     #[arg(long)]
     csi_address: Option<PathBuf>,
-    /// Write the table's figures here too, as JSON.
+    /// Write all figures here, as JSON. The file can be a baseline later.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Write a picture of each row into this directory.
+    #[arg(long)]
+    svg: Option<PathBuf>,
+    /// Tell what got worse, by its ratio to the Go attacher, since this file was written with --json.
+    #[arg(long)]
+    baseline: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -64,34 +77,64 @@ fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the table is what the program is for")]
+#[expect(clippy::print_stdout, reason = "the tables are what the program is for")]
 async fn measure(args: Args) -> Result<()> {
-    let Args {
-        volumes,
-        samples,
-        rate,
-        rounds,
-        contenders,
-        csi_address,
-        json,
-    } = args;
-    let plan = Plan {
-        volumes,
-        samples,
-        rate,
-        rounds,
-        contenders,
-        csi_address,
-    };
+    // Before the hours that a measurement takes, not after them.
+    let earlier = args.baseline.as_deref().map(read).transpose()?;
+    let plan = plan(&args);
     let run = Run::start()?;
     let toolchain = Toolchain::new(&run, Settings::from_env());
-    let rows = bench::run(&run, &toolchain, &plan).await;
+    let report = bench::run(&run, &toolchain, &plan).await;
     run.finish().await?;
-    let rows = rows?;
-    println!("{}", table::markdown(&rows));
-    if let Some(path) = json {
-        let text = serde_json::to_string_pretty(&rows).context("write the figures as JSON")?;
-        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+    let report = report?;
+    print!("{}{}", report.markdown(), goal::markdown(&goal::goals(&report)));
+    if let Some(earlier) = earlier {
+        print!("{}", baseline::markdown(&baseline::compare(&report, &earlier)));
+    }
+    if let Some(path) = args.json {
+        let text = serde_json::to_string_pretty(&report).context("write the figures as JSON")?;
+        std::fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))?;
+    }
+    if let Some(dir) = args.svg {
+        draw(&report, &dir)?;
+    }
+    if !report.is_complete() {
+        bail!("not everything could be measured");
+    }
+    Ok(())
+}
+
+fn plan(args: &Args) -> Plan {
+    let sizes = if args.quick { Sizes::quick() } else { Sizes::full() };
+    let sizes = Sizes {
+        burst: args.volumes.unwrap_or(sizes.burst),
+        samples: args.samples.unwrap_or(sizes.samples),
+        rate: args.rate.unwrap_or(sizes.rate),
+        ..sizes
+    };
+    Plan {
+        rows: args.rows.clone(),
+        sizes,
+        rounds: if args.quick { 1 } else { args.rounds as usize },
+        contenders: args.contenders.clone(),
+        csi_address: args.csi_address.clone(),
+    }
+}
+
+fn read(path: &Path) -> Result<Report> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("read the baseline {} (--baseline)", path.display()))?;
+    serde_json::from_str(&text)
+        .with_context(|| format!("{} is no report of this bench (--baseline)", path.display()))
+}
+
+fn draw(report: &Report, dir: &Path) -> Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("make {} (--svg)", dir.display()))?;
+    for row in &report.rows {
+        if let Some(picture) = plot::svg(row) {
+            let path = dir.join(format!("{}.svg", row.row));
+            std::fs::write(&path, picture).with_context(|| format!("write {}", path.display()))?;
+        }
     }
     Ok(())
 }

@@ -1,0 +1,163 @@
+//! A run held against an earlier one, by our ratios to the Go attacher: these stay what they are on a slower
+//! machine.
+
+use std::fmt::Write as _;
+
+use super::quantity::{Better, Quantity};
+use super::report::{Report, RowReport};
+
+/// By how much a ratio may get worse before it is told: rounds on a busy machine differ by about as much.
+const TOLERANCE: f64 = 0.15;
+
+/// A ratio of ours to the best Go contender of the same row, then and now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// The row's name.
+    pub row: String,
+    /// Which of ours.
+    pub contender: String,
+    /// What was measured.
+    pub quantity: Quantity,
+    /// In the baseline.
+    pub then: f64,
+    /// In this run.
+    pub now: f64,
+}
+
+// === impl Change ===
+
+impl Change {
+    /// How many times as bad it is; below 1 is an improvement.
+    pub fn factor(&self) -> f64 {
+        match self.quantity.better() {
+            Better::Less => self.now / self.then,
+            Better::More => self.then / self.now,
+        }
+    }
+
+    /// Whether it got worse by more than chance explains.
+    pub fn is_worse(&self) -> bool {
+        self.factor() > 1.0 + TOLERANCE
+    }
+}
+
+/// Every ratio that both reports have. Rows of different sizes are not compared.
+pub fn compare(report: &Report, baseline: &Report) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for row in &report.rows {
+        let Some(earlier) = baseline
+            .row(&row.row)
+            .filter(|earlier| earlier.title == row.title)
+        else {
+            continue;
+        };
+        for (contender, quantity, now) in ratios(row) {
+            let then = ratios(earlier).find(|(who, what, _)| *who == contender && *what == quantity);
+            if let Some((.., then)) = then {
+                changes.push(Change {
+                    row: row.row.clone(),
+                    contender: contender.to_owned(),
+                    quantity,
+                    then,
+                    now,
+                });
+            }
+        }
+    }
+    changes
+}
+
+fn ratios(row: &RowReport) -> impl Iterator<Item = (&str, Quantity, f64)> {
+    let ours = row
+        .contenders
+        .iter()
+        .filter(|contender| contender.contender.starts_with("ours"));
+    ours.flat_map(|contender| contender.figures.iter().map(move |figure| (contender, figure)))
+        .filter_map(|(contender, (quantity, found))| {
+            let (best, _) = quantity.better().ends(row.medians(*quantity, "go"))?;
+            let ratio = found.median / best;
+            // Nothing divided by nothing says nothing.
+            (ratio.is_finite() && ratio > 0.0).then_some((contender.contender.as_str(), *quantity, ratio))
+        })
+}
+
+/// The comparison as Markdown: what got worse, and how much was compared.
+pub fn markdown(changes: &[Change]) -> String {
+    let worse: Vec<_> = changes.iter().filter(|change| change.is_worse()).collect();
+    let mut text = format!(
+        "### Against the baseline\n\n{} ratios to the Go attacher compared, {} worse by more than {:.0} %.\n\n",
+        changes.len(),
+        worse.len(),
+        TOLERANCE * 100.0
+    );
+    if worse.is_empty() {
+        return text;
+    }
+    text.push_str("| | | | then | now | times as bad |\n|---|---|---|---|---|---|\n");
+    for change in worse {
+        writeln!(
+            text,
+            "| {} | {} | {} | {:.3} | {:.3} | {:.2} |",
+            change.row,
+            change.contender,
+            change.quantity.title(),
+            change.then,
+            change.now,
+            change.factor()
+        )
+        .expect("writing to a string must not fail");
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::mk_report;
+    use super::*;
+
+    fn change(quantity: Quantity, then: (f64, f64), now: (f64, f64)) -> Change {
+        let report = |(ours, go)| {
+            mk_report(
+                "burst",
+                quantity,
+                &[("ours-10", ours), ("go-10", go), ("limit-1", 1.0)],
+            )
+        };
+        let mut changes = compare(&report(now), &report(then));
+        assert_eq!(changes.len(), 1);
+        changes.remove(0)
+    }
+
+    #[test]
+    fn a_slower_machine_is_no_change() {
+        let same = change(Quantity::Cpu, (1.0, 4.0), (3.0, 12.0));
+        assert_eq!(same.factor(), 1.0);
+        assert!(!same.is_worse());
+    }
+
+    #[test]
+    fn worse_is_up_for_costs_and_down_for_rates() {
+        for (quantity, now, worse) in [
+            (Quantity::Cpu, (1.2, 4.0), true),
+            (Quantity::Cpu, (1.1, 4.0), false),
+            (Quantity::Cpu, (0.5, 4.0), false),
+            (Quantity::AttachRate, (0.8, 4.0), true),
+            (Quantity::AttachRate, (1.2, 4.0), false),
+        ] {
+            let change = change(quantity, (1.0, 4.0), now);
+            assert_eq!(change.is_worse(), worse, "{change:?}");
+            assert_eq!(markdown(&[change]).contains("| burst | ours-10 |"), worse);
+        }
+    }
+
+    #[test]
+    fn rows_of_another_size_are_not_compared() {
+        let contenders = [("ours-10", 1.0), ("go-10", 2.0)];
+        let now = mk_report("burst", Quantity::Cpu, &contenders);
+        let mut then = now.clone();
+        then.rows[0].title = "another size".to_owned();
+        assert_eq!(compare(&now, &then), []);
+        assert!(markdown(&[]).contains("0 ratios"));
+    }
+}

@@ -1,0 +1,176 @@
+//! What the attacher is meant to reach, as ratios within one run where the machine has a say.
+
+use std::fmt::Write as _;
+
+use super::quantity::Quantity;
+use super::report::Report;
+
+/// A goal and what became of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Goal {
+    /// What is compared.
+    pub what: &'static str,
+    /// What was reached.
+    pub reached: f64,
+    /// What was to be reached.
+    pub bound: Bound,
+}
+
+/// What is to be reached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bound {
+    /// This or more.
+    AtLeast(f64),
+    /// This or less.
+    AtMost(f64),
+}
+
+/// What is held against a bound.
+#[derive(Clone, Copy, Debug)]
+enum Reached {
+    /// The best of ours over the best of those whose names begin so, in another row perhaps.
+    BestOverBest(&'static str, (&'static str, &'static str), Quantity),
+    /// The worst of ours over the best Go one.
+    WorstOverGo(&'static str, Quantity),
+    /// The worst of ours by itself.
+    Worst(&'static str, Quantity),
+}
+
+#[rustfmt::skip]
+const GOALS: [(&str, Reached, Bound); 17] = {
+    use Bound::{AtLeast, AtMost};
+    use Quantity as Q;
+    use Reached::{BestOverBest, Worst, WorstOverGo};
+    [
+        ("burst, attaches: ours / limit", BestOverBest("burst", ("burst", "limit"), Q::AttachRate), AtLeast(0.9)),
+        ("burst, detaches: ours / limit", BestOverBest("burst", ("burst", "limit"), Q::DetachRate), AtLeast(0.9)),
+        ("burst, attaches: ours / fastest Go", BestOverBest("burst", ("burst", "go"), Q::AttachRate), AtLeast(1.0)),
+        ("burst, detaches: ours / fastest Go", BestOverBest("burst", ("burst", "go"), Q::DetachRate), AtLeast(1.0)),
+        ("attaches/s: ours in the burst / Go with default flags", BestOverBest("burst", ("default", "go"), Q::AttachRate), AtLeast(200.0)),
+        ("attach p50: ours / Go", WorstOverGo("latency", Q::AttachP50), AtMost(0.7)),
+        ("detach p50: ours / Go", WorstOverGo("latency", Q::DetachP50), AtMost(0.7)),
+        ("attach p50, API server 20 ms away: ours / Go", WorstOverGo("latency-far", Q::AttachP50), AtMost(0.7)),
+        ("detach p50, API server 20 ms away: ours / Go", WorstOverGo("latency-far", Q::DetachP50), AtMost(0.7)),
+        ("processor time: our worst / Go's best", WorstOverGo("burst", Q::Cpu), AtMost(0.25)),
+        ("memory in the burst: our worst / Go's best", WorstOverGo("burst", Q::Memory), AtMost(1.0 / 6.0)),
+        ("MB with many foreign objects", Worst("foreign-many", Q::Memory), AtMost(20.0)),
+        ("s for all attaches of one second", Worst("slow", Q::AllAttached), AtMost(3.0)),
+        ("ms until an attach behind slow detaches starts", Worst("behind", Q::PublishStart), AtMost(100.0)),
+        ("s of hand-over on SIGTERM", Worst("handover-term", Q::Recovery), AtMost(1.0)),
+        ("s until an attach after the driver's return", Worst("restart", Q::Recovery), AtMost(1.0)),
+        ("MB of binary", Worst("size", Q::Size), AtMost(8.0)),
+    ]
+};
+
+// === impl Reached ===
+
+impl Reached {
+    fn value(self, report: &Report) -> Option<f64> {
+        let ends = |row: &str, who: &str, quantity: Quantity| {
+            let medians = report.row(row)?.medians(quantity, who);
+            quantity.better().ends(medians)
+        };
+        match self {
+            Self::BestOverBest(row, (other, who), quantity) => {
+                Some(ends(row, "ours", quantity)?.0 / ends(other, who, quantity)?.0)
+            }
+            Self::WorstOverGo(row, quantity) => {
+                Some(ends(row, "ours", quantity)?.1 / ends(row, "go", quantity)?.0)
+            }
+            Self::Worst(row, quantity) => Some(ends(row, "ours", quantity)?.1),
+        }
+    }
+}
+
+// === impl Goal ===
+
+impl Goal {
+    /// Whether it was reached.
+    pub fn is_met(&self) -> bool {
+        match self.bound {
+            Bound::AtLeast(bound) => self.reached >= bound,
+            Bound::AtMost(bound) => self.reached <= bound,
+        }
+    }
+}
+
+/// The goals that the rows of this report have a say about.
+pub fn goals(report: &Report) -> Vec<Goal> {
+    let reached = GOALS.iter().filter_map(|(what, reached, bound)| {
+        Some(Goal {
+            what,
+            reached: reached.value(report)?,
+            bound: *bound,
+        })
+    });
+    reached.collect()
+}
+
+/// The goals as a Markdown table; nothing if there are none.
+pub fn markdown(goals: &[Goal]) -> String {
+    if goals.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from("### Goals\n\n| | reached | goal | |\n|---|---|---|---|\n");
+    for goal in goals {
+        let bound = match goal.bound {
+            Bound::AtLeast(bound) => format!("at least {bound:.2}"),
+            Bound::AtMost(bound) => format!("at most {bound:.2}"),
+        };
+        let verdict = if goal.is_met() { "met" } else { "**missed**" };
+        writeln!(
+            text,
+            "| {} | {:.2} | {bound} | {verdict} |",
+            goal.what, goal.reached
+        )
+        .expect("writing to a string must not fail");
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::mk_report;
+    use super::*;
+
+    #[test]
+    fn our_worst_is_held_against_the_best_of_the_others() {
+        let contenders = [
+            ("ours-10", 3.0),
+            ("ours-64", 2.0),
+            ("go-10", 8.0),
+            ("go-100", 16.0),
+        ];
+        let cpu = goals(&mk_report("burst", Quantity::Cpu, &contenders));
+        assert_eq!(cpu.len(), 1);
+        assert_eq!(cpu[0].reached, 0.375);
+        assert!(!cpu[0].is_met());
+        let text = markdown(&cpu);
+        assert!(text.contains("| 0.38 | at most 0.25 | **missed** |"), "{text}");
+    }
+
+    #[test]
+    fn throughput_counts_at_our_best() {
+        let contenders = [
+            ("limit-16", 100.0),
+            ("limit-64", 80.0),
+            ("ours-10", 50.0),
+            ("ours-64", 90.0),
+        ];
+        let rates = goals(&mk_report("burst", Quantity::AttachRate, &contenders));
+        assert_eq!(
+            rates.len(),
+            1,
+            "without the Go one, only the limit is there to compare with"
+        );
+        assert_eq!(rates[0].reached, 0.9);
+        assert!(rates[0].is_met());
+    }
+
+    #[test]
+    fn what_was_not_measured_is_no_goal() {
+        assert_eq!(goals(&Report::default()), []);
+        assert_eq!(markdown(&[]), "");
+    }
+}

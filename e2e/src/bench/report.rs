@@ -1,0 +1,165 @@
+//! What was measured, for people and for programs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::quantity::Quantity;
+use super::statistic::Summary;
+
+/// All rows of one run. Its JSON is also the form of a baseline.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// In the order in which they were measured.
+    pub rows: Vec<RowReport>,
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RowReport {
+    /// The name by which it is asked for.
+    pub row: String,
+    /// What was measured, with its sizes. Rows with different titles cannot be compared.
+    pub title: String,
+    /// In the order of their names in the table.
+    pub contenders: Vec<ContenderReport>,
+}
+
+/// One contender in one row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ContenderReport {
+    /// Its name.
+    pub contender: String,
+    /// What was found.
+    pub figures: BTreeMap<Quantity, Summary>,
+    /// What went wrong, round by round.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
+}
+
+// === impl Report ===
+
+impl Report {
+    /// The row of this name.
+    pub fn row(&self, name: &str) -> Option<&RowReport> {
+        self.rows.iter().find(|row| row.row == name)
+    }
+
+    /// Whether everything that was to be measured could be.
+    pub fn is_complete(&self) -> bool {
+        let mut contenders = self.rows.iter().flat_map(|row| &row.contenders);
+        contenders.all(|contender| contender.failures.is_empty())
+    }
+
+    /// The rows as Markdown, a table each.
+    pub fn markdown(&self) -> String {
+        let mut text = String::new();
+        for row in &self.rows {
+            row.write(&mut text).expect("writing to a string must not fail");
+        }
+        text
+    }
+}
+
+// === impl RowReport ===
+
+impl RowReport {
+    /// All that was measured of anybody, in the order of columns.
+    pub fn quantities(&self) -> BTreeSet<Quantity> {
+        let figures = self
+            .contenders
+            .iter()
+            .flat_map(|contender| contender.figures.keys());
+        figures.copied().collect()
+    }
+
+    /// The medians of this quantity of those contenders whose names begin so.
+    pub fn medians(&self, quantity: Quantity, who: &str) -> Vec<f64> {
+        let theirs = self
+            .contenders
+            .iter()
+            .filter(|contender| contender.contender.starts_with(who));
+        theirs
+            .filter_map(|contender| Some(contender.figures.get(&quantity)?.median))
+            .collect()
+    }
+
+    fn write(&self, text: &mut String) -> std::fmt::Result {
+        let quantities = self.quantities();
+        writeln!(text, "### {} (`{}`)\n", self.title, self.row)?;
+        write!(text, "| |")?;
+        for quantity in &quantities {
+            write!(text, " {} |", quantity.title())?;
+        }
+        writeln!(text, "\n|---|{}", "---|".repeat(quantities.len()))?;
+        for contender in &self.contenders {
+            write!(text, "| {} |", contender.contender)?;
+            for quantity in &quantities {
+                let found = contender.figures.get(quantity);
+                let cell = found.map_or_else(|| "-".to_owned(), |found| quantity.text(found.median));
+                write!(text, " {cell} |")?;
+            }
+            writeln!(text)?;
+        }
+        for contender in &self.contenders {
+            for failure in &contender.failures {
+                // A log's tail would break the table's page; its first line says what it is about.
+                let line = failure.lines().next().unwrap_or_default();
+                writeln!(text, "\n{} failed: {line}", contender.contender)?;
+            }
+        }
+        writeln!(text)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A report of one row, with one quantity of some contenders.
+    pub(in crate::bench) fn mk_report(row: &str, quantity: Quantity, contenders: &[(&str, f64)]) -> Report {
+        let contender = |(name, value): &(&str, f64)| ContenderReport {
+            contender: (*name).to_owned(),
+            figures: [(quantity, Summary::of(vec![*value]).expect("there is a round"))].into(),
+            failures: Vec::new(),
+        };
+        Report {
+            rows: vec![RowReport {
+                row: row.to_owned(),
+                title: "T".to_owned(),
+                contenders: contenders.iter().map(contender).collect(),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_table_has_what_anybody_was_measured_for() {
+        let mut report = mk_report("burst", Quantity::Cpu, &[("ours-10", 0.5), ("go-10", 2.0)]);
+        let ours = &mut report.rows[0].contenders[0];
+        ours.figures.insert(
+            Quantity::AttachRate,
+            Summary::of(vec![300.0, 100.0, 200.4]).expect("rounds"),
+        );
+        ours.failures.push("no luck\nlog".to_owned());
+        assert_eq!(
+            report.markdown(),
+            "### T (`burst`)\n\n\
+             | | attaches/s | CPU s per 1,000 |\n\
+             |---|---|---|\n\
+             | ours-10 | 200 | 0.50 |\n\
+             | go-10 | - | 2.00 |\n\
+             \nours-10 failed: no luck\n\n"
+        );
+        assert!(!report.is_complete());
+    }
+
+    #[test]
+    fn a_report_survives_its_json() {
+        let mut report = mk_report("burst", Quantity::Cpu, &[("ours-10", 0.5)]);
+        report.rows[0].contenders[0].failures.push("f".to_owned());
+        let text = serde_json::to_string(&report).expect("a report is plain data");
+        assert!(text.contains(r#""figures":{"cpu":{"median":0.5"#), "{text}");
+        assert_eq!(serde_json::from_str::<Report>(&text).expect("the same"), report);
+    }
+}

@@ -1,0 +1,278 @@
+//! The rows: measurements that can be asked for one by one.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::Contender;
+use super::contender::Workers::{Default, Number};
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Row {
+    /// Size of the program.
+    Size,
+    /// Default flags, a small burst.
+    Default,
+    /// A large burst, both ways: speed, processor time, memory, requests.
+    Burst,
+    /// One attach and detach after the other at a steady rate.
+    Latency,
+    /// The same with every round trip to the API server 20 ms longer.
+    LatencyFar,
+    /// Driver calls of one second, many at once.
+    Slow,
+    /// One attach behind many detaches of two seconds each.
+    Behind,
+    /// The driver goes away and comes back.
+    Restart,
+    /// The leader is asked to stop.
+    HandoverTerm,
+    /// The leader is killed.
+    HandoverKill,
+    /// Some VolumeAttachments and PersistentVolumes of other drivers in the cluster.
+    Foreign,
+    /// Many, of which a tenth are ours.
+    Own,
+    /// Many of other drivers.
+    ForeignMany,
+}
+
+/// How much of everything.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    /// Volumes in [`Row::Default`].
+    pub few: usize,
+    /// Volumes in [`Row::Burst`].
+    pub burst: usize,
+    /// Volumes in [`Row::Latency`].
+    pub samples: usize,
+    /// How many of those a second.
+    pub rate: u32,
+    /// Volumes in [`Row::Slow`] and [`Row::Behind`].
+    pub slow: usize,
+    /// Foreign objects of each kind in [`Row::Foreign`].
+    pub foreign: usize,
+    /// Objects of each kind in [`Row::Own`] and [`Row::ForeignMany`].
+    pub many: usize,
+}
+
+// === impl Row ===
+
+impl Row {
+    /// All of them, in the order in which they are measured: what fills the cluster comes last.
+    pub const ALL: [Self; 13] = [
+        Self::Size,
+        Self::Default,
+        Self::Burst,
+        Self::Latency,
+        Self::LatencyFar,
+        Self::Slow,
+        Self::Behind,
+        Self::Restart,
+        Self::HandoverTerm,
+        Self::HandoverKill,
+        Self::Foreign,
+        Self::Own,
+        Self::ForeignMany,
+    ];
+
+    /// The name by which it is asked for.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Size => "size",
+            Self::Default => "default",
+            Self::Burst => "burst",
+            Self::Latency => "latency",
+            Self::LatencyFar => "latency-far",
+            Self::Slow => "slow",
+            Self::Behind => "behind",
+            Self::Restart => "restart",
+            Self::HandoverTerm => "handover-term",
+            Self::HandoverKill => "handover-kill",
+            Self::Foreign => "foreign",
+            Self::Own => "own",
+            Self::ForeignMany => "foreign-many",
+        }
+    }
+
+    /// What it measures, for a heading.
+    pub fn title(self, sizes: &Sizes) -> String {
+        let Sizes {
+            few,
+            burst,
+            samples,
+            rate,
+            slow,
+            foreign,
+            many,
+        } = sizes;
+        match self {
+            Self::Size => "Size of the program".to_owned(),
+            Self::Default => format!("Default flags, a burst of {few}"),
+            Self::Burst => format!("A burst of {burst}"),
+            Self::Latency => format!("One by one, {rate} a second, {samples} times"),
+            Self::LatencyFar => {
+                format!("One by one, {rate} a second, {samples} times, the API server 20 ms away")
+            }
+            Self::Slow => format!("{slow} attaches, driver calls of 1 s"),
+            Self::Behind => format!("One attach behind {slow} detaches of 2 s"),
+            Self::Restart => "The driver was away and is back".to_owned(),
+            Self::HandoverTerm => "Hand-over when the leader is told to stop (SIGTERM)".to_owned(),
+            Self::HandoverKill => "Hand-over when the leader is killed (SIGKILL)".to_owned(),
+            Self::Foreign => format!("{foreign} foreign VolumeAttachments and PersistentVolumes"),
+            Self::Own => format!(
+                "{many} VolumeAttachments and PersistentVolumes, {} of them ours",
+                many / 10
+            ),
+            Self::ForeignMany => format!("{many} foreign VolumeAttachments and PersistentVolumes"),
+        }
+    }
+
+    /// Who is measured unless somebody chooses.
+    pub fn contenders(self, sizes: &Sizes) -> Vec<Contender> {
+        use Contender::{Go, Limit, Ours};
+        match self {
+            Self::Size | Self::Default | Self::HandoverTerm | Self::HandoverKill => {
+                vec![Ours(Default), Go(Default)]
+            }
+            Self::Burst => vec![
+                Limit(16),
+                Limit(64),
+                Ours(Number(10)),
+                Ours(Number(64)),
+                Go(Number(10)),
+                Go(Number(100)),
+                Go(Number(1000)),
+            ],
+            Self::Latency
+            | Self::LatencyFar
+            | Self::Restart
+            | Self::Foreign
+            | Self::Own
+            | Self::ForeignMany => {
+                vec![Ours(Number(10)), Go(Number(10))]
+            }
+            Self::Slow => vec![Ours(Number(sizes.slow)), Go(Number(sizes.slow))],
+            Self::Behind => vec![Ours(Number(10)), Ours(Number(sizes.slow)), Go(Number(100))],
+        }
+    }
+
+    /// Whether a bare loop has anything to say about it.
+    pub fn has_limit(self) -> bool {
+        matches!(self, Self::Burst)
+    }
+
+    /// How long the way to the API server is made, in each direction.
+    pub(super) fn api_delay(self) -> Option<Duration> {
+        (self == Self::LatencyFar).then_some(Duration::from_millis(10))
+    }
+
+    /// How many foreign objects of each kind it wants in the cluster.
+    pub(super) fn crowd(self, sizes: &Sizes) -> usize {
+        match self {
+            Self::Size
+            | Self::Default
+            | Self::Burst
+            | Self::Latency
+            | Self::LatencyFar
+            | Self::Slow
+            | Self::Behind
+            | Self::Restart
+            | Self::HandoverTerm
+            | Self::HandoverKill => 0,
+            Self::Foreign => sizes.foreign,
+            Self::Own => sizes.many - sizes.many / 10,
+            Self::ForeignMany => sizes.many,
+        }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Row {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|row| row.name() == name)
+            .ok_or_else(|| {
+                let names = Self::ALL.map(Self::name).join(", ");
+                format!("{name:?} is none of {names}")
+            })
+    }
+}
+
+// === impl Sizes ===
+
+impl Sizes {
+    /// What the figures in the documentation are made with.
+    pub fn full() -> Self {
+        Self {
+            few: 30,
+            burst: 2000,
+            samples: 200,
+            rate: 20,
+            slow: 1000,
+            foreign: 20_000,
+            many: 100_000,
+        }
+    }
+
+    /// Enough to see that everything works.
+    pub fn quick() -> Self {
+        Self {
+            few: 6,
+            burst: 200,
+            samples: 40,
+            rate: 20,
+            slow: 100,
+            foreign: 500,
+            many: 2000,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_found_by_its_name() {
+        for row in Row::ALL {
+            assert_eq!(row.name().parse(), Ok(row));
+        }
+        let wrong = "bursts".parse::<Row>().expect_err("there is no such row");
+        assert!(
+            wrong.contains("\"bursts\"") && wrong.contains("handover-kill"),
+            "{wrong}"
+        );
+    }
+
+    #[test]
+    fn the_crowd_never_has_to_shrink() {
+        for sizes in [Sizes::full(), Sizes::quick()] {
+            let crowds: Vec<_> = Row::ALL.iter().map(|row| row.crowd(&sizes)).collect();
+            assert!(crowds.is_sorted(), "{crowds:?}");
+        }
+        assert!(Row::ALL.is_sorted(), "rows are measured in their own order");
+    }
+
+    #[test]
+    fn everybody_has_a_peer() {
+        for row in Row::ALL {
+            let contenders = row.contenders(&Sizes::full());
+            assert!(contenders.iter().any(|c| c.is_ours()), "{row}");
+            assert!(contenders.iter().any(|c| c.is_go()), "{row}");
+            assert!(
+                row.has_limit() || !contenders.iter().any(|c| c.is_limit()),
+                "{row}"
+            );
+        }
+    }
+}
