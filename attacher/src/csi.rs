@@ -16,7 +16,7 @@ use crate::cluster::Secrets;
 use crate::decide::Capability;
 use crate::model::{Capabilities, Target};
 
-/// The two calls that attaching is about.
+/// The calls that attaching is about.
 ///
 /// # Cancellation
 ///
@@ -32,6 +32,9 @@ pub trait Controller: Send + Sync + 'static {
 
     /// ControllerUnpublishVolume.
     fn unpublish(&self, request: UnpublishRequest) -> impl Future<Output = Result<(), CallError>> + Send;
+
+    /// ListVolumes: one page.
+    fn list(&self, request: ListRequest) -> impl Future<Output = Result<Page, CallError>> + Send;
 
     /// Waits until the driver can be called, and says what it can do. Whoever is about to call asks
     /// first, so that a request is made for the driver that gets it; the calls themselves do not wait.
@@ -51,6 +54,33 @@ pub struct PublishRequest {
     pub volume_context: BTreeMap<String, String>,
     /// Credentials.
     pub secrets: Secrets,
+}
+
+/// A ListVolumes request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListRequest {
+    /// How many entries the answer may have at most; 0 leaves it to the driver.
+    pub max_entries: i32,
+    /// Where the page begins; empty for the first one.
+    pub starting_token: String,
+}
+
+/// A ListVolumes answer, as far as it says where volumes are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The volumes.
+    pub volumes: Vec<Listed>,
+    /// Where the next page begins; empty after the last one.
+    pub next_token: String,
+}
+
+/// One volume in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// CSI `volume_id`.
+    pub handle: String,
+    /// The ids of the nodes that it is published to, if the driver says.
+    pub published: Option<Vec<String>>,
 }
 
 /// A ControllerUnpublishVolume request.

@@ -9,6 +9,7 @@ mod attach;
 mod capability;
 mod detach;
 mod finalizer;
+pub mod reconcile;
 
 use std::sync::Arc;
 
@@ -81,16 +82,23 @@ pub enum Refusal {
     },
 }
 
-/// What the attachment is waiting for, if for anything.
+/// What the attachment is waiting for, if for anything, with a driver that publishes volumes or (if
+/// `publishes` is false) one that has no such calls.
 ///
 /// An attachment that is being deleted is detached when our finalizer is on it, whatever its status
 /// says: the finalizer is stored before the first publish call, so without it nothing was published,
 /// and with it even an attach that failed or timed out may have happened at the array.
-pub fn wanted(attachment: &Attachment) -> Option<Wanted> {
+///
+/// An attached one that lacks our finalizer but not the record of a publish call lost the finalizer
+/// while the driver had no calls, or to somebody's hand. It must have it back, or its volume would
+/// stay published when it is deleted; attaching it again, which the driver answers as before, does that.
+pub fn wanted(attachment: &Attachment, publishes: bool) -> Option<Wanted> {
+    let unguarded = !attachment.finalizer && attachment.recorded.node_id.is_some();
     match (attachment.deleting, attachment.finalizer, attachment.attached) {
         (true, true, _) => Some(Wanted::Detach),
+        (true, false, _) => None,
         (false, _, false) => Some(Wanted::Attach),
-        (true, false, _) | (false, _, true) => None,
+        (false, finalizer, true) => (if publishes { unguarded } else { finalizer }).then_some(Wanted::Attach),
     }
 }
 

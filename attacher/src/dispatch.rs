@@ -10,13 +10,14 @@ use std::time::Duration;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Cluster;
 use crate::csi::{Controller, Link};
 use crate::engine::{Engine, Event};
 use crate::index::Change;
+use crate::reconcile;
 use crate::worker::Worker;
 
 /// See the module.
@@ -29,6 +30,9 @@ pub struct Dispatcher<K, D> {
     pub events: mpsc::Receiver<Event>,
     /// The state of the driver's connection.
     pub link: watch::Receiver<Link>,
+    /// How often everything is looked at again, and what waits is tried at once (`--resync`); zero for
+    /// never.
+    pub resync: Duration,
     /// How long jobs may go on after a shutdown was asked for (`--shutdown-grace`).
     pub grace: Duration,
 }
@@ -59,11 +63,13 @@ impl<K: Cluster, D: Controller> Dispatcher<K, D> {
             worker,
             mut events,
             mut link,
+            resync,
             grace,
         } = self;
         let mut synced = Synced::default();
         let mut running = FuturesUnordered::new();
-        link.mark_unchanged();
+        driver_back(&engine, &mut link);
+        let mut resyncs = resyncs(resync);
         loop {
             let next_start = {
                 let mut engine = lock(&engine);
@@ -90,9 +96,7 @@ impl<K: Cluster, D: Controller> Dispatcher<K, D> {
                     }
                 }
                 Ok(()) = link.changed() => {
-                    if link.borrow_and_update().session().is_some() {
-                        lock(&engine).handle(Event::DriverBack);
-                    }
+                    driver_back(&engine, &mut link);
                 }
                 event = events.recv() => {
                     // The watches never end; the supervisor ends us if one does.
@@ -103,8 +107,10 @@ impl<K: Cluster, D: Controller> Dispatcher<K, D> {
                         synced.note(&event);
                         engine.handle(event);
                     }
+                    engine.take_findings().iter().for_each(reconcile::tell);
                 }
                 () = &mut due => {}
+                _ = resyncs.tick() => lock(&engine).handle(Event::Resync),
             }
         }
         worker.wind_up();
@@ -137,7 +143,13 @@ impl Synced {
             Event::Attachments(Change::Listed) => self.attachments = true,
             Event::Volumes(Change::Listed) => self.volumes = true,
             Event::Nodes(Change::Listed) => self.nodes = true,
-            Event::Attachments(_) | Event::Volumes(_) | Event::Nodes(_) | Event::DriverBack => {}
+            Event::Attachments(_)
+            | Event::Volumes(_)
+            | Event::Nodes(_)
+            | Event::DriverBack(_)
+            | Event::Surveyed(_)
+            | Event::SurveyFailed
+            | Event::Resync => {}
         }
         if self.all() && !before {
             tracing::info!("all lists are complete; work starts");
@@ -147,6 +159,22 @@ impl Synced {
     fn all(&self) -> bool {
         self.attachments && self.volumes && self.nodes
     }
+}
+
+/// Tells the engine of the driver that can be called now.
+fn driver_back(engine: &Mutex<Engine>, link: &mut watch::Receiver<Link>) {
+    if let Some(session) = link.borrow_and_update().session() {
+        lock(engine).handle(Event::DriverBack(session.capabilities));
+    }
+}
+
+/// Ticks each `period`, the first time after one.
+fn resyncs(period: Duration) -> Interval {
+    const NEVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);
+    let period = if period.is_zero() { NEVER } else { period };
+    let mut ticks = tokio::time::interval_at(Instant::now() + period, period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 fn lock(engine: &Mutex<Engine>) -> MutexGuard<'_, Engine> {

@@ -9,15 +9,21 @@
 //! work depends on.
 
 mod events;
+mod holder;
+mod reconcile;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::decide::{Facts, Wanted, release, wanted};
+use crate::decide::reconcile::Survey;
+use crate::decide::{self, Facts, Wanted, release};
 use crate::index::{Change, Index};
-use crate::model::{Attachment, Node, Target, Uid, Volume};
+use crate::model::{Attachment, Capabilities, Node, Target, Uid, Volume};
 use crate::queue::{Backoff, Class, Failed, Finished, Key, Lane, Limits, Queue};
+pub use holder::Held;
+use reconcile::Repairs;
+pub use reconcile::{Fault, Finding, Tally};
 
 /// See the module.
 #[derive(Debug)]
@@ -28,6 +34,12 @@ pub struct Engine {
     /// again by itself, without another driver call.
     answers: HashMap<Uid, Answer>,
     random: fastrand::Rng,
+    /// What the driver can do, since it was first there.
+    capabilities: Option<Capabilities>,
+    repairs: Repairs,
+    /// Whether work has begun: before all lists are complete, a node that is not listed yet looks like
+    /// one that does not exist.
+    started: bool,
 }
 
 /// Something that happened outside.
@@ -39,8 +51,14 @@ pub enum Event {
     Volumes(Change<Volume>),
     /// To CSINodes.
     Nodes(Change<Node>),
-    /// The driver can be called again.
-    DriverBack,
+    /// The driver can be called, for the first time or again, and this is what it can do now.
+    DriverBack(Capabilities),
+    /// A survey that [`Engine::begin_survey`] began is complete.
+    Surveyed(Survey),
+    /// It came to nothing.
+    SurveyFailed,
+    /// Time to look at everything again (`--resync`).
+    Resync,
 }
 
 /// One piece of work.
@@ -54,6 +72,9 @@ pub enum Job {
         facts: Facts,
         /// The driver's answer from an earlier run, if only its write is left to do.
         answer: Option<Answer>,
+        /// Whether the attachment's state asks for nothing and a survey, or the driver's return with more
+        /// capabilities, does.
+        repair: bool,
     },
     /// Take our finalizer off a PersistentVolume.
     Release {
@@ -118,6 +139,9 @@ impl Engine {
             queue: Queue::new(limits, backoff),
             answers: HashMap::new(),
             random: fastrand::Rng::with_seed(seed),
+            capabilities: None,
+            repairs: Repairs::default(),
+            started: false,
         }
     }
 
@@ -127,12 +151,16 @@ impl Engine {
             Event::Attachments(change) => self.attachments_changed(change),
             Event::Volumes(change) => self.volumes_changed(change),
             Event::Nodes(change) => self.nodes_changed(change),
-            Event::DriverBack => self.queue.wake_returned(),
+            Event::DriverBack(capabilities) => self.driver_back(capabilities),
+            Event::Surveyed(survey) => self.surveyed(survey),
+            Event::SurveyFailed => self.survey_failed(),
+            Event::Resync => self.consider_all(),
         }
     }
 
     /// The next job, if any is due and its lane has a free place.
     pub fn start(&mut self, now: Instant) -> Option<Job> {
+        self.started = true;
         self.queue.advance(now);
         while let Some((key, lane)) = self.queue.start() {
             let job = match &key {
@@ -185,44 +213,17 @@ impl Engine {
         self.index.volume(name)
     }
 
-    /// Whether another attachment than this one wants the same volume on the same node.
-    pub fn is_shared(&self, attachment: &Attachment) -> bool {
-        self.index.attachments_of_node(&attachment.node).any(|name| {
-            *name != attachment.name
-                && self
-                    .index
-                    .attachment(name)
-                    .is_some_and(|other| other.source == attachment.source)
-        })
-    }
-
-    /// Whether another attachment may be published where this one says that it was.
-    pub fn is_held_by_another(&self, attachment: &Attachment, target: &Target) -> bool {
-        let Some(volume) = attachment.volume_name() else {
-            return false;
-        };
-        self.index.attachments_of_volume(volume).any(|name| {
-            *name != attachment.name
-                && self.index.attachment(name).is_some_and(|other| {
-                    other.finalizer
-                        && other.recorded.node_id.as_ref() == Some(&target.node_id)
-                        && other
-                            .recorded
-                            .handle
-                            .as_ref()
-                            .is_none_or(|handle| *handle == target.handle)
-                })
-        })
-    }
-
     fn attachment_job(&mut self, name: &str, lane: Lane) -> Option<Job> {
-        let attachment = self.index.attachment(name)?;
-        let wanted = wanted(attachment).filter(|wanted| Lane::from(*wanted) == lane)?;
-        let answer = self.answers.remove(&attachment.uid);
+        let attachment = self.index.attachment(name)?.clone();
+        let wanted = self
+            .wanted(&attachment)
+            .filter(|wanted| Lane::from(*wanted) == lane)?;
+        self.disturb(&attachment.name);
         Some(Job::Attachment {
             wanted,
-            facts: self.index.facts(attachment),
-            answer,
+            facts: self.index.facts(&attachment),
+            answer: self.answers.remove(&attachment.uid),
+            repair: decide::wanted(&attachment, self.publishes()).is_none(),
         })
     }
 
@@ -242,14 +243,18 @@ impl Engine {
     ) {
         let key = Key::Attachment(attachment.name.clone());
         let finished = self.queue.finish(&key);
-        if done == Wanted::Detach && outcome == Outcome::Done {
-            self.wake_those_that_waited_for(attachment);
+        self.disturb(&attachment.name);
+        if outcome == Outcome::Done {
+            self.repair_finished(done, attachment);
+            if done == Wanted::Detach {
+                self.wake_those_that_waited_for(attachment);
+            }
         }
         let newest = self.index.attachment(&attachment.name).cloned();
         let (Some(newest), Outcome::Failed { class, answer }) = (&newest, &outcome) else {
             return self.reconsider(done, attachment, newest.as_ref(), finished, now);
         };
-        if newest.uid != attachment.uid || wanted(newest) != Some(done) {
+        if newest.uid != attachment.uid || self.wanted(newest) != Some(done) {
             return self.reconsider(done, attachment, Some(newest), finished, now);
         }
         if let Some(answer) = answer {
@@ -272,7 +277,7 @@ impl Engine {
         finished: Finished,
         now: Instant,
     ) {
-        let Some((newest, next)) = newest.and_then(|newest| Some((newest, wanted(newest)?))) else {
+        let Some((newest, next)) = newest.and_then(|newest| Some((newest, self.wanted(newest)?))) else {
             return;
         };
         let key = Key::Attachment(newest.name.clone());
@@ -318,7 +323,7 @@ impl Engine {
             Key::Attachment(name) => self
                 .index
                 .attachment(name)
-                .and_then(|attachment| wanted(attachment))
+                .and_then(|attachment| self.wanted(attachment))
                 .map(Lane::from),
             Key::Volume(name) => self.is_releasable(name).then_some(Lane::Volume),
         };
@@ -328,10 +333,26 @@ impl Engine {
         }
     }
 
+    /// Queues whatever any object's newest state asks for, also what waits out a backoff.
+    fn consider_all(&mut self) {
+        let attachments = self.index.attachments().map(|a| Key::Attachment(a.name.clone()));
+        let volumes = self.index.volumes().map(|v| Key::Volume(v.name.clone()));
+        let mut keys: Vec<Key> = attachments.chain(volumes).collect();
+        // The index has no order, and the same calls are to give the same one.
+        keys.sort_unstable();
+        for key in keys {
+            self.consider(&key);
+        }
+    }
+
     fn is_releasable(&self, volume: &str) -> bool {
-        self.index
-            .volume(volume)
-            .is_some_and(|v| release(v, self.index.attachments_of_volume(volume).len()))
+        self.index.volume(volume).is_some_and(|v| {
+            release(
+                v,
+                self.index.attachments_of_volume(volume).len(),
+                self.publishes(),
+            )
+        })
     }
 }
 

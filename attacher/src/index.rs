@@ -123,6 +123,11 @@ impl Index {
         self.attachments.iter()
     }
 
+    /// All PersistentVolumes.
+    pub fn volumes(&self) -> impl Iterator<Item = &Arc<Volume>> {
+        self.volumes.iter()
+    }
+
     /// Takes in what happened to attachments; returns what it did to each one that it touched.
     pub fn attachments_changed(&mut self, change: Change<Attachment>) -> Vec<(Arc<str>, Effect<Attachment>)> {
         let effects = self.attachments.change(change);

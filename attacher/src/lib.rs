@@ -3,7 +3,7 @@
 //! It watches VolumeAttachments and calls ControllerPublishVolume and ControllerUnpublishVolume on a
 //! CSI driver's socket. The modules from [`model`] to [`engine`] are a pure core (state and `now` go
 //! in, actions come out); [`cluster`] and [`csi`] do all I/O; [`worker`] carries out one action;
-//! [`run`] is the supervisor that joins them.
+//! [`reconcile`] asks the driver now and then where its volumes are; [`run`] is the supervisor that joins them.
 //!
 //! ```text
 //! watches (cluster) ─> index ─> queue ─> decide ─> worker ─> cluster + csi
@@ -21,6 +21,7 @@ pub mod lease;
 pub mod log;
 pub mod model;
 pub mod queue;
+pub mod reconcile;
 pub mod report;
 pub mod run;
 pub mod worker;

@@ -76,6 +76,8 @@ pub enum Task {
     Nodes,
     /// Takes part in the leader election.
     Election,
+    /// Asks the driver where its volumes are.
+    Reconcile,
     /// Does the work.
     Dispatch,
 }
@@ -200,6 +202,7 @@ impl fmt::Display for Task {
             Self::Volumes => "watch of PersistentVolumes",
             Self::Nodes => "watch of CSINodes",
             Self::Election => "leader election",
+            Self::Reconcile => "reconcile",
             Self::Dispatch => "dispatch",
         })
     }

@@ -113,11 +113,12 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 wanted,
                 facts,
                 answer,
+                repair,
             } => {
                 let attachment = facts.attachment.clone();
                 let result = match wanted {
-                    Wanted::Attach => self.attach(facts, answer).await,
-                    Wanted::Detach => self.detach(facts, answer).await,
+                    Wanted::Attach => self.attach(facts, answer, repair).await,
+                    Wanted::Detach => self.detach(facts, answer, repair).await,
                 };
                 if let Err(failure) = &result {
                     self.tell(&attachment, failure).await;
@@ -140,6 +141,11 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
 
     /// Takes our finalizer off a PersistentVolume.
     async fn release_volume(&self, volume: &Volume) -> Result<(), Failure> {
+        // Only a driver that publishes nothing lets go of a volume that lives, and it may have been
+        // followed by one that does.
+        if !volume.deleting && self.driver().await?.capabilities.publish {
+            return Ok(());
+        }
         match self.cluster.release_volume(volume).await {
             Ok(left) => {
                 // The API server answers the removal of the last finalizer with the object as it was.
@@ -147,10 +153,10 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                     name: left.name.clone(),
                     uid: left.uid.clone(),
                 };
-                let change = if left.finalizer {
-                    Change::Written(left)
-                } else {
+                let change = if left.deleting && !left.finalizer {
                     gone
+                } else {
+                    Change::Written(left)
                 };
                 self.engine().handle(Event::Volumes(change));
                 tracing::debug!("took our finalizer off the PersistentVolume");

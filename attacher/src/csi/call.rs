@@ -1,4 +1,4 @@
-//! Publish and unpublish over the session of the moment.
+//! Publish, unpublish and list over the session of the moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::code::CallError;
 use super::connect::Link;
 use super::session::Session;
-use super::{Controller, PublishRequest, UnpublishRequest};
+use super::{Controller, ListRequest, Listed, Page, PublishRequest, UnpublishRequest};
 use crate::cluster::Secrets;
 use crate::decide::{Access, AccessMode, Capability};
 use crate::lease::Leadership;
@@ -115,6 +115,38 @@ impl Controller for Caller {
         answer.inspect_err(|error| tracing::trace!(%error, "ControllerUnpublishVolume failed"))?;
         tracing::trace!("ControllerUnpublishVolume succeeded");
         Ok(())
+    }
+
+    async fn list(&self, request: ListRequest) -> Result<Page, CallError> {
+        let mut controller = self.session()?.controller();
+        let request = v1::ListVolumesRequest {
+            max_entries: request.max_entries,
+            starting_token: request.starting_token,
+        };
+        tracing::trace!(
+            max_entries = request.max_entries,
+            token = request.starting_token,
+            "ListVolumes"
+        );
+        let answer = self
+            .send(request, |request| controller.list_volumes(request))
+            .await
+            .inspect_err(|error| tracing::trace!(%error, "ListVolumes failed"))?;
+        tracing::trace!(
+            entries = answer.entries.len(),
+            token = answer.next_token,
+            "ListVolumes succeeded"
+        );
+        let listed = |entry: v1::list_volumes_response::Entry| {
+            Some(Listed {
+                handle: entry.volume?.volume_id,
+                published: entry.status.map(|status| status.published_node_ids),
+            })
+        };
+        Ok(Page {
+            volumes: answer.entries.into_iter().filter_map(listed).collect(),
+            next_token: answer.next_token,
+        })
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {

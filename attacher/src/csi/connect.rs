@@ -35,11 +35,6 @@ pub enum Lost {
         /// The driver that answers.
         is: Arc<str>,
     },
-    /// The driver cannot publish volumes.
-    #[error(
-        "the CSI driver {0:?} does not offer ControllerPublishVolume (capabilities CONTROLLER_SERVICE and PUBLISH_UNPUBLISH_VOLUME): it needs no attacher; set attachRequired: false in its CSIDriver object"
-    )]
-    NoPublish(Arc<str>),
 }
 
 /// Opens sessions, one after the other.
@@ -110,10 +105,14 @@ impl Keeper {
                 }
                 Some(_) | None => served = Some(session.name.clone()),
             }
-            if !session.capabilities.publish {
-                return Err(Lost::NoPublish(session.name));
-            }
             tracing::info!(driver = %session.name, capabilities = ?session.capabilities, "connected to the CSI driver");
+            if !session.capabilities.publish {
+                tracing::info!(
+                    "the driver publishes no volumes (capabilities CONTROLLER_SERVICE and \
+                     PUBLISH_UNPUBLISH_VOLUME): VolumeAttachments are attached without a call; with \
+                     attachRequired: false in its CSIDriver object there would be none"
+                );
+            }
             self.link_tx.send_replace(Link::Up(Arc::new(session)));
             let opened = Instant::now();
             // Nothing is ever sent: this ends when the connection is dropped.

@@ -218,6 +218,7 @@ async fn capabilities(
         publish: has(rpc::Type::PublishUnpublishVolume),
         publish_readonly: has(rpc::Type::PublishReadonly),
         single_node_multi_writer: has(rpc::Type::SingleNodeMultiWriter),
+        list_published: has(rpc::Type::ListVolumes) && has(rpc::Type::ListVolumesPublishedNodes),
     })
 }
 

@@ -88,8 +88,10 @@ pub fn attach(facts: &Facts, driver: &Driver) -> Result<AttachPlan, Refusal> {
     };
     let complete = attachment.finalizer && attachment.recorded == annotations;
     Ok(AttachPlan {
-        // Without our finalizer nothing was published, whoever wrote the annotations.
-        stale: stale(&attachment.recorded, &target, csi).filter(|_| attachment.finalizer),
+        // Without our finalizer nothing was published, whoever wrote the annotations; unless the status
+        // says that it was.
+        stale: stale(&attachment.recorded, &target, csi)
+            .filter(|_| attachment.finalizer || attachment.attached),
         capability,
         read_only: csi.read_only && driver.capabilities.publish_readonly,
         volume_context: csi.attributes.clone(),

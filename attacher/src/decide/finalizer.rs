@@ -7,6 +7,9 @@ use crate::model::Volume;
 ///
 /// On a volume that lives the finalizer stays after a detach: the next attach would only have to put
 /// it back. Attachments of other drivers do not count: our finalizer says nothing about them.
-pub fn release(volume: &Volume, attachments: usize) -> bool {
-    volume.finalizer && volume.deleting && attachments == 0
+///
+/// A driver that publishes nothing (`publishes` is false) has nothing to protect, so what an earlier
+/// version of it made us put there comes off at once.
+pub fn release(volume: &Volume, attachments: usize, publishes: bool) -> bool {
+    volume.finalizer && (!publishes || volume.deleting && attachments == 0)
 }

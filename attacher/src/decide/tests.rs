@@ -119,7 +119,11 @@ fn what_is_wanted_follows_from_deletion_finalizer_and_status() {
             attached,
             ..mk_attachment("va")
         };
-        assert_eq!(wanted(&attachment), expected, "{deleting} {finalizer} {attached}");
+        assert_eq!(
+            wanted(&attachment, true),
+            expected,
+            "{deleting} {finalizer} {attached}"
+        );
     }
 }
 
@@ -414,6 +418,6 @@ fn our_finalizer_leaves_a_volume_only_when_it_is_deleted_and_free() {
             deleting,
             ..mk_volume("pv")
         };
-        assert_eq!(release(&volume, attachments), expected);
+        assert_eq!(release(&volume, attachments, true), expected);
     }
 }

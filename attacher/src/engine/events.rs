@@ -11,6 +11,9 @@ impl Engine {
     pub(super) fn attachments_changed(&mut self, change: Change<Attachment>) {
         let written = matches!(change, Change::Written(_));
         for (name, effect) in self.index.attachments_changed(change) {
+            if effect != Effect::Stale {
+                self.disturb(&name);
+            }
             let key = Key::Attachment(name);
             match effect {
                 Effect::Stale => {}
@@ -48,6 +51,7 @@ impl Engine {
 
     fn attachment_gone(&mut self, attachment: &Attachment) {
         self.answers.remove(&attachment.uid);
+        self.forget_repairs(attachment);
         if let Some(volume) = attachment.volume_name() {
             self.consider(&Key::Volume(volume.clone()));
         }

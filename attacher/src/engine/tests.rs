@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::decide::tests::{mk_attachment, mk_node, mk_volume};
+use crate::decide::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 use crate::model::{Problem, Source, Version};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -187,10 +187,10 @@ fn those_that_met_no_driver_run_when_it_is_back() {
     let subject = bench.starts("va");
     bench.finish(subject, failed(Class::Disconnected));
     assert!(bench.start().is_none());
-    bench.engine.handle(Event::DriverBack);
+    bench.engine.handle(Event::DriverBack(mk_driver().capabilities));
     let subject = bench.starts("va");
     // It came back while the failure was still being written down.
-    bench.engine.handle(Event::DriverBack);
+    bench.engine.handle(Event::DriverBack(mk_driver().capabilities));
     bench.finish(subject, failed(Class::Disconnected));
     bench.starts("va");
 }

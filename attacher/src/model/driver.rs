@@ -18,13 +18,16 @@ pub struct Driver {
 /// The driver's capabilities, as far as attaching depends on them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// CONTROLLER_SERVICE and PUBLISH_UNPUBLISH_VOLUME: there is something to call.
+    /// CONTROLLER_SERVICE and PUBLISH_UNPUBLISH_VOLUME: there is something to call. Without it a volume
+    /// is attached as soon as somebody wants it to be.
     pub publish: bool,
     /// PUBLISH_READONLY: `readonly` may be true.
     pub publish_readonly: bool,
     /// SINGLE_NODE_MULTI_WRITER: the driver tells SINGLE_NODE_SINGLE_WRITER and
     /// SINGLE_NODE_MULTI_WRITER apart.
     pub single_node_multi_writer: bool,
+    /// LIST_VOLUMES and LIST_VOLUMES_PUBLISHED_NODES: the driver tells where its volumes are.
+    pub list_published: bool,
 }
 
 // === impl Driver ===

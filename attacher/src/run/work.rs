@@ -17,6 +17,7 @@ use crate::engine::{Engine, Event};
 use crate::lease::Leadership;
 use crate::model::Driver;
 use crate::queue::{Backoff, Limits};
+use crate::reconcile::Reconciler;
 use crate::worker::Worker;
 
 /// Events that may wait between the watches and the engine. A watch that is ahead by more waits.
@@ -34,7 +35,7 @@ pub(super) fn spawn(
 ) {
     let shared = Arc::new(driver.clone());
     let (events_tx, events) = mpsc::channel(EVENTS);
-    let (attachments_tx, volumes_tx) = (events_tx.clone(), events_tx.clone());
+    let (attachments_tx, volumes_tx, nodes_tx) = (events_tx.clone(), events_tx.clone(), events_tx.clone());
     let changes = cluster::attachments(&clients.watches, shared.clone());
     let leads = leadership.clone();
     tasks.spawn(Task::Attachments, async move {
@@ -46,7 +47,7 @@ pub(super) fn spawn(
     let changes = cluster::volumes(&clients.watches, shared.clone());
     tasks.spawn(Task::Volumes, pump(changes.map(Event::Volumes), volumes_tx));
     let changes = cluster::nodes(&clients.watches, shared.clone());
-    tasks.spawn(Task::Nodes, pump(changes.map(Event::Nodes), events_tx));
+    tasks.spawn(Task::Nodes, pump(changes.map(Event::Nodes), nodes_tx));
 
     let limits = Limits {
         attach: args.attach_concurrency.unwrap_or(args.worker_threads).get(),
@@ -58,6 +59,20 @@ pub(super) fn spawn(
         max: args.retry_interval_max,
     };
     let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, fastrand::u64(..))));
+    let reconciler = Reconciler {
+        engine: engine.clone(),
+        csi: Caller::new(link.clone(), args.timeout),
+        driver: driver.clone(),
+        link: link.clone(),
+        events_tx,
+        interval: args.reconcile_sync,
+        max_entries: args.max_entries,
+    };
+    let stop_reconciling = shutdown.clone();
+    tasks.spawn(Task::Reconcile, async move {
+        reconciler.run(stop_reconciling).await;
+        Ok(())
+    });
     let worker = Worker::new(
         ApiServer::new(
             clients.requests.clone(),
@@ -75,6 +90,7 @@ pub(super) fn spawn(
         worker,
         events,
         link,
+        resync: args.resync,
         grace: args.shutdown_grace,
     };
     tasks.spawn(Task::Dispatch, async move {

@@ -5,24 +5,33 @@ use std::sync::Arc;
 
 use super::problem::Failure;
 use super::{Worker, called, unread, unwritten};
-use crate::cluster::{Cluster, Error, Secrets};
+use crate::cluster::{Cluster, Error, Released, Secrets};
 use crate::csi::{Controller, PublishRequest, UnpublishRequest};
 use crate::decide::{self, AttachPlan, Facts, Record, Stale, Wanted};
-use crate::engine::Answer;
+use crate::engine::{Answer, Held};
 use crate::model::{Attachment, SecretRef, Target};
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
-    /// Attaches the volume, or takes up where an earlier run left off.
-    pub(super) async fn attach(&self, facts: Facts, answer: Option<Answer>) -> Result<(), Failure> {
+    /// Attaches the volume, or takes up where an earlier run left off. A `repair` is for an attachment
+    /// that is attached already, as far as its status knows.
+    pub(super) async fn attach(
+        &self,
+        facts: Facts,
+        answer: Option<Answer>,
+        repair: bool,
+    ) -> Result<(), Failure> {
         let facts = self.with_volume(facts).await?;
         let driver = self.driver().await?;
         let attachment = &facts.attachment;
+        if !driver.capabilities.publish {
+            return self.attach_without_call(attachment).await;
+        }
         let plan = decide::attach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?;
         let context = match known(answer, &plan) {
             Some(context) => context,
             None => {
                 if let Some(stale) = &plan.stale {
-                    if !self.is_still_wanted(attachment).await? {
+                    if !self.is_still_wanted(attachment, repair).await? {
                         return Ok(());
                     }
                     self.undo(attachment, stale).await?;
@@ -34,6 +43,38 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             }
         };
         self.mark_attached(attachment, &plan, context).await
+    }
+
+    /// The driver has no calls to publish volumes, so wherever one is wanted, it is there. What an
+    /// earlier version of the driver made us put on the attachment comes off, but for the record of its
+    /// publish call: should the driver have calls again, that volume is still to be unpublished.
+    async fn attach_without_call(&self, attachment: &Attachment) -> Result<(), Failure> {
+        if !attachment.attached {
+            match self.cluster.mark_attached(attachment, &BTreeMap::new()).await {
+                Ok(attachment) => self.written(attachment),
+                Err(error) if error.is_gone() => {
+                    self.departed(attachment);
+                    return Ok(());
+                }
+                Err(error) => return Err(Failure::api("failed to mark as attached", &error)),
+            }
+            tracing::debug!("attached without a call");
+        }
+        if !attachment.finalizer {
+            return Ok(());
+        }
+        match self.cluster.release(attachment).await {
+            Ok(Released::Kept(left)) => self.written(*left),
+            Ok(Released::Gone) => self.departed(attachment),
+            Err(error) if error.is_gone() => self.departed(attachment),
+            Err(error) => {
+                return Err(Failure::api(
+                    "could not remove VolumeAttachment finalizer",
+                    &error,
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Everything that must be stored, and read, before the call: at once, since none of it depends
@@ -129,11 +170,15 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
 
     /// Looks at the attachment afresh. What looks like the rest of a failed attempt may have succeeded,
     /// if the answer to its last write was lost and the watch is late: that must not be unpublished.
-    async fn is_still_wanted(&self, attachment: &Attachment) -> Result<bool, Failure> {
+    async fn is_still_wanted(&self, attachment: &Attachment, repair: bool) -> Result<bool, Failure> {
         match self.cluster.attachment(attachment).await {
-            Ok(attachment) => {
-                let wanted = decide::wanted(&attachment) == Some(Wanted::Attach);
-                self.written(attachment);
+            Ok(newest) => {
+                let wanted = if repair {
+                    !newest.deleting && newest.recorded == attachment.recorded
+                } else {
+                    decide::wanted(&newest, true) == Some(Wanted::Attach)
+                };
+                self.written(newest);
                 Ok(wanted)
             }
             Err(error) if error.is_gone() => {
@@ -146,7 +191,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
 
     /// Unpublishes what an earlier attempt published elsewhere.
     async fn undo(&self, attachment: &Attachment, stale: &Stale) -> Result<(), Failure> {
-        if self.engine().is_held_by_another(attachment, &stale.target) {
+        if self.engine().held_besides(attachment, &stale.target) != Held::ByNobody {
             // The id is another node's by now, and the volume is in use there.
             return Ok(());
         }
@@ -178,7 +223,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Somebody took our finalizer off while the call was under way, and the attachment is gone: with
     /// nobody left to detach it, the publish would stay for ever. One attempt is all that can be made.
     async fn undo_orphan(&self, attachment: &Attachment, target: &Target, secret: Option<&SecretRef>) {
-        if self.engine().is_shared(attachment) {
+        if self.engine().held_besides(attachment, target) != Held::ByNobody {
             return;
         }
         tracing::warn!("the VolumeAttachment vanished during its attach; unpublishing again");

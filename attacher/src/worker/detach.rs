@@ -5,15 +5,25 @@ use super::{Worker, called, unread, unwritten};
 use crate::cluster::{Cluster, Released, Secrets};
 use crate::csi::{CallError, Controller, UnpublishRequest};
 use crate::decide::{self, DetachPlan, Facts};
-use crate::engine::Answer;
-use crate::model::{Attachment, SecretRef, Target};
+use crate::engine::{Answer, Held};
+use crate::model::{Attachment, Recorded, SecretRef, Target};
 use crate::report::chain;
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
-    /// Detaches the volume, or takes up where an earlier run left off.
-    pub(super) async fn detach(&self, facts: Facts, answer: Option<Answer>) -> Result<(), Failure> {
+    /// Detaches the volume, or takes up where an earlier run left off. A `repair` is for an attachment
+    /// that was let go of.
+    pub(super) async fn detach(
+        &self,
+        facts: Facts,
+        answer: Option<Answer>,
+        repair: bool,
+    ) -> Result<(), Failure> {
         let attachment = facts.attachment.clone();
         if answer != Some(Answer::Unpublished) {
+            // Nothing of ours on the attachment keeps its successor from being made and attached.
+            if repair && !self.is_still_there(&attachment).await? {
+                return Ok(());
+            }
             // With the handle recorded the volume is not needed; it may be long gone.
             let facts = if attachment.recorded.handle.is_none() {
                 self.with_volume(facts).await?
@@ -21,11 +31,47 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 facts
             };
             let driver = self.driver().await?;
-            let plan = decide::detach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?;
-            self.unpublish(&plan).await?;
-            tracing::debug!(volume = %plan.target.handle, node_id = %plan.target.node_id, "detached");
+            if driver.capabilities.publish {
+                let plan = decide::detach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?;
+                self.unpublish_unless_held(&attachment, &plan).await?;
+            } else {
+                let Recorded { handle, node_id, .. } = &attachment.recorded;
+                tracing::warn!(
+                    volume = handle.as_deref(),
+                    node_id = node_id.as_deref(),
+                    "the driver has no ControllerUnpublishVolume any more; letting go without a call"
+                );
+            }
         }
         self.let_go(&attachment).await
+    }
+
+    async fn is_still_there(&self, attachment: &Attachment) -> Result<bool, Failure> {
+        match self.cluster.attachment(attachment).await {
+            Ok(newest) => {
+                self.written(newest);
+                Ok(true)
+            }
+            Err(error) if error.is_gone() => {
+                self.departed(attachment);
+                Ok(false)
+            }
+            Err(error) => Err(Failure::api("could not read VolumeAttachment", &error)),
+        }
+    }
+
+    /// The volume stays where it is as long as another attachment needs it there; the last one to leave
+    /// takes it along.
+    async fn unpublish_unless_held(&self, attachment: &Attachment, plan: &DetachPlan) -> Result<(), Failure> {
+        let Target { handle, node_id } = &plan.target;
+        let held = self.engine().held_besides(attachment, &plan.target);
+        if held == Held::ByLiving {
+            tracing::info!(volume = %handle, %node_id, "another VolumeAttachment needs the volume there; not unpublishing");
+            return Ok(());
+        }
+        self.unpublish(plan).await?;
+        tracing::debug!(volume = %handle, %node_id, "detached");
+        Ok(())
     }
 
     async fn unpublish(&self, plan: &DetachPlan) -> Result<(), Failure> {
@@ -81,6 +127,9 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 }
                 Err(error) => return Err(failed(error)),
             }
+        }
+        if !attachment.finalizer {
+            return Ok(());
         }
         match self.cluster.release(attachment).await {
             Ok(Released::Kept(left)) => {

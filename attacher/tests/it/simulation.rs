@@ -62,6 +62,7 @@ async fn attacher(world: &World, seed: u64, stop: CancellationToken) {
         worker,
         events,
         link,
+        resync: Duration::ZERO,
         grace: Duration::from_secs(60),
     };
     tokio::select! {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use csi_attacher::csi::{CallError, Controller, PublishRequest, UnpublishRequest};
+use csi_attacher::csi::{CallError, Controller, ListRequest, Page, PublishRequest, UnpublishRequest};
 use csi_attacher::model::{Attachment, Capabilities, Target};
 use tonic::{Code, Status};
 
@@ -85,6 +85,10 @@ impl Controller for FakeDriver {
             state.published.remove(target);
         })
         .await
+    }
+
+    async fn list(&self, _: ListRequest) -> Result<Page, CallError> {
+        Err(CallError::unsent("TODO"))
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {

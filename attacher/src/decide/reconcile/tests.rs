@@ -1,0 +1,192 @@
+//! What a list can say, and what follows.
+
+use super::*;
+use crate::decide::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
+use crate::model::{Recorded, Source};
+
+fn subject(change: impl FnOnce(&mut Attachment), other_node_id: Option<&str>, sight: Sight) -> Subject {
+    let mut attachment = mk_attachment("va");
+    change(&mut attachment);
+    Subject {
+        attachment: attachment.into(),
+        whereabouts: Whereabouts {
+            target: Target {
+                handle: "handle".into(),
+                node_id: "id".into(),
+            },
+            other_node_id: other_node_id.map(Arc::from),
+        },
+        sight,
+    }
+}
+
+#[test]
+fn what_follows_from_each_sight() {
+    use Sight::{Absent, Elsewhere, Published, Unknown};
+    use Verdict::{Doubtful, InOrder, Leftover, Lost, Promising};
+    #[rustfmt::skip]
+    let table = [
+        // deleting, finalizer, attached: absent, unknown, elsewhere, published
+        (false, true,  true,  [Doubtful, InOrder, Lost,      InOrder]),
+        // Attached without a call, or our finalizer was taken off: what counts is where the volume is.
+        (false, false, true,  [Doubtful, InOrder, Lost,      InOrder]),
+        (false, true,  false, [InOrder,  InOrder, InOrder,   Promising]),
+        (false, false, false, [InOrder,  InOrder, InOrder,   Promising]),
+        (true,  true,  true,  [InOrder,  InOrder, Promising, InOrder]),
+        (true,  true,  false, [InOrder,  InOrder, InOrder,   Promising]),
+        (true,  false, true,  [InOrder,  InOrder, InOrder,   Leftover]),
+        (true,  false, false, [InOrder,  InOrder, InOrder,   Leftover]),
+    ];
+    for (deleting, finalizer, attached, expected) in table {
+        for (sight, expected) in [Absent, Unknown, Elsewhere, Published].into_iter().zip(expected) {
+            let change = |attachment: &mut Attachment| {
+                (attachment.deleting, attachment.finalizer, attachment.attached) =
+                    (deleting, finalizer, attached);
+            };
+            assert_eq!(
+                verdict(&subject(change, None, sight), false),
+                expected,
+                "deleting {deleting}, finalizer {finalizer}, attached {attached}: {sight:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn weak_evidence_counts_the_second_time() {
+    let attached = |attachment: &mut Attachment| attachment.attached = true;
+    for (other_node_id, sight, first) in [
+        (None, Sight::Elsewhere, Verdict::Lost),
+        (None, Sight::Absent, Verdict::Doubtful),
+        (Some("id-of-today"), Sight::Elsewhere, Verdict::Doubtful),
+    ] {
+        let subject = subject(attached, other_node_id, sight);
+        assert_eq!(verdict(&subject, false), first, "{other_node_id:?} {sight:?}");
+        assert_eq!(
+            verdict(&subject, true),
+            Verdict::Lost,
+            "{other_node_id:?} {sight:?}"
+        );
+    }
+}
+
+#[test]
+fn a_list_is_looked_up_while_it_is_read() {
+    let two_nodes = ["other".to_owned(), "id".to_owned()];
+    let elsewhere = ["other".to_owned()];
+    for (entries, expected) in [
+        (&[][..], Sight::Absent),
+        (&[("another", Some(&two_nodes[..]))], Sight::Absent),
+        (&[("handle", None)], Sight::Unknown),
+        (&[("handle", Some(&[][..]))], Sight::Elsewhere),
+        (&[("handle", Some(&elsewhere[..]))], Sight::Elsewhere),
+        (&[("handle", Some(&two_nodes[..]))], Sight::Published),
+        // Twice, because pages changed while they were turned.
+        (
+            &[("handle", Some(&two_nodes[..])), ("handle", Some(&two_nodes[..]))],
+            Sight::Published,
+        ),
+        (
+            &[("handle", Some(&two_nodes[..])), ("handle", Some(&elsewhere[..]))],
+            Sight::Unknown,
+        ),
+        (
+            &[("handle", Some(&elsewhere[..])), ("handle", None)],
+            Sight::Unknown,
+        ),
+    ] {
+        let mut survey = Survey::default();
+        let Subject {
+            attachment,
+            whereabouts,
+            ..
+        } = subject(|_| (), None, Sight::Absent);
+        survey.add(attachment, whereabouts, "handle".into());
+        for (handle, nodes) in entries {
+            survey.see(handle, *nodes);
+        }
+        assert_eq!(survey.into_subjects()[0].sight, expected, "{entries:?}");
+    }
+}
+
+#[test]
+fn a_node_that_changed_its_id_is_found_under_either() {
+    for listed in ["id", "id-of-today"] {
+        let mut survey = Survey::default();
+        let Subject {
+            attachment,
+            whereabouts,
+            ..
+        } = subject(|_| (), Some("id-of-today"), Sight::Absent);
+        survey.add(attachment, whereabouts, "handle".into());
+        survey.see("handle", Some(&[listed.to_owned()]));
+        assert_eq!(survey.into_subjects()[0].sight, Sight::Published, "{listed}");
+    }
+}
+
+#[test]
+fn the_record_says_where_to_look_and_else_the_volume_and_the_node_do() {
+    let recorded = |handle: Option<&str>, node_id: Option<&str>| Recorded {
+        handle: handle.map(Arc::from),
+        node_id: node_id.map(Arc::from),
+        secret: None,
+    };
+    #[rustfmt::skip]
+    let table = [
+        // recorded, volume known, node's id of today; handle, node id, other node id
+        (recorded(None, None),            true,  Some("id-2"), Some(("handle", "id-2", None))),
+        (recorded(None, Some("id-1")),    true,  Some("id-2"), Some(("handle", "id-1", Some("id-2")))),
+        (recorded(Some("h"), Some("id-1")), false, None,       Some(("h", "id-1", None))),
+        (recorded(Some("h"), Some("id-1")), true, Some("id-1"), Some(("h", "id-1", None))),
+        (recorded(None, Some("id-1")),    false, Some("id-2"), None),
+        (recorded(None, None),            true,  None,         None),
+    ];
+    for (recorded, known, today, expected) in table {
+        let facts = Facts {
+            attachment: Attachment {
+                recorded: recorded.clone(),
+                ..mk_attachment("va")
+            }
+            .into(),
+            volume: known.then(|| mk_volume("pv").into()),
+            node: Some(mk_node("node", today).into()),
+        };
+        let expected = expected.map(
+            |(handle, node_id, other): (&str, &str, Option<&str>)| Whereabouts {
+                target: Target {
+                    handle: handle.into(),
+                    node_id: node_id.into(),
+                },
+                other_node_id: other.map(Arc::from),
+            },
+        );
+        assert_eq!(
+            whereabouts(&facts, &mk_driver()),
+            expected,
+            "{recorded:?} {known} {today:?}"
+        );
+    }
+}
+
+#[test]
+fn an_inline_volume_is_surveyed_and_another_drivers_is_not() {
+    let spec = mk_volume("pv").spec;
+    let facts = |driver: &str| {
+        let mut spec = spec.clone();
+        if let crate::model::VolumeSource::Csi(csi) = &mut spec.source {
+            csi.driver = driver.to_owned();
+        }
+        Facts {
+            attachment: Attachment {
+                source: Source::Inline(Box::new(spec)),
+                ..mk_attachment("va")
+            }
+            .into(),
+            volume: None,
+            node: Some(mk_node("node", Some("id")).into()),
+        }
+    };
+    let driver = mk_driver();
+    assert!(whereabouts(&facts(&driver.name), &driver).is_some());
+    assert_eq!(whereabouts(&facts("other.example"), &driver), None);
+}

@@ -1,0 +1,309 @@
+//! Surveys of where the driver says that volumes are, and the work that follows from them.
+//!
+//! An attachment is judged only if it neither changed nor had work from the moment the survey began until
+//! its result is here, so what a concurrent job does is never undone. The work that follows is repair: it
+//! is wanted although the attachment's own state asks for nothing. It is remembered here alone; after a
+//! crash the next survey finds it again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::{Engine, Held};
+use crate::decide::reconcile::{Subject, Survey, Verdict, listed_handle, verdict, whereabouts};
+use crate::decide::{self, Wanted};
+use crate::model::{Attachment, Capabilities, Driver, Target, Uid};
+use crate::queue::{Key, Lane};
+
+/// What the engine knows of surveys and repairs.
+#[derive(Debug, Default)]
+pub(super) struct Repairs {
+    /// While a survey is under way: attachments that changed or had work since it began.
+    disturbed: Option<HashSet<Arc<str>>>,
+    wanted: HashMap<Uid, Wanted>,
+    doubts: HashMap<Uid, Doubt>,
+    findings: Vec<Finding>,
+    tally: Tally,
+}
+
+/// Something that a survey found wrong and that is going to be repaired. To be told to people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The attachment.
+    pub attachment: Arc<Attachment>,
+    /// Its volume and node id.
+    pub target: Target,
+    /// What is wrong.
+    pub fault: Fault,
+    /// The how-manieth time in a row, without the driver's list agreeing in between.
+    pub times: u32,
+}
+
+/// What a survey can find wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The volume is not on the node although it is attached.
+    Lost,
+    /// The volume is on the node although its attachment is being deleted and was let go of.
+    Leftover,
+}
+
+/// Counts since the start, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Surveys that were completed.
+    pub rounds: u64,
+    /// Surveys that failed: the driver did not answer, or its list was broken.
+    pub failed_rounds: u64,
+    /// Attachments found lost.
+    pub lost: u64,
+    /// Volumes found published for attachments that were let go of.
+    pub leftover: u64,
+    /// Repairs that succeeded.
+    pub repaired: u64,
+}
+
+/// What earlier surveys said against an attachment.
+#[derive(Debug, Default)]
+struct Doubt {
+    weak: bool,
+    repaired: u32,
+    pass: u32,
+}
+
+/// A list that denies what was just repaired may be wrong every time: a driver that does not list all of
+/// its volumes, say. After the second repair in a row 1 survey is passed over, then 3, 7 and so on up to
+/// this many.
+const MOST_PASSED: u32 = 63;
+
+// === impl Engine ===
+
+impl Engine {
+    /// Begins a survey, to be fed with the driver's list and handed back as
+    /// [`Event::Surveyed`](super::Event::Surveyed). `None` when there is nothing to survey: work has not
+    /// begun yet, or the driver does not tell where its volumes are.
+    pub fn begin_survey(&mut self, driver: &Driver) -> Option<Survey> {
+        let lists = self.capabilities.is_some_and(|c| c.publish && c.list_published);
+        if !lists || !self.started {
+            return None;
+        }
+        let mut survey = Survey::default();
+        for attachment in self.index.attachments() {
+            if self.queue.is_running(&Key::Attachment(attachment.name.clone())) {
+                continue;
+            }
+            if let Some(whereabouts) = whereabouts(&self.index.facts(attachment), driver) {
+                let handle = listed_handle(&whereabouts.target, driver);
+                survey.add(attachment.clone(), whereabouts, handle);
+            }
+        }
+        self.repairs.disturbed = Some(HashSet::new());
+        Some(survey)
+    }
+
+    /// What the surveys since the last call found wrong.
+    pub fn take_findings(&mut self) -> Vec<Finding> {
+        std::mem::take(&mut self.repairs.findings)
+    }
+
+    /// Counts for metrics.
+    pub fn tally(&self) -> Tally {
+        self.repairs.tally
+    }
+
+    pub(super) fn survey_failed(&mut self) {
+        self.repairs.disturbed = None;
+        self.repairs.tally.failed_rounds += 1;
+    }
+
+    pub(super) fn surveyed(&mut self, survey: Survey) {
+        // The driver's capabilities changed while it listed.
+        let Some(disturbed) = self.repairs.disturbed.take() else {
+            return;
+        };
+        self.repairs.tally.rounds += 1;
+        let mut subjects = survey.into_subjects();
+        // The index has no order, and the same calls are to give the same one.
+        subjects.sort_unstable_by(|a, b| a.attachment.name.cmp(&b.attachment.name));
+        for subject in subjects {
+            if self.is_undisturbed(&subject, &disturbed) {
+                self.judge(subject);
+            }
+        }
+    }
+
+    /// Whether nothing has happened to the attachment, nor to another one of the same volume on the same
+    /// node, whose calls have the same target.
+    fn is_undisturbed(&self, subject: &Subject, disturbed: &HashSet<Arc<str>>) -> bool {
+        let attachment = &subject.attachment;
+        let is_as_it_was = self
+            .index
+            .attachment(&attachment.name)
+            .is_some_and(|newest| newest.uid == attachment.uid && newest.version == attachment.version);
+        let at_rest = |name: &Arc<str>| {
+            !disturbed.contains(name) && !self.queue.is_running(&Key::Attachment(name.clone()))
+        };
+        let is_twin = |name: &Arc<str>| {
+            self.index
+                .attachment(name)
+                .is_some_and(|other| other.source == attachment.source)
+        };
+        let today = self
+            .index
+            .node(&attachment.node)
+            .and_then(|node| node.id.as_ref());
+        let target = &subject.whereabouts.target;
+        let is_node_as_it_was = match &attachment.recorded.node_id {
+            Some(recorded) => {
+                today.filter(|id| *id != recorded) == subject.whereabouts.other_node_id.as_ref()
+            }
+            None => today == Some(&target.node_id),
+        };
+        is_as_it_was
+            && is_node_as_it_was
+            && at_rest(&attachment.name)
+            && self
+                .index
+                .attachments_of_node(&attachment.node)
+                .all(|name| !is_twin(name) || at_rest(name))
+    }
+
+    fn judge(&mut self, subject: Subject) {
+        let uid = &subject.attachment.uid;
+        let doubted = self.repairs.doubts.get(uid).is_some_and(|doubt| doubt.weak);
+        let verdict = verdict(&subject, doubted);
+        let key = Key::Attachment(subject.attachment.name.clone());
+        match verdict {
+            Verdict::InOrder if subject.sight.is_known() => {
+                self.repairs.doubts.remove(uid);
+                if self.wanted_repair(&subject.attachment).is_some() {
+                    // It waits to be tried again, and will find the volume where it should be.
+                    self.queue.wake_if_pending(&key);
+                }
+            }
+            Verdict::InOrder => {}
+            Verdict::Doubtful => self.repairs.doubts.entry(uid.clone()).or_default().weak = true,
+            Verdict::Promising => self.queue.wake_if_pending(&key),
+            Verdict::Lost => self.repair(subject, Wanted::Attach),
+            Verdict::Leftover => self.repair(subject, Wanted::Detach),
+        }
+    }
+
+    fn repair(&mut self, subject: Subject, wanted: Wanted) {
+        let Subject {
+            attachment,
+            whereabouts,
+            ..
+        } = subject;
+        let target = whereabouts.target;
+        let is_needed = wanted == Wanted::Detach && self.held_besides(&attachment, &target) != Held::ByNobody;
+        if is_needed || self.repairs.wanted.contains_key(&attachment.uid) {
+            return;
+        }
+        let doubt = self.repairs.doubts.entry(attachment.uid.clone()).or_default();
+        if let Some(left) = doubt.pass.checked_sub(1) {
+            doubt.pass = left;
+            return;
+        }
+        doubt.repaired += 1;
+        let times = doubt.repaired;
+        doubt.pass = 1u32
+            .checked_shl(times - 1)
+            .map_or(MOST_PASSED, |twice| (twice - 1).min(MOST_PASSED));
+        let (fault, count) = match wanted {
+            Wanted::Attach => (Fault::Lost, &mut self.repairs.tally.lost),
+            Wanted::Detach => (Fault::Leftover, &mut self.repairs.tally.leftover),
+        };
+        *count += 1;
+        self.repairs.wanted.insert(attachment.uid.clone(), wanted);
+        self.queue
+            .wake(&Key::Attachment(attachment.name.clone()), Lane::from(wanted));
+        self.repairs.findings.push(Finding {
+            attachment,
+            target,
+            fault,
+            times,
+        });
+    }
+
+    /// The work that an attachment waits for, repairs included.
+    pub(super) fn wanted(&self, attachment: &Attachment) -> Option<Wanted> {
+        decide::wanted(attachment, self.publishes()).or_else(|| self.wanted_repair(attachment))
+    }
+
+    pub(super) fn wanted_repair(&self, attachment: &Attachment) -> Option<Wanted> {
+        let wanted = *self.repairs.wanted.get(&attachment.uid)?;
+        is_repair(wanted, attachment).then_some(wanted)
+    }
+
+    /// `attachment` is what the job began with.
+    pub(super) fn repair_finished(&mut self, wanted: Wanted, attachment: &Attachment) {
+        // An attach that is no repair makes one unnecessary, if it was one with a call: while the driver
+        // had none, nothing was published, and no finalizer says so.
+        let is_guarded = self
+            .index
+            .attachment(&attachment.name)
+            .is_some_and(|newest| newest.finalizer);
+        if is_repair(wanted, attachment) {
+            if self.repairs.wanted.remove(&attachment.uid).is_some() {
+                self.repairs.tally.repaired += 1;
+            }
+        } else if is_guarded {
+            self.repairs.wanted.remove(&attachment.uid);
+        }
+    }
+
+    pub(super) fn disturb(&mut self, name: &Arc<str>) {
+        if let Some(disturbed) = &mut self.repairs.disturbed {
+            disturbed.insert(name.clone());
+        }
+    }
+
+    pub(super) fn forget_repairs(&mut self, attachment: &Attachment) {
+        self.repairs.wanted.remove(&attachment.uid);
+        self.repairs.doubts.remove(&attachment.uid);
+    }
+
+    /// Whether the driver has calls to publish and unpublish.
+    pub(super) fn publishes(&self) -> bool {
+        self.capabilities.is_none_or(|capabilities| capabilities.publish)
+    }
+
+    /// The driver can be called again, and may be able to do more or less than before.
+    pub(super) fn driver_back(&mut self, capabilities: Capabilities) {
+        let published = self.publishes();
+        let changed = self.capabilities.replace(capabilities) != Some(capabilities);
+        self.queue.wake_returned();
+        if !changed {
+            return;
+        }
+        // What was asked of the driver as it was says little about the one that is there now.
+        self.repairs.disturbed = None;
+        match (published, capabilities.publish) {
+            (true, false) => self.repairs.wanted.clear(),
+            (false, true) => {
+                // What was attached without a call gets its call now, and so does what is being
+                // attached without one at this moment.
+                let unguarded = self.index.attachments().filter(|a| {
+                    let is_running = || self.queue.is_running(&Key::Attachment(a.name.clone()));
+                    !a.deleting && !a.finalizer && (a.attached || is_running())
+                });
+                self.repairs
+                    .wanted
+                    .extend(unguarded.map(|a| (a.uid.clone(), Wanted::Attach)));
+            }
+            (true, true) | (false, false) => {}
+        }
+        self.consider_all();
+    }
+}
+
+/// Whether work on the attachment in this state is a repair: the state itself asks for nothing.
+fn is_repair(wanted: Wanted, attachment: &Attachment) -> bool {
+    match wanted {
+        Wanted::Attach => attachment.attached && !attachment.deleting,
+        Wanted::Detach => attachment.deleting && !attachment.finalizer,
+    }
+}
+
+#[cfg(test)]
+mod tests;
