@@ -117,7 +117,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             } => {
                 let attachment = facts.attachment.clone();
                 let result = match wanted {
-                    Wanted::Attach => self.attach(facts, answer, repair).await,
+                    Wanted::Attach => self.attach(facts, answer).await,
                     Wanted::Detach => self.detach(facts, answer, repair).await,
                 };
                 if let Err(failure) = &result {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::capability::{Capability, capability};
 use super::{Facts, Refusal, node_id, spec};
-use crate::model::{CsiSource, Driver, Recorded, SecretRef, Target, Uid, Volume};
+use crate::model::{Attachment, CsiSource, Driver, Recorded, SecretRef, Target, Uid, Volume};
 
 /// Everything an attach needs; reading one is enough to know which requests will be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct AttachPlan {
     pub target: Target,
     /// Another place where it may still be published, to be unpublished before anything else.
     pub stale: Option<Stale>,
+    /// Where to publish instead when the driver does not know the node id in `target`.
+    pub other_node_id: Option<Arc<str>>,
     /// CSI `volume_capability`.
     pub capability: Capability,
     /// CSI `readonly`.
@@ -75,10 +77,8 @@ pub fn attach(facts: &Facts, driver: &Driver) -> Result<AttachPlan, Refusal> {
         });
     }
     let capability = capability(spec, driver)?;
-    let target = Target {
-        handle: csi.handle.clone(),
-        node_id: node_id(facts, driver)?.clone(),
-    };
+    let today = node_id(facts, driver)?;
+    let (target, other_node_id) = target(attachment, csi, today);
 
     // An inline volume's specification stands on the attachment itself: nothing of it can get lost.
     let annotations = Recorded {
@@ -88,10 +88,11 @@ pub fn attach(facts: &Facts, driver: &Driver) -> Result<AttachPlan, Refusal> {
     };
     let complete = attachment.finalizer && attachment.recorded == annotations;
     Ok(AttachPlan {
-        // Without our finalizer nothing was published, whoever wrote the annotations; unless the status
-        // says that it was.
+        // Without our finalizer nothing was published, whoever wrote the annotations. And what is
+        // attached is in use.
         stale: stale(&attachment.recorded, &target, csi)
-            .filter(|_| attachment.finalizer || attachment.attached),
+            .filter(|_| attachment.finalizer && !attachment.attached),
+        other_node_id,
         capability,
         read_only: csi.read_only && driver.capabilities.publish_readonly,
         volume_context: csi.attributes.clone(),
@@ -100,6 +101,21 @@ pub fn attach(facts: &Facts, driver: &Driver) -> Result<AttachPlan, Refusal> {
         record: (!complete).then_some(Record { annotations }),
         target,
     })
+}
+
+/// Where to publish. An attachment that is attached already is published again where it was: to take
+/// a volume from under those who use it is nothing that a list, or a node that changed its name, can ask
+/// for. Only a driver that knows no such node makes it today's.
+fn target(attachment: &Attachment, csi: &CsiSource, today: &Arc<str>) -> (Target, Option<Arc<str>>) {
+    let recorded = Some(&attachment.recorded).filter(|_| attachment.attached);
+    let handle = recorded.and_then(|recorded| recorded.handle.as_ref());
+    let node_id = recorded.and_then(|recorded| recorded.node_id.as_ref());
+    let target = Target {
+        handle: handle.unwrap_or(&csi.handle).clone(),
+        node_id: node_id.unwrap_or(today).clone(),
+    };
+    let other = (target.node_id != *today).then(|| today.clone());
+    (target, other)
 }
 
 fn claim(volume: &Volume) -> Option<Claim> {

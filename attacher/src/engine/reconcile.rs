@@ -65,7 +65,8 @@ pub struct Tally {
 /// What earlier surveys said against an attachment.
 #[derive(Debug, Default)]
 struct Doubt {
-    weak: bool,
+    /// The last survey that spoke against it.
+    round: u64,
     repaired: u32,
     pass: u32,
 }
@@ -169,7 +170,13 @@ impl Engine {
 
     fn judge(&mut self, subject: Subject) {
         let uid = &subject.attachment.uid;
-        let doubted = self.repairs.doubts.get(uid).is_some_and(|doubt| doubt.weak);
+        let round = self.repairs.tally.rounds;
+        // Evidence adds up only if it comes twice in a row.
+        let doubted = self
+            .repairs
+            .doubts
+            .get(uid)
+            .is_some_and(|doubt| doubt.round + 1 == round);
         let verdict = verdict(&subject, doubted);
         let key = Key::Attachment(subject.attachment.name.clone());
         match verdict {
@@ -181,7 +188,7 @@ impl Engine {
                 }
             }
             Verdict::InOrder => {}
-            Verdict::Doubtful => self.repairs.doubts.entry(uid.clone()).or_default().weak = true,
+            Verdict::Doubtful => self.repairs.doubts.entry(uid.clone()).or_default().round = round,
             Verdict::Promising => self.queue.wake_if_pending(&key),
             Verdict::Lost => self.repair(subject, Wanted::Attach),
             Verdict::Leftover => self.repair(subject, Wanted::Detach),
@@ -200,6 +207,7 @@ impl Engine {
             return;
         }
         let doubt = self.repairs.doubts.entry(attachment.uid.clone()).or_default();
+        doubt.round = self.repairs.tally.rounds;
         if let Some(left) = doubt.pass.checked_sub(1) {
             doubt.pass = left;
             return;

@@ -61,15 +61,16 @@ pub(super) fn spawn(
     let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, fastrand::u64(..))));
     let reconciler = Reconciler {
         engine: engine.clone(),
-        csi: Caller::new(link.clone(), args.timeout),
+        csi: Caller::new(link.clone(), args.timeout, leadership.clone()),
         driver: driver.clone(),
         link: link.clone(),
         events_tx,
         interval: args.reconcile_sync,
         max_entries: args.max_entries,
     };
-    let stop_reconciling = shutdown.clone();
+    let (leads, stop_reconciling) = (leadership.clone(), shutdown.clone());
     tasks.spawn(Task::Reconcile, async move {
+        leads.begun().await;
         reconciler.run(stop_reconciling).await;
         Ok(())
     });

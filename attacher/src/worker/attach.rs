@@ -6,32 +6,27 @@ use std::sync::Arc;
 use super::problem::Failure;
 use super::{Worker, called, unread, unwritten};
 use crate::cluster::{Cluster, Error, Released, Secrets};
-use crate::csi::{Controller, PublishRequest, UnpublishRequest};
+use crate::csi::{CallError, Controller, PublishRequest, UnpublishRequest};
 use crate::decide::{self, AttachPlan, Facts, Record, Stale, Wanted};
 use crate::engine::{Answer, Held};
-use crate::model::{Attachment, SecretRef, Target};
+use crate::model::{Attachment, Recorded, SecretRef, Target};
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
-    /// Attaches the volume, or takes up where an earlier run left off. A `repair` is for an attachment
-    /// that is attached already, as far as its status knows.
-    pub(super) async fn attach(
-        &self,
-        facts: Facts,
-        answer: Option<Answer>,
-        repair: bool,
-    ) -> Result<(), Failure> {
+    /// Attaches the volume, or takes up where an earlier run left off; also an attachment that is attached
+    /// already, as far as its status knows, and is to be repaired.
+    pub(super) async fn attach(&self, facts: Facts, answer: Option<Answer>) -> Result<(), Failure> {
         let facts = self.with_volume(facts).await?;
         let driver = self.driver().await?;
         let attachment = &facts.attachment;
         if !driver.capabilities.publish {
             return self.attach_without_call(attachment).await;
         }
-        let plan = decide::attach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?;
+        let mut plan = decide::attach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?;
         let context = match known(answer, &plan) {
             Some(context) => context,
             None => {
                 if let Some(stale) = &plan.stale {
-                    if !self.is_still_wanted(attachment, repair).await? {
+                    if !self.is_still_wanted(attachment).await? {
                         return Ok(());
                     }
                     self.undo(attachment, stale).await?;
@@ -39,7 +34,14 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 let Some(secrets) = self.prepare(attachment, &plan).await? else {
                     return Ok(());
                 };
-                self.publish(&plan, secrets).await?
+                self.may_begin()?;
+                match self.publish(&plan, secrets.clone()).await {
+                    Ok(context) => context,
+                    Err(error) => {
+                        self.publish_elsewhere(attachment, &mut plan, secrets, error)
+                            .await?
+                    }
+                }
             }
         };
         self.mark_attached(attachment, &plan, context).await
@@ -116,7 +118,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         &self,
         plan: &AttachPlan,
         secrets: Secrets,
-    ) -> Result<BTreeMap<String, String>, Failure> {
+    ) -> Result<BTreeMap<String, String>, CallError> {
         let request = PublishRequest {
             target: plan.target.clone(),
             capability: plan.capability.clone(),
@@ -124,8 +126,38 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             volume_context: plan.volume_context.clone(),
             secrets,
         };
+        self.csi.publish(request).await
+    }
+
+    /// The driver does not know the node by the id under which the volume was published: the machine
+    /// came back under another one, and is to have its volume again.
+    async fn publish_elsewhere(
+        &self,
+        attachment: &Attachment,
+        plan: &mut AttachPlan,
+        secrets: Secrets,
+        error: CallError,
+    ) -> Result<BTreeMap<String, String>, Failure> {
+        let Some(node_id) = plan
+            .other_node_id
+            .take()
+            .filter(|_| error.code.is_unknown_object())
+        else {
+            return Err(called(&error));
+        };
+        tracing::info!(%error, %node_id, "the driver does not know the recorded node id; trying today's");
+        let recorded = plan.record.as_ref().map(|record| &record.annotations);
+        let annotations = Recorded {
+            node_id: Some(node_id.clone()),
+            ..recorded.unwrap_or(&attachment.recorded).clone()
+        };
+        plan.target.node_id = node_id;
+        // Before the call, as always.
+        if !self.record(attachment, Some(&Record { annotations })).await? {
+            return Err(called(&error));
+        }
         self.may_begin()?;
-        self.csi.publish(request).await.map_err(|error| called(&error))
+        self.publish(plan, secrets).await.map_err(|error| called(&error))
     }
 
     async fn mark_attached(
@@ -170,14 +202,10 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
 
     /// Looks at the attachment afresh. What looks like the rest of a failed attempt may have succeeded,
     /// if the answer to its last write was lost and the watch is late: that must not be unpublished.
-    async fn is_still_wanted(&self, attachment: &Attachment, repair: bool) -> Result<bool, Failure> {
+    async fn is_still_wanted(&self, attachment: &Attachment) -> Result<bool, Failure> {
         match self.cluster.attachment(attachment).await {
             Ok(newest) => {
-                let wanted = if repair {
-                    !newest.deleting && newest.recorded == attachment.recorded
-                } else {
-                    decide::wanted(&newest, true) == Some(Wanted::Attach)
-                };
+                let wanted = decide::wanted(&newest, true) == Some(Wanted::Attach);
                 self.written(newest);
                 Ok(wanted)
             }

@@ -12,6 +12,7 @@ use csi_attacher::dispatch::Dispatcher;
 use csi_attacher::engine::Engine;
 use csi_attacher::model::{Capabilities, Driver};
 use csi_attacher::queue::{Backoff, Limits};
+use csi_attacher::reconcile::Reconciler;
 use csi_attacher::worker::Worker;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
@@ -44,16 +45,25 @@ async fn attacher(world: &World, seed: u64, stop: CancellationToken) {
         max: Duration::from_secs(5),
     };
     let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, seed)));
-    let driver = Driver::new(
-        world::DRIVER,
-        Capabilities {
-            publish: true,
-            ..Capabilities::default()
-        },
-        "",
-    );
+    let driver = Driver::new(world::DRIVER, Capabilities::default(), "");
     let (events_tx, events) = mpsc::channel(8);
     let (_link_tx, link) = watch::channel(Link::Down);
+    let mut reconciler = Reconciler {
+        engine: engine.clone(),
+        csi: world.driver(),
+        driver: driver.clone(),
+        link: link.clone(),
+        events_tx: events_tx.clone(),
+        interval: Duration::ZERO,
+        max_entries: 0,
+    };
+    let mut random = fastrand::Rng::with_seed(seed);
+    let reconciling = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(random.u64(5..400))).await;
+            reconciler.round().await;
+        }
+    };
     let worker = Worker::new(world.cluster(), world.driver(), driver, engine.clone(), || {
         Timestamp::UNIX_EPOCH
     });
@@ -62,19 +72,26 @@ async fn attacher(world: &World, seed: u64, stop: CancellationToken) {
         worker,
         events,
         link,
-        resync: Duration::ZERO,
+        resync: Duration::from_secs(7),
         grace: Duration::from_secs(60),
     };
     tokio::select! {
         biased;
         () = dispatcher.run(stop) => {}
         () = world.watch(events_tx) => unreachable!("a watch must not end"),
+        () = reconciling => unreachable!("there is always another round"),
     }
 }
 
 /// Lets users act and attachers live and die for a while, then lets everything settle.
 async fn history(seed: u64) -> Result<(), String> {
-    let world = World::new(seed, Faults::SOME);
+    // Every third driver loses its publish calls now and then, and gets them back.
+    let faults = if seed % 3 == 0 {
+        Faults::FICKLE
+    } else {
+        Faults::SOME
+    };
+    let world = World::new(seed, faults);
     let mut random = fastrand::Rng::with_seed(seed ^ 0x5eed);
     for life in 0..random.u64(1..5) {
         let stop = CancellationToken::new();
@@ -88,18 +105,32 @@ async fn history(seed: u64) -> Result<(), String> {
         world.attacher_died();
         world.users_for(Duration::from_millis(random.u64(0..500))).await;
     }
+    world.no_more_faults();
+    settles(&world, seed, "attached again", world.in_order()).await?;
     world.calm_down();
+    settles(&world, seed + 1, "settled", world.settled()).await?;
+    world.verdict()
+}
+
+/// Lets an attacher run until `condition` holds.
+async fn settles(
+    world: &World,
+    seed: u64,
+    wanted: &str,
+    condition: impl Future<Output = ()>,
+) -> Result<(), String> {
     let stop = CancellationToken::new();
     tokio::select! {
         biased;
-        () = attacher(&world, seed, stop.clone()) => {}
-        result = tokio::time::timeout(SETTLED_WITHIN, world.settled()) => {
+        () = attacher(world, seed, stop.clone()) => unreachable!("nobody stops it"),
+        result = tokio::time::timeout(SETTLED_WITHIN, condition) => {
             if result.is_err() {
-                return Err(format!("did not settle: {}", world.describe()));
+                return Err(format!("not {wanted} in time:\n{}", world.describe()));
             }
         }
     }
-    world.verdict()
+    world.attacher_died();
+    Ok(())
 }
 
 #[test]
@@ -147,6 +178,65 @@ fn without_faults_attach_is_two_writes_and_detach_is_one() {
         tokio::select! {
             biased;
             () = attacher(&world, 7, stop.clone()) => {}
+            () = user => {}
+        }
+        assert_eq!(world.verdict(), Ok(()));
+    });
+}
+
+#[test]
+fn what_the_array_loses_is_attached_again_and_nothing_else_is_touched() {
+    runtime().block_on(async {
+        const ATTACHMENTS: usize = 12;
+        let world = World::new(13, Faults::NONE);
+        let user = async {
+            world.attach_all(ATTACHMENTS);
+            world.all_attached().await;
+            world.lists(3).await;
+            assert_eq!(
+                world.calls().publish,
+                ATTACHMENTS,
+                "the lists agree with everything"
+            );
+            assert_eq!(world.lose(5), 5);
+            world.in_order().await;
+            world.lists(3).await;
+            let calls = world.calls();
+            assert_eq!((calls.publish, calls.unpublish), (ATTACHMENTS + 5, 0));
+            assert_eq!(world.writes().attachments, 2 * ATTACHMENTS + 5, "a status each");
+        };
+        tokio::select! {
+            biased;
+            () = attacher(&world, 13, CancellationToken::new()) => {}
+            () = user => {}
+        }
+        assert_eq!(world.verdict(), Ok(()));
+    });
+}
+
+#[test]
+fn a_driver_without_calls_gets_none_and_leaves_no_finalizer() {
+    runtime().block_on(async {
+        const ATTACHMENTS: usize = 6;
+        let world = World::new(17, Faults::NONE);
+        let user = async {
+            world.attach_all(ATTACHMENTS);
+            world.all_attached().await;
+            world.switch(false);
+            world.attach_all(2 * ATTACHMENTS);
+            world.all_attached().await;
+            world.no_finalizers().await;
+            let calls = world.calls();
+            assert_eq!((calls.publish, calls.unpublish), (ATTACHMENTS, 0));
+            // With calls again, all is as if it had been published from the start.
+            world.switch(true);
+            world.in_order().await;
+            world.detach_all();
+            world.settled().await;
+        };
+        tokio::select! {
+            biased;
+            () = attacher(&world, 17, CancellationToken::new()) => {}
             () = user => {}
         }
         assert_eq!(world.verdict(), Ok(()));

@@ -1,5 +1,6 @@
 //! An API server and a driver, as far as the attacher can tell, with their laws checked at each step.
 
+mod array;
 mod cluster;
 mod driver;
 mod users;
@@ -16,6 +17,7 @@ use csi_attacher::model::{
 };
 use tokio::sync::mpsc;
 
+use array::Array;
 pub(super) use cluster::FakeCluster;
 pub(super) use driver::FakeDriver;
 
@@ -28,6 +30,11 @@ const NODES: usize = 4;
 pub(super) struct Faults {
     api: u8,
     driver: u8,
+    /// Of lists, every second one of which is honest.
+    list: u8,
+    /// Whether the array loses what was published, and the driver its publish calls.
+    array: bool,
+    fickle: bool,
 }
 
 #[derive(Clone)]
@@ -42,6 +49,7 @@ struct State {
     version: u64,
     uids: u64,
     published: HashSet<Target>,
+    array: Array,
     /// Node ids of machines that were taken away, with all that was published to them.
     gone_ids: HashSet<Arc<str>>,
     /// Calls under way, by attachment's target: the attacher must not send two for one.
@@ -78,8 +86,24 @@ fn recorded(attachment: &Attachment) -> Option<Target> {
 // === impl Faults ===
 
 impl Faults {
-    pub(super) const NONE: Self = Self { api: 0, driver: 0 };
-    pub(super) const SOME: Self = Self { api: 15, driver: 20 };
+    pub(super) const NONE: Self = Self {
+        api: 0,
+        driver: 0,
+        list: 0,
+        array: false,
+        fickle: false,
+    };
+    pub(super) const SOME: Self = Self {
+        api: 15,
+        driver: 20,
+        list: 40,
+        array: true,
+        fickle: false,
+    };
+    pub(super) const FICKLE: Self = Self {
+        fickle: true,
+        ..Self::SOME
+    };
 }
 
 // === impl World ===
@@ -94,6 +118,7 @@ impl World {
             version: 0,
             uids: 0,
             published: HashSet::new(),
+            array: Array::default(),
             gone_ids: HashSet::new(),
             calling: HashMap::new(),
             calls: Calls::default(),
@@ -195,7 +220,7 @@ impl World {
     pub(super) fn describe(&self) -> String {
         let state = self.state();
         format!(
-            "attachments {:#?}, volumes {:#?}, published {:?}, violations {:?}",
+            "attachments {:?},\nvolumes {:?},\npublished {:?}, violations {:?}",
             state.attachments.values(),
             state.volumes.values(),
             state.published,
@@ -210,7 +235,9 @@ impl World {
             return Err(violation.clone());
         }
         let wanted: HashSet<_> = state.attachments.values().filter_map(recorded).collect();
-        match state.published.iter().find(|target| !wanted.contains(*target)) {
+        let is_leaked =
+            |target: &&Target| !wanted.contains(*target) && !state.array.abandoned.contains(*target);
+        match state.published.iter().find(is_leaked) {
             Some(leaked) => Err(format!("published for nobody: {leaked:?}")),
             None => Ok(()),
         }
@@ -236,6 +263,7 @@ impl State {
 
     fn list(&self) -> Vec<Event> {
         let mut list = vec![
+            Event::DriverBack(self.array.capabilities()),
             Event::Attachments(Change::Listing),
             Event::Volumes(Change::Listing),
             Event::Nodes(Change::Listing),
@@ -266,6 +294,7 @@ impl State {
         let name = attachment.name.to_string();
         if attachment.deleting && !attachment.finalizer && !attachment.foreign_finalizers {
             self.attachments.remove(&name);
+            self.abandoned_by(&attachment);
             let gone = Change::Gone {
                 name: attachment.name.clone(),
                 uid: attachment.uid.clone(),

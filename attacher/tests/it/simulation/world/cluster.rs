@@ -101,7 +101,7 @@ impl Cluster for FakeCluster {
     ) -> Result<Attachment, Error> {
         let keys = context.keys().map(|key| key.as_str().into()).collect();
         self.change(attachment, |attachment, state| {
-            if !state.is_published(attachment, true) {
+            if !state.is_published(attachment, true) && !state.array.may_be_served_without_calls() {
                 state
                     .violations
                     .push(format!("attached but not published: {attachment:?}"));
@@ -127,7 +127,7 @@ impl Cluster for FakeCluster {
     async fn release(&self, attachment: &Attachment) -> Result<Released, Error> {
         let left = self
             .change(attachment, |attachment, state| {
-                if state.is_published(attachment, false) {
+                if state.is_published(attachment, false) && !state.array.may_be_served_without_calls() {
                     state
                         .violations
                         .push(format!("released while published: {attachment:?}"));
@@ -154,6 +154,7 @@ impl Cluster for FakeCluster {
                 .attachments
                 .values()
                 .any(|a| a.finalizer && a.recorded.handle == handle)
+                && !state.array.may_be_served_without_calls()
             {
                 state
                     .violations
@@ -224,7 +225,8 @@ impl State {
     fn is_published(&self, attachment: &Attachment, attached: bool) -> bool {
         // What was published to a machine that is gone went with it; no attacher can know that in time.
         recorded(attachment).is_some_and(|target| {
-            self.published.contains(&target) || attached && self.gone_ids.contains(&target.node_id)
+            let lost = self.gone_ids.contains(&target.node_id) || self.was_lost(&target);
+            self.published.contains(&target) || attached && lost
         })
     }
 }

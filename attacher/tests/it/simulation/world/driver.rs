@@ -38,7 +38,9 @@ impl FakeDriver {
         };
         tokio::time::sleep(before).await;
         let gone = self.0.state().gone_ids.contains(&target.node_id);
+        let has_calls = self.0.state().array.has_calls();
         let result = match luck {
+            _ if !has_calls => Err(Status::new(Code::Unimplemented, "no such call")),
             _ if gone => Err(Status::new(Code::NotFound, "no such node")),
             Luck::Good => {
                 act(&mut self.0.state());
@@ -67,7 +69,7 @@ impl Controller for FakeDriver {
                     .violations
                     .push(format!("published without a record: {target:?}"));
             }
-            state.published.insert(target.clone());
+            state.publish(target);
         })
         .await?;
         Ok(BTreeMap::from([("path".to_owned(), "/dev/sim".to_owned())]))
@@ -77,7 +79,8 @@ impl Controller for FakeDriver {
         let target = &request.target;
         self.call(target, |state| {
             state.calls.unpublish += 1;
-            if state.is_recorded(target, |attachment| attachment.attached && !attachment.deleting) {
+            let is_attached = |attachment: &Attachment| attachment.attached && !attachment.deleting;
+            if state.published.contains(target) && state.is_recorded(target, is_attached) {
                 state
                     .violations
                     .push(format!("unpublished while attached: {target:?}"));
@@ -87,15 +90,14 @@ impl Controller for FakeDriver {
         .await
     }
 
-    async fn list(&self, _: ListRequest) -> Result<Page, CallError> {
-        Err(CallError::unsent("TODO"))
+    async fn list(&self, request: ListRequest) -> Result<Page, CallError> {
+        let pause = self.0.state().pause();
+        tokio::time::sleep(pause).await;
+        self.0.state().page(&request)
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {
-        Ok(Capabilities {
-            publish: true,
-            ..Capabilities::default()
-        })
+        Ok(self.0.state().array.capabilities())
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use csi_attacher::model::{Attachment, Volume};
 
-use super::{Faults, NODES, State, VOLUMES, World};
+use super::{NODES, State, VOLUMES, World};
 
 /// Attachments that come and go.
 const ATTACHMENTS: usize = 8;
@@ -45,11 +45,10 @@ impl World {
         }
     }
 
-    /// No faults any more, nobody holds anything, and everything is to go.
+    /// Nobody holds anything any more, and everything is to go.
     pub(in super::super) fn calm_down(&self) {
         {
             let mut state = self.state();
-            state.faults = Faults::NONE;
             let all: Vec<_> = state.attachments.values().cloned().collect();
             for attachment in all {
                 state.put_attachment(Attachment {
@@ -106,6 +105,7 @@ impl State {
                 }
             }
             17 => self.register_node(number % NODES),
+            18 => self.act_behind_everybodys_back(),
             // A label: nothing that we keep changes.
             _ => {
                 if let Some(attachment) = self.attachments.get(&name).cloned() {

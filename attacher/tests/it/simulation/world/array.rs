@@ -1,0 +1,237 @@
+//! What happens behind everybody's back: the array loses what was published, the driver lists what is not
+//! so, and comes back without publish calls.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_attacher::csi::{CallError, ListRequest, Listed, Page};
+use csi_attacher::engine::Event;
+use csi_attacher::model::{Attachment, Capabilities, Target};
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+use super::{State, World, recorded};
+
+/// The array and what its driver can do.
+pub(super) struct Array {
+    /// Published once, and lost since.
+    lost: HashSet<Target>,
+    /// Published for attachments that were deleted when the driver had no calls, or had just got them back.
+    pub(super) abandoned: HashSet<Target>,
+    has_calls: bool,
+    /// Since when, unless it always had them.
+    switched: Option<Instant>,
+    lists: usize,
+    /// The list that is being read, one volume a page.
+    list: Vec<Listed>,
+    /// What was published when the list before was made.
+    before: HashSet<Target>,
+}
+
+/// A job that began before the driver changed is over by then.
+const A_JOB: Duration = Duration::from_secs(2);
+
+// === impl World ===
+
+impl World {
+    /// The array loses up to so many volumes that are attached. Says how many.
+    pub(in super::super) fn lose(&self, volumes: usize) -> usize {
+        let mut state = self.state();
+        (0..volumes).filter(|_| state.lose_one()).count()
+    }
+
+    /// The driver comes back with publish calls, or without.
+    pub(in super::super) fn switch(&self, has_calls: bool) {
+        self.state().switch(has_calls);
+    }
+
+    /// Waits for so many more lists to be read to their end.
+    pub(in super::super) async fn lists(&self, lists: usize) {
+        let wanted = self.state().array.lists + lists + 1;
+        self.until(|state| state.array.lists >= wanted).await;
+    }
+
+    /// From here on everybody tells the truth and does what he is asked for.
+    pub(in super::super) fn no_more_faults(&self) {
+        let mut state = self.state();
+        state.faults = super::Faults::NONE;
+        state.switch(true);
+    }
+
+    /// Waits until every attachment that can be attached is, and is published and guarded as it says.
+    pub(in super::super) async fn in_order(&self) {
+        self.until(|state| {
+            state.attachments.values().all(|attachment| {
+                let can_be_attached = attachment
+                    .volume_name()
+                    .and_then(|name| state.volumes.get(&**name))
+                    .is_some_and(|volume| !volume.deleting);
+                let is_published =
+                    recorded(attachment).is_some_and(|target| state.published.contains(&target));
+                attachment.deleting
+                    || !can_be_attached
+                    || attachment.attached && attachment.finalizer && is_published
+            })
+        })
+        .await;
+    }
+
+    /// Waits until no attachment and no volume has our finalizer.
+    pub(in super::super) async fn no_finalizers(&self) {
+        self.until(|state| {
+            state.attachments.values().all(|attachment| !attachment.finalizer)
+                && state.volumes.values().all(|volume| !volume.finalizer)
+        })
+        .await;
+    }
+}
+
+// === impl Array ===
+
+impl Array {
+    pub(super) fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            publish: self.has_calls,
+            list_published: true,
+            ..Capabilities::default()
+        }
+    }
+
+    pub(super) fn has_calls(&self) -> bool {
+        self.has_calls
+    }
+
+    /// Whether a job under way may have been decided for a driver without calls.
+    pub(super) fn may_be_served_without_calls(&self) -> bool {
+        !self.has_calls || self.switched.is_some_and(|at| at.elapsed() < A_JOB)
+    }
+}
+
+impl Default for Array {
+    fn default() -> Self {
+        Self {
+            lost: HashSet::new(),
+            abandoned: HashSet::new(),
+            has_calls: true,
+            switched: None,
+            lists: 0,
+            list: Vec::new(),
+            before: HashSet::new(),
+        }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    pub(super) fn publish(&mut self, target: &Target) {
+        self.array.lost.remove(target);
+        self.array.abandoned.remove(target);
+        self.published.insert(target.clone());
+    }
+
+    pub(super) fn was_lost(&self, target: &Target) -> bool {
+        self.array.lost.contains(target)
+    }
+
+    /// An attachment is gone for good. Without a finalizer, nobody was asked.
+    pub(super) fn abandoned_by(&mut self, attachment: &Attachment) {
+        if !self.faults.fickle && !self.array.may_be_served_without_calls() {
+            return;
+        }
+        if let Some(target) = recorded(attachment).filter(|target| self.published.contains(target)) {
+            self.array.abandoned.insert(target);
+        }
+    }
+
+    pub(super) fn act_behind_everybodys_back(&mut self) {
+        if self.faults.array && self.percent(50) {
+            self.lose_one();
+        }
+        if self.faults.fickle && self.percent(30) {
+            self.switch(!self.array.has_calls);
+        }
+    }
+
+    fn lose_one(&mut self) -> bool {
+        let mut attached: Vec<Target> = self
+            .attachments
+            .values()
+            .filter(|attachment| attachment.attached)
+            .filter_map(recorded)
+            .filter(|target| self.published.contains(target))
+            .collect();
+        attached.sort_by(|a, b| (&a.handle, &a.node_id).cmp(&(&b.handle, &b.node_id)));
+        let Some(target) = self.random.choice(&attached).cloned() else {
+            return false;
+        };
+        self.published.remove(&target);
+        self.array.lost.insert(target)
+    }
+
+    fn switch(&mut self, has_calls: bool) {
+        if self.array.has_calls != has_calls {
+            self.array.has_calls = has_calls;
+            self.array.switched = Some(Instant::now());
+            self.log.push(Event::DriverBack(self.array.capabilities()));
+        }
+    }
+
+    /// One page, of a list that is made when its first page is asked for.
+    pub(super) fn page(&mut self, request: &ListRequest) -> Result<Page, CallError> {
+        let failed = self.faults.list / 4;
+        if self.percent(failed) {
+            return Err(Status::new(Code::Internal, "no list today").into());
+        }
+        let number: usize = request.starting_token.parse().unwrap_or(0);
+        if number == 0 {
+            self.make_list();
+        }
+        let is_last = number + 1 >= self.array.list.len();
+        let repeated = self.faults.list / 4;
+        let next_token = if is_last {
+            String::new()
+        } else if number > 0 && self.percent(repeated) {
+            number.to_string()
+        } else {
+            (number + 1).to_string()
+        };
+        Ok(Page {
+            volumes: self.array.list.get(number).cloned().into_iter().collect(),
+            next_token,
+        })
+    }
+
+    fn make_list(&mut self) {
+        self.array.lists += 1;
+        let may_lie = self.array.lists % 2 == 1;
+        let faults = if may_lie { self.faults.list } else { 0 };
+        let now = self.published.clone();
+        let before = std::mem::replace(&mut self.array.before, now.clone());
+        let published = if self.percent(faults) { before } else { now };
+        let mut nodes: BTreeMap<Arc<str>, Vec<String>> = BTreeMap::new();
+        for volume in self.volumes.values() {
+            if let Some(csi) = volume.spec.csi() {
+                nodes.entry(csi.handle.clone()).or_default();
+            }
+        }
+        for target in published {
+            nodes
+                .entry(target.handle)
+                .or_default()
+                .push(target.node_id.to_string());
+        }
+        let mut list = Vec::new();
+        for (handle, nodes) in nodes {
+            if !self.percent(faults / 2) {
+                let published = (!self.percent(faults / 2)).then_some(nodes);
+                list.push(Listed {
+                    handle: handle.to_string(),
+                    published,
+                });
+            }
+        }
+        self.array.list = list;
+    }
+}
