@@ -259,8 +259,9 @@ fn a_shutdown_finishes_what_is_under_way() {
             () = attacher(&world, 11, stop.clone()) => {}
             () = kill => {}
         }
-        // All four calls were under way; none is left without its status.
-        assert_eq!(world.attached(), 4);
+        // Whatever call was under way has its status, and no other was sent.
+        assert!(world.calls().publish > 0);
+        assert_eq!(world.attached(), world.calls().publish);
         assert_eq!(world.verdict(), Ok(()));
     });
 }
