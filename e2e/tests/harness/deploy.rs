@@ -1,5 +1,7 @@
 //! What `deploy/` means, by kustomize's own account, the API server's, and that of the programs it runs.
 
+mod image;
+mod monitoring;
 mod program;
 mod shape;
 
@@ -48,6 +50,8 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
         trial(bench, "deploy::selectors_select", selectors_select),
     ];
     trials.extend(program::trials(bench));
+    trials.extend(image::trials(bench));
+    trials.extend(monitoring::trials(bench));
     trials
 }
 
@@ -78,6 +82,7 @@ async fn the_harness_reads_the_base(bench: Arc<Bench>) -> Result<()> {
 /// `restricted` profile: the real controllers make the pods, or are refused them.
 async fn every_use_is_taken(bench: Arc<Bench>) -> Result<()> {
     let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+    monitoring::install_kinds(cluster).await?;
     for shape in Shape::all()? {
         let what = format!("{shape}");
         let objects = shape.build(&bench).await?;

@@ -1,0 +1,171 @@
+//! The images: layouts that hold what they say, and a compiler that is the tree's.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::toolchain::workspace_root;
+use libtest_mimic::Trial;
+use ring::digest::{SHA256, digest};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::{Bench, trial};
+
+pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+    vec![
+        trial(
+            bench,
+            "deploy::layouts_hold_what_they_say_and_are_reproducible",
+            layouts_hold,
+        ),
+        trial(
+            bench,
+            "deploy::images_are_built_by_the_compiler_of_the_tree",
+            compiler_of_the_tree,
+        ),
+    ]
+}
+
+/// With anything in the place of the binaries; to compile them takes too long for a test.
+async fn layouts_hold(bench: Arc<Bench>) -> Result<()> {
+    let dir = bench.run.subdir("images")?;
+    let binaries = dir.join("binaries");
+    for architecture in ["amd64", "arm64"] {
+        let folder = binaries.join(architecture);
+        std::fs::create_dir_all(&folder)?;
+        for program in ["csi-attacher", "csi-mock-driver"] {
+            std::fs::write(folder.join(program), format!("{program} for {architecture}"))?;
+        }
+    }
+    let (first, second) = (dir.join("first"), dir.join("second"));
+    for out in [&first, &second] {
+        pack(&binaries, out).await?;
+    }
+    for program in ["csi-attacher", "csi-mock-driver"] {
+        let files = files(&first.join(program))?;
+        ensure!(
+            files == self::files(&second.join(program))?,
+            "the same binaries made two different layouts of {program}"
+        );
+        let layout = Layout(files);
+        let outer = layout.json("index.json")?;
+        let index = layout.followed(&outer["manifests"][0])?;
+        let manifests = index["manifests"]
+            .as_array()
+            .context("an index must have manifests")?;
+        let platforms: Vec<_> = manifests
+            .iter()
+            .map(|manifest| &manifest["platform"]["architecture"])
+            .collect();
+        ensure!(platforms == ["amd64", "arm64"], "{program} is for {platforms:?}");
+        for descriptor in manifests {
+            let architecture = &descriptor["platform"]["architecture"];
+            let manifest = layout.followed(descriptor)?;
+            let config = layout.followed(&manifest["config"])?;
+            ensure!(config["architecture"] == *architecture, "{program}: {config}");
+            ensure!(
+                config["config"]["Entrypoint"] == json!([format!("/{program}")]),
+                "{config}"
+            );
+            ensure!(config["config"]["User"] == "65532:65532", "{config}");
+            ensure!(
+                config["rootfs"]["diff_ids"][0] == manifest["layers"][0]["digest"],
+                "{config}"
+            );
+            let layer = layout.blob(&manifest["layers"][0])?;
+            let text = String::from_utf8_lossy(layer);
+            let wanted = format!("{program} for {}", architecture.as_str().unwrap_or_default());
+            ensure!(
+                text.starts_with(program) && text.contains(&wanted),
+                "the layer holds no {wanted}"
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn compiler_of_the_tree(_bench: Arc<Bench>) -> Result<()> {
+    let read = |file: &str| {
+        std::fs::read_to_string(workspace_root().join(file)).with_context(|| format!("read {file}"))
+    };
+    let toolchain = read("rust-toolchain.toml")?;
+    let channel = toolchain
+        .split('"')
+        .nth(1)
+        .context("rust-toolchain.toml must name a channel")?;
+    let containerfile = read("deploy/images/Containerfile")?;
+    ensure!(
+        containerfile.contains(&format!(" rust:{channel}-")),
+        "deploy/images/Containerfile must start from Rust {channel}, as rust-toolchain.toml says"
+    );
+    Ok(())
+}
+
+async fn pack(binaries: &Path, out: &Path) -> Result<()> {
+    let output = Command::new(workspace_root().join("deploy/images/oci-layout"))
+        .args([binaries, out])
+        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .context("run deploy/images/oci-layout")?;
+    ensure!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
+
+/// Contents of all files, by path.
+fn files(dir: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    for folder in ["", "blobs/sha256/"] {
+        let listed = dir.join(folder);
+        for entry in std::fs::read_dir(&listed).with_context(|| format!("list {}", listed.display()))? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                let name = format!("{folder}{}", entry.file_name().to_string_lossy());
+                found.insert(name, std::fs::read(entry.path())?);
+            }
+        }
+    }
+    Ok(found)
+}
+
+struct Layout(BTreeMap<String, Vec<u8>>);
+
+impl Layout {
+    fn json(&self, file: &str) -> Result<Value> {
+        let content = self.0.get(file).with_context(|| format!("there is no {file}"))?;
+        serde_json::from_slice(content).with_context(|| format!("{file} must be JSON"))
+    }
+
+    fn followed(&self, descriptor: &Value) -> Result<Value> {
+        serde_json::from_slice(self.blob(descriptor)?)
+            .with_context(|| format!("{descriptor} must lead to JSON"))
+    }
+
+    /// What a descriptor describes, if it is what it says.
+    fn blob(&self, descriptor: &Value) -> Result<&[u8]> {
+        let named = descriptor["digest"]
+            .as_str()
+            .and_then(|digest| digest.strip_prefix("sha256:"));
+        let named = named.with_context(|| format!("{descriptor} must have a digest"))?;
+        let content = self.0.get(&format!("blobs/sha256/{named}"));
+        let content = content.with_context(|| format!("there is no blob {named}"))?;
+        let hash = digest(&SHA256, content);
+        let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        ensure!(hash == named, "the blob {named} is {hash}");
+        ensure!(
+            descriptor["size"] == content.len(),
+            "{descriptor} is {} bytes",
+            content.len()
+        );
+        Ok(content)
+    }
+}

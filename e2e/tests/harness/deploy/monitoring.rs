@@ -1,0 +1,310 @@
+//! Alerts and dashboard: what they ask for is there, and who is woken up is told what to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::cluster::{Cluster, manifest};
+use csi_e2e::toolchain::workspace_root;
+use csi_e2e::wait::{self, Progress};
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::DynamicObject;
+use kube::{Api, ResourceExt};
+use libtest_mimic::Trial;
+use serde_json::Value;
+
+use super::shape::Shape;
+use super::{DEADLINE, PAUSE, of_kind, selects, template};
+use crate::{Bench, trial};
+
+const KINDS: &str = include_str!("monitoring_kinds.yaml");
+/// What a histogram's series are called beside its name.
+const HISTOGRAM_SUFFIXES: [&str; 3] = ["_bucket", "_count", "_sum"];
+/// Labels that Prometheus adds to what it reads, and that of histograms.
+const LABELS_OF_PROMETHEUS: [&str; 5] = ["container", "job", "le", "namespace", "pod"];
+
+pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+    vec![
+        trial(
+            bench,
+            "deploy::queries_ask_for_metrics_that_exist",
+            queries_ask_for_what_exists,
+        ),
+        trial(
+            bench,
+            "deploy::every_alert_has_its_runbook",
+            every_alert_has_its_runbook,
+        ),
+        trial(
+            bench,
+            "deploy::the_monitor_reads_the_attacher",
+            the_monitor_reads_the_attacher,
+        ),
+    ]
+}
+
+/// Makes the API server know the kinds that the Prometheus operator brings.
+pub(super) async fn install_kinds(cluster: &Cluster) -> Result<()> {
+    cluster.apply(KINDS).await?;
+    let definitions = Api::<CustomResourceDefinition>::all(cluster.client());
+    for definition in manifest::parse(KINDS)? {
+        let established = |definition: Option<&CustomResourceDefinition>| {
+            let status = definition.and_then(|definition| definition.status.as_ref());
+            let conditions = status.and_then(|status| status.conditions.as_ref());
+            let mut conditions = conditions.into_iter().flatten();
+            let held =
+                conditions.any(|condition| condition.type_ == "Established" && condition.status == "True");
+            Progress::of(held, || "not established".to_owned())
+        };
+        let name = definition.name_any();
+        wait::for_object(&definitions, &name, DEADLINE, "a kind to be served", established).await?;
+    }
+    // Discovery follows a moment later.
+    let objects = "apiVersion: monitoring.coreos.com/v1\nkind: PodMonitor\nmetadata: {name: probe, namespace: default}\n\
+                   spec: {selector: {}}\n---\napiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\n\
+                   metadata: {name: probe, namespace: default}\nspec: {}\n";
+    let served = async {
+        while cluster.check(objects).await.is_err() {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, served)
+        .await
+        .context("the kinds of the Prometheus operator are not served")
+}
+
+async fn queries_ask_for_what_exists(bench: Arc<Bench>) -> Result<()> {
+    let documented = Documented::read()?;
+    let objects = objects(&bench).await?;
+    let mut expressions = alerts(&objects)?
+        .into_iter()
+        .map(|alert| (format!("alert {}", alert.name), alert.expr))
+        .collect::<Vec<_>>();
+    let alerts = expressions.len();
+    expressions.extend(dashboard_expressions(&objects)?);
+    ensure!(alerts >= 7, "there are {alerts} alerts");
+    ensure!(
+        expressions.len() >= alerts + 10,
+        "the dashboard shows hardly anything"
+    );
+
+    let (places, expressions): (Vec<_>, Vec<_>) = expressions.into_iter().unzip();
+    let queries = bench.toolchain.promql(&expressions).await?;
+    for ((place, expression), query) in places.iter().zip(&expressions).zip(queries) {
+        let mut labels: BTreeSet<&str> = LABELS_OF_PROMETHEUS.into();
+        for selector in &query.selectors {
+            let known = documented.labels(&selector.metric);
+            labels.extend(known.with_context(|| {
+                format!(
+                    "{place}: there is no metric {} in docs/metrics.md\n{expression}",
+                    selector.metric
+                )
+            })?);
+        }
+        let asked = query
+            .selectors
+            .iter()
+            .flat_map(|selector| &selector.labels)
+            .chain(&query.grouping);
+        for label in asked {
+            ensure!(
+                labels.contains(label.as_str()),
+                "{place}: none of its metrics has the label {label}\n{expression}"
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn every_alert_has_its_runbook(bench: Arc<Bench>) -> Result<()> {
+    let runbooks =
+        std::fs::read_to_string(workspace_root().join("docs/alerts.md")).context("read docs/alerts.md")?;
+    let mut headings: BTreeSet<_> = runbooks
+        .lines()
+        .filter_map(|line| line.strip_prefix("## "))
+        .collect();
+    for alert in alerts(&objects(&bench).await?)? {
+        let name = &alert.name;
+        ensure!(
+            headings.remove(name.as_str()),
+            "docs/alerts.md has no section {name}"
+        );
+        for wanted in ["summary", "description", "runbook"] {
+            ensure!(
+                alert.annotations.contains_key(wanted),
+                "alert {name} has no {wanted}"
+            );
+        }
+        let anchor = format!("docs/alerts.md#{}", name.to_lowercase());
+        ensure!(
+            alert.annotations["runbook"].ends_with(&anchor),
+            "alert {name} must lead to {anchor}"
+        );
+        let severity = alert.labels.get("severity").map(String::as_str);
+        ensure!(
+            matches!(severity, Some("critical" | "warning" | "info")),
+            "alert {name} has severity {severity:?}"
+        );
+    }
+    ensure!(
+        headings.is_empty(),
+        "docs/alerts.md tells of alerts that are not there: {headings:?}"
+    );
+    Ok(())
+}
+
+async fn the_monitor_reads_the_attacher(bench: Arc<Bench>) -> Result<()> {
+    let shape = Shape::base_with(&["monitoring"])?;
+    let objects = manifest::parse(&shape.build(&bench).await?)?;
+    let monitor = objects.iter().find(|object| kind(object) == "PodMonitor");
+    let spec = &monitor.context("there must be a PodMonitor")?.data["spec"];
+    let selector: LabelSelector = serde_json::from_value(spec["selector"].clone())?;
+    let port = &spec["podMetricsEndpoints"][0]["port"];
+    let deployments = shape.deployments(&bench).await?;
+    let [deployment] = deployments.as_slice() else {
+        anyhow::bail!("the base must hold one Deployment")
+    };
+    let template = template(deployment)?;
+    ensure!(selects(&selector, &template), "the PodMonitor selects no pod");
+    let spec = template.spec.context("a pod template must have a spec")?;
+    let mut ports = spec
+        .containers
+        .iter()
+        .flat_map(|container| container.ports.iter().flatten());
+    ensure!(
+        ports.any(|named| named.name.as_deref() == port.as_str()),
+        "no container has the port {port}"
+    );
+    Ok(())
+}
+
+// === what is asked for ===
+
+struct Alert {
+    name: String,
+    expr: String,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+}
+
+async fn objects(bench: &Bench) -> Result<Vec<DynamicObject>> {
+    manifest::parse(&Shape::base_with(&["monitoring"])?.build(bench).await?)
+}
+
+fn alerts(objects: &[DynamicObject]) -> Result<Vec<Alert>> {
+    let mut alerts = Vec::new();
+    for object in objects.iter().filter(|object| kind(object) == "PrometheusRule") {
+        let groups = object.data["spec"]["groups"]
+            .as_array()
+            .context("a PrometheusRule must have groups")?;
+        for rule in groups
+            .iter()
+            .filter_map(|group| group["rules"].as_array())
+            .flatten()
+        {
+            let text = |key: &str| rule[key].as_str().map(str::to_owned);
+            let map = |key: &str| serde_json::from_value(rule[key].clone()).context("labels must be strings");
+            alerts.push(Alert {
+                name: text("alert").context("every rule must be an alert")?,
+                expr: text("expr").context("a rule must have an expression")?,
+                labels: map("labels")?,
+                annotations: map("annotations")?,
+            });
+        }
+    }
+    Ok(alerts)
+}
+
+/// The expressions of all panels, by the panel's title, with Grafana's variables filled in.
+fn dashboard_expressions(objects: &[DynamicObject]) -> Result<Vec<(String, String)>> {
+    let mut expressions = Vec::new();
+    for map in of_kind::<ConfigMap>(objects, "ConfigMap")? {
+        for (name, text) in map.data.into_iter().flatten() {
+            let dashboard: Value =
+                serde_json::from_str(&text).with_context(|| format!("{name} must be JSON"))?;
+            let panels = dashboard["panels"]
+                .as_array()
+                .context("a dashboard must have panels")?;
+            for panel in panels {
+                let title = panel["title"].as_str().context("a panel must have a title")?;
+                for target in panel["targets"].as_array().into_iter().flatten() {
+                    let expr = target["expr"]
+                        .as_str()
+                        .context("a target must have an expression")?;
+                    let expr = expr.replace("$__rate_interval", "5m").replace("$__range", "1h");
+                    expressions.push((format!("panel {title}"), expr));
+                }
+            }
+            let variables = dashboard["templating"]["list"].as_array();
+            for variable in variables
+                .into_iter()
+                .flatten()
+                .filter(|variable| variable["type"] == "query")
+            {
+                let asked = variable["query"]
+                    .as_str()
+                    .context("a variable must have a query")?;
+                let inner = asked
+                    .strip_prefix("label_values(")
+                    .and_then(|rest| rest.strip_suffix(')'));
+                let (series, label) = inner
+                    .and_then(|inner| inner.rsplit_once(", "))
+                    .with_context(|| format!("{asked}: only label_values(series, label) is understood"))?;
+                expressions.push((
+                    format!("variable {label}"),
+                    format!("count by ({label}) ({series})"),
+                ));
+            }
+        }
+    }
+    Ok(expressions)
+}
+
+fn kind(object: &DynamicObject) -> &str {
+    object.types.as_ref().map_or("", |types| types.kind.as_str())
+}
+
+// === what there is ===
+
+/// Metrics and their labels, as docs/metrics.md has them in its tables: the name in the first column, labels in
+/// the one headed `labels`.
+struct Documented(BTreeMap<String, BTreeSet<String>>);
+
+impl Documented {
+    fn read() -> Result<Self> {
+        let text = std::fs::read_to_string(workspace_root().join("docs/metrics.md"))
+            .context("read docs/metrics.md")?;
+        let mut metrics = BTreeMap::new();
+        for line in text.lines().filter(|line| line.starts_with("| `")) {
+            let mut columns = line.split('|').skip(1).map(quoted);
+            let names = columns.next().unwrap_or_default();
+            let labels: BTreeSet<_> = columns.flatten().collect();
+            metrics.extend(names.into_iter().map(|name| (name, labels.clone())));
+        }
+        ensure!(
+            metrics.len() >= 10,
+            "docs/metrics.md has {} metrics",
+            metrics.len()
+        );
+        Ok(Self(metrics))
+    }
+
+    /// The labels of a series' metric; `None` if there is no such metric.
+    fn labels(&self, series: &str) -> Option<impl Iterator<Item = &str>> {
+        let histogram = || {
+            let base = HISTOGRAM_SUFFIXES
+                .iter()
+                .find_map(|suffix| series.strip_suffix(suffix));
+            self.0.get(base?)
+        };
+        let labels = self.0.get(series).or_else(histogram)?;
+        Some(labels.iter().map(String::as_str))
+    }
+}
+
+/// What stands between backticks.
+fn quoted(column: &str) -> Vec<String> {
+    column.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
