@@ -54,6 +54,8 @@ pub struct PublishRequest {
     pub volume_context: BTreeMap<String, String>,
     /// Credentials.
     pub secrets: Secrets,
+    /// Whether the volume is an in-tree one that is migrated to CSI. Not for the driver: metrics tell it.
+    pub migrated: bool,
 }
 
 /// A ListVolumes request.
@@ -90,4 +92,6 @@ pub struct UnpublishRequest {
     pub target: Target,
     /// Credentials.
     pub secrets: Secrets,
+    /// Whether the volume is an in-tree one that is migrated to CSI. Not for the driver: metrics tell it.
+    pub migrated: bool,
 }

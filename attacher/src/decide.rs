@@ -18,7 +18,8 @@ pub use capability::{Access, AccessMode, Capability, Unsupported};
 pub use detach::{DetachPlan, detach};
 pub use finalizer::release;
 
-use crate::model::{Attachment, Driver, Node, SourceFault, Volume, VolumeSpec};
+use crate::migration::Untranslatable;
+use crate::model::{Attachment, CsiSource, Driver, Node, SourceFault, Volume, VolumeSource, VolumeSpec};
 
 /// What is known when one attachment is decided.
 #[derive(Clone, Debug)]
@@ -53,6 +54,9 @@ pub enum Refusal {
     /// The PersistentVolume is being deleted.
     #[error("PersistentVolume {0:?} is marked for deletion")]
     VolumeDeleting(Arc<str>),
+    /// An in-tree volume of which the CSI driver that took over has no name.
+    #[error(transparent)]
+    Untranslatable(Box<Untranslatable>),
     /// Neither a CSI volume nor one that is migrated to CSI.
     #[error("pv spec contained non-csi source that was not migrated")]
     NotCsi,
@@ -112,6 +116,15 @@ fn spec(facts: &Facts) -> Result<&VolumeSpec, Refusal> {
             Some(volume) => Ok(&volume.spec),
             None => Err(Refusal::VolumeNotFound(name.clone())),
         },
+    }
+}
+
+/// The volume as a CSI driver knows it.
+fn csi(spec: &VolumeSpec) -> Result<&CsiSource, Refusal> {
+    match &spec.source {
+        VolumeSource::Csi(csi) | VolumeSource::Migrated(csi) => Ok(csi),
+        VolumeSource::Untranslatable(volume) => Err(Refusal::Untranslatable(volume.clone())),
+        VolumeSource::Other => Err(Refusal::NotCsi),
     }
 }
 

@@ -345,7 +345,8 @@ impl Engine {
         }
     }
 
-    fn is_releasable(&self, volume: &str) -> bool {
+    /// Whether our finalizer is to come off this PersistentVolume.
+    pub fn is_releasable(&self, volume: &str) -> bool {
         self.index.volume(volume).is_some_and(|v| {
             release(
                 v,

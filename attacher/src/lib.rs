@@ -19,6 +19,7 @@ pub mod engine;
 pub mod index;
 pub mod lease;
 pub mod log;
+pub mod migration;
 pub mod model;
 pub mod queue;
 pub mod reconcile;

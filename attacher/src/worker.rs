@@ -139,40 +139,6 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         }
     }
 
-    /// Takes our finalizer off a PersistentVolume.
-    async fn release_volume(&self, volume: &Volume) -> Result<(), Failure> {
-        // Only a driver that publishes nothing lets go of a volume that lives, and it may have been
-        // followed by one that does.
-        if !volume.deleting && self.driver().await?.capabilities.publish {
-            return Ok(());
-        }
-        match self.cluster.release_volume(volume).await {
-            Ok(left) => {
-                // The API server answers the removal of the last finalizer with the object as it was.
-                let gone = Change::Departed {
-                    name: left.name.clone(),
-                    uid: left.uid.clone(),
-                };
-                let change = if left.deleting && !left.finalizer {
-                    gone
-                } else {
-                    Change::Written(left)
-                };
-                self.engine().handle(Event::Volumes(change));
-                tracing::debug!("took our finalizer off the PersistentVolume");
-                Ok(())
-            }
-            Err(error) if error.is_gone() => {
-                self.volume_departed(volume);
-                Ok(())
-            }
-            Err(error) => Err(Failure::api(
-                "could not remove PersistentVolume finalizer",
-                &error,
-            )),
-        }
-    }
-
     /// Waits for the driver, which may come back with other capabilities.
     async fn driver(&self) -> Result<Driver, Failure> {
         let capabilities = self.csi.ready().await.map_err(|error| called(&error))?;

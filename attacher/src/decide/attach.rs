@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::capability::{Capability, capability};
-use super::{Facts, Refusal, node_id, spec};
+use super::{Facts, Refusal, csi, node_id, spec};
 use crate::model::{Attachment, CsiSource, Driver, Recorded, SecretRef, Target, Uid, Volume};
 
 /// Everything an attach needs; reading one is enough to know which requests will be sent.
@@ -24,7 +24,9 @@ pub struct AttachPlan {
     pub volume_context: BTreeMap<String, String>,
     /// The Secret to send.
     pub secret: Option<SecretRef>,
-    /// The PersistentVolume that still lacks our finalizer.
+    /// Whether the volume is an in-tree one that is migrated to CSI.
+    pub migrated: bool,
+    /// The PersistentVolume that lacks our finalizer, or is about to lose it.
     pub claim: Option<Claim>,
     /// What the VolumeAttachment still lacks.
     pub record: Option<Record>,
@@ -69,7 +71,7 @@ pub fn attach(facts: &Facts, driver: &Driver) -> Result<AttachPlan, Refusal> {
     if let Some(volume) = volume.filter(|volume| volume.deleting) {
         return Err(Refusal::VolumeDeleting(volume.name.clone()));
     }
-    let csi = spec.csi().ok_or(Refusal::NotCsi)?;
+    let csi = csi(spec)?;
     if *csi.driver != *driver.name {
         return Err(Refusal::ForeignVolume {
             volume_driver: csi.driver.clone(),
@@ -97,6 +99,7 @@ pub fn attach(facts: &Facts, driver: &Driver) -> Result<AttachPlan, Refusal> {
         read_only: csi.read_only && driver.capabilities.publish_readonly,
         volume_context: csi.attributes.clone(),
         secret: csi.publish_secret.clone(),
+        migrated: spec.is_migrated(),
         claim: volume.and_then(claim),
         record: (!complete).then_some(Record { annotations }),
         target,
@@ -119,7 +122,8 @@ fn target(attachment: &Attachment, csi: &CsiSource, today: &Arc<str>) -> (Target
 }
 
 fn claim(volume: &Volume) -> Option<Claim> {
-    (!volume.finalizer).then(|| Claim {
+    // Off a volume left in tree our finalizer comes with its last attachment, maybe at this very moment.
+    (!volume.finalizer || volume.left_in_tree).then(|| Claim {
         volume: volume.name.clone(),
         uid: volume.uid.clone(),
     })

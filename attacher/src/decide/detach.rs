@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Facts, Refusal, node_id, spec};
+use super::{Facts, Refusal, csi, node_id, spec};
 use crate::model::{Driver, SecretRef, Target};
 
 /// Everything a detach needs.
@@ -14,6 +14,8 @@ pub struct DetachPlan {
     pub other_node_id: Option<Arc<str>>,
     /// The Secret to send.
     pub secret: Option<SecretRef>,
+    /// Whether the volume is known to be an in-tree one that is migrated to CSI.
+    pub migrated: bool,
     /// Whether the VolumeAttachment outlives our finalizer, so that its status must be told.
     pub foreign_finalizers: bool,
 }
@@ -31,7 +33,9 @@ pub fn detach(facts: &Facts, driver: &Driver) -> Result<DetachPlan, Refusal> {
     let recorded = &attachment.recorded;
     // The volume's deletion does not matter here, nor does its driver: with our finalizer on the
     // attachment, its handle may have been published by whoever served us before.
-    let known = spec(facts).and_then(|spec| spec.csi().ok_or(Refusal::NotCsi));
+    let spec = spec(facts);
+    let migrated = spec.as_ref().is_ok_and(|spec| spec.is_migrated());
+    let known = spec.and_then(csi);
     let handle = match (&recorded.handle, &known) {
         (Some(handle), _) => handle.clone(),
         (None, Ok(csi)) => csi.handle.clone(),
@@ -50,6 +54,7 @@ pub fn detach(facts: &Facts, driver: &Driver) -> Result<DetachPlan, Refusal> {
         target: Target { handle, node_id },
         other_node_id,
         secret,
+        migrated,
         foreign_finalizers: attachment.foreign_finalizers,
     })
 }

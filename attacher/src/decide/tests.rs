@@ -1,6 +1,7 @@
 //! The rules as tables, and the smallest valid objects that other modules' tests start from too.
 
 use super::*;
+use crate::migration::{Fault, Plugin, UnsupportedKind};
 use crate::model::{
     AccessModes, Capabilities, CsiSource, Recorded, SecretRef, Source, Target, Version, VolumeSource,
 };
@@ -58,6 +59,7 @@ pub(crate) fn mk_volume(name: &str) -> Volume {
         version: Version(1),
         deleting: false,
         finalizer: false,
+        left_in_tree: false,
         spec: mk_spec("handle"),
     }
 }
@@ -88,8 +90,24 @@ fn mk_facts(change: impl FnOnce(&mut Attachment, &mut Volume, &mut Node)) -> Fac
 fn csi_of(volume: &mut Volume) -> &mut CsiSource {
     match &mut volume.spec.source {
         VolumeSource::Csi(csi) => csi,
-        VolumeSource::Other => panic!("the fixture is a CSI volume"),
+        other => panic!("the fixture is a CSI volume, not {other:?}"),
     }
+}
+
+/// Makes it an in-tree volume that was translated to what it is.
+fn migrate(volume: &mut Volume) {
+    let source = std::mem::take(&mut volume.spec.source);
+    volume.spec.source = match source {
+        VolumeSource::Csi(csi) => VolumeSource::Migrated(csi),
+        other => other,
+    };
+}
+
+fn untranslatable() -> VolumeSource {
+    VolumeSource::Untranslatable(Box::new(Untranslatable {
+        plugin: Plugin::AzureDisk,
+        fault: Fault::AzureDisk(UnsupportedKind("Shared".into())),
+    }))
 }
 
 fn target(handle: &str, node_id: &str) -> Target {
@@ -219,6 +237,17 @@ fn attach_is_refused_with_the_texts_of_the_go_sidecar() {
         (
             |_, pv, _| pv.spec.source = VolumeSource::Other,
             "pv spec contained non-csi source that was not migrated",
+        ),
+        (
+            |_, pv, _| pv.spec.source = untranslatable(),
+            "failed to translate in tree pv to CSI: kind(Shared) is not supported in csi migration",
+        ),
+        (
+            |_, pv, _| {
+                csi_of(pv).driver = "ebs.csi.aws.com".into();
+                migrate(pv);
+            },
+            r#"the volume belongs to CSI driver "ebs.csi.aws.com", but the VolumeAttachment's attacher is "d.example""#,
         ),
         (
             |_, pv, _| csi_of(pv).driver = "other".into(),
@@ -406,18 +435,78 @@ fn the_secret_of_a_replaced_volume_is_not_sent_for_the_old_one() {
 }
 
 #[test]
-fn our_finalizer_leaves_a_volume_only_when_it_is_deleted_and_free() {
-    for (finalizer, deleting, attachments, expected) in [
-        (true, true, 0, true),
-        (true, true, 1, false),
-        (true, false, 0, false),
-        (false, true, 0, false),
+fn our_finalizer_leaves_a_volume_only_when_nobody_needs_it() {
+    // finalizer, deleting, left in tree, attachments
+    for (finalizer, deleting, left_in_tree, attachments, expected) in [
+        (true, true, false, 0, true),
+        (true, true, false, 1, false),
+        (true, false, false, 0, false),
+        (false, true, false, 0, false),
+        // Migration is rolled back, or the PersistentVolume controller never knew of it.
+        (true, false, true, 0, true),
+        (true, false, true, 1, false),
+        (false, false, true, 0, false),
+        (true, true, true, 0, true),
     ] {
         let volume = Volume {
             finalizer,
             deleting,
+            left_in_tree,
             ..mk_volume("pv")
         };
-        assert_eq!(release(&volume, attachments, true), expected);
+        assert_eq!(
+            release(&volume, attachments, true),
+            expected,
+            "{finalizer} {deleting} {left_in_tree} {attachments}"
+        );
     }
+}
+
+#[test]
+fn a_migrated_volume_is_attached_and_detached_as_what_it_was_translated_to() {
+    let facts = mk_facts(|attachment, volume, _| {
+        migrate(volume);
+        attachment.finalizer = true;
+    });
+    let plan = attach(&facts, &mk_driver()).unwrap();
+    assert_eq!((plan.target, plan.migrated), (target("handle", "id-1"), true));
+    assert_eq!(plan.record.unwrap().annotations.handle.as_deref(), Some("handle"));
+    let plan = detach(&facts, &mk_driver()).unwrap();
+    assert_eq!((plan.target, plan.migrated), (target("handle", "id-1"), true));
+    let native = mk_facts(|attachment, _, _| attachment.finalizer = true);
+    assert!(!attach(&native, &mk_driver()).unwrap().migrated);
+    assert!(!detach(&native, &mk_driver()).unwrap().migrated);
+}
+
+#[test]
+fn a_volume_left_in_tree_is_claimed_at_each_attach() {
+    for (finalizer, left_in_tree, claims) in [
+        (false, false, true),
+        (true, false, false),
+        (false, true, true),
+        (true, true, true),
+    ] {
+        let facts = mk_facts(|_, volume, _| {
+            migrate(volume);
+            volume.finalizer = finalizer;
+            volume.left_in_tree = left_in_tree;
+        });
+        let plan = attach(&facts, &mk_driver()).unwrap();
+        assert_eq!(plan.claim.is_some(), claims, "{finalizer} {left_in_tree}");
+    }
+}
+
+#[test]
+fn a_volume_without_a_name_for_the_driver_is_detached_by_what_was_recorded() {
+    let mut facts = mk_facts(|attachment, volume, _| {
+        volume.spec.source = untranslatable();
+        attachment.recorded.handle = Some("handle".into());
+    });
+    let plan = detach(&facts, &mk_driver()).unwrap();
+    assert_eq!((plan.target, plan.migrated), (target("handle", "id-1"), true));
+    facts = mk_facts(|_, volume, _| volume.spec.source = untranslatable());
+    assert_eq!(
+        detach(&facts, &mk_driver()).unwrap_err().to_string(),
+        "failed to translate in tree pv to CSI: kind(Shared) is not supported in csi migration"
+    );
 }

@@ -3,9 +3,17 @@
 //! Every field has a default: one object that does not parse would fail its whole page of a list,
 //! which kube's watcher then retries for ever.
 
+mod in_tree;
+mod picked;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+pub use in_tree::{
+    AzureDiskObject, AzureFileObject, CinderObject, EbsObject, GcePdObject, InTree, PortworxObject,
+    VsphereObject,
+};
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
@@ -13,7 +21,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
 
+use super::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use super::{Uid, Version};
+use crate::migration;
 
 /// A VolumeAttachment (storage.k8s.io/v1).
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -97,6 +107,30 @@ pub struct VolumeSpecObject {
     pub mount_options: Vec<String>,
     /// The CSI source, when it is one.
     pub csi: Option<CsiSourceObject>,
+    /// The claim that the volume is bound to.
+    pub claim_ref: Option<ClaimReferenceObject>,
+    /// The source, when it is an EBS volume of the in-tree plugin.
+    pub aws_elastic_block_store: Option<Box<EbsObject>>,
+    /// The source, when it is a GCE disk of the in-tree plugin.
+    pub gce_persistent_disk: Option<Box<GcePdObject>>,
+    /// The source, when it is a Cinder volume of the in-tree plugin.
+    pub cinder: Option<Box<CinderObject>>,
+    /// The source, when it is an Azure disk of the in-tree plugin.
+    pub azure_disk: Option<Box<AzureDiskObject>>,
+    /// The source, when it is an Azure file share of the in-tree plugin.
+    pub azure_file: Option<Box<AzureFileObject>>,
+    /// The source, when it is a vSphere disk of the in-tree plugin.
+    pub vsphere_volume: Option<Box<VsphereObject>>,
+    /// The source, when it is a Portworx volume of the in-tree plugin.
+    pub portworx_volume: Option<Box<PortworxObject>>,
+}
+
+/// The `ObjectReference` in a PersistentVolume's `claimRef`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ClaimReferenceObject {
+    /// Namespace of the claim.
+    pub namespace: String,
 }
 
 /// `CSIPersistentVolumeSource`.
@@ -157,11 +191,27 @@ pub struct CsiNodeDriver {
     pub node_id: String,
 }
 
-/// ObjectMeta with only `name`, `uid`, `resourceVersion`, `deletionTimestamp`, `finalizers` and
-/// `annotations` filled. kube's watcher wants an ObjectMeta; most bytes of one are managedFields,
-/// which nobody here reads.
+/// ObjectMeta with only `name`, `uid`, `resourceVersion`, `deletionTimestamp` and `finalizers` filled,
+/// and of `labels` and `annotations` those that we read. kube's watcher wants an ObjectMeta; most bytes
+/// of one are managedFields, which nobody here reads.
 #[derive(Clone, Debug, Default)]
 pub struct Metadata(pub ObjectMeta);
+
+// === impl VolumeSpecObject ===
+
+impl VolumeSpecObject {
+    /// The source, if it is an in-tree one that is migrated to CSI. The API server sees to it that there
+    /// is one source at most.
+    pub fn in_tree(&self) -> Option<InTree<'_>> {
+        None.or(self.aws_elastic_block_store.as_deref().map(InTree::Ebs))
+            .or(self.gce_persistent_disk.as_deref().map(InTree::GcePd))
+            .or(self.cinder.as_deref().map(InTree::Cinder))
+            .or(self.azure_disk.as_deref().map(InTree::AzureDisk))
+            .or(self.azure_file.as_deref().map(InTree::AzureFile))
+            .or(self.vsphere_volume.as_deref().map(InTree::Vsphere))
+            .or(self.portworx_volume.as_deref().map(InTree::Portworx))
+    }
+}
 
 // === impl Metadata ===
 
@@ -180,12 +230,20 @@ impl Metadata {
         )
     }
 
+    pub(crate) fn name(&self) -> &str {
+        self.0.name.as_deref().unwrap_or_default()
+    }
+
     pub(super) fn is_deleting(&self) -> bool {
         self.0.deletion_timestamp.is_some()
     }
 
-    pub(super) fn annotation(&self, key: &str) -> Option<&str> {
+    pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
         self.0.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    pub(crate) fn label(&self, key: &str) -> Option<&str> {
+        self.0.labels.as_ref()?.get(key).map(String::as_str)
     }
 
     pub(super) fn finalizers(&self) -> &[String] {
@@ -195,15 +253,18 @@ impl Metadata {
 
 impl<'de> Deserialize<'de> for Metadata {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
+        #[derive(Default, Deserialize)]
+        #[serde(default, rename_all = "camelCase")]
         struct Slim {
             name: Option<String>,
             uid: Option<String>,
             resource_version: Option<String>,
             deletion_timestamp: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>,
             finalizers: Option<Vec<String>>,
-            annotations: Option<BTreeMap<String, String>>,
+            #[serde(deserialize_with = "labels")]
+            labels: BTreeMap<String, String>,
+            #[serde(deserialize_with = "annotations")]
+            annotations: BTreeMap<String, String>,
         }
         let slim = Slim::deserialize(deserializer)?;
         Ok(Self(ObjectMeta {
@@ -212,10 +273,27 @@ impl<'de> Deserialize<'de> for Metadata {
             resource_version: slim.resource_version,
             deletion_timestamp: slim.deletion_timestamp,
             finalizers: slim.finalizers,
-            annotations: slim.annotations,
+            labels: Some(slim.labels),
+            annotations: Some(slim.annotations),
             ..ObjectMeta::default()
         }))
     }
+}
+
+fn labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    picked::pick(deserializer, |key| migration::LABELS.contains(&key))
+}
+
+fn annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    const OURS: [&str; 4] = [
+        NODE_ID_ANNOTATION,
+        VOLUME_HANDLE_ANNOTATION,
+        PUBLISH_SECRET_ANNOTATION,
+        migration::MIGRATED_TO_ANNOTATION,
+    ];
+    picked::pick(deserializer, |key| {
+        OURS.contains(&key) || migration::ANNOTATIONS.contains(&key)
+    })
 }
 
 fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>

@@ -9,7 +9,7 @@ use crate::cluster::{Cluster, Error, Released, Secrets};
 use crate::csi::{CallError, Controller, PublishRequest, UnpublishRequest};
 use crate::decide::{self, AttachPlan, Facts, Record, Stale, Wanted};
 use crate::engine::{Answer, Held};
-use crate::model::{Attachment, Recorded, SecretRef, Target};
+use crate::model::{Attachment, Recorded};
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Attaches the volume, or takes up where an earlier run left off; also an attachment that is attached
@@ -29,7 +29,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                     if !self.is_still_wanted(attachment).await? {
                         return Ok(());
                     }
-                    self.undo(attachment, stale).await?;
+                    self.undo(attachment, stale, plan.migrated).await?;
                 }
                 let Some(secrets) = self.prepare(attachment, &plan).await? else {
                     return Ok(());
@@ -125,6 +125,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             read_only: plan.read_only,
             volume_context: plan.volume_context.clone(),
             secrets,
+            migrated: plan.migrated,
         };
         self.csi.publish(request).await
     }
@@ -174,8 +175,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             }
             Err(error) if error.is_gone() => {
                 self.departed(attachment);
-                self.undo_orphan(attachment, &plan.target, plan.secret.as_ref())
-                    .await;
+                self.undo_orphan(attachment, plan).await;
                 Ok(())
             }
             // The volume is attached, and its status will say so as soon as it can be written. If the
@@ -218,7 +218,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     }
 
     /// Unpublishes what an earlier attempt published elsewhere.
-    async fn undo(&self, attachment: &Attachment, stale: &Stale) -> Result<(), Failure> {
+    async fn undo(&self, attachment: &Attachment, stale: &Stale, migrated: bool) -> Result<(), Failure> {
         if self.engine().held_besides(attachment, &stale.target) != Held::ByNobody {
             // The id is another node's by now, and the volume is in use there.
             return Ok(());
@@ -235,6 +235,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         let request = UnpublishRequest {
             target: stale.target.clone(),
             secrets,
+            migrated,
         };
         self.may_begin()?;
         match self.csi.unpublish(request).await {
@@ -250,20 +251,21 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
 
     /// Somebody took our finalizer off while the call was under way, and the attachment is gone: with
     /// nobody left to detach it, the publish would stay for ever. One attempt is all that can be made.
-    async fn undo_orphan(&self, attachment: &Attachment, target: &Target, secret: Option<&SecretRef>) {
-        if self.engine().held_besides(attachment, target) != Held::ByNobody {
+    async fn undo_orphan(&self, attachment: &Attachment, plan: &AttachPlan) {
+        if self.engine().held_besides(attachment, &plan.target) != Held::ByNobody {
             return;
         }
         tracing::warn!("the VolumeAttachment vanished during its attach; unpublishing again");
-        let secrets = self.secrets(secret).await.unwrap_or_default();
+        let secrets = self.secrets(plan.secret.as_ref()).await.unwrap_or_default();
         let request = UnpublishRequest {
-            target: target.clone(),
+            target: plan.target.clone(),
             secrets,
+            migrated: plan.migrated,
         };
         if let Err(error) = self.csi.unpublish(request).await {
             tracing::error!(
-                volume = %target.handle,
-                node_id = %target.node_id,
+                volume = %plan.target.handle,
+                node_id = %plan.target.node_id,
                 %error,
                 "the volume stays published without a VolumeAttachment"
             );

@@ -1,4 +1,5 @@
-//! One write for a PersistentVolume's finalizer, however many attachments want it at once.
+//! Our finalizer on PersistentVolumes: put on and taken off, one write a volume at a time, however many
+//! attachments want it at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,9 +13,9 @@ use crate::csi::Controller;
 use crate::decide::Claim;
 use crate::engine::Event;
 use crate::index::Change;
-use crate::model::Uid;
+use crate::model::{Uid, Volume};
 
-/// A lock for each PersistentVolume that is being claimed.
+/// A lock for each PersistentVolume that is being claimed or released.
 #[derive(Debug, Default)]
 pub(super) struct Claims(Mutex<HashMap<Uid, Arc<AsyncMutex<()>>>>);
 
@@ -44,6 +45,10 @@ impl Claims {
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Puts our finalizer on the volume, unless that has been done since the plan was made.
+    ///
+    /// # Guarantees
+    ///
+    /// A release that was under way is over by then, and none follows while the attachment is known.
     pub(super) async fn claim(&self, claim: Option<&Claim>) -> Result<(), Failure> {
         let Some(claim) = claim else { return Ok(()) };
         let lock = self.claims.lock_of(&claim.uid);
@@ -56,10 +61,12 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     }
 
     async fn claim_now(&self, claim: &Claim) -> Result<(), Failure> {
+        // Off a volume left in tree the finalizer also comes while the volume lives, so what we know of it
+        // may be outdated: the answer to its release was lost, and the watch is late.
         let claimed = self
             .engine()
             .volume(&claim.volume)
-            .is_some_and(|volume| volume.uid == claim.uid && volume.finalizer);
+            .is_some_and(|volume| volume.uid == claim.uid && volume.finalizer && !volume.left_in_tree);
         if claimed {
             return Ok(());
         }
@@ -76,6 +83,56 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 }
                 Err(Failure::api("could not add PersistentVolume finalizer", &error))
             }
+        }
+    }
+
+    /// Takes our finalizer off the volume, unless an attachment has come to need it meanwhile.
+    pub(super) async fn release_volume(&self, volume: &Volume) -> Result<(), Failure> {
+        let lock = self.claims.lock_of(&volume.uid);
+        let result = {
+            let _one_at_a_time = lock.lock().await;
+            if self.engine().is_releasable(&volume.name) {
+                self.release_volume_now(volume).await
+            } else {
+                Ok(())
+            }
+        };
+        self.claims.done(&volume.uid, lock);
+        result
+    }
+
+    async fn release_volume_now(&self, volume: &Volume) -> Result<(), Failure> {
+        // Of the volumes that live and were handed over, only a driver that publishes nothing lets go, and
+        // it may have been followed by one that does.
+        let handed_over = !volume.deleting && !volume.left_in_tree;
+        if handed_over && self.driver().await?.capabilities.publish {
+            return Ok(());
+        }
+        match self.cluster.release_volume(volume).await {
+            Ok(left) => {
+                // The API server answers the removal of a deleted object's last finalizer with the object
+                // as it was.
+                let gone = Change::Departed {
+                    name: left.name.clone(),
+                    uid: left.uid.clone(),
+                };
+                let change = if left.deleting && !left.finalizer {
+                    gone
+                } else {
+                    Change::Written(left)
+                };
+                self.engine().handle(Event::Volumes(change));
+                tracing::debug!("took our finalizer off the PersistentVolume");
+                Ok(())
+            }
+            Err(error) if error.is_gone() => {
+                self.volume_departed(volume);
+                Ok(())
+            }
+            Err(error) => Err(Failure::api(
+                "could not remove PersistentVolume finalizer",
+                &error,
+            )),
         }
     }
 }

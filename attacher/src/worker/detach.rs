@@ -80,6 +80,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             self.csi.unpublish(UnpublishRequest {
                 target,
                 secrets: secrets.clone(),
+                migrated: plan.migrated,
             })
         };
         self.may_begin()?;

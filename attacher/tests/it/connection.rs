@@ -167,6 +167,7 @@ fn publish(handle: &str) -> PublishRequest {
         read_only: true,
         volume_context: [("k".to_owned(), "v".to_owned())].into(),
         secrets: Secrets([("user".to_owned(), "hunter2-the-secret".to_owned())].into()),
+        migrated: false,
     }
 }
 
@@ -297,6 +298,7 @@ async fn failures_are_told_as_grpc_go_tells_them_and_never_with_a_secret() {
     let request = UnpublishRequest {
         target: publish("ok").target,
         secrets: Secrets::default(),
+        migrated: false,
     };
     let error = caller.unpublish(request).await.expect_err("not in this driver");
     assert_eq!(

@@ -346,7 +346,7 @@ impl State {
         self.log.push(Event::Nodes(Change::Put(node)));
     }
 
-    fn create_volume(&mut self, volume: usize) {
+    fn create_volume(&mut self, volume: usize, left_in_tree: bool) {
         let name = format!("pv-{volume}");
         if self.volumes.contains_key(&name) {
             return;
@@ -357,8 +357,13 @@ impl State {
             handle: format!("handle-of-{uid}").as_str().into(),
             ..CsiSource::default()
         };
+        let source = if left_in_tree {
+            VolumeSource::Migrated(Box::new(source))
+        } else {
+            VolumeSource::Csi(Box::new(source))
+        };
         let spec = VolumeSpec {
-            source: VolumeSource::Csi(Box::new(source)),
+            source,
             access_modes: AccessModes {
                 read_write_many: true,
                 ..AccessModes::default()
@@ -373,6 +378,7 @@ impl State {
             version,
             deleting: false,
             finalizer: false,
+            left_in_tree,
             spec,
         });
     }

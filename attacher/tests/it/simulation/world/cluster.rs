@@ -106,6 +106,16 @@ impl Cluster for FakeCluster {
                     .violations
                     .push(format!("attached but not published: {attachment:?}"));
             }
+            let is_loose = |volume: &Volume| {
+                !volume.finalizer
+                    && !volume.deleting
+                    && volume.spec.csi().map(|csi| &csi.handle) == attachment.recorded.handle.as_ref()
+            };
+            if state.volumes.values().any(is_loose) && !state.array.may_be_served_without_calls() {
+                state
+                    .violations
+                    .push(format!("attached but the volume is not held: {attachment:?}"));
+            }
             attachment.attached = true;
             attachment.metadata_keys = keys;
             attachment.attach_error = None;
@@ -150,10 +160,11 @@ impl Cluster for FakeCluster {
                 return Err(Error::Replaced("other uid".into()));
             }
             let handle = known.spec.csi().map(|csi| csi.handle.clone());
+            // A volume that lives may be attached anew at this moment; it is claimed again before the call.
             if state
                 .attachments
                 .values()
-                .any(|a| a.finalizer && a.recorded.handle == handle)
+                .any(|a| a.finalizer && (known.deleting || a.attached) && a.recorded.handle == handle)
                 && !state.array.may_be_served_without_calls()
             {
                 state

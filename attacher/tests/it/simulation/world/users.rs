@@ -30,7 +30,7 @@ impl World {
 
     pub(in super::super) fn attach_all(&self, attachments: usize) {
         let mut state = self.state();
-        (0..VOLUMES).for_each(|volume| state.create_volume(volume));
+        (0..VOLUMES).for_each(|volume| state.create_volume(volume, false));
         (0..attachments).for_each(|number| state.create_attachment(number, false));
     }
 
@@ -74,10 +74,11 @@ impl State {
     fn act(&mut self) {
         let number = self.random.usize(0..ATTACHMENTS);
         let name = format!("va-{number}");
-        match self.random.u8(0..20) {
+        match self.random.u8(0..21) {
             0..8 => {
                 let foreign = self.percent(20);
-                self.create_volume(number % VOLUMES);
+                let left_in_tree = self.percent(30);
+                self.create_volume(number % VOLUMES, left_in_tree);
                 self.create_attachment(number, foreign);
             }
             8..14 => {
@@ -106,6 +107,15 @@ impl State {
             }
             17 => self.register_node(number % NODES),
             18 => self.act_behind_everybodys_back(),
+            // Migration is rolled back, or carried out after all.
+            19 => {
+                if let Some(volume) = self.volumes.get(&format!("pv-{}", number % VOLUMES)).cloned() {
+                    self.put_volume(Volume {
+                        left_in_tree: volume.spec.is_migrated() && !volume.left_in_tree,
+                        ..volume
+                    });
+                }
+            }
             // A label: nothing that we keep changes.
             _ => {
                 if let Some(attachment) = self.attachments.get(&name).cloned() {

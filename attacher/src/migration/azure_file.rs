@@ -1,0 +1,83 @@
+//! `kubernetes.io/azure-file`: a share, found by its storage account, which the name of a secret tells.
+
+use std::collections::BTreeMap;
+
+use super::Plugin;
+use crate::model::CsiSource;
+use crate::model::wire::{AzureFileObject, VolumeObject};
+
+pub(super) const RESOURCE_GROUP_ANNOTATION: &str = "kubernetes.io/azure-file-resource-group";
+
+/// What the provisioner puts around the account's name to name its secret.
+const SECRET_NAME: (&str, &str) = ("azure-storage-account-", "-secret");
+
+/// Neither the source nor the claim tells the namespace of the share's secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("could not find a secret namespace in PersistentVolumeSource or ClaimRef")]
+pub struct NoSecretNamespace;
+
+pub(super) fn translate(
+    volume: &VolumeObject,
+    source: &AzureFileObject,
+) -> Result<CsiSource, NoSecretNamespace> {
+    let claim = || volume.spec.claim_ref.as_ref().map(|claim| &claim.namespace);
+    // A namespace that is given but empty does not let the claim's take its place.
+    let namespace = source.secret_namespace.as_ref().or_else(claim);
+    let namespace = namespace.filter(|namespace| !namespace.is_empty());
+    let namespace = namespace.ok_or(NoSecretNamespace)?;
+    let resource_group = volume.metadata.annotation(RESOURCE_GROUP_ANNOTATION);
+    let handle = format!(
+        "{}#{}#{}#{}#{namespace}",
+        resource_group.unwrap_or_default(),
+        account(&source.secret_name),
+        source.share_name,
+        volume.metadata.name(),
+    );
+    Ok(CsiSource {
+        driver: Plugin::AzureFile.driver().to_owned(),
+        handle: handle.into(),
+        read_only: source.read_only,
+        attributes: BTreeMap::from([("sharename".to_owned(), source.share_name.clone())]),
+        ..CsiSource::default()
+    })
+}
+
+/// The storage account in the name of a secret, which may have more around it; a name that is not made
+/// in the provisioner's way is the account's own. No account spans lines.
+fn account(secret: &str) -> &str {
+    let (before, after) = SECRET_NAME;
+    let candidates = secret.match_indices(before).filter_map(|(at, _)| {
+        let line = secret[at + before.len()..].split('\n').next()?;
+        let account = &line[..line.rfind(after)?];
+        (!account.is_empty()).then_some(account)
+    });
+    { candidates }.next().unwrap_or(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_account_is_what_the_provisioner_put_into_the_secrets_name() {
+        for (secret, expected) in [
+            (
+                "azure-storage-account-f5713de20cde511e8ba4900-secret",
+                "f5713de20cde511e8ba4900",
+            ),
+            ("my-azure-storage-account-x-secret-of-old", "x"),
+            ("azure-storage-account-a-secret-b-secret", "a-secret-b"),
+            ("azure-storage-account--secret", "azure-storage-account--secret"),
+            ("azure-storage-account-\nazure-storage-account-x-secret", "x"),
+            (
+                "azure-storage-account-azure-storage-account-x-secret",
+                "azure-storage-account-x",
+            ),
+            ("azure-storage-account--secret-secret", "-secret"),
+            ("plain", "plain"),
+            ("", ""),
+        ] {
+            assert_eq!(account(secret), expected, "{secret:?}");
+        }
+    }
+}

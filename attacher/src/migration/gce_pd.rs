@@ -1,0 +1,167 @@
+//! `kubernetes.io/gce-pd`: a disk by its name alone, in a zone that a label tells, or in a region if the
+//! label tells several zones. Its project stays open until a node tells it ([`repaired`]).
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use super::Plugin;
+use crate::model::wire::{GcePdObject, VolumeObject};
+use crate::model::{AccessModes, CsiSource};
+
+/// Where a PersistentVolume tells its zones. The older label wins.
+pub(super) const ZONE_LABELS: [&str; 2] = [
+    "failure-domain.beta.kubernetes.io/zone",
+    "topology.kubernetes.io/zone",
+];
+
+/// Stands between the zones of a regional disk.
+const ZONE_SEPARATOR: &str = "__";
+
+/// Stands for what only a node tells.
+const UNSPECIFIED: &str = "UNSPECIFIED";
+
+/// Parts of `projects/<project>/zones/<zone>/disks/<name>`, of its regional sister, and of a node's id.
+const PARTS: usize = 6;
+const PROJECT: usize = 1;
+const SCOPE: usize = 2;
+const PLACE: usize = 3;
+const NAME: usize = 5;
+
+/// Zones that make no region.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownRegion {
+    /// The name of a zone is not made as Google makes them.
+    #[error("zone in unexpected format, expected: {{locale}}-{{region}}-{{zone}}, got: {0}")]
+    Malformed(String),
+    /// The zones lie in different regions.
+    #[error("multiple or no regions gotten from zones, got: {}", AsMap(.0))]
+    Several(BTreeSet<String>),
+}
+
+/// A handle that leaves something open which the node id does not tell. The texts are the Go sidecar's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Irreparable {
+    /// The handle is not one of a disk.
+    #[error("volume handle has wrong number of elements; got {0}, wanted {PARTS} or more")]
+    Handle(usize),
+    /// The handle is neither zonal nor regional.
+    #[error("expected volume handle to have zones or regions regionality value, got: {0}")]
+    Scope(String),
+    /// The node id is not one of an instance.
+    #[error("node handle has wrong number of elements; got {0}, wanted {PARTS} or more")]
+    NodeId(usize),
+    /// The instance's zone tells no region.
+    #[error("failed to get region from zone {zone}: {problem}")]
+    Region {
+        /// The zone.
+        zone: String,
+        /// Why it tells none.
+        problem: UnknownRegion,
+    },
+}
+
+/// A set in the way in which Go prints one.
+struct AsMap<'s>(&'s BTreeSet<String>);
+
+// === impl AsMap ===
+
+impl fmt::Display for AsMap<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries: Vec<_> = self.0.iter().map(|entry| format!("{entry}:{{}}")).collect();
+        write!(f, "map[{}]", entries.join(" "))
+    }
+}
+
+pub(super) fn translate(volume: &VolumeObject, source: &GcePdObject) -> Result<CsiSource, UnknownRegion> {
+    let label = |key: &&str| volume.metadata.label(key).filter(|zones| !zones.is_empty());
+    let zones: Vec<&str> = match ZONE_LABELS.iter().find_map(label) {
+        Some(zones) => zones.split(ZONE_SEPARATOR).collect(),
+        None => vec![UNSPECIFIED],
+    };
+    let handle = match *zones {
+        [zone] => zonal(UNSPECIFIED, zone, &source.pd_name),
+        _ => regional(UNSPECIFIED, &region(&zones)?, &source.pd_name),
+    };
+    // The whole disk is partition 0, which the driver wants to be told as nothing.
+    let partition = match source.partition {
+        0 => String::new(),
+        partition => partition.to_string(),
+    };
+    Ok(CsiSource {
+        driver: Plugin::GcePd.driver().to_owned(),
+        handle: handle.into(),
+        read_only: source.read_only,
+        fs_type: source.fs_type.clone(),
+        attributes: BTreeMap::from([("partition".to_owned(), partition)]),
+        publish_secret: None,
+    })
+}
+
+/// The in-tree plugin never looked at the access modes, and a disk can only be written on one node: what
+/// is not read-only altogether counts as ReadWriteOnce. A volume without any mode keeps none.
+pub(super) fn access_modes(names: &[String]) -> AccessModes {
+    let given = AccessModes::from_names(names);
+    let read_only = given.read_only_many && !given.read_write_once && !given.read_write_many;
+    AccessModes {
+        read_only_many: read_only,
+        read_write_once: !read_only && !names.is_empty(),
+        ..AccessModes::default()
+    }
+}
+
+/// Fills in what `handle` leaves open from the id of the node that the disk is published to.
+pub(super) fn repaired<'h>(handle: &'h str, node_id: &str) -> Result<Cow<'h, str>, Irreparable> {
+    let disk: Vec<&str> = handle.split('/').collect();
+    if disk.len() < PARTS {
+        return Err(Irreparable::Handle(disk.len()));
+    }
+    if disk[PROJECT] != UNSPECIFIED {
+        return Ok(handle.into());
+    }
+    let node: Vec<&str> = node_id.split('/').collect();
+    if node.len() < PARTS {
+        return Err(Irreparable::NodeId(node.len()));
+    }
+    let (project, zone) = (node[PROJECT], node[PLACE]);
+    let open = disk[PLACE] == UNSPECIFIED;
+    match disk[SCOPE] {
+        "zones" => {
+            let zone = if open { zone } else { disk[PLACE] };
+            Ok(zonal(project, zone, disk[NAME]).into())
+        }
+        "regions" if open => match region(&[zone]) {
+            Ok(region) => Ok(regional(project, &region, disk[NAME]).into()),
+            Err(problem) => Err(Irreparable::Region {
+                zone: zone.to_owned(),
+                problem,
+            }),
+        },
+        "regions" => Ok(regional(project, disk[PLACE], disk[NAME]).into()),
+        other => Err(Irreparable::Scope(other.to_owned())),
+    }
+}
+
+fn zonal(project: &str, zone: &str, disk: &str) -> String {
+    format!("projects/{project}/zones/{zone}/disks/{disk}")
+}
+
+fn regional(project: &str, region: &str, disk: &str) -> String {
+    format!("projects/{project}/regions/{region}/disks/{disk}")
+}
+
+/// The region that all zones lie in: `europe-west1-b` is in `europe-west1`.
+fn region(zones: &[&str]) -> Result<String, UnknownRegion> {
+    let region_of = |zone: &&str| match *zone.split('-').collect::<Vec<_>>() {
+        [locale, region, _] => Ok(format!("{locale}-{region}")),
+        _ => Err(UnknownRegion::Malformed((*zone).to_owned())),
+    };
+    let mut regions = zones.iter().map(region_of).collect::<Result<BTreeSet<_>, _>>()?;
+    match (regions.pop_first(), regions.is_empty()) {
+        (Some(region), true) => Ok(region),
+        (first, _) => {
+            regions.extend(first);
+            Err(UnknownRegion::Several(regions))
+        }
+    }
+}
