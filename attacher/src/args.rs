@@ -1,6 +1,6 @@
 //! The command line: the Go sidecar's names and defaults, and its way of writing flags.
 
-mod duration;
+pub(crate) mod duration;
 pub mod election;
 pub mod features;
 mod go_style;
@@ -26,7 +26,12 @@ pub use logging::{LogFormat, Logging};
 /// Attaches CSI volumes to nodes: watches VolumeAttachments and calls ControllerPublishVolume and
 /// ControllerUnpublishVolume of the CSI driver beside it.
 #[derive(Clone, Debug, PartialEq, Parser)]
-#[command(name = "csi-attacher", args_override_self = true, disable_version_flag = true)]
+#[command(
+    name = "csi-attacher",
+    args_override_self = true,
+    disable_version_flag = true,
+    after_help = "Where a volume is stuck, and who must act: csi-attacher explain --help"
+)]
 pub struct Args {
     /// Socket of the CSI driver: an absolute path, or unix:// and an absolute path.
     #[arg(long, default_value = "/run/csi/socket", value_name = "ADDRESS")]

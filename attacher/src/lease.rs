@@ -104,7 +104,7 @@ impl Place {
                 .map(str::to_owned)
                 .or_else(of_pod)
                 .unwrap_or_else(|| "default".to_owned()),
-            name: sanitized(&format!("external-attacher-leader-{driver}")),
+            name: name(driver),
         }
     }
 }
@@ -113,6 +113,11 @@ impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
+}
+
+/// Name of the lease by which attachers of `driver` choose their leader.
+pub fn name(driver: &str) -> String {
+    sanitized(&format!("external-attacher-leader-{driver}"))
 }
 
 /// What we call ourselves in the lease: the host name, which is the pod's name.

@@ -2,17 +2,17 @@
 
 use std::process::ExitCode;
 
-use csi_attacher::args::Args;
-use csi_attacher::{log, report, run};
+use csi_attacher::{args::Args, explain, log, report, run};
 
 // One thread is enough: the API server allows some thousand writes a second, a write costs us a tenth
 // of a millisecond, and a second thread would cost memory and wake-ups in every pod.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let args = match Args::read(std::env::args_os()) {
-        Ok(args) => args,
-        Err(error) => error.exit(),
-    };
+    let line: Vec<_> = std::env::args_os().collect();
+    if explain::is_asked_for(&line) {
+        return explain::main(line).await;
+    }
+    let args = Args::read(line).unwrap_or_else(|error| error.exit());
     if args.version {
         return log::version();
     }

@@ -7,7 +7,7 @@
 //! work under way ends within `--shutdown-grace`, the lease is given back, then everything else. A task
 //! that ends before that ends the process.
 
-mod config;
+pub(crate) mod config;
 mod election;
 mod work;
 

@@ -15,7 +15,7 @@ const UNITS: &[(&str, f64)] = &[
 ];
 
 /// A duration of zero or more.
-pub(super) fn not_negative(value: &str) -> Result<Duration, String> {
+pub(crate) fn not_negative(value: &str) -> Result<Duration, String> {
     parse(value).ok_or_else(|| format!("{value:?} is not a duration such as 300ms, 15s or 1m30s"))
 }
 

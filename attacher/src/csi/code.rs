@@ -41,6 +41,19 @@ pub enum Reach {
 // === impl Code ===
 
 impl Code {
+    /// The code of this number, if gRPC has one.
+    pub fn from_number(number: i32) -> Option<Self> {
+        let code = Self(tonic::Code::from_i32(number));
+        (code.number() == number).then_some(code)
+    }
+
+    /// The code that is spelt so in Go's error texts.
+    pub fn named(spelt: &str) -> Option<Self> {
+        const CODES: i32 = 17;
+        let mut codes = (0..CODES).filter_map(Self::from_number);
+        codes.find(|code| code.to_string() == spelt)
+    }
+
     /// What `errorCode` in a VolumeAttachment's status holds.
     pub fn number(self) -> i32 {
         self.0.into()
@@ -187,11 +200,20 @@ mod tests {
             assert_eq!(error.to_string(), format!("rpc error: code = {spelt} desc = why"));
             assert_eq!(error.code.is_final(), is_final, "{code:?}");
             assert_eq!(error.code.number(), code as i32);
+            assert_eq!(Code::from_number(code as i32), Some(error.code));
+            assert_eq!(Code::named(spelt), Some(error.code));
             assert_eq!(
                 error.class(),
                 if is_final { Class::Final } else { Class::Uncertain }
             );
         }
+    }
+
+    #[test]
+    fn what_grpc_does_not_define_is_no_code() {
+        assert_eq!(Code::from_number(17), None);
+        assert_eq!(Code::from_number(-1), None);
+        assert_eq!(Code::named("Cancelled"), None);
     }
 
     #[test]

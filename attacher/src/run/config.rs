@@ -1,6 +1,6 @@
 //! Where the API server is, and who we are to it.
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use super::Error;
 use crate::args::Args;
@@ -8,25 +8,35 @@ use crate::args::Args;
 /// The client configuration of `--kubeconfig`, or else that of the pod we run in.
 pub(super) async fn read(args: &Args) -> Result<kube::Config, Error> {
     let Some(path) = &args.kubeconfig else {
-        return kube::Config::incluster()
-            .map(without_proxy)
-            .map_err(Error::NoCluster);
+        return in_cluster().map_err(Error::NoCluster);
     };
     let broken = |source| Error::Kubeconfig {
         path: path.clone(),
         source,
     };
     let kubeconfig = Kubeconfig::read_from(path).map_err(broken)?;
+    of_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(broken)
+}
+
+/// The client configuration of the pod we run in.
+pub(crate) fn in_cluster() -> Result<kube::Config, InClusterError> {
+    kube::Config::incluster().map(without_proxy)
+}
+
+/// The client configuration of a kubeconfig. A proxy counts only if the kubeconfig names one.
+pub(crate) async fn of_kubeconfig(
+    kubeconfig: Kubeconfig,
+    options: &KubeConfigOptions,
+) -> Result<kube::Config, KubeconfigError> {
     let names_proxy = kubeconfig.clusters.iter().any(|named| {
         named
             .cluster
             .as_ref()
             .is_some_and(|cluster| cluster.proxy_url.is_some())
     });
-    let options = KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
-        .await
-        .map_err(broken)?;
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, options).await?;
     Ok(if names_proxy {
         config
     } else {
