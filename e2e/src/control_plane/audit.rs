@@ -3,7 +3,7 @@
 //! Only requests of service accounts are logged, and of those not what the controllers of the control plane ask
 //! for, which act under accounts of kube-system. Logged are names, never contents.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,8 +12,9 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::json;
 
-/// Status code of an answer that authorisation gave.
-const FORBIDDEN: u16 = 403;
+/// What authorisation decided. The status would not do: admission says 403 too, to whoever writes into a namespace
+/// that is being deleted.
+const DECISION: (&str, &str) = ("authorization.k8s.io/decision", "forbid");
 
 /// Who asked for what, and whether it was granted. The same from the same is there once.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +43,8 @@ struct Event {
     #[serde(default)]
     user_agent: String,
     object_ref: Option<Object>,
-    response_status: Option<Status>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
@@ -59,11 +61,6 @@ struct Object {
     subresource: String,
     #[serde(default)]
     api_group: String,
-}
-
-#[derive(Deserialize)]
-struct Status {
-    code: Option<u16>,
 }
 
 // === impl Request ===
@@ -86,7 +83,10 @@ impl Request {
             verb: event.verb,
             group: object.api_group,
             resource,
-            forbidden: event.response_status.and_then(|status| status.code) == Some(FORBIDDEN),
+            forbidden: event
+                .annotations
+                .get(DECISION.0)
+                .is_some_and(|decision| decision == DECISION.1),
         })
     }
 }
@@ -146,10 +146,10 @@ mod tests {
         let status = r#"{"level":"Metadata","stage":"ResponseComplete","verb":"patch","userAgent":"csi-attacher/1",
             "user":{"username":"system:serviceaccount:ns:sa"},
             "objectRef":{"resource":"volumeattachments","name":"x","apiGroup":"storage.k8s.io","subresource":"status"},
-            "responseStatus":{"code":200}}"#
+            "annotations":{"authorization.k8s.io/decision":"allow"}}"#
             .replace('\n', " ");
         let forbidden = r#"{"verb":"get","user":{"username":"system:serviceaccount:ns:sa"},
-            "objectRef":{"resource":"secrets"},"responseStatus":{"code":403}}"#
+            "objectRef":{"resource":"secrets"},"annotations":{"authorization.k8s.io/decision":"forbid"}}"#
             .replace('\n', " ");
         let path =
             r#"{"verb":"get","user":{"username":"system:serviceaccount:ns:sa"},"requestURI":"/version"}"#;

@@ -38,7 +38,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// How long attachments may take to settle once nothing disturbs them.
 const SETTLE: Duration = Duration::from_secs(60);
 /// Name of the ServiceAccount the attacher runs under.
-const ACCOUNT: &str = "csi-attacher";
+pub const ACCOUNT: &str = "csi-attacher";
 /// Name of the secret that goes with every publish and unpublish.
 const SECRET: &str = "publish-secret";
 /// Its only key.

@@ -66,7 +66,7 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
 /// Every permission an attacher has, and those that somebody who took it over would like to have.
 const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
     (true, "", "persistentvolumes", &["get", "list", "watch", "patch"]),
-    (true, "storage.k8s.io", "csinodes", &["get", "list", "watch"]),
+    (true, "storage.k8s.io", "csinodes", &["list", "watch"]),
     (
         true,
         "storage.k8s.io",
@@ -78,10 +78,9 @@ const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
         true,
         "coordination.k8s.io",
         "leases",
-        &["get", "create", "update"],
+        &["get", "watch", "create", "update"],
     ),
     (true, "", "events", &["create", "patch"]),
-    (true, "events.k8s.io", "events", &["create", "patch"]),
     (
         false,
         "",
@@ -93,7 +92,7 @@ const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
         false,
         "storage.k8s.io",
         "csinodes",
-        &["create", "update", "patch", "delete"],
+        &["get", "create", "update", "patch", "delete"],
     ),
     (
         false,
@@ -111,7 +110,7 @@ const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
         false,
         "coordination.k8s.io",
         "leases",
-        &["list", "watch", "patch", "delete"],
+        &["list", "patch", "delete"],
     ),
     (
         false,
@@ -122,6 +121,7 @@ const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
     (false, "", "nodes", &["get", "list", "watch", "patch"]),
     (false, "", "pods", &["get", "list", "watch", "create", "delete"]),
     (false, "", "events", &["get", "list", "delete"]),
+    (false, "events.k8s.io", "events", &["create", "patch"]),
     (
         false,
         "rbac.authorization.k8s.io",

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::{Cluster, manifest};
+use csi_e2e::rights::granted;
 use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
@@ -48,6 +49,11 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
         ),
         trial(bench, "deploy::containers_are_hardened", containers_are_hardened),
         trial(bench, "deploy::selectors_select", selectors_select),
+        trial(
+            bench,
+            "deploy::rights_given_to_the_go_sidecar_are_enough_for_ours",
+            rights_of_the_go_sidecar_are_enough,
+        ),
     ];
     trials.extend(program::trials(bench));
     trials.extend(image::trials(bench));
@@ -229,6 +235,22 @@ async fn containers_are_hardened(bench: Arc<Bench>) -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// Who swaps the image changes nothing else. Events are a help that may be missing.
+async fn rights_of_the_go_sidecar_are_enough(bench: Arc<Bench>) -> Result<()> {
+    let theirs = manifest::parse(&Shape::overlay("existing-driver").build(&bench).await?)?;
+    let (theirs, ours) = (granted(&theirs)?, granted(&manifest::base()?)?);
+    let missing: Vec<_> = ours
+        .difference(&theirs)
+        .filter(|right| right.resource != "events")
+        .map(ToString::to_string)
+        .collect();
+    ensure!(
+        missing.is_empty(),
+        "a driver gives the Go sidecar no right to {missing:?}"
+    );
     Ok(())
 }
 

@@ -59,7 +59,10 @@ fn main() -> Result<ExitCode> {
 impl Bench {
     async fn cluster(&self) -> Result<&Cluster> {
         let start = || async {
-            let backend = Backend::ControlPlane(Options::default());
+            let backend = Backend::ControlPlane(Options {
+                audit: true,
+                ..Options::default()
+            });
             let started = Cluster::start(&self.run, &self.toolchain, backend).await;
             started.map_err(|error| format!("{error:#}"))
         };

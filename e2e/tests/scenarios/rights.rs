@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use csi_e2e::cluster::Cluster;
 use csi_e2e::control_plane::Request;
 use csi_e2e::rights::{complaints, used};
+use csi_e2e::scenario::stage::ACCOUNT;
 
 /// Compares rights granted with rights used, by the API server's own account of who asked for what.
 ///
@@ -17,7 +18,10 @@ pub(crate) fn judge(cluster: &Cluster, everything_played: bool) -> Result<()> {
         Some(plane) => plane.audited()?,
         None => None,
     };
-    let Some(requests) = requests else { return Ok(()) };
+    let Some(mut requests) = requests else {
+        return Ok(());
+    };
+    requests.retain(|request| request.account == ACCOUNT);
     let granted = cluster.granted()?;
     let mut wrong = complaints(&granted, &used(&requests, is_ours), everything_played);
     let go = complaints(&granted, &used(&requests, |request| !is_ours(request)), false);

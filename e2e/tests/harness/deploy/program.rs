@@ -1,18 +1,25 @@
 //! The programs that `deploy/` runs, with the flags and probes that it gives them.
 
-use std::path::Path;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use csi_e2e::cluster::Cluster;
+use csi_e2e::driver::{Driver, DriverSpec};
+use csi_e2e::process::{Process, Spec};
 use csi_e2e::toolchain::{Peer, workspace_root};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Container;
 use libtest_mimic::Trial;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 
 use super::shape::Shape;
-use super::{container_of_image, image_name};
+use super::{DEADLINE, PAUSE, container_of_image, image_name};
 use crate::{Bench, trial};
 
 /// Name of the attacher's image, ours and the Go one's.
@@ -26,6 +33,11 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
             bench,
             "deploy::programs_take_the_flags_they_are_given",
             programs_take_their_flags,
+        ),
+        trial(
+            bench,
+            "deploy::probes_are_answered_with_the_flags_given",
+            probes_are_answered,
         ),
         trial(
             bench,
@@ -100,6 +112,127 @@ fn expanded(container: &Container) -> Result<Vec<String>> {
     let open = args.iter().find(|arg| arg.contains("$("));
     ensure!(open.is_none(), "{open:?} names a variable that is not there");
     Ok(args)
+}
+
+/// The programs run as the base says, ours and the Go one that its component puts back, but for where things are
+/// on this machine.
+async fn probes_are_answered(bench: Arc<Bench>) -> Result<()> {
+    let ours = bench.toolchain.csi_attacher().await?;
+    let go = bench.toolchain.peer(Peer::ExternalAttacher).await?;
+    answers(&bench, "probed-ours", &[], ours).await?;
+    answers(&bench, "probed-go", &["go-sidecar"], go).await
+}
+
+async fn answers(bench: &Bench, namespace: &str, components: &[&str], program: PathBuf) -> Result<()> {
+    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+    cluster.create_namespace(namespace).await?;
+    cluster
+        .create_attacher_account(namespace, "attacher", false)
+        .await?;
+    let dir = bench.run.subdir(namespace)?;
+    let kubeconfig = cluster
+        .service_account_kubeconfig(namespace, "attacher", &dir)
+        .await?;
+    let spec = DriverSpec {
+        name: format!("{namespace}.csi.local"),
+        nodes: 1,
+        latency: Duration::ZERO,
+    };
+    let driver = bench.toolchain.csi_mock_driver().await?;
+    let mut driver = Driver::start(Arc::clone(&bench.run), &driver, &dir, spec).await?;
+
+    let shape = Shape::base_with(components)?;
+    let deployments = shape.deployments(bench).await?;
+    let container = deployments
+        .first()
+        .map(|deployment| container_of_image(deployment, ATTACHER));
+    let container = container
+        .transpose()?
+        .flatten()
+        .context("the base must run the attacher")?;
+    let address = free_address().await?;
+    let mut command = Spec::new("attacher", program)
+        .dir(&dir)
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        .arg(format!("--leader-election-namespace={namespace}"));
+    for arg in expanded(&container)? {
+        command = command.arg(match arg.split_once('=') {
+            Some(("--csi-address", _)) => format!("--csi-address={}", driver.socket().display()),
+            Some(("--http-endpoint", written)) => {
+                let port = container
+                    .ports
+                    .iter()
+                    .flatten()
+                    .map(|port| format!(":{}", port.container_port));
+                ensure!(
+                    port.eq([written]),
+                    "{shape}: the port named is not that of --http-endpoint={written}"
+                );
+                format!("--http-endpoint={address}")
+            }
+            _ => arg,
+        });
+    }
+    let attacher = Process::spawn(&bench.run, command)?;
+    let mut paths = vec!["/metrics".to_owned()];
+    for probe in [
+        &container.startup_probe,
+        &container.liveness_probe,
+        &container.readiness_probe,
+    ] {
+        let asked = probe.as_ref().and_then(|probe| probe.http_get.as_ref());
+        paths.extend(asked.and_then(|asked| asked.path.clone()));
+    }
+    ensure!(paths.len() > 1, "{shape}: the attacher has no probe");
+    for path in paths {
+        let answered = tokio::time::timeout(DEADLINE, attacher.while_alive(becomes_good(address, &path)));
+        answered.await.with_context(|| {
+            format!(
+                "{shape}: {path} is not answered with 200: {}",
+                attacher.log_tail(10)
+            )
+        })??;
+    }
+    attacher.stop(DEADLINE).await?;
+    driver.stop().await?;
+    got_what_it_asked_for(cluster, namespace)
+}
+
+/// By the API server's account. That it took its lease shows that it was asked at all.
+fn got_what_it_asked_for(cluster: &Cluster, namespace: &str) -> Result<()> {
+    let plane = cluster
+        .control_plane()
+        .context("the cluster must have a control plane")?;
+    let requests = plane.audited()?.context("the API server must keep an account")?;
+    let mut lease_taken = false;
+    for request in requests.iter().filter(|request| request.namespace == namespace) {
+        ensure!(!request.forbidden, "{request:?}");
+        lease_taken |= request.resource == "leases" && request.verb == "create";
+    }
+    ensure!(lease_taken, "the attacher of {namespace} took no lease");
+    Ok(())
+}
+
+/// A port that was free a moment ago.
+async fn free_address() -> Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    Ok(listener.local_addr()?)
+}
+
+/// Asks as kubelet does, until the answer is 200.
+async fn becomes_good(address: SocketAddr, path: &str) -> Result<()> {
+    loop {
+        if let Ok(mut stream) = TcpStream::connect(address).await {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await?;
+            if answer.starts_with(b"HTTP/1.1 200 ") {
+                return Ok(());
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 async fn images_have_a_version(bench: Arc<Bench>) -> Result<()> {

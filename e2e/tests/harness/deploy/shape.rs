@@ -36,13 +36,16 @@ impl Shape {
             shapes.push(Self::base_with(&[component])?);
         }
         shapes.push(Self::base_with(&components)?);
-        for overlay in folders("overlays")? {
-            shapes.push(Self {
-                resource: format!("overlays/{overlay}"),
-                components: Vec::new(),
-            });
-        }
+        shapes.extend(folders("overlays")?.iter().map(|overlay| Self::overlay(overlay)));
         Ok(shapes)
+    }
+
+    /// An overlay, which has all it needs.
+    pub(crate) fn overlay(name: &str) -> Self {
+        Self {
+            resource: format!("overlays/{name}"),
+            components: Vec::new(),
+        }
     }
 
     /// The base with components.
