@@ -7,6 +7,7 @@ mod go_style;
 pub mod http;
 pub mod kube_api;
 pub mod logging;
+mod otlp;
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -17,6 +18,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use crate::csi::Socket;
+use crate::trace::Endpoint;
 pub use election::Election;
 pub use features::Features;
 pub use http::Http;
@@ -103,7 +105,8 @@ pub struct Args {
     #[command(flatten)]
     pub http: Http,
 
-    /// Where traces are sent (OTLP over gRPC), as in http://collector:4317. Empty: nowhere.
+    /// Where traces are sent (OTLP over gRPC), as in http://collector:4317. Empty: where
+    /// OTEL_EXPORTER_OTLP_ENDPOINT says, if it is set.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = go_style::non_empty, value_name = "URL")]
     pub otlp_endpoint: MaybeText,
 
@@ -168,8 +171,17 @@ impl Args {
                 self.retry_interval_max, self.retry_interval_start
             ));
         }
+        otlp::endpoint(self.otlp_endpoint.as_deref(), None)?;
         self.election.check()?;
         self.http.check()
+    }
+
+    /// The collector that traces are sent to, if to any: that of `--otlp-endpoint`, or else of the
+    /// environment's `OTEL_EXPORTER_OTLP_ENDPOINT`.
+    pub fn collector(&self) -> Option<Endpoint> {
+        let variable = otlp::from_environment();
+        otlp::endpoint(self.otlp_endpoint.as_deref(), variable.as_deref())
+            .expect("the flag must have been checked when it was read")
     }
 
     /// What a person should know about the flags that were given, though they can be obeyed.
@@ -297,6 +309,7 @@ mod tests {
             (&["--kube-api-qps=fast"], "--kube-api-qps"),
             (&["--logging-format=xml"], "--logging-format"),
             (&["--vmodule=x"], "--vmodule"),
+            (&["--otlp-endpoint=https://c:4317"], "--otlp-endpoint"),
             (&["--http-endpoint=8080"], "--http-endpoint"),
             (
                 &["--http-endpoint=:1", "--metrics-address=:2"],

@@ -6,6 +6,7 @@
 
 mod api;
 mod client;
+pub mod events;
 mod limit;
 mod patch;
 mod retry;
@@ -135,6 +136,16 @@ impl Error {
     /// Whether the object that was to be written does not exist any more.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::NotFound(_) | Self::Replaced(_))
+    }
+
+    /// The HTTP status of the API server's answer; 0 without one.
+    pub fn status(&self) -> i64 {
+        match self {
+            Self::NotFound(_) => 404,
+            Self::Replaced(_) => 422,
+            Self::Refused { status, .. } => (*status).into(),
+            Self::Unusable(_) | Self::Unanswered(_) | Self::NotLeading(_) => 0,
+        }
     }
 }
 

@@ -4,6 +4,7 @@ mod call;
 mod code;
 mod connect;
 mod session;
+mod strip;
 
 use std::collections::BTreeMap;
 

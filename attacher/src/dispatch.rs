@@ -107,7 +107,12 @@ impl<K: Cluster, D: Controller> Dispatcher<K, D> {
                         synced.note(&event);
                         engine.handle(event);
                     }
-                    engine.take_findings().iter().for_each(reconcile::tell);
+                    let findings = engine.take_findings();
+                    drop(engine);
+                    for finding in &findings {
+                        reconcile::tell(finding);
+                        worker.announce_finding(finding);
+                    }
                 }
                 () = &mut due => {}
                 _ = resyncs.tick() => lock(&engine).handle(Event::Resync),

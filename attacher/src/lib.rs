@@ -27,4 +27,5 @@ pub mod queue;
 pub mod reconcile;
 pub mod report;
 pub mod run;
+pub mod trace;
 pub mod worker;

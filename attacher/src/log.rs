@@ -1,27 +1,107 @@
-//! Logging: to standard error, as text.
+//! Logs: one line an event, in klog's text form or as klog's JSON, so that whatever reads the Go
+//! sidecar's log reads ours.
+//!
+//! | at `-v` | what is logged |
+//! |---|---|
+//! | 0 | changes of state, failures, panics |
+//! | 2 | every attach and detach, every repeated request |
+//! | 5 | every driver call with its request and answer |
+//! | 8 | what other crates say of their connections |
+//!
+//! Invariants: a line is written whole and at once, so a crash loses none; credentials are in no line
+//! at any level. The latter is the work of the types that are logged; what this module adds is that
+//! crates which may print the body of an answer (kube's client does, and an answer may be a Secret)
+//! are silent.
 
-use tracing_subscriber::EnvFilter;
+mod layer;
+mod levels;
+mod line;
+mod panic;
 
-/// Starts logging at the verbosity of `--v`. What others' crates have to say about their insides is
-/// left out below 8, and what kube's client says of answers that it cannot parse at every level: such
-/// an answer may be a Secret.
-pub fn init(verbosity: u8) {
-    let filter = match verbosity {
-        0 | 1 => "warn,kube_client=error,csi_attacher=info",
-        2..=4 => "warn,kube_client=error,csi_attacher=debug",
-        5..=7 => "warn,kube_client=error,csi_attacher=trace",
-        8.. => "debug,kube_client::client=error,csi_attacher=trace",
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use tracing_subscriber::Registry;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::args::{LogFormat, Logging};
+use crate::report;
+use crate::trace::TraceLayer;
+use layer::{Interests, LogLayer};
+use levels::Levels;
+use line::Format;
+
+/// Where Kubernetes looks for a container's last words (`terminationMessagePath`, by default).
+const TERMINATION_LOG: &str = "/dev/termination-log";
+
+/// Kubernetes shows no more of them.
+const LAST_WORDS_BYTES: usize = 4096;
+
+/// Starts logging, and the record of spans that `traces` wants; from here on a panic is a line, too.
+pub fn init(logging: &Logging, traces: Option<TraceLayer>) {
+    let format = match logging.format {
+        LogFormat::Text => Format::Text,
+        LogFormat::Json => Format::Json,
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(filter))
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .init();
+    let split = match logging.format {
+        LogFormat::Text => logging.text_split_stream,
+        LogFormat::Json => logging.json_split_stream,
+    };
+    let interests = Interests {
+        logged: Levels::new(logging.verbosity, &logging.vmodule.0),
+        traced: traces.is_some(),
+    };
+    let log = LogLayer::new(interests.logged.clone(), format, split);
+    Registry::default().with(interests).with(log).with(traces).init();
+    panic::become_a_line();
+    if logging.text_info_buffer_size.0 > 0 || logging.json_info_buffer_size.0 > 0 {
+        tracing::warn!(
+            "--log-text-info-buffer-size and --log-json-info-buffer-size have no effect: each line is written at once"
+        );
+    }
+}
+
+/// Tells why the process ends, in the log and where `kubectl describe pod` shows it.
+pub fn last_words(error: &dyn std::error::Error) -> ExitCode {
+    let words = report::chain(error);
+    tracing::error!(error = words, "exiting");
+    leave(Path::new(TERMINATION_LOG), &words);
+    ExitCode::FAILURE
+}
+
+/// Writes to the file, if there is one: in a container it exists, and nowhere else is it to be made.
+fn leave(path: &Path, words: &str) {
+    let cut = &words[..words.floor_char_boundary(LAST_WORDS_BYTES)];
+    let file = std::fs::OpenOptions::new().write(true).truncate(true).open(path);
+    match file.and_then(|mut file| file.write_all(cut.as_bytes())) {
+        Ok(()) => {}
+        Err(error) => tracing::debug!(%error, "there is no termination log to be written"),
+    }
 }
 
 /// Prints what `--version` asks for, as the Go sidecar does: name and version on standard output.
 #[expect(clippy::print_stdout, reason = "this is what was asked for")]
-pub fn version() -> std::process::ExitCode {
+pub fn version() -> ExitCode {
     println!("csi-attacher v{}", env!("CARGO_PKG_VERSION"));
-    std::process::ExitCode::SUCCESS
+    ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_go_only_where_a_container_expects_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("termination-log");
+        leave(&path, "nobody listens");
+        assert!(!path.exists());
+        std::fs::write(&path, "older words that were longer").unwrap();
+        leave(&path, "the driver is gone");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "the driver is gone");
+        leave(&path, &"é".repeat(4096));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "é".repeat(2048));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use csi_attacher::{args::Args, explain, log, report, run};
+use csi_attacher::{args::Args, explain, log, run, trace};
 
 // One thread is enough: the API server allows some thousand writes a second, a write costs us a tenth
 // of a millisecond, and a second thread would cost memory and wake-ups in every pod.
@@ -16,15 +16,13 @@ async fn main() -> ExitCode {
     if args.version {
         return log::version();
     }
-    log::init(args.log.verbosity);
+    let (traces, exporter) = args.collector().map(|collector| trace::to(&collector)).unzip();
+    log::init(&args.log, traces);
     for warning in args.warnings() {
         tracing::warn!("{warning}");
     }
-    match run::run(args).await {
+    match run::run(args, exporter).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(error = report::chain(&error), "exiting");
-            ExitCode::FAILURE
-        }
+        Err(error) => log::last_words(&error),
     }
 }

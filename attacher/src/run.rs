@@ -12,7 +12,7 @@ mod election;
 mod work;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -24,6 +24,7 @@ use crate::cluster::{Clients, ConnectError, RateLimit};
 use crate::csi::{Keeper, Link, Lost, Session};
 use crate::lease::{self, Leadership};
 use crate::model::Driver;
+use crate::trace::Exporter;
 
 /// Why the attacher ended.
 #[derive(Debug, thiserror::Error)]
@@ -80,16 +81,18 @@ pub enum Task {
     Reconcile,
     /// Does the work.
     Dispatch,
+    /// Sends Events.
+    Events,
 }
 
 type Tasks = JoinMap<Task, Result<(), Error>>;
 
-/// Runs the attacher until SIGTERM or SIGINT.
+/// Runs the attacher until SIGTERM or SIGINT, and sends the traces of its work.
 ///
 /// # Errors
 ///
 /// When it ended for any other reason than a signal, or a second one cut it short.
-pub async fn run(args: Args) -> Result<(), Error> {
+pub async fn run(args: Args, traces: Option<Exporter>) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let mut signalled = async move || {
@@ -100,7 +103,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         }
     };
     let shutdown = CancellationToken::new();
-    let mut serving = std::pin::pin!(serve(args, shutdown.clone()));
+    let mut serving = std::pin::pin!(traced(serve(args, shutdown.clone()), traces));
     tokio::select! {
         biased;
         result = &mut serving => return result,
@@ -114,13 +117,31 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
 }
 
+/// Sends traces for as long as `serving` goes on, however that ends, and then what is left of them.
+async fn traced(
+    serving: impl Future<Output = Result<(), Error>>,
+    traces: Option<Exporter>,
+) -> Result<(), Error> {
+    let Some(exporter) = traces else {
+        return serving.await;
+    };
+    let over = CancellationToken::new();
+    let serving = async {
+        let result = serving.await;
+        over.cancel();
+        result
+    };
+    let ((), result) = futures::join!(exporter.run(over.clone()), serving);
+    result
+}
+
 async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     let rate = args.kube_api.rate().map(RateLimit::new);
     let config = config::read(&args).await?;
     let clients = Clients::new(&config, rate)?;
     let mut tasks = Tasks::new();
     let (keeper, link) = Keeper::new(args.csi_address.clone(), args.timeout);
-    let stop_connection = CancellationToken::new();
+    let (stop_connection, stop_events) = (CancellationToken::new(), CancellationToken::new());
     let stop = stop_connection.clone();
     tasks.spawn(Task::Connection, async move { Ok(keeper.run(stop).await?) });
 
@@ -132,12 +153,16 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     if let Some(session) = session {
         let driver = Driver::new(&session.name, session.capabilities, &args.default_fs_type);
         tracing::info!(driver = %driver.name, finalizer = %driver.finalizer, "serving");
+        let leads = Arc::new(OnceLock::new());
+        let recorder = work::events(&mut tasks, &clients, &driver, leads.clone(), stop_events.clone());
         let stop_election = CancellationToken::new();
         let leadership = if args.election.enabled {
-            election::spawn(&mut tasks, &args, config, &driver, stop_election.clone())?
+            let stop = stop_election.clone();
+            election::spawn(&mut tasks, &args, config, &driver, recorder.clone(), stop)?
         } else {
             Leadership::unopposed()
         };
+        let leadership = leads.get_or_init(|| leadership).clone();
         work::spawn(
             &mut tasks,
             &args,
@@ -145,12 +170,16 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
             link,
             driver,
             leadership,
+            recorder,
             shutdown.clone(),
         );
         supervise(&mut tasks, &shutdown).await?;
         // Only now may somebody else begin.
         stop_election.cancel();
         join(&mut tasks, Task::Election).await?;
+        // That we lead no more is the last thing to tell.
+        stop_events.cancel();
+        join(&mut tasks, Task::Events).await?;
     }
     // Work is over; the watches hold nothing that must be saved.
     stop_connection.cancel();
@@ -204,6 +233,7 @@ impl fmt::Display for Task {
             Self::Election => "leader election",
             Self::Reconcile => "reconcile",
             Self::Dispatch => "dispatch",
+            Self::Events => "sending of Events",
         })
     }
 }

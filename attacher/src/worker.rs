@@ -7,6 +7,7 @@
 //!
 //! What the API server answers to our writes goes straight into the [`Engine`].
 
+mod announce;
 mod attach;
 mod claim;
 mod detach;
@@ -20,13 +21,15 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use tracing::Instrument;
 
+use crate::cluster::events::Recorder;
 use crate::cluster::{Cluster, Error, Secrets};
 use crate::csi::{CallError, Controller, Reach};
 use crate::decide::{Facts, Wanted};
-use crate::engine::{Answer, Engine, Event, Job, Outcome, Report, Subject};
+use crate::engine::{Answer, Engine, Event, Job, Outcome, Report};
 use crate::index::Change;
 use crate::model::{Attachment, Driver, SecretRef, Volume};
 use crate::queue::Class;
+use crate::trace;
 use claim::Claims;
 use problem::Failure;
 
@@ -42,6 +45,7 @@ pub struct Worker<K, D> {
     clock: Clock,
     claims: Claims,
     winding_up: AtomicBool,
+    recorder: Recorder,
 }
 
 // === impl Worker ===
@@ -57,7 +61,14 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             clock,
             claims: Claims::default(),
             winding_up: AtomicBool::new(false),
+            recorder: Recorder::silent(),
         }
+    }
+
+    /// Tells `recorder` what people should know.
+    #[must_use]
+    pub fn telling(self, recorder: Recorder) -> Self {
+        Self { recorder, ..self }
     }
 
     /// From now on jobs finish the call that they are in and what follows from it, and begin no other: the
@@ -86,15 +97,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Like a crash: what was begun is taken up again by the next process.
     pub async fn run(&self, job: Job) -> Report {
         let subject = job.subject();
-        let span = match &subject {
-            Subject::Attachment(Wanted::Attach, a) => {
-                tracing::info_span!("attach", va = %a.name, node = %a.node)
-            }
-            Subject::Attachment(Wanted::Detach, a) => {
-                tracing::info_span!("detach", va = %a.name, node = %a.node)
-            }
-            Subject::Volume(volume) => tracing::info_span!("release", pv = %volume.name),
-        };
+        let span = announce::span(&subject, &self.driver);
         let work = AssertUnwindSafe(self.carry_out(job).instrument(span.clone())).catch_unwind();
         let outcome = work.await.unwrap_or_else(|_| {
             let _entered = span.enter();
@@ -121,6 +124,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                     Wanted::Detach => self.detach(facts, answer, repair).await,
                 };
                 if let Err(failure) = &result {
+                    self.announce_failure(wanted, &attachment, failure);
                     self.tell(&attachment, failure).await;
                 }
                 result
@@ -130,6 +134,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         match result {
             Ok(()) => Outcome::Done,
             Err(failure) => {
+                tracing::Span::current().record(trace::FAILED, failure.message.as_str());
                 tracing::warn!(error = failure.message, class = ?failure.class, "failed; will be tried again");
                 Outcome::Failed {
                     class: failure.class,
@@ -189,6 +194,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
 
     fn departed(&self, attachment: &Attachment) {
         let Attachment { name, uid, .. } = attachment;
+        self.recorder.forget(uid);
         self.engine().handle(Event::Attachments(Change::Departed {
             name: name.clone(),
             uid: uid.clone(),

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use serde_json::Value;
+use tracing::{Instrument as _, Span};
 
 use super::limit::{Gate, Purpose, RateLimit};
 use super::retry::until_answered;
@@ -15,6 +16,7 @@ use crate::decide::{Claim, Record};
 use crate::lease::Leadership;
 use crate::model::wire::{AttachmentObject, VolumeObject};
 use crate::model::{Attachment, Driver, Problem, SecretRef, Volume};
+use crate::trace;
 
 /// The API server of the cluster that we serve.
 pub struct ApiServer {
@@ -55,24 +57,32 @@ impl ApiServer {
         body: &Value,
     ) -> Result<K, Error>
     where
-        K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+        K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
     {
         let patch = Patch::Strategic(body);
         let params = PatchParams::default();
-        until_answered(&self.gate, purpose, || async {
+        let (plural, status) = match part {
+            Part::Object => (K::plural(&()), ""),
+            Part::Status => (K::plural(&()), "/status"),
+        };
+        let request = until_answered(&self.gate, purpose, || async {
             match part {
                 Part::Object => api.patch(name, &params, &patch).await,
                 Part::Status => api.patch_status(name, &params, &patch).await,
             }
-        })
-        .await
+        });
+        let span = trace::request(format_args!("PATCH {plural}{status}"));
+        traced(span, request).await
     }
 
-    async fn read<T, F>(&self, get: impl FnMut() -> F) -> Result<T, Error>
+    async fn read<K, F>(&self, get: impl FnMut() -> F) -> Result<K, Error>
     where
-        F: Future<Output = Result<T, kube::Error>>,
+        K: Resource<DynamicType = ()>,
+        F: Future<Output = Result<K, kube::Error>>,
     {
-        until_answered(&self.gate, Purpose::Read, get).await
+        let request = until_answered(&self.gate, Purpose::Read, get);
+        let span = trace::request(format_args!("GET {}", K::plural(&())));
+        traced(span, request).await
     }
 
     async fn patch_attachment(
@@ -175,7 +185,9 @@ impl Cluster for ApiServer {
 
     async fn secret(&self, reference: &SecretRef) -> Result<Secrets, Error> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &reference.namespace);
-        let secret = self.read(|| secrets.get(&reference.name)).await?;
+        let secret = self
+            .read(|| async { secrets.get(&reference.name).await.map_err(unquoted) })
+            .await?;
         let data = secret.data.unwrap_or_default();
         // CSI secrets are protobuf strings, which bytes that are no text cannot be.
         let text = |(key, value): (String, k8s_openapi::ByteString)| match String::from_utf8(value.0) {
@@ -185,5 +197,23 @@ impl Cluster for ApiServer {
             )),
         };
         Ok(Secrets(data.into_iter().map(text).collect::<Result<_, _>>()?))
+    }
+}
+
+/// Carries out a request, its repeats included, in its span.
+async fn traced<T>(span: Span, request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let answer = request.instrument(span.clone()).await;
+    trace::ended(&span, &answer, Error::status);
+    answer
+}
+
+/// An answer that should be a Secret and is not may still hold one, and what does not parse is quoted in
+/// the error.
+fn unquoted(error: kube::Error) -> kube::Error {
+    match error {
+        kube::Error::SerdeError(_) => kube::Error::SerdeError(serde::de::Error::custom(
+            "the API server's answer is not a Secret",
+        )),
+        error => error,
     }
 }

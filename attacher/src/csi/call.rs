@@ -7,15 +7,18 @@ use std::time::Duration;
 use csi_proto::v1;
 use csi_proto::v1::volume_capability::{AccessType, BlockVolume, MountVolume, access_mode};
 use tokio::sync::watch;
+use tracing::Instrument as _;
 
 use super::code::CallError;
 use super::connect::Link;
 use super::session::Session;
+use super::strip::stripped;
 use super::{Controller, ListRequest, Listed, Page, PublishRequest, UnpublishRequest};
 use crate::cluster::Secrets;
 use crate::decide::{Access, AccessMode, Capability};
 use crate::lease::Leadership;
 use crate::model::Capabilities;
+use crate::trace;
 
 /// Calls whatever driver is connected.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ pub struct Caller {
     link: watch::Receiver<Link>,
     timeout: Duration,
     leadership: Leadership,
+    /// Most characters of an answer that are logged.
+    logged: usize,
 }
 
 // === impl Caller ===
@@ -35,6 +40,17 @@ impl Caller {
             link,
             timeout,
             leadership,
+            logged: usize::MAX,
+        }
+    }
+
+    /// Logs no more than so many characters of an answer (`--max-grpc-log-length`); 0 or less: all.
+    #[must_use]
+    pub fn logging_at_most(self, characters: i64) -> Self {
+        let logged = usize::try_from(characters).ok().filter(|most| *most > 0);
+        Self {
+            logged: logged.unwrap_or(usize::MAX),
+            ..self
         }
     }
 
@@ -46,10 +62,12 @@ impl Caller {
     }
 
     /// Sends one call. The deadline goes along with it, so that a driver that heeds it stops in time;
-    /// our own clock makes sure of the rest.
+    /// our own clock makes sure of the rest. An error is without the values of `secrets`.
     async fn send<Q, A, F>(
         &self,
+        method: &'static str,
         request: Q,
+        secrets: &Secrets,
         call: impl FnOnce(tonic::Request<Q>) -> F,
     ) -> Result<A, CallError>
     where
@@ -58,12 +76,39 @@ impl Caller {
         self.leadership.check()?;
         let mut request = tonic::Request::new(request);
         request.set_timeout(self.timeout);
-        match tokio::time::timeout(self.timeout, call(request)).await {
-            Ok(answer) => Ok(answer?.into_inner()),
-            Err(_) => Err(CallError::deadline_exceeded()),
+        let span = trace::request(method);
+        let answer = async {
+            let context = trace::context().and_then(|context| context.parse().ok());
+            if let Some(context) = context {
+                request.metadata_mut().insert("traceparent", context);
+            }
+            match tokio::time::timeout(self.timeout, call(request)).await {
+                Ok(answer) => Ok(answer.map_err(CallError::from)?.into_inner()),
+                Err(_) => Err(CallError::deadline_exceeded()),
+            }
+        };
+        let answer = answer.instrument(span.clone()).await.map_err(|error| CallError {
+            message: stripped(secrets, error.message),
+            ..error
+        });
+        trace::ended(&span, &answer, |error| error.code.number().into());
+        answer.inspect_err(|error| tracing::trace!(method, %error, "GRPC error"))
+    }
+
+    /// What is logged of an answer.
+    fn logged(&self, answer: &impl std::fmt::Debug) -> String {
+        let mut text = format!("{answer:?}");
+        if let Some((end, _)) = text.char_indices().nth(self.logged) {
+            text.truncate(end);
         }
+        text
     }
 }
+
+/// The calls, by the names that logs, traces and metrics have for them.
+const PUBLISH: &str = "csi.v1.Controller/ControllerPublishVolume";
+const LIST: &str = "csi.v1.Controller/ListVolumes";
+const UNPUBLISH: &str = "csi.v1.Controller/ControllerUnpublishVolume";
 
 impl Controller for Caller {
     async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
@@ -78,19 +123,27 @@ impl Controller for Caller {
             volume_context: request.volume_context.into_iter().collect(),
         };
         tracing::trace!(
+            method = PUBLISH,
             volume = request.volume_id,
             node_id = request.node_id,
             readonly = request.readonly,
             volume_context = ?request.volume_context.keys(),
             secrets = ?request.secrets.keys(),
-            "ControllerPublishVolume"
+            "GRPC call"
         );
         let answer = self
-            .send(request, |request| controller.controller_publish_volume(request))
-            .await;
-        let answer = answer.map_err(|error| without(&secrets, error));
-        let answer = answer.inspect_err(|error| tracing::trace!(%error, "ControllerPublishVolume failed"))?;
-        tracing::trace!(publish_context = ?answer.publish_context.keys(), "ControllerPublishVolume succeeded");
+            .send(PUBLISH, request, &secrets, |request| {
+                controller.controller_publish_volume(request)
+            })
+            .await?;
+        if tracing::enabled!(tracing::Level::TRACE) {
+            let keys: Vec<_> = answer.publish_context.keys().collect();
+            tracing::trace!(
+                method = PUBLISH,
+                publish_context = self.logged(&keys),
+                "GRPC response"
+            );
+        }
         Ok(answer.publish_context.into_iter().collect())
     }
 
@@ -103,17 +156,17 @@ impl Controller for Caller {
             secrets: request.secrets.0.into_iter().collect(),
         };
         tracing::trace!(
+            method = UNPUBLISH,
             volume = request.volume_id,
             node_id = request.node_id,
             secrets = ?request.secrets.keys(),
-            "ControllerUnpublishVolume"
+            "GRPC call"
         );
-        let answer = self
-            .send(request, |request| controller.controller_unpublish_volume(request))
-            .await;
-        let answer = answer.map_err(|error| without(&secrets, error));
-        answer.inspect_err(|error| tracing::trace!(%error, "ControllerUnpublishVolume failed"))?;
-        tracing::trace!("ControllerUnpublishVolume succeeded");
+        self.send(UNPUBLISH, request, &secrets, |request| {
+            controller.controller_unpublish_volume(request)
+        })
+        .await?;
+        tracing::trace!(method = UNPUBLISH, "GRPC response");
         Ok(())
     }
 
@@ -124,18 +177,21 @@ impl Controller for Caller {
             starting_token: request.starting_token,
         };
         tracing::trace!(
+            method = LIST,
             max_entries = request.max_entries,
             token = request.starting_token,
-            "ListVolumes"
+            "GRPC call"
         );
         let answer = self
-            .send(request, |request| controller.list_volumes(request))
-            .await
-            .inspect_err(|error| tracing::trace!(%error, "ListVolumes failed"))?;
+            .send(LIST, request, &Secrets::default(), |request| {
+                controller.list_volumes(request)
+            })
+            .await?;
         tracing::trace!(
+            method = LIST,
             entries = answer.entries.len(),
             token = answer.next_token,
-            "ListVolumes succeeded"
+            "GRPC response"
         );
         let listed = |entry: v1::list_volumes_response::Entry| {
             Some(Listed {
@@ -158,26 +214,6 @@ impl Controller for Caller {
             Err(_) => Err(CallError::unsent("the CSI driver is not connected")),
         }
     }
-}
-
-/// Takes the values of secrets out of an error: some drivers say what they could not log in with, and
-/// from here the message goes into logs, statuses and events. Values too short to be secrets stay, as
-/// taking them out would garble every message.
-fn without(secrets: &Secrets, mut error: CallError) -> CallError {
-    const SHORTEST: usize = 4;
-    // The longest first, or what is left of one that contains another would still show.
-    let mut values: Vec<&String> = secrets
-        .0
-        .values()
-        .filter(|secret| secret.len() >= SHORTEST)
-        .collect();
-    values.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
-    for secret in values {
-        if error.message.contains(secret.as_str()) {
-            error.message = error.message.replace(secret.as_str(), "***stripped***");
-        }
-    }
-    error
 }
 
 // === impl VolumeCapability ===

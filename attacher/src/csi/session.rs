@@ -222,15 +222,20 @@ async fn capabilities(
     })
 }
 
-async fn call<T>(
+async fn call<T: std::fmt::Debug>(
     method: &'static str,
     timeout: Duration,
     call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
 ) -> Result<T, OpenError> {
+    tracing::trace!(method, "GRPC call");
     let answer = match tokio::time::timeout(timeout, call).await {
         Ok(answer) => answer.map_err(CallError::from),
         Err(_) => Err(CallError::deadline_exceeded()),
     };
+    match &answer {
+        Ok(answer) => tracing::trace!(method, response = ?answer.get_ref(), "GRPC response"),
+        Err(error) => tracing::trace!(method, %error, "GRPC error"),
+    }
     answer
         .map(tonic::Response::into_inner)
         .map_err(|source| OpenError::Call { method, source })

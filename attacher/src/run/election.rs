@@ -5,7 +5,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, Task, Tasks, config};
 use crate::args::Args;
-use crate::lease::{self, ApiLease, Campaign, Leadership, Place, Settings, Timings};
+use crate::cluster::events::{Recorder, Regarding};
+use crate::lease::{self, ApiLease, Campaign, Change, Leadership, Place, Settings, Timings};
 use crate::model::Driver;
 
 /// Starts it, over a connection of its own. The task ends when the lease was given back after `stop`.
@@ -14,6 +15,7 @@ pub(super) fn spawn(
     args: &Args,
     api_server: kube::Config,
     driver: &Driver,
+    recorder: Recorder,
     stop: CancellationToken,
 ) -> Result<Leadership, Error> {
     let election = &args.election;
@@ -30,7 +32,18 @@ pub(super) fn spawn(
     };
     tracing::info!(lease = %settings.place, identity = settings.identity, "standing for election");
     let server = ApiLease::new(api_server, settings.place.clone())?;
+    let (place, identity) = (settings.place.clone(), settings.identity.clone());
     let (campaign, leadership) = Campaign::new(server, settings, Timestamp::now, fastrand::u64(..));
+    let campaign = campaign.telling(move |change, lease| {
+        let uid = lease.metadata.uid.as_deref().unwrap_or_default();
+        let lease = Regarding::lease(&place.namespace, &place.name, uid);
+        // In client-go's words.
+        let message = match change {
+            Change::Began => format!("{identity} became leader"),
+            Change::Ended => format!("{identity} stopped leading"),
+        };
+        recorder.leadership(lease, message);
+    });
     tasks.spawn(Task::Election, async move { Ok(campaign.run(stop).await?) });
     Ok(leadership)
 }

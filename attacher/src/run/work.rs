@@ -1,7 +1,7 @@
 //! What works once there is a driver to serve: the watches, the engine between them, and the dispatcher
 //! that carries out what the engine asks for.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, Task, Tasks};
 use crate::args::Args;
+use crate::cluster::events::Recorder;
 use crate::cluster::{self, ApiServer, Clients};
 use crate::csi::{Caller, Link};
 use crate::dispatch::Dispatcher;
@@ -31,6 +32,7 @@ pub(super) fn spawn(
     link: watch::Receiver<Link>,
     driver: Driver,
     leadership: Leadership,
+    recorder: Recorder,
     shutdown: CancellationToken,
 ) {
     let shared = Arc::new(driver.clone());
@@ -81,11 +83,12 @@ pub(super) fn spawn(
             leadership.clone(),
             shared,
         ),
-        Caller::new(link.clone(), args.timeout, leadership),
+        Caller::new(link.clone(), args.timeout, leadership).logging_at_most(args.max_grpc_log_length),
         driver,
         engine.clone(),
         Timestamp::now,
-    );
+    )
+    .telling(recorder);
     let dispatcher = Dispatcher {
         engine,
         worker,
@@ -98,6 +101,29 @@ pub(super) fn spawn(
         dispatcher.run(shutdown).await;
         Ok(())
     });
+}
+
+/// Starts to send Events, while we lead by what will be known of that, and says who takes them.
+pub(super) fn events(
+    tasks: &mut Tasks,
+    clients: &Clients,
+    driver: &Driver,
+    leads: Arc<OnceLock<Leadership>>,
+    stop: CancellationToken,
+) -> Recorder {
+    // The name of the pod; it has no other meaning than to say which replica it was.
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let (recorder, publisher) = Recorder::new(
+        clients.requests.clone(),
+        format!("csi-attacher/{}", driver.name),
+        host.trim().to_owned(),
+        move || leads.get().is_some_and(|leadership| leadership.check().is_ok()),
+    );
+    tasks.spawn(Task::Events, async move {
+        publisher.run(stop).await;
+        Ok(())
+    });
+    recorder
 }
 
 async fn pump(

@@ -168,9 +168,10 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         context: BTreeMap<String, String>,
     ) -> Result<(), Failure> {
         match self.cluster.mark_attached(attachment, &context).await {
-            Ok(attachment) => {
-                self.written(attachment);
+            Ok(written) => {
+                self.written(written);
                 tracing::debug!(volume = %plan.target.handle, node_id = %plan.target.node_id, "attached");
+                self.announce_recovery(Wanted::Attach, attachment);
                 Ok(())
             }
             Err(error) if error.is_gone() => {

@@ -4,7 +4,7 @@ use super::problem::Failure;
 use super::{Worker, called, unread, unwritten};
 use crate::cluster::{Cluster, Released, Secrets};
 use crate::csi::{CallError, Controller, UnpublishRequest};
-use crate::decide::{self, DetachPlan, Facts};
+use crate::decide::{self, DetachPlan, Facts, Wanted};
 use crate::engine::{Answer, Held};
 use crate::model::{Attachment, Recorded, SecretRef, Target};
 use crate::report::chain;
@@ -43,7 +43,9 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 );
             }
         }
-        self.let_go(&attachment).await
+        self.let_go(&attachment).await?;
+        self.announce_recovery(Wanted::Detach, &attachment);
+        Ok(())
     }
 
     async fn is_still_there(&self, attachment: &Attachment) -> Result<bool, Failure> {

@@ -1,4 +1,6 @@
 //! Tests of the attacher's parts together, without a cluster and without waiting.
 
 mod connection;
+mod events;
 mod simulation;
+mod traces;

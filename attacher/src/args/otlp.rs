@@ -1,0 +1,55 @@
+//! Where traces go: a flag, or else the variable that all OpenTelemetry programs read.
+
+use super::MaybeText;
+use crate::trace::Endpoint;
+
+/// The variable that a mesh of OpenTelemetry programs sets for all of them.
+pub(super) const VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+/// The variable's value, if it is set to anything.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where this setting is read"
+)]
+pub(super) fn from_environment() -> MaybeText {
+    std::env::var(VARIABLE).ok().filter(|value| !value.is_empty())
+}
+
+/// The collector that the flag names, or else the variable. Somebody meant the flag for us, so what is
+/// wrong with it is an error; the variable may be meant for programs that speak another form of OTLP, so
+/// one that we cannot use is left alone.
+pub(super) fn endpoint(flag: Option<&str>, variable: Option<&str>) -> Result<Option<Endpoint>, String> {
+    match flag {
+        Some(flag) => match flag.parse() {
+            Ok(endpoint) => Ok(Some(endpoint)),
+            Err(error) => Err(format!("--otlp-endpoint: {error}")),
+        },
+        None => Ok(variable.and_then(|variable| variable.parse().ok())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flag_counts_before_the_variable_and_must_be_right() {
+        let chosen = |flag, variable| endpoint(flag, variable).map(|endpoint| endpoint.is_some());
+        assert_eq!(chosen(None, None), Ok(false));
+        assert_eq!(chosen(Some("http://c:4317"), None), Ok(true));
+        assert_eq!(chosen(Some("c:4317"), None), Ok(true));
+        assert_eq!(chosen(None, Some("http://[::1]:4317/")), Ok(true));
+        assert_eq!(chosen(None, Some("https://c:4317")), Ok(false));
+        assert_eq!(chosen(None, Some("unix:///run/c.sock")), Ok(false));
+        for wrong in [
+            "https://c:4317",
+            "http://",
+            "http://c:4318/v1/traces",
+            "a b",
+            "http://c?x",
+        ] {
+            let error = endpoint(Some(wrong), Some("http://c:4317")).unwrap_err();
+            assert!(error.starts_with("--otlp-endpoint: "), "{error}");
+        }
+    }
+}

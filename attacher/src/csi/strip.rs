@@ -1,0 +1,245 @@
+//! Takes credentials out of what a driver says.
+//!
+//! Some drivers tell what they could not log in with, and from an error their words go into logs, traces,
+//! statuses, Events and `/statusz`. So no error leaves this module's caller before the values of the call's
+//! secrets are taken out of it: whole or in part (a driver may cut a message, or quote one line of a key),
+//! as they are or in the usual encodings. Rather too much goes than too little: eight characters that also
+//! stand in a credential are taken out wherever they come from.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use csi_proto::secret::STRIPPED;
+
+use crate::cluster::Secrets;
+
+/// Shorter values stay, as taking them out would garble every message.
+const SHORTEST: usize = 4;
+/// So many bytes in a row that also stand in a credential are taken for it; of a short one, half of it is
+/// enough.
+const TELLING: usize = 8;
+/// No message is longer: gRPC peers refuse headers of more than 16 KiB, and people see the first KiB.
+const MESSAGE_BYTES: usize = 16 << 10;
+
+/// `message` without any value of `secrets`.
+pub(super) fn stripped(secrets: &Secrets, message: String) -> String {
+    let message = &message[..message.floor_char_boundary(MESSAGE_BYTES)];
+    let mut hidden = vec![false; message.len()];
+    for value in secrets.0.values() {
+        for form in forms(value) {
+            if form.len() >= SHORTEST {
+                hide(&form, message.as_bytes(), &mut hidden);
+            }
+        }
+    }
+    without(message, &hidden)
+}
+
+/// Marks what `message` shares with `form`.
+fn hide(form: &[u8], message: &[u8], hidden: &mut [bool]) {
+    let window = (form.len() / 2).clamp(SHORTEST, TELLING);
+    let mut places: HashMap<&[u8], Vec<usize>> = HashMap::new();
+    for (place, part) in message.windows(window).enumerate() {
+        places.entry(part).or_default().push(place);
+    }
+    for part in form.windows(window) {
+        for &place in places.get(part).into_iter().flatten() {
+            hidden[place..place + window].fill(true);
+        }
+    }
+}
+
+fn without(message: &str, hidden: &[bool]) -> String {
+    let mut left = String::with_capacity(message.len());
+    let mut hiding = false;
+    for (place, c) in message.char_indices() {
+        let hide = hidden[place..place + c.len_utf8()].contains(&true);
+        if !hide {
+            left.push(c);
+        } else if !hiding {
+            left.push_str(STRIPPED);
+        }
+        hiding = hide;
+    }
+    left
+}
+
+/// How a value may be written.
+fn forms(value: &str) -> Vec<Vec<u8>> {
+    let bytes = value.as_bytes();
+    let hex = bytes.iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").expect("writing to a string must not fail");
+        hex
+    });
+    let mut forms = vec![
+        bytes.to_vec(),
+        // JSON, Go's %q and Rust's {:?} differ in rare characters only, and what is between those tells.
+        json(value).into_bytes(),
+        value.escape_debug().to_string().into_bytes(),
+        percent(bytes, "%20", |byte| format!("%{byte:02X}")),
+        percent(bytes, "%20", |byte| format!("%{byte:02x}")),
+        percent(bytes, "+", |byte| format!("%{byte:02X}")),
+        hex.to_ascii_uppercase().into_bytes(),
+        hex.into_bytes(),
+    ];
+    // Something may stand before the value, as in the header of HTTP's basic authentication.
+    for before in 0..3 {
+        let standard = base64(bytes, before);
+        let url = standard.iter().map(|byte| match byte {
+            b'+' => b'-',
+            b'/' => b'_',
+            byte => *byte,
+        });
+        forms.push(url.collect());
+        forms.push(standard);
+    }
+    forms.sort_unstable();
+    forms.dedup();
+    forms
+}
+
+fn json(value: &str) -> String {
+    let quoted = serde_json::Value::from(value).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+/// Percent encoding, in which a space and other bytes are written in several ways.
+fn percent(bytes: &[u8], space: &str, other: impl Fn(u8) -> String) -> Vec<u8> {
+    let mut text = String::new();
+    for &byte in bytes {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                text.push(char::from(byte))
+            }
+            b' ' => text.push_str(space),
+            byte => text.push_str(&other(byte)),
+        }
+    }
+    text.into_bytes()
+}
+
+/// Base64 of the value with `before` bytes in front of it, less what depends on bytes around the value.
+fn base64(bytes: &[u8], before: usize) -> Vec<u8> {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let padded: Vec<u8> = std::iter::repeat_n(0, before)
+        .chain(bytes.iter().copied())
+        .collect();
+    let mut text = Vec::with_capacity(padded.len() / 3 * 4 + 4);
+    for group in padded.chunks(3) {
+        let byte = |at: usize| usize::from(group.get(at).copied().unwrap_or_default());
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        text.extend([18, 12, 6, 0].map(|shift| ALPHABET[bits >> shift & 63]));
+    }
+    let first = (before * 8).div_ceil(6);
+    let last = padded.len() * 8 / 6;
+    text.truncate(last);
+    text.drain(..first.min(last));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strip(value: &str, message: &str) -> String {
+        let secrets = Secrets([("password".to_owned(), value.to_owned())].into());
+        stripped(&secrets, message.to_owned())
+    }
+
+    #[test]
+    fn a_message_without_credentials_stays_as_it_is() {
+        let message = "volume \"vol-1\" is in use by node-é (code 7)";
+        assert_eq!(strip("hunter2-the-secret", message), message);
+        assert_eq!(stripped(&Secrets::default(), message.to_owned()), message);
+        // Too short to be told from words.
+        assert_eq!(strip("vol", message), message);
+    }
+
+    #[test]
+    fn a_credential_is_taken_out_in_whichever_form() {
+        let value = "P\"ä\\ss Wörd+/x?y=1&\n2nd line of it";
+        for (form, shown) in [
+            ("as it is", value.to_owned()),
+            ("JSON", "P\\\"ä\\\\ss Wörd+/x?y=1&\\n2nd line of it".to_owned()),
+            (
+                "percent",
+                "P%22%C3%A4%5Css%20W%C3%B6rd%2B%2Fx%3Fy%3D1%26%0A2nd%20line%20of%20it".to_owned(),
+            ),
+            (
+                "percent in lower case",
+                "P%22%c3%a4%5css%20W%c3%b6rd%2b%2fx%3fy%3d1%26%0a2nd%20line%20of%20it".to_owned(),
+            ),
+            (
+                "a query",
+                "P%22%C3%A4%5Css+W%C3%B6rd%2B%2Fx%3Fy%3D1%26%0A2nd+line+of+it".to_owned(),
+            ),
+            ("hex", value.bytes().map(|byte| format!("{byte:02x}")).collect()),
+        ] {
+            let left = strip(value, &format!("cannot log in with <{shown}> today"));
+            assert_eq!(left, format!("cannot log in with <{STRIPPED}> today"), "{form}");
+        }
+    }
+
+    #[test]
+    fn base64_is_found_wherever_in_a_group_it_begins() {
+        // "hunter2-the-secret" after "", "u:" and "me:".
+        for shown in [
+            "aHVudGVyMi10aGUtc2VjcmV0",
+            "dTpodW50ZXIyLXRoZS1zZWNyZXQ=",
+            "bWU6aHVudGVyMi10aGUtc2VjcmV0",
+            "YTpiOmh1bnRlcjItdGhlLXNlY3JldA==",
+        ] {
+            let left = strip("hunter2-the-secret", &format!("Basic {shown} refused"));
+            assert!(left.contains(STRIPPED), "{shown}");
+            // What is left of it are the bytes before the value and the group that they share with it.
+            let kept = left.replace(STRIPPED, "");
+            assert!(kept.len() <= "Basic  refused".len() + 10, "{kept}");
+        }
+        let url = base64(b"\xff\xfe\xfd\xff\xfe\xfd\xff\xfe", 0);
+        assert_eq!(url, b"//79//79//");
+    }
+
+    #[test]
+    fn a_part_of_a_credential_is_one() {
+        let key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG\n9w0BAQEFAASCBKcwggSj\n-----END KEY-----\n";
+        assert_eq!(
+            strip(key, "bad line 9w0BAQEFAASCBKcwggSj in key"),
+            format!("bad line {STRIPPED} in key")
+        );
+        assert_eq!(
+            strip("hunter2-the-secret", "user hunter2-the-sec"),
+            format!("user {STRIPPED}")
+        );
+        assert_eq!(strip("hunter2!", "tried hunter"), format!("tried {STRIPPED}"));
+        assert_eq!(
+            strip(r#"{"password":"tr0ub4dor&3"}"#, "tr0ub4dor&3 is wrong"),
+            format!("{STRIPPED} is wrong")
+        );
+    }
+
+    #[test]
+    fn values_that_overlap_leave_nothing_behind() {
+        let secrets = Secrets(
+            [
+                ("a".to_owned(), "alpha-beta-gamma".to_owned()),
+                ("b".to_owned(), "beta-gamma-delta".to_owned()),
+            ]
+            .into(),
+        );
+        assert_eq!(
+            stripped(&secrets, "alpha-beta-gamma-delta!".to_owned()),
+            format!("{STRIPPED}!")
+        );
+    }
+
+    #[test]
+    fn a_long_message_is_cut_before_it_is_searched() {
+        let value = "hunter2-the-secret";
+        let message = format!("{}{value}", "é".repeat(MESSAGE_BYTES / 2 - 4));
+        let left = strip(value, &message);
+        assert!(
+            left.len() < MESSAGE_BYTES + STRIPPED.len() && !left.contains("hunter2-"),
+            "{left}"
+        );
+    }
+}

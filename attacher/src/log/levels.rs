@@ -1,0 +1,147 @@
+//! At which `-v` an event is logged, and which modules have a level of their own (`--vmodule`).
+//!
+//! A pattern of `--vmodule` stands for a source file, as in klog: without a slash it is compared with
+//! the file's name (`session`), with one with its path below `src` (`csi/session`, `csi/*`). `*` stands
+//! for any text and `?` for any character. The first pattern that matches counts.
+
+use std::sync::Arc;
+
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::LevelFilter;
+
+/// The crate whose modules `--vmodule` is about.
+const OURS: &str = "csi_attacher";
+
+/// What to log.
+#[derive(Clone, Debug)]
+pub(super) struct Levels {
+    verbosity: u8,
+    modules: Arc<[(String, u8)]>,
+}
+
+// === impl Levels ===
+
+impl Levels {
+    pub(super) fn new(verbosity: u8, modules: &[(String, u8)]) -> Self {
+        Self {
+            verbosity,
+            modules: modules.into(),
+        }
+    }
+
+    /// Whether events of this place in the code are logged.
+    pub(super) fn log(&self, place: &Metadata<'_>) -> bool {
+        let level = level(place.target(), place.level());
+        level.is_some_and(|level| level <= self.verbosity_of(place.module_path().unwrap_or_default()))
+    }
+
+    /// Nothing beyond this is logged anywhere.
+    pub(super) fn highest(&self) -> LevelFilter {
+        let modules = self.modules.iter().map(|(_, level)| *level);
+        match modules.fold(self.verbosity, u8::max) {
+            0 | 1 => LevelFilter::INFO,
+            2..=4 => LevelFilter::DEBUG,
+            5.. => LevelFilter::TRACE,
+        }
+    }
+
+    fn verbosity_of(&self, module: &str) -> u8 {
+        let Some(path) = below_ours(module).filter(|_| !self.modules.is_empty()) else {
+            return self.verbosity;
+        };
+        let path = path.replace("::", "/");
+        let name = path.rsplit('/').next().unwrap_or(&path);
+        let own = self.modules.iter().find(|(pattern, _)| {
+            let subject = if pattern.contains('/') {
+                path.as_str()
+            } else {
+                name
+            };
+            matches(pattern.as_bytes(), subject.as_bytes())
+        });
+        own.map_or(self.verbosity, |(_, level)| *level)
+    }
+}
+
+/// The `-v` from which on something is logged; none for what never is.
+pub(super) fn level(target: &str, level: &Level) -> Option<u8> {
+    let ours = below_ours(target).is_some();
+    match *level {
+        // It prints answers that it cannot parse, and an answer may be a Secret.
+        level if target.starts_with("kube_client") => (level == Level::ERROR).then_some(0),
+        Level::ERROR | Level::WARN => Some(0),
+        Level::INFO => Some(if ours { 0 } else { 8 }),
+        Level::DEBUG => Some(if ours { 2 } else { 8 }),
+        // Other crates' frames, headers with tokens among them.
+        Level::TRACE => ours.then_some(5),
+    }
+}
+
+/// A module's path inside our crate: the crate itself is `lib`, as its file is.
+fn below_ours(module: &str) -> Option<&str> {
+    match module.strip_prefix(OURS)? {
+        "" => Some("lib"),
+        below => below.strip_prefix("::"),
+    }
+}
+
+fn matches(pattern: &[u8], subject: &[u8]) -> bool {
+    match (pattern.split_first(), subject.split_first()) {
+        (None, None) => true,
+        (Some((b'*', rest)), _) => (0..=subject.len()).any(|skip| matches(rest, &subject[skip..])),
+        (Some((b'?', pattern)), Some((_, subject))) => matches(pattern, subject),
+        (Some((wanted, pattern)), Some((found, subject))) if wanted == found => matches(pattern, subject),
+        (Some(_) | None, _) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_level_has_its_v() {
+        for (target, at, v) in [
+            ("csi_attacher::run", Level::INFO, Some(0)),
+            ("csi_attacher", Level::WARN, Some(0)),
+            ("csi_attacher::worker", Level::DEBUG, Some(2)),
+            ("csi_attacher::csi::call", Level::TRACE, Some(5)),
+            ("csi_attacher_other", Level::INFO, Some(8)),
+            ("h2::proto", Level::WARN, Some(0)),
+            ("h2::proto", Level::DEBUG, Some(8)),
+            ("h2::hpack", Level::TRACE, None),
+            ("kube_client::client", Level::WARN, None),
+            ("kube_client::client", Level::DEBUG, None),
+            ("kube_client::config", Level::ERROR, Some(0)),
+        ] {
+            assert_eq!(level(target, &at), v, "{target} {at}");
+        }
+    }
+
+    #[test]
+    fn modules_are_named_as_their_files() {
+        let levels = |modules: &[(&str, u8)]| {
+            let modules: Vec<_> = modules.iter().map(|(p, v)| ((*p).to_owned(), *v)).collect();
+            Levels::new(1, &modules)
+        };
+        let session = "csi_attacher::csi::session";
+        for (modules, module, v) in [
+            (&[][..], session, 1),
+            (&[("session", 5)], session, 5),
+            (&[("csi/session", 5)], session, 5),
+            (&[("csi/*", 4)], session, 4),
+            (&[("csi", 4)], session, 1),
+            (&[("csi", 4)], "csi_attacher::csi", 4),
+            (&[("sess*", 3)], session, 3),
+            (&[("s?ssion", 3)], session, 3),
+            (&[("*", 9)], session, 9),
+            (&[("*", 0)], session, 0),
+            (&[("w*", 2), ("*", 7)], session, 7),
+            (&[("session", 2), ("*", 7)], session, 2),
+            (&[("session", 5)], "kube_runtime::session", 1),
+            (&[("lib", 5)], "csi_attacher", 5),
+        ] {
+            assert_eq!(levels(modules).verbosity_of(module), v, "{modules:?} {module}");
+        }
+    }
+}

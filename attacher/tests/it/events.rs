@@ -1,0 +1,242 @@
+//! Events on their way to an API server.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use csi_attacher::cluster::events::{Reason, Recorder, Regarding};
+use csi_attacher::model::Uid;
+use http::{Method, Response, StatusCode};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tower::service_fn;
+
+type Requests = Arc<Mutex<Vec<(Method, String, Value)>>>;
+
+struct Fixture {
+    requests: Requests,
+    recorder: Recorder,
+    publisher: JoinHandle<()>,
+    stop: CancellationToken,
+}
+
+// === impl Fixture ===
+
+impl Fixture {
+    /// An API server that answers with what `answer` says of the number of the request.
+    fn new(leading: bool, answer: impl Fn(usize) -> StatusCode + Clone + Send + 'static) -> Self {
+        let requests = Requests::default();
+        let seen = requests.clone();
+        let service = service_fn(move |request: http::Request<Body>| {
+            let (seen, answer) = (seen.clone(), answer.clone());
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect_bytes().await?;
+                let body = serde_json::from_slice(&body)?;
+                let number = {
+                    let mut seen = seen.lock().expect("no test panics with it");
+                    seen.push((head.method, head.uri.path().to_owned(), body));
+                    seen.len()
+                };
+                let status = answer(number);
+                let reason = if status == StatusCode::FORBIDDEN {
+                    "Forbidden"
+                } else {
+                    "NotFound"
+                };
+                let body = if status.is_success() {
+                    json!({ "kind": "Event", "apiVersion": "v1", "metadata": {} })
+                } else {
+                    json!({
+                        "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no",
+                        "reason": reason, "code": status.as_u16(),
+                    })
+                };
+                let response = Response::builder()
+                    .status(status)
+                    .body(Body::from(body.to_string().into_bytes()));
+                Ok::<_, tower::BoxError>(response?)
+            }
+        });
+        let client = Client::new(service, "default");
+        let (recorder, publisher) = Recorder::new(
+            client,
+            "csi-attacher/d".to_owned(),
+            "pod-1".to_owned(),
+            move || leading,
+        );
+        let stop = CancellationToken::new();
+        #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
+        let publisher = tokio::spawn(publisher.run(stop.clone()));
+        Self {
+            requests,
+            recorder,
+            publisher,
+            stop,
+        }
+    }
+
+    fn fail(&self) {
+        self.recorder.tell(attachment(), Reason::AttachFailed, "no room");
+    }
+
+    /// Lets the paused clock go on; what is due until then happens.
+    async fn pass(&self, seconds: u64) {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+
+    fn requests(&self) -> Vec<(Method, String, Value)> {
+        std::mem::take(&mut *self.requests.lock().expect("no test panics with it"))
+    }
+}
+
+fn attachment() -> Regarding {
+    Regarding {
+        api_version: "storage.k8s.io/v1",
+        kind: "VolumeAttachment",
+        namespace: None,
+        name: "csi-1".into(),
+        uid: Uid::from("uid-1"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn five_failures_and_a_recovery_are_two_events() {
+    let fixture = Fixture::new(true, |_| StatusCode::CREATED);
+    for _ in 0..5 {
+        fixture.fail();
+        fixture.pass(1).await;
+    }
+    fixture
+        .recorder
+        .tell(attachment(), Reason::AttachRecovered, "attached");
+    fixture.pass(20).await;
+    let requests = fixture.requests();
+    let [
+        (method, path, created),
+        (_, _, recovered),
+        (patched, patched_path, counted),
+    ] = &requests[..]
+    else {
+        panic!("{requests:?}")
+    };
+    assert_eq!(
+        (method, path.as_str()),
+        (&Method::POST, "/api/v1/namespaces/default/events")
+    );
+    for (pointer, value) in [
+        ("/involvedObject/kind", "VolumeAttachment"),
+        ("/involvedObject/name", "csi-1"),
+        ("/involvedObject/uid", "uid-1"),
+        ("/involvedObject/apiVersion", "storage.k8s.io/v1"),
+        ("/metadata/namespace", "default"),
+        ("/reason", "AttachFailed"),
+        ("/type", "Warning"),
+        ("/message", "no room"),
+        ("/source/component", "csi-attacher/d"),
+        ("/source/host", "pod-1"),
+        ("/reportingComponent", "csi-attacher/d"),
+    ] {
+        assert_eq!(created.pointer(pointer), Some(&json!(value)), "{pointer}");
+    }
+    assert_eq!(created["count"], 1);
+    assert_eq!(
+        (&recovered["reason"], &recovered["type"]),
+        (&json!("AttachRecovered"), &json!("Normal"))
+    );
+    assert_eq!(patched, Method::PATCH);
+    let name = created["metadata"]["name"].as_str().expect("a name");
+    assert_eq!(*patched_path, format!("{path}/{name}"));
+    assert_eq!(
+        (&counted["count"], &counted["message"]),
+        (&json!(5), &json!("no room"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_the_api_server_forgot_is_made_anew() {
+    let fixture = Fixture::new(true, |number| match number {
+        2 => StatusCode::NOT_FOUND,
+        _ => StatusCode::CREATED,
+    });
+    fixture.fail();
+    fixture.pass(60).await;
+    fixture.fail();
+    fixture.pass(60).await;
+    let methods: Vec<_> = fixture
+        .requests()
+        .into_iter()
+        .map(|(method, _, _)| method)
+        .collect();
+    assert_eq!(methods, [Method::POST, Method::PATCH, Method::POST]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_right_to_write_events_nothing_is_asked_for_a_while() {
+    let fixture = Fixture::new(true, |_| StatusCode::FORBIDDEN);
+    for _ in 0..100 {
+        fixture.fail();
+        fixture.pass(1).await;
+    }
+    assert_eq!(fixture.requests().len(), 1);
+    fixture.pass(600).await;
+    fixture.fail();
+    fixture.pass(20).await;
+    assert_eq!(fixture.requests().len(), 1, "somebody may have granted it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_lead_tells_of_the_leadership_only() {
+    let fixture = Fixture::new(false, |_| StatusCode::CREATED);
+    fixture.fail();
+    let lease = Regarding::lease("ns", "external-attacher-leader-d", "uid-2");
+    fixture.recorder.leadership(lease, "pod-1 stopped leading");
+    fixture.pass(60).await;
+    let requests = fixture.requests();
+    let [(_, path, event)] = &requests[..] else {
+        panic!("{requests:?}")
+    };
+    assert_eq!(path, "/api/v1/namespaces/ns/events");
+    assert_eq!(
+        (&event["reason"], &event["involvedObject"]["kind"]),
+        (&json!("LeaderElection"), &json!("Lease"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_happened_last_is_told_before_the_end() {
+    let fixture = Fixture::new(true, |_| StatusCode::CREATED);
+    fixture.fail();
+    fixture.stop.cancel();
+    timeout(Duration::from_secs(60), fixture.publisher)
+        .await
+        .expect("the publisher ends")
+        .expect("without a panic");
+    assert_eq!(fixture.requests.lock().expect("no test panics with it").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn telling_never_waits_for_an_api_server_that_hangs() {
+    let client = Client::new(
+        service_fn(|_: http::Request<Body>| {
+            std::future::pending::<Result<Response<Body>, tower::BoxError>>()
+        }),
+        "default",
+    );
+    let (recorder, publisher) = Recorder::new(client, "c".to_owned(), "i".to_owned(), || true);
+    let stop = CancellationToken::new();
+    #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
+    let publisher = tokio::spawn(publisher.run(stop.clone()));
+    for number in 0..10_000 {
+        recorder.tell(attachment(), Reason::AttachFailed, format!("no {number}"));
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    stop.cancel();
+    timeout(Duration::from_secs(60), publisher)
+        .await
+        .expect("the publisher ends")
+        .expect("without a panic");
+}
