@@ -268,8 +268,7 @@ fn kind(object: &DynamicObject) -> &str {
 
 // === what there is ===
 
-/// Metrics and their labels, as docs/metrics.md has them in its tables: the name in the first column, labels in
-/// the one headed `labels`.
+/// Metrics and their labels, as docs/metrics.md has them in the first and the third column of its tables.
 struct Documented(BTreeMap<String, BTreeSet<String>>);
 
 impl Documented {
@@ -280,7 +279,7 @@ impl Documented {
         for line in text.lines().filter(|line| line.starts_with("| `")) {
             let mut columns = line.split('|').skip(1).map(quoted);
             let names = columns.next().unwrap_or_default();
-            let labels: BTreeSet<_> = columns.flatten().collect();
+            let labels: BTreeSet<_> = columns.nth(1).into_iter().flatten().collect();
             metrics.extend(names.into_iter().map(|name| (name, labels.clone())));
         }
         ensure!(
