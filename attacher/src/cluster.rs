@@ -8,6 +8,7 @@ mod api;
 mod client;
 pub mod events;
 mod limit;
+mod metrics;
 mod patch;
 mod retry;
 mod watch;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 pub use api::ApiServer;
 pub use client::{Clients, ConnectError, connect};
 pub use limit::RateLimit;
+pub use metrics::{RequestCensus, Requests};
 pub use watch::{attachments, nodes, volumes};
 
 use crate::decide::{Claim, Record};

@@ -3,6 +3,7 @@
 mod call;
 mod code;
 mod connect;
+mod metrics;
 mod session;
 mod strip;
 
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 pub use call::Caller;
 pub use code::{CallError, Code, Reach};
 pub use connect::{Keeper, Link, Lost};
+pub use metrics::{Calls, ConnectionCensus};
 pub use session::{OpenError, Session, Socket, SocketError};
 
 use crate::cluster::Secrets;

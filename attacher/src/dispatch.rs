@@ -3,6 +3,8 @@
 //! All jobs are futures of this one task: thousands wait for a slow driver at the cost of a few
 //! hundred bytes each, and nothing is spawned.
 
+mod pulse;
+
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -16,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::Cluster;
 use crate::csi::{Controller, Link};
 use crate::engine::{Engine, Event};
-use crate::index::Change;
 use crate::reconcile;
 use crate::worker::Worker;
+pub use pulse::Pulse;
 
 /// See the module.
 pub struct Dispatcher<K, D> {
@@ -33,17 +35,10 @@ pub struct Dispatcher<K, D> {
     /// How often everything is looked at again, and what waits is tried at once (`--resync`); zero for
     /// never.
     pub resync: Duration,
+    /// Where it is told that the loop moves.
+    pub pulse: Pulse,
     /// How long jobs may go on after a shutdown was asked for (`--shutdown-grace`).
     pub grace: Duration,
-}
-
-/// Which of the first lists are complete. Before all are, no work starts: a node that is not listed
-/// yet looks like a node that does not exist.
-#[derive(Debug, Default)]
-struct Synced {
-    attachments: bool,
-    volumes: bool,
-    nodes: bool,
 }
 
 /// How many events are taken in one go, so that a burst of them does not keep jobs from starting.
@@ -64,27 +59,26 @@ impl<K: Cluster, D: Controller> Dispatcher<K, D> {
             mut events,
             mut link,
             resync,
+            pulse,
             grace,
         } = self;
-        let mut synced = Synced::default();
         let mut running = FuturesUnordered::new();
         driver_back(&engine, &mut link);
         let mut resyncs = resyncs(resync);
         loop {
-            let next_start = {
+            pulse.beat(Instant::now());
+            let (next_start, synced) = {
                 let mut engine = lock(&engine);
-                while let Some(job) = synced.all().then(|| engine.start(now())).flatten() {
+                engine.tell(now());
+                let synced = engine.listed().all();
+                while let Some(job) = synced.then(|| engine.start(now())).flatten() {
                     running.push(worker.run(job));
                 }
-                engine.next_start()
+                (engine.next_start(), synced)
             };
-            let due = async {
-                match next_start {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let mut due = pin!(due);
+            let next_beat = Instant::now() + Pulse::PERIOD;
+            let due = next_start.map_or(next_beat, |start| next_beat.min(start.into()));
+            let mut due = pin!(tokio::time::sleep_until(due));
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
@@ -104,11 +98,14 @@ impl<K: Cluster, D: Controller> Dispatcher<K, D> {
                     let mut engine = lock(&engine);
                     let more = std::iter::from_fn(|| events.try_recv().ok()).take(EVENTS_AT_ONCE);
                     for event in std::iter::once(event).chain(more) {
-                        synced.note(&event);
                         engine.handle(event);
                     }
                     let findings = engine.take_findings();
+                    let listed = engine.listed().all();
                     drop(engine);
+                    if listed && !synced {
+                        tracing::info!("all lists are complete; work starts");
+                    }
                     for finding in &findings {
                         reconcile::tell(finding);
                         worker.announce_finding(finding);
@@ -136,33 +133,6 @@ impl<K: Cluster, D: Controller> Dispatcher<K, D> {
                 "not all work was finished in time; the next process takes it up"
             );
         }
-    }
-}
-
-// === impl Synced ===
-
-impl Synced {
-    fn note(&mut self, event: &Event) {
-        let before = self.all();
-        match event {
-            Event::Attachments(Change::Listed) => self.attachments = true,
-            Event::Volumes(Change::Listed) => self.volumes = true,
-            Event::Nodes(Change::Listed) => self.nodes = true,
-            Event::Attachments(_)
-            | Event::Volumes(_)
-            | Event::Nodes(_)
-            | Event::DriverBack(_)
-            | Event::Surveyed(_)
-            | Event::SurveyFailed
-            | Event::Resync => {}
-        }
-        if self.all() && !before {
-            tracing::info!("all lists are complete; work starts");
-        }
-    }
-
-    fn all(&self) -> bool {
-        self.attachments && self.volumes && self.nodes
     }
 }
 

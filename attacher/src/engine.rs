@@ -8,20 +8,25 @@
 //! echo of our own write starts nothing; a failure is waited out unless something changed that the
 //! work depends on.
 
+mod census;
 mod events;
 mod holder;
+mod job;
 mod reconcile;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use census::{Census, LaneCensus, LastFailure, Listed, Pending, Reached};
+
 use crate::decide::reconcile::Survey;
-use crate::decide::{self, Facts, Wanted, release};
+use crate::decide::{self, Wanted, release};
 use crate::index::{Change, Index};
-use crate::model::{Attachment, Capabilities, Node, Target, Uid, Volume};
+use crate::model::{Attachment, Capabilities, Node, Uid, Volume};
 use crate::queue::{Backoff, Class, Failed, Finished, Key, Lane, Limits, Queue};
 pub use holder::Held;
+pub use job::{Answer, Job, Outcome, Report, Subject};
 use reconcile::Repairs;
 pub use reconcile::{Fault, Finding, Tally};
 
@@ -33,6 +38,8 @@ pub struct Engine {
     /// What the driver answered where it could not be written down yet. The write is then tried
     /// again by itself, without another driver call.
     answers: HashMap<Uid, Answer>,
+    listed: Listed,
+    reached: Reached,
     random: fastrand::Rng,
     /// What the driver can do, since it was first there.
     capabilities: Option<Capabilities>,
@@ -61,74 +68,6 @@ pub enum Event {
     Resync,
 }
 
-/// One piece of work.
-#[derive(Debug)]
-pub enum Job {
-    /// Attach or detach.
-    Attachment {
-        /// Which of the two.
-        wanted: Wanted,
-        /// The newest state.
-        facts: Facts,
-        /// The driver's answer from an earlier run, if only its write is left to do.
-        answer: Option<Answer>,
-        /// Whether the attachment's state asks for nothing and a survey, or the driver's return with more
-        /// capabilities, does.
-        repair: bool,
-    },
-    /// Take our finalizer off a PersistentVolume.
-    Release {
-        /// The volume.
-        volume: Arc<Volume>,
-    },
-}
-
-/// A successful answer of the driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// ControllerPublishVolume succeeded.
-    Published {
-        /// For this volume and node.
-        target: Target,
-        /// With this `publish_context`.
-        context: BTreeMap<String, String>,
-    },
-    /// ControllerUnpublishVolume succeeded.
-    Unpublished,
-}
-
-/// How a job ended.
-#[derive(Debug)]
-pub struct Report {
-    /// The object that it was about.
-    pub subject: Subject,
-    /// What came of it.
-    pub outcome: Outcome,
-}
-
-/// The object of a job.
-#[derive(Clone, Debug)]
-pub enum Subject {
-    /// Of [`Job::Attachment`].
-    Attachment(Wanted, Arc<Attachment>),
-    /// Of [`Job::Release`].
-    Volume(Arc<Volume>),
-}
-
-/// What came of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// There is nothing left to do.
-    Done,
-    /// It is to be tried again.
-    Failed {
-        /// How to wait for that.
-        class: Class,
-        /// What the driver answered, if that is all that is known and only its write failed.
-        answer: Option<Answer>,
-    },
-}
-
 // === impl Engine ===
 
 impl Engine {
@@ -138,6 +77,8 @@ impl Engine {
             index: Index::default(),
             queue: Queue::new(limits, backoff),
             answers: HashMap::new(),
+            listed: Listed::default(),
+            reached: Reached::default(),
             random: fastrand::Rng::with_seed(seed),
             capabilities: None,
             repairs: Repairs::default(),
@@ -147,6 +88,7 @@ impl Engine {
 
     /// Takes in what happened outside.
     pub fn handle(&mut self, event: Event) {
+        self.listed.note(&event);
         match event {
             Event::Attachments(change) => self.attachments_changed(change),
             Event::Volumes(change) => self.volumes_changed(change),
@@ -185,6 +127,7 @@ impl Engine {
     /// Takes in how a job ended.
     pub fn finish(&mut self, report: Report, now: Instant) {
         let Report { subject, outcome } = report;
+        self.queue.tell(now);
         match subject {
             Subject::Attachment(wanted, attachment) => {
                 self.attachment_finished(wanted, &attachment, outcome, now);
@@ -192,15 +135,16 @@ impl Engine {
             Subject::Volume(volume) => {
                 let key = Key::Volume(volume.name.clone());
                 let finished = self.queue.finish(&key);
-                let class = match outcome {
-                    Outcome::Done => Class::Final,
-                    Outcome::Failed { class, .. } => class,
+                let (class, message) = match outcome {
+                    Outcome::Done => (Class::Final, LATE.into()),
+                    Outcome::Failed { class, message, .. } => (class, message),
                 };
                 if self.is_releasable(&volume.name) {
                     let failed = Failed {
                         uid: volume.uid.clone(),
                         lane: Lane::Volume,
                         class,
+                        message,
                     };
                     self.queue.fail(&key, finished, failed, now, self.random.f64());
                 }
@@ -251,7 +195,15 @@ impl Engine {
             }
         }
         let newest = self.index.attachment(&attachment.name).cloned();
-        let (Some(newest), Outcome::Failed { class, answer }) = (&newest, &outcome) else {
+        let (
+            Some(newest),
+            Outcome::Failed {
+                class,
+                answer,
+                message,
+            },
+        ) = (&newest, &outcome)
+        else {
             return self.reconsider(done, attachment, newest.as_ref(), finished, now);
         };
         if newest.uid != attachment.uid || self.wanted(newest) != Some(done) {
@@ -264,6 +216,7 @@ impl Engine {
             uid: newest.uid.clone(),
             lane: done.into(),
             class: *class,
+            message: message.clone(),
         };
         self.queue.fail(&key, finished, failed, now, self.random.f64());
     }
@@ -288,6 +241,7 @@ impl Engine {
                 uid: newest.uid.clone(),
                 lane: done.into(),
                 class: Class::Final,
+                message: LATE.into(),
             };
             self.queue.fail(&key, finished, failed, now, self.random.f64());
         } else {
@@ -357,20 +311,11 @@ impl Engine {
     }
 }
 
+/// Why a job that left nothing to repeat is looked at again all the same.
+const LATE: &str = "the watch has not told yet what became of the object";
+
 /// gRPC's RESOURCE_EXHAUSTED: for ControllerPublishVolume, the node has no room for another volume.
 const RESOURCE_EXHAUSTED: i32 = 8;
-
-// === impl Job ===
-
-impl Job {
-    /// What the job is about.
-    pub fn subject(&self) -> Subject {
-        match self {
-            Self::Attachment { wanted, facts, .. } => Subject::Attachment(*wanted, facts.attachment.clone()),
-            Self::Release { volume } => Subject::Volume(volume.clone()),
-        }
-    }
-}
 
 // === impl Lane ===
 

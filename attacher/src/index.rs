@@ -74,6 +74,17 @@ pub struct Index {
     by_node: Reverse,
 }
 
+/// How many objects are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// VolumeAttachments of our driver.
+    pub attachments: usize,
+    /// PersistentVolumes that concern us.
+    pub volumes: usize,
+    /// CSINodes.
+    pub nodes: usize,
+}
+
 /// Names of attachments by the name of something they refer to.
 #[derive(Debug, Default)]
 struct Reverse(HashMap<Arc<str>, BTreeSet<Arc<str>>>);
@@ -94,6 +105,15 @@ impl Index {
     /// The CSINode of this name.
     pub fn node(&self, name: &str) -> Option<&Arc<Node>> {
         self.nodes.get(name)
+    }
+
+    /// How many objects are known.
+    pub fn known(&self) -> Known {
+        Known {
+            attachments: self.attachments.len(),
+            volumes: self.volumes.len(),
+            nodes: self.nodes.len(),
+        }
     }
 
     /// What is known about an attachment, its volume and its node.

@@ -11,6 +11,7 @@
 //!                      └──────── engine ───────┘
 //! ```
 
+pub mod admin;
 pub mod args;
 pub mod cluster;
 pub mod csi;
@@ -21,6 +22,7 @@ pub mod explain;
 pub mod index;
 pub mod lease;
 pub mod log;
+pub mod metrics;
 pub mod migration;
 pub mod model;
 pub mod queue;

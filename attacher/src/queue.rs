@@ -8,13 +8,19 @@
 //! Time is an argument; the same calls with the same times give the same order.
 
 mod backoff;
+mod failure;
+mod item;
+mod tally;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::model::Uid;
 pub use backoff::{Backoff, Class};
+use failure::Failure;
+pub use failure::{Failed, Finished};
+pub use item::{Item, Stage};
+pub use tally::Tally;
 
 /// What is worked on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,6 +64,10 @@ pub struct Queue {
     tickets: u64,
     /// The lane that was served last, so that the others come first now.
     served: Lane,
+    /// The newest time that anybody told.
+    now: Option<Instant>,
+    attachments: Tally,
+    volumes: Tally,
 }
 
 #[derive(Debug)]
@@ -66,6 +76,8 @@ struct Line {
     running: usize,
     /// Keys in the order of their tickets. One whose entry has another ticket by now left the line.
     ready: VecDeque<(u64, Key)>,
+    /// How many at its end came after the time was last told.
+    fresh: usize,
 }
 
 #[derive(Debug)]
@@ -77,17 +89,33 @@ struct Entry {
 
 #[derive(Debug)]
 enum State {
-    Ready { lane: Lane, ticket: u64 },
-    Running { lane: Lane, again: bool },
-    Waiting { lane: Lane, until: (Instant, u64) },
+    Ready {
+        lane: Lane,
+        ticket: u64,
+        since: Option<Instant>,
+    },
+    Running {
+        lane: Lane,
+        again: bool,
+        since: Option<Instant>,
+    },
+    Waiting {
+        lane: Lane,
+        until: (Instant, u64),
+    },
 }
 
-#[derive(Clone, Debug)]
-struct Failure {
-    uid: Uid,
-    lane: Lane,
-    class: Class,
-    times: u32,
+// === impl Lane ===
+
+impl Lane {
+    /// Its name, as it stands in metrics and on the status page.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Attach => "attach",
+            Self::Detach => "detach",
+            Self::Volume => "release",
+        }
+    }
 }
 
 // === impl Queue ===
@@ -99,6 +127,7 @@ impl Queue {
             limit,
             running: 0,
             ready: VecDeque::new(),
+            fresh: 0,
         };
         Self {
             entries: HashMap::new(),
@@ -111,6 +140,9 @@ impl Queue {
             backoff,
             tickets: 0,
             served: Lane::Volume,
+            now: None,
+            attachments: Tally::default(),
+            volumes: Tally::default(),
         }
     }
 
@@ -135,17 +167,28 @@ impl Queue {
                 if let State::Waiting { until, .. } = entry.state {
                     self.waiting.remove(&until);
                 }
-                entry.state = State::Ready { lane, ticket };
+                entry.state = State::Ready {
+                    lane,
+                    ticket,
+                    since: None,
+                };
             }
             None => {
                 let entry = Entry {
-                    state: State::Ready { lane, ticket },
+                    state: State::Ready {
+                        lane,
+                        ticket,
+                        since: None,
+                    },
                     failure: None,
                 };
                 self.entries.insert(key.clone(), entry);
             }
         }
-        self.line(lane).ready.push_back((ticket, key.clone()));
+        let line = self.line(lane);
+        line.ready.push_back((ticket, key.clone()));
+        line.fresh += 1;
+        self.tally_mut(lane).adds += 1;
     }
 
     /// Like [`Queue::wake`] for a key that runs or waits out a backoff, in the lane where it is; any
@@ -167,38 +210,27 @@ impl Queue {
         }
     }
 
-    /// The driver is back: every key that waits because it was away runs now, and one whose run under
-    /// way met its absence is not going to wait. Whoever saw it go away `TRIES_ON_RETURN` times in a
-    /// row waits all the same: a call that brings the driver down must not take all others along for
-    /// ever.
-    pub fn wake_returned(&mut self) {
-        let concerns = |entry: &Entry| match (&entry.state, &entry.failure) {
-            (State::Ready { .. }, _) => false,
-            (State::Running { .. }, failure) => failure
-                .as_ref()
-                .is_none_or(|failure| failure.times < TRIES_ON_RETURN),
-            (State::Waiting { .. }, Some(failure)) => match failure.class {
-                Class::Disconnected => true,
-                Class::Interrupted => failure.times < TRIES_ON_RETURN,
-                Class::Final | Class::Uncertain => false,
-            },
-            (State::Waiting { .. }, None) => false,
-        };
-        let mut concerned: Vec<Key> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| concerns(entry))
-            .map(|(key, _)| key.clone())
-            .collect();
-        // The map's order is random, and the same calls are to give the same order.
-        concerned.sort_unstable();
-        for key in concerned {
-            self.wake_if_pending(&key);
+    /// Tells the time, from which it follows how long keys wait and run. What happened since it was last
+    /// told counts as happening now, which is never long ago: whoever wakes a key then starts what is due.
+    pub fn tell(&mut self, now: Instant) {
+        self.now = Some(now);
+        for line in self.lanes.values_mut() {
+            for (_, key) in line.ready.iter().rev().take(line.fresh) {
+                if let Some(Entry {
+                    state: State::Ready { since, .. },
+                    ..
+                }) = self.entries.get_mut(key)
+                {
+                    since.get_or_insert(now);
+                }
+            }
+            line.fresh = 0;
         }
     }
 
     /// Moves keys whose backoff has ended into their lanes.
     pub fn advance(&mut self, now: Instant) {
+        self.tell(now);
         while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= now) {
             let key = first.remove();
             let Some(Entry {
@@ -240,12 +272,26 @@ impl Queue {
             .get_mut(&lane)
             .filter(|line| line.running < line.limit)?;
         while let Some((ticket, key)) = line.ready.pop_front() {
+            line.fresh = line.fresh.min(line.ready.len());
             let Some(entry) = self.entries.get_mut(&key) else {
                 continue;
             };
-            if matches!(entry.state, State::Ready { lane: l, ticket: t } if l == lane && t == ticket) {
-                entry.state = State::Running { lane, again: false };
+            if let State::Ready {
+                lane: l,
+                ticket: t,
+                since,
+            } = entry.state
+                && l == lane
+                && t == ticket
+            {
+                entry.state = State::Running {
+                    lane,
+                    again: false,
+                    since: self.now,
+                };
                 line.running += 1;
+                let waited = elapsed(since, self.now);
+                self.tally_mut(lane).waited.observe_duration(waited);
                 return Some(key);
             }
         }
@@ -259,8 +305,10 @@ impl Queue {
             return Finished::default();
         };
         match entry.state {
-            State::Running { lane, again } => {
+            State::Running { lane, again, since } => {
                 self.line(lane).running -= 1;
+                let worked = elapsed(since, self.now);
+                self.tally_mut(lane).worked.observe_duration(worked);
                 Finished {
                     again,
                     failure: entry.failure,
@@ -270,36 +318,6 @@ impl Queue {
                 self.entries.insert(key.clone(), entry);
                 Finished::default()
             }
-        }
-    }
-
-    /// The run of `key` failed: it waits for longer the more often this operation failed on this
-    /// very object. With `finished.again` it does not wait, but the failure counts.
-    ///
-    /// `jitter`, in `0.0..1.0`, spreads keys that failed together.
-    pub fn fail(&mut self, key: &Key, finished: Finished, failed: Failed, now: Instant, jitter: f64) {
-        let Failed { uid, lane, class } = failed;
-        let times = finished
-            .failure
-            .filter(|last| last.uid == uid && last.lane == lane)
-            .map_or(1, |last| last.times.saturating_add(1));
-        let until = (now + self.backoff.delay(class, times, jitter), self.ticket());
-        self.waiting.insert(until, key.clone());
-        let failure = Some(Failure {
-            uid,
-            lane,
-            class,
-            times,
-        });
-        self.entries.insert(
-            key.clone(),
-            Entry {
-                state: State::Waiting { lane, until },
-                failure,
-            },
-        );
-        if finished.again {
-            self.wake(key, lane);
         }
     }
 
@@ -341,37 +359,28 @@ impl Queue {
             .expect("every lane must have its line from the start")
     }
 
+    fn tally_mut(&mut self, lane: Lane) -> &mut Tally {
+        match lane {
+            Lane::Attach | Lane::Detach => &mut self.attachments,
+            Lane::Volume => &mut self.volumes,
+        }
+    }
+
     fn ticket(&mut self) -> u64 {
         self.tickets += 1;
         self.tickets
     }
 }
 
-/// What [`Queue::finish`] tells about the run that ended.
-#[derive(Debug, Default)]
-#[must_use]
-pub struct Finished {
-    /// The key was woken while it ran.
-    pub again: bool,
-    failure: Option<Failure>,
-}
-
-/// A failure to be waited out.
-#[derive(Clone, Debug)]
-pub struct Failed {
-    /// The object that it concerns. A successor of the same name starts afresh.
-    pub uid: Uid,
-    /// The operation. Failures of an attach do not delay the detach that follows.
-    pub lane: Lane,
-    /// How the failure is to be waited out.
-    pub class: Class,
-}
-
-/// How often in a row a key may lose the driver during its call and still run as soon as it is back.
-const TRIES_ON_RETURN: u32 = 3;
-
 /// The longest that two keys which failed together are kept apart, as a share of their delay.
 const JITTER: f64 = 0.2;
+
+fn elapsed(since: Option<Instant>, now: Option<Instant>) -> Duration {
+    match (since, now) {
+        (Some(since), Some(now)) => now.saturating_duration_since(since),
+        (None, _) | (_, None) => Duration::ZERO,
+    }
+}
 
 fn jittered(delay: Duration, jitter: f64) -> Duration {
     delay.mul_f64(1.0 - JITTER * jitter.clamp(0.0, 1.0))

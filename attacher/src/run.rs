@@ -9,6 +9,7 @@
 
 pub(crate) mod config;
 mod election;
+mod http;
 mod work;
 
 use std::fmt;
@@ -44,6 +45,17 @@ pub enum Error {
     /// The API server cannot be talked to at all.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// Nobody can listen where metrics and health are to be served.
+    #[error("{flag}: cannot listen at {address:?}")]
+    Listen {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        address: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// The signals that are to stop us cannot be received.
     #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),
@@ -69,6 +81,8 @@ pub enum Error {
 pub enum Task {
     /// Keeps the driver connected.
     Connection,
+    /// Serves metrics, health and status.
+    Http,
     /// Watches VolumeAttachments.
     Attachments,
     /// Watches PersistentVolumes.
@@ -141,6 +155,9 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     let clients = Clients::new(&config, rate)?;
     let mut tasks = Tasks::new();
     let (keeper, link) = Keeper::new(args.csi_address.clone(), args.timeout);
+    let view = http::view(&args, &clients, &keeper, &shutdown);
+    let stop_http = CancellationToken::new();
+    http::spawn(&mut tasks, &args, view.clone(), stop_http.clone()).await?;
     let (stop_connection, stop_events) = (CancellationToken::new(), CancellationToken::new());
     let stop = stop_connection.clone();
     tasks.spawn(Task::Connection, async move { Ok(keeper.run(stop).await?) });
@@ -158,20 +175,13 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
         let stop_election = CancellationToken::new();
         let leadership = if args.election.enabled {
             let stop = stop_election.clone();
-            election::spawn(&mut tasks, &args, config, &driver, recorder.clone(), stop)?
+            election::spawn(&mut tasks, &args, config, &driver, recorder.clone(), &view, stop)?
         } else {
             Leadership::unopposed()
         };
         let leadership = leads.get_or_init(|| leadership).clone();
         work::spawn(
-            &mut tasks,
-            &args,
-            &clients,
-            link,
-            driver,
-            leadership,
-            recorder,
-            shutdown.clone(),
+            &mut tasks, &args, &clients, link, driver, leadership, recorder, &view,
         );
         supervise(&mut tasks, &shutdown).await?;
         // Only now may somebody else begin.
@@ -184,6 +194,9 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     // Work is over; the watches hold nothing that must be saved.
     stop_connection.cancel();
     let connection_ended = join(&mut tasks, Task::Connection).await;
+    // Served to the last, so that the end can be watched.
+    stop_http.cancel();
+    join(&mut tasks, Task::Http).await?;
     tasks.shutdown().await;
     connection_ended
 }
@@ -227,6 +240,7 @@ impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Connection => "connection",
+            Self::Http => "HTTP server",
             Self::Attachments => "watch of VolumeAttachments",
             Self::Volumes => "watch of PersistentVolumes",
             Self::Nodes => "watch of CSINodes",

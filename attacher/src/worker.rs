@@ -31,7 +31,10 @@ use crate::model::{Attachment, Driver, SecretRef, Volume};
 use crate::queue::Class;
 use crate::trace;
 use claim::Claims;
-use problem::Failure;
+use problem::{Failure, cut};
+
+/// How much of its last failure each waiting job remembers. All of it stands in the object's status.
+const REMEMBERED_BYTES: usize = 256;
 
 /// What time it is, for the `time` of errors in a status.
 pub type Clock = fn() -> Timestamp;
@@ -105,6 +108,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             Outcome::Failed {
                 class: Class::Final,
                 answer: None,
+                message: "panicked".into(),
             }
         });
         Report { subject, outcome }
@@ -137,6 +141,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 tracing::Span::current().record(trace::FAILED, failure.message.as_str());
                 tracing::warn!(error = failure.message, class = ?failure.class, "failed; will be tried again");
                 Outcome::Failed {
+                    message: cut(&failure.message, REMEMBERED_BYTES).into(),
                     class: failure.class,
                     answer: failure.answer,
                 }
@@ -185,6 +190,17 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         self.engine
             .lock()
             .expect("nothing must panic while the engine is locked")
+    }
+
+    /// Counts how long it took from the wish for it to what was just reached.
+    fn reached(&self, what: Wanted, attachment: &Attachment) {
+        let Some(since) = attachment.wanted_since else {
+            return;
+        };
+        // The API server's clock made one of the times and ours the other: they may disagree.
+        let after = (self.clock)().duration_since(since);
+        let after = after.try_into().unwrap_or_default();
+        self.engine().reached(what, after);
     }
 
     fn written(&self, attachment: Attachment) {

@@ -9,9 +9,9 @@ use kube::{Api, Client, Resource};
 use serde_json::Value;
 use tracing::{Instrument as _, Span};
 
-use super::limit::{Gate, Purpose, RateLimit};
+use super::limit::{Gate, Purpose};
 use super::retry::until_answered;
-use super::{Cluster, Error, Released, Secrets, Side, patch};
+use super::{Clients, Cluster, Error, Released, Secrets, Side, patch};
 use crate::decide::{Claim, Record};
 use crate::lease::Leadership;
 use crate::model::wire::{AttachmentObject, VolumeObject};
@@ -36,15 +36,15 @@ enum Part {
 // === impl ApiServer ===
 
 impl ApiServer {
-    /// Reads and writes what concerns `driver` through `client`, no faster than `rate`, and writes
-    /// only while `leadership` lasts.
-    pub fn new(client: Client, rate: Option<RateLimit>, leadership: Leadership, driver: Arc<Driver>) -> Self {
+    /// Reads and writes what concerns `driver`, and writes only while `leadership` lasts.
+    pub fn new(clients: &Clients, leadership: Leadership, driver: Arc<Driver>) -> Self {
+        let client = clients.requests.clone();
         Self {
             attachments: Api::all(client.clone()),
             volumes: Api::all(client.clone()),
             client,
             driver,
-            gate: Gate::new(rate, leadership),
+            gate: Gate::new(clients.rate.clone(), leadership, clients.counts.clone()),
         }
     }
 

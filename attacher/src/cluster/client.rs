@@ -16,7 +16,7 @@ use kube::client::ConfigExt;
 use kube::{Client, Config};
 use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
 
-use super::RateLimit;
+use super::{RateLimit, Requests};
 
 /// How long a connection may be silent before we ask whether anybody is there.
 const PING_AFTER: Duration = Duration::from_secs(15);
@@ -35,6 +35,8 @@ pub struct Clients {
     pub requests: Client,
     /// For whoever uses [`Clients::requests`]: the rate that watches and requests share.
     pub rate: Option<RateLimit>,
+    /// What all of them asked, and were answered.
+    pub counts: Requests,
 }
 
 /// The client could not be made.
@@ -63,20 +65,23 @@ impl Clients {
     ///
     /// When the configuration cannot be used at all. A server that cannot be reached is no error here.
     pub fn new(config: &Config, rate: Option<RateLimit>) -> Result<Self, ConnectError> {
+        let counts = Requests::default();
         Ok(Self {
-            watches: connect(config, rate.clone())?,
-            requests: connect(config, None)?,
+            watches: connect(config, rate.clone(), counts.clone())?,
+            requests: connect(config, None, counts.clone())?,
             rate,
+            counts,
         })
     }
 }
 
-/// A client with a connection of its own, made when it is first used. Its requests wait for `rate`.
+/// A client with a connection of its own, made when it is first used. Its requests wait for `rate` and
+/// are counted.
 ///
 /// # Errors
 ///
 /// When the configuration cannot be used at all. A server that cannot be reached is no error here.
-pub fn connect(config: &Config, rate: Option<RateLimit>) -> Result<Client, ConnectError> {
+pub fn connect(config: &Config, rate: Option<RateLimit>, counts: Requests) -> Result<Client, ConnectError> {
     if let Some(proxy) = &config.proxy_url {
         return Err(ConnectError::Proxy(proxy.clone()));
     }
@@ -109,12 +114,12 @@ pub fn connect(config: &Config, rate: Option<RateLimit>) -> Result<Client, Conne
         })
         .map_err(BoxError::from)
         .service(service_fn(move |request| {
-            let (http, rate) = (http.clone(), rate.clone());
+            let (http, rate, counts) = (http.clone(), rate.clone(), counts.clone());
             async move {
                 if let Some(rate) = rate {
                     rate.turn().await;
                 }
-                http.oneshot(request).await
+                counts.counted(request, |request| http.oneshot(request)).await
             }
         }));
     Ok(Client::new(service, config.default_namespace.clone()))

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
+use super::Requests;
 use crate::args::kube_api::Rate;
 use crate::lease::{Leadership, NotLeading};
 
@@ -24,6 +25,7 @@ const WRITES_NOBODY_WAITS_FOR: usize = 64;
 pub(super) struct Gate {
     rate: Option<RateLimit>,
     leadership: Leadership,
+    counts: Requests,
     writes: Semaphore,
     unhurried: Semaphore,
 }
@@ -63,13 +65,19 @@ struct Bucket {
 // === impl Gate ===
 
 impl Gate {
-    pub(super) fn new(rate: Option<RateLimit>, leadership: Leadership) -> Self {
+    pub(super) fn new(rate: Option<RateLimit>, leadership: Leadership, counts: Requests) -> Self {
         Self {
             rate,
             leadership,
+            counts,
             writes: Semaphore::new(WRITES),
             unhurried: Semaphore::new(WRITES_NOBODY_WAITS_FOR),
         }
+    }
+
+    /// Where it is told that a request is sent once more.
+    pub(super) fn counts(&self) -> &Requests {
+        &self.counts
     }
 
     /// Waits until a request may be sent, at once.
@@ -164,6 +172,10 @@ mod tests {
         RateLimit::new(Rate { qps, burst })
     }
 
+    fn mk_gate(rate: Option<RateLimit>) -> Gate {
+        Gate::new(rate, Leadership::unopposed(), Requests::default())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_burst_passes_and_the_rest_comes_at_the_rate() {
         let limit = mk_limit(5.0, 10);
@@ -203,7 +215,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn all_who_send_share_one_bucket() {
         let limit = mk_limit(1.0, 2);
-        let (one, other) = (Gate::new(Some(limit.clone()), Leadership::unopposed()), limit);
+        let (one, other) = (mk_gate(Some(limit.clone())), limit);
         one.enter(Purpose::Attach).await.unwrap();
         other.turn().await;
         let begin = Instant::now();
@@ -213,7 +225,7 @@ mod tests {
 
     #[test]
     fn detaches_leave_room_for_an_attach() {
-        let gate = Gate::new(None, Leadership::unopposed());
+        let gate = mk_gate(None);
         let detaches: Vec<_> = (0..1000)
             .map_while(|_| gate.enter(Purpose::Other).now_or_never())
             .collect();

@@ -53,6 +53,7 @@ where
             return Err(failure.error);
         }
         tracing::debug!(error = %failure.error, ?wait, "request to the API server is tried again");
+        gate.counts().again();
         sleep(wait).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
@@ -135,6 +136,7 @@ mod tests {
     use kube::core::response::StatusDetails;
     use serde_json::json;
 
+    use super::super::Requests;
     use super::*;
     use crate::args::kube_api::Rate;
     use crate::cluster::RateLimit;
@@ -201,7 +203,8 @@ mod tests {
     async fn a_lost_answer_is_asked_for_again_until_the_deadline() {
         let begin = Instant::now();
         let mut attempts = 0;
-        let error = until_answered(&Gate::new(None, Leadership::unopposed()), Purpose::Read, || {
+        let gate = Gate::new(None, Leadership::unopposed(), Requests::default());
+        let error = until_answered(&gate, Purpose::Read, || {
             attempts += 1;
             std::future::pending::<Result<(), kube::Error>>()
         })
@@ -218,6 +221,7 @@ mod tests {
         let gate = Gate::new(
             Some(RateLimit::new(Rate { qps: 0.01, burst: 1 })),
             Leadership::unopposed(),
+            Requests::default(),
         );
         let requests = (0..4).map(|_| {
             until_answered(&gate, Purpose::Attach, || async {

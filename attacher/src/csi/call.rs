@@ -11,6 +11,7 @@ use tracing::Instrument as _;
 
 use super::code::CallError;
 use super::connect::Link;
+use super::metrics::timed;
 use super::session::Session;
 use super::strip::stripped;
 use super::{Controller, ListRequest, Listed, Page, PublishRequest, UnpublishRequest};
@@ -68,21 +69,21 @@ impl Caller {
         method: &'static str,
         request: Q,
         secrets: &Secrets,
+        migrated: bool,
         call: impl FnOnce(tonic::Request<Q>) -> F,
     ) -> Result<A, CallError>
     where
         F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
     {
         self.leadership.check()?;
-        let mut request = tonic::Request::new(request);
-        request.set_timeout(self.timeout);
+        let (mut request, deadline) = timed(request, self.timeout, migrated);
         let span = trace::request(method);
         let answer = async {
             let context = trace::context().and_then(|context| context.parse().ok());
             if let Some(context) = context {
                 request.metadata_mut().insert("traceparent", context);
             }
-            match tokio::time::timeout(self.timeout, call(request)).await {
+            match tokio::time::timeout_at(deadline, call(request)).await {
                 Ok(answer) => Ok(answer.map_err(CallError::from)?.into_inner()),
                 Err(_) => Err(CallError::deadline_exceeded()),
             }
@@ -113,7 +114,7 @@ const UNPUBLISH: &str = "csi.v1.Controller/ControllerUnpublishVolume";
 impl Controller for Caller {
     async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
         let mut controller = self.session()?.controller();
-        let secrets = request.secrets.clone();
+        let (secrets, migrated) = (request.secrets.clone(), request.migrated);
         let request = v1::ControllerPublishVolumeRequest {
             volume_id: request.target.handle.to_string(),
             node_id: request.target.node_id.to_string(),
@@ -132,7 +133,7 @@ impl Controller for Caller {
             "GRPC call"
         );
         let answer = self
-            .send(PUBLISH, request, &secrets, |request| {
+            .send(PUBLISH, request, &secrets, migrated, |request| {
                 controller.controller_publish_volume(request)
             })
             .await?;
@@ -149,7 +150,7 @@ impl Controller for Caller {
 
     async fn unpublish(&self, request: UnpublishRequest) -> Result<(), CallError> {
         let mut controller = self.session()?.controller();
-        let secrets = request.secrets.clone();
+        let (secrets, migrated) = (request.secrets.clone(), request.migrated);
         let request = v1::ControllerUnpublishVolumeRequest {
             volume_id: request.target.handle.to_string(),
             node_id: request.target.node_id.to_string(),
@@ -162,7 +163,7 @@ impl Controller for Caller {
             secrets = ?request.secrets.keys(),
             "GRPC call"
         );
-        self.send(UNPUBLISH, request, &secrets, |request| {
+        self.send(UNPUBLISH, request, &secrets, migrated, |request| {
             controller.controller_unpublish_volume(request)
         })
         .await?;
@@ -183,7 +184,7 @@ impl Controller for Caller {
             "GRPC call"
         );
         let answer = self
-            .send(LIST, request, &Secrets::default(), |request| {
+            .send(LIST, request, &Secrets::default(), false, |request| {
                 controller.list_volumes(request)
             })
             .await?;

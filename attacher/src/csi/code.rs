@@ -59,6 +59,30 @@ impl Code {
         self.0.into()
     }
 
+    /// Its name, in Go's spelling.
+    pub fn name(self) -> &'static str {
+        use tonic::Code::*;
+        match self.0 {
+            Ok => "OK",
+            Cancelled => "Canceled",
+            Unknown => "Unknown",
+            InvalidArgument => "InvalidArgument",
+            DeadlineExceeded => "DeadlineExceeded",
+            NotFound => "NotFound",
+            AlreadyExists => "AlreadyExists",
+            PermissionDenied => "PermissionDenied",
+            ResourceExhausted => "ResourceExhausted",
+            FailedPrecondition => "FailedPrecondition",
+            Aborted => "Aborted",
+            OutOfRange => "OutOfRange",
+            Unimplemented => "Unimplemented",
+            Internal => "Internal",
+            Unavailable => "Unavailable",
+            DataLoss => "DataLoss",
+            Unauthenticated => "Unauthenticated",
+        }
+    }
+
     /// Whether the driver does not know the node or the volume that was asked for.
     pub fn is_unknown_object(self) -> bool {
         matches!(self.0, tonic::Code::NotFound | tonic::Code::InvalidArgument)
@@ -79,15 +103,13 @@ impl Code {
 
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use tonic::Code::*;
-        // Go's spelling.
-        match self.0 {
-            Ok => f.write_str("OK"),
-            Cancelled => f.write_str("Canceled"),
-            code @ (Unknown | InvalidArgument | DeadlineExceeded | NotFound | AlreadyExists
-            | PermissionDenied | ResourceExhausted | FailedPrecondition | Aborted | OutOfRange
-            | Unimplemented | Internal | Unavailable | DataLoss | Unauthenticated) => write!(f, "{code:?}"),
-        }
+        f.write_str(self.name())
+    }
+}
+
+impl From<tonic::Code> for Code {
+    fn from(code: tonic::Code) -> Self {
+        Self(code)
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::metrics::Calls;
 use super::session::{OpenError, Session, Socket};
 use crate::report::chain;
 
@@ -43,6 +44,7 @@ pub struct Keeper {
     socket: Socket,
     timeout: Duration,
     link_tx: watch::Sender<Link>,
+    calls: Calls,
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -78,9 +80,15 @@ impl Keeper {
                 socket,
                 timeout,
                 link_tx,
+                calls: Calls::default(),
             },
             link,
         )
+    }
+
+    /// What is called over its sessions, and what becomes of them.
+    pub fn calls(&self) -> Calls {
+        self.calls.clone()
     }
 
     /// Keeps a session open until `shutdown`.
@@ -113,10 +121,12 @@ impl Keeper {
                      attachRequired: false in its CSIDriver object there would be none"
                 );
             }
+            self.calls.connected(&session);
             self.link_tx.send_replace(Link::Up(Arc::new(session)));
             let opened = Instant::now();
             // Nothing is ever sent: this ends when the connection is dropped.
             let _ended = loss.await;
+            self.calls.disconnected();
             self.link_tx.send_replace(Link::Down);
             tracing::warn!("lost the connection to the CSI driver; reconnecting");
             if opened.elapsed() < SHORT_LIFE {
@@ -128,10 +138,14 @@ impl Keeper {
     async fn open(&self) -> (Session, super::session::Loss) {
         let mut pause = FIRST_PAUSE;
         for attempt in 0u32.. {
-            match Session::open(&self.socket, self.timeout).await {
+            match Session::open(&self.socket, self.timeout, &self.calls).await {
                 Ok(opened) => return opened,
-                Err(error) if attempt % ATTEMPTS_A_LINE == 0 => Self::log(&error, attempt),
-                Err(_) => {}
+                Err(error) => {
+                    self.calls.not_connected(chain(&error));
+                    if attempt % ATTEMPTS_A_LINE == 0 {
+                        Self::log(&error, attempt);
+                    }
+                }
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);

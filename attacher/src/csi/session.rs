@@ -23,6 +23,7 @@ use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
 use super::code::CallError;
+use super::metrics::{Calls, Counted, timed};
 use crate::model::Capabilities;
 
 /// The driver's socket.
@@ -40,7 +41,7 @@ pub struct SocketError(String);
 #[derive(Clone, Debug)]
 pub struct Session {
     /// Where to send calls.
-    pub(super) channel: Channel,
+    pub(super) channel: Counted<Channel>,
     /// Name of the driver.
     pub name: Arc<str>,
     /// What it can do.
@@ -117,37 +118,44 @@ impl Session {
     /// # Cancellation
     ///
     /// Nothing is left behind.
-    pub(super) async fn open(socket: &Socket, timeout: Duration) -> Result<(Self, Loss), OpenError> {
+    pub(super) async fn open(
+        socket: &Socket,
+        timeout: Duration,
+        calls: &Calls,
+    ) -> Result<(Self, Loss), OpenError> {
         let (channel, loss) = connect(socket).await?;
+        let channel = calls.count(channel);
         let mut identity = IdentityClient::new(channel.clone());
-        let ready = call("Probe", timeout, identity.probe(ProbeRequest {}))
-            .await?
-            .ready;
+        let ready = call("Probe", timeout, ProbeRequest {}, |request| {
+            identity.probe(request)
+        })
+        .await?
+        .ready;
         // An absent field means ready (CSI specification, Probe).
         if ready == Some(false) {
             return Err(OpenError::NotReady);
         }
-        let info = call(
-            "GetPluginInfo",
-            timeout,
-            identity.get_plugin_info(GetPluginInfoRequest {}),
-        )
+        let info = call("GetPluginInfo", timeout, GetPluginInfoRequest {}, |request| {
+            identity.get_plugin_info(request)
+        })
         .await?;
         if info.name.is_empty() {
             return Err(OpenError::NoName);
         }
+        let name: Arc<str> = info.name.into();
+        calls.serve(&name);
         let capabilities = capabilities(identity, &channel, timeout).await?;
         Ok((
             Self {
                 channel,
-                name: info.name.into(),
+                name,
                 capabilities,
             },
             loss,
         ))
     }
 
-    pub(super) fn controller(&self) -> ControllerClient<Channel> {
+    pub(super) fn controller(&self) -> ControllerClient<Counted<Channel>> {
         ControllerClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER)
     }
 }
@@ -184,14 +192,15 @@ async fn connect(socket: &Socket) -> Result<(Channel, Loss), OpenError> {
 }
 
 async fn capabilities(
-    mut identity: IdentityClient<Channel>,
-    channel: &Channel,
+    mut identity: IdentityClient<Counted<Channel>>,
+    channel: &Counted<Channel>,
     timeout: Duration,
 ) -> Result<Capabilities, OpenError> {
     let answer = call(
         "GetPluginCapabilities",
         timeout,
-        identity.get_plugin_capabilities(GetPluginCapabilitiesRequest {}),
+        GetPluginCapabilitiesRequest {},
+        |request| identity.get_plugin_capabilities(request),
     )
     .await?;
     let has_controller = answer.capabilities.iter().any(|capability| {
@@ -205,7 +214,8 @@ async fn capabilities(
     let answer = call(
         "ControllerGetCapabilities",
         timeout,
-        controller.controller_get_capabilities(ControllerGetCapabilitiesRequest {}),
+        ControllerGetCapabilitiesRequest {},
+        |request| controller.controller_get_capabilities(request),
     )
     .await?;
     let has = |wanted: rpc::Type| {
@@ -222,13 +232,19 @@ async fn capabilities(
     })
 }
 
-async fn call<T: std::fmt::Debug>(
+async fn call<Q, A, F>(
     method: &'static str,
     timeout: Duration,
-    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
-) -> Result<T, OpenError> {
+    message: Q,
+    call: impl FnOnce(tonic::Request<Q>) -> F,
+) -> Result<A, OpenError>
+where
+    A: std::fmt::Debug,
+    F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
+{
     tracing::trace!(method, "GRPC call");
-    let answer = match tokio::time::timeout(timeout, call).await {
+    let (request, deadline) = timed(message, timeout, false);
+    let answer = match tokio::time::timeout_at(deadline, call(request)).await {
         Ok(answer) => answer.map_err(CallError::from),
         Err(_) => Err(CallError::deadline_exceeded()),
     };

@@ -25,6 +25,7 @@ pub(crate) fn mk_attachment(name: &str) -> Attachment {
         uid: format!("uid-{name}").as_str().into(),
         version: Version(1),
         deleting: false,
+        wanted_since: None,
         finalizer: false,
         foreign_finalizers: false,
         node: "node".into(),

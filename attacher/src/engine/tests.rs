@@ -1,10 +1,11 @@
 //! What starts a job early, what does not, and what is remembered.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
 use crate::decide::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
-use crate::model::{Problem, Source, Version};
+use crate::model::{Problem, Source, Target, Version};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -61,7 +62,11 @@ impl Bench {
 }
 
 fn failed(class: Class) -> Outcome {
-    Outcome::Failed { class, answer: None }
+    Outcome::Failed {
+        class,
+        answer: None,
+        message: "failed".into(),
+    }
 }
 
 fn newer(attachment: &Attachment, change: impl FnOnce(&mut Attachment)) -> Attachment {
@@ -211,6 +216,7 @@ fn an_answer_that_could_not_be_written_is_handed_to_the_next_run() {
         Outcome::Failed {
             class: Class::Uncertain,
             answer: Some(answer.clone()),
+            message: "failed".into(),
         },
     );
     bench.now += SECOND;

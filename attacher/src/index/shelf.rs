@@ -40,6 +40,10 @@ impl<T: Item> Shelf<T> {
         self.items.get(name)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
         self.items.values()
     }

@@ -26,7 +26,7 @@ pub struct Standing {
     /// How often a renewal had to look at the lease first.
     pub slow_renewals: u64,
     /// Name of the lease, for messages.
-    pub(super) lease: String,
+    pub lease: String,
     /// How long the lease lasts.
     pub(super) lease_duration: Duration,
 }

@@ -7,7 +7,7 @@ use kube::Api;
 use kube::api::{PostParams, WatchEvent, WatchParams};
 
 use super::{Failure, Place};
-use crate::cluster::{self, ConnectError};
+use crate::cluster::{self, ConnectError, Requests};
 use crate::report::chain;
 
 /// Where the Lease is kept.
@@ -38,20 +38,27 @@ pub trait LeaseServer: Send + Sync + 'static {
 pub struct ApiLease {
     config: kube::Config,
     place: Place,
+    counts: Requests,
     api: Api<Lease>,
 }
 
 // === impl ApiLease ===
 
 impl ApiLease {
-    /// The Lease at `place`. Nothing is connected before it is used.
+    /// The Lease at `place`; requests count among `counts`. Nothing is connected before it is used.
     ///
     /// # Errors
     ///
     /// When the configuration cannot be used at all.
-    pub fn new(config: kube::Config, place: Place) -> Result<Self, ConnectError> {
-        let api = Api::namespaced(cluster::connect(&config, None)?, &place.namespace);
-        Ok(Self { config, place, api })
+    pub fn new(config: kube::Config, place: Place, counts: Requests) -> Result<Self, ConnectError> {
+        let client = cluster::connect(&config, None, counts.clone())?;
+        let api = Api::namespaced(client, &place.namespace);
+        Ok(Self {
+            config,
+            place,
+            counts,
+            api,
+        })
     }
 }
 
@@ -108,7 +115,7 @@ impl LeaseServer for ApiLease {
     }
 
     fn reconnect(&mut self) {
-        match cluster::connect(&self.config, None) {
+        match cluster::connect(&self.config, None, self.counts.clone()) {
             Ok(client) => self.api = Api::namespaced(client, &self.place.namespace),
             Err(error) => tracing::warn!(error = chain(&error), "cannot make another connection"),
         }

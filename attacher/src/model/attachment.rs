@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::wire::{AttachmentObject, AttachmentSource, VolumeErrorObject};
 use super::{Driver, SecretRef, Uid, Version, VolumeSpec};
 
@@ -24,6 +26,9 @@ pub struct Attachment {
     pub version: Version,
     /// Whether `metadata.deletionTimestamp` is set: a detach is wanted.
     pub deleting: bool,
+    /// When what is wanted now began to be wanted: `metadata.deletionTimestamp` if a detach is, else
+    /// `metadata.creationTimestamp`.
+    pub wanted_since: Option<Timestamp>,
     /// Whether our finalizer is on it: a publish may have been sent.
     pub finalizer: bool,
     /// Whether finalizers of others are on it: removing ours will not delete it.
@@ -110,6 +115,7 @@ impl Attachment {
             secret: annotation(PUBLISH_SECRET_ANNOTATION).and_then(SecretRef::parse),
         };
         let deleting = metadata.is_deleting();
+        let wanted_since = metadata.deleted().or(metadata.created());
         let (name, uid, version) = metadata.identity();
         let status = object.status;
         Some(Self {
@@ -117,6 +123,7 @@ impl Attachment {
             uid,
             version,
             deleting,
+            wanted_since,
             finalizer,
             foreign_finalizers,
             node: object.spec.node_name.into(),
@@ -217,6 +224,7 @@ mod tests {
                 uid: "u".into(),
                 version: Version(7),
                 deleting: true,
+                wanted_since: "2026-01-01T00:00:01Z".parse().ok(),
                 finalizer: true,
                 foreign_finalizers: true,
                 node: "n".into(),

@@ -15,9 +15,10 @@ pub use in_tree::{
     VsphereObject,
 };
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
 
@@ -191,9 +192,9 @@ pub struct CsiNodeDriver {
     pub node_id: String,
 }
 
-/// ObjectMeta with only `name`, `uid`, `resourceVersion`, `deletionTimestamp` and `finalizers` filled,
-/// and of `labels` and `annotations` those that we read. kube's watcher wants an ObjectMeta; most bytes
-/// of one are managedFields, which nobody here reads.
+/// ObjectMeta with only `name`, `uid`, `resourceVersion`, `creationTimestamp`, `deletionTimestamp` and
+/// `finalizers` filled, and of `labels` and `annotations` those that we read. kube's watcher wants an
+/// ObjectMeta; most bytes of one are managedFields, which nobody here reads.
 #[derive(Clone, Debug, Default)]
 pub struct Metadata(pub ObjectMeta);
 
@@ -238,6 +239,14 @@ impl Metadata {
         self.0.deletion_timestamp.is_some()
     }
 
+    pub(super) fn created(&self) -> Option<Timestamp> {
+        Some(self.0.creation_timestamp.as_ref()?.0)
+    }
+
+    pub(super) fn deleted(&self) -> Option<Timestamp> {
+        Some(self.0.deletion_timestamp.as_ref()?.0)
+    }
+
     pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
         self.0.annotations.as_ref()?.get(key).map(String::as_str)
     }
@@ -259,7 +268,8 @@ impl<'de> Deserialize<'de> for Metadata {
             name: Option<String>,
             uid: Option<String>,
             resource_version: Option<String>,
-            deletion_timestamp: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>,
+            creation_timestamp: Option<Time>,
+            deletion_timestamp: Option<Time>,
             finalizers: Option<Vec<String>>,
             #[serde(deserialize_with = "labels")]
             labels: BTreeMap<String, String>,
@@ -271,6 +281,7 @@ impl<'de> Deserialize<'de> for Metadata {
             name: slim.name,
             uid: slim.uid,
             resource_version: slim.resource_version,
+            creation_timestamp: slim.creation_timestamp,
             deletion_timestamp: slim.deletion_timestamp,
             finalizers: slim.finalizers,
             labels: Some(slim.labels),

@@ -1,5 +1,6 @@
 //! The queue's promises, with times made by hand.
 
+use super::failure::TRIES_ON_RETURN;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,6 +35,7 @@ fn failed(lane: Lane, class: Class) -> Failed {
         uid: "u".into(),
         lane,
         class,
+        message: "failed".into(),
     }
 }
 

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, Task, Tasks, config};
+use crate::admin::View;
 use crate::args::Args;
 use crate::cluster::events::{Recorder, Regarding};
 use crate::lease::{self, ApiLease, Campaign, Change, Leadership, Place, Settings, Timings};
@@ -16,6 +17,7 @@ pub(super) fn spawn(
     api_server: kube::Config,
     driver: &Driver,
     recorder: Recorder,
+    view: &View,
     stop: CancellationToken,
 ) -> Result<Leadership, Error> {
     let election = &args.election;
@@ -31,7 +33,7 @@ pub(super) fn spawn(
         },
     };
     tracing::info!(lease = %settings.place, identity = settings.identity, "standing for election");
-    let server = ApiLease::new(api_server, settings.place.clone())?;
+    let server = ApiLease::new(api_server, settings.place.clone(), view.requests.clone())?;
     let (place, identity) = (settings.place.clone(), settings.identity.clone());
     let (campaign, leadership) = Campaign::new(server, settings, Timestamp::now, fastrand::u64(..));
     let campaign = campaign.telling(move |change, lease| {
@@ -45,5 +47,6 @@ pub(super) fn spawn(
         recorder.leadership(lease, message);
     });
     tasks.spawn(Task::Election, async move { Ok(campaign.run(stop).await?) });
+    view.election_begins(leadership.clone());
     Ok(leadership)
 }

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, Task, Tasks};
+use crate::admin::View;
 use crate::args::Args;
 use crate::cluster::events::Recorder;
 use crate::cluster::{self, ApiServer, Clients};
@@ -24,7 +25,11 @@ use crate::worker::Worker;
 /// Events that may wait between the watches and the engine. A watch that is ahead by more waits.
 const EVENTS: usize = 1024;
 
-/// Starts all of it. The dispatcher's task ends when work is over after `shutdown`.
+/// Starts all of it. The dispatcher's task ends when work is over after the shutdown that `view` knows of.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "all that the supervisor made meets here, once"
+)]
 pub(super) fn spawn(
     tasks: &mut Tasks,
     args: &Args,
@@ -33,8 +38,9 @@ pub(super) fn spawn(
     driver: Driver,
     leadership: Leadership,
     recorder: Recorder,
-    shutdown: CancellationToken,
+    view: &View,
 ) {
+    let shutdown = view.shutdown.clone();
     let shared = Arc::new(driver.clone());
     let (events_tx, events) = mpsc::channel(EVENTS);
     let (attachments_tx, volumes_tx, nodes_tx) = (events_tx.clone(), events_tx.clone(), events_tx.clone());
@@ -61,6 +67,7 @@ pub(super) fn spawn(
         max: args.retry_interval_max,
     };
     let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, fastrand::u64(..))));
+    view.work_begins(engine.clone());
     let reconciler = Reconciler {
         engine: engine.clone(),
         csi: Caller::new(link.clone(), args.timeout, leadership.clone()),
@@ -77,12 +84,7 @@ pub(super) fn spawn(
         Ok(())
     });
     let worker = Worker::new(
-        ApiServer::new(
-            clients.requests.clone(),
-            clients.rate.clone(),
-            leadership.clone(),
-            shared,
-        ),
+        ApiServer::new(clients, leadership.clone(), shared),
         Caller::new(link.clone(), args.timeout, leadership).logging_at_most(args.max_grpc_log_length),
         driver,
         engine.clone(),
@@ -95,6 +97,7 @@ pub(super) fn spawn(
         events,
         link,
         resync: args.resync,
+        pulse: view.pulse.clone(),
         grace: args.shutdown_grace,
     };
     tasks.spawn(Task::Dispatch, async move {

@@ -170,6 +170,10 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         match self.cluster.mark_attached(attachment, &context).await {
             Ok(written) => {
                 self.written(written);
+                // One that was attached before was only repaired: nobody waited since its creation.
+                if !attachment.attached {
+                    self.reached(Wanted::Attach, attachment);
+                }
                 tracing::debug!(volume = %plan.target.handle, node_id = %plan.target.node_id, "attached");
                 self.announce_recovery(Wanted::Attach, attachment);
                 Ok(())

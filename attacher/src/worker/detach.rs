@@ -146,6 +146,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             Err(error) if error.is_gone() => self.departed(attachment),
             Err(error) => return Err(failed(error)),
         }
+        self.reached(Wanted::Detach, attachment);
         Ok(())
     }
 

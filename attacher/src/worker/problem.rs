@@ -80,7 +80,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         };
         let problem = Problem {
             time: (self.clock)().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-            message: cut(&failure.message).to_owned(),
+            message: cut(&failure.message, MESSAGE_BYTES).to_owned(),
             code: failure.code,
         };
         let known = match side {
@@ -98,9 +98,9 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     }
 }
 
-/// Cuts a message to what the API server takes, between characters.
-fn cut(message: &str) -> &str {
-    &message[..message.floor_char_boundary(MESSAGE_BYTES)]
+/// Cuts a message to so many bytes, between characters.
+pub(super) fn cut(message: &str, bytes: usize) -> &str {
+    &message[..message.floor_char_boundary(bytes)]
 }
 
 #[cfg(test)]
@@ -109,11 +109,12 @@ mod tests {
 
     #[test]
     fn messages_are_cut_between_characters() {
+        let cut = |message: &str| cut(message, MESSAGE_BYTES).to_owned();
         assert_eq!(cut("short"), "short");
         assert_eq!(cut(&"x".repeat(1024)).len(), 1024);
         assert_eq!(cut(&"x".repeat(1025)).len(), 1024);
         let odd = format!("x{}", "é".repeat(600));
         assert_eq!(cut(&odd).len(), 1023);
-        assert!(odd.starts_with(cut(&odd)));
+        assert!(odd.starts_with(&cut(&odd)));
     }
 }

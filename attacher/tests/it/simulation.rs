@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_attacher::csi::Link;
-use csi_attacher::dispatch::Dispatcher;
+use csi_attacher::dispatch::{Dispatcher, Pulse};
 use csi_attacher::engine::Engine;
 use csi_attacher::model::{Capabilities, Driver};
 use csi_attacher::queue::{Backoff, Limits};
@@ -73,6 +73,7 @@ async fn attacher(world: &World, seed: u64, stop: CancellationToken) {
         events,
         link,
         resync: Duration::from_secs(7),
+        pulse: Pulse::default(),
         grace: Duration::from_secs(60),
     };
     tokio::select! {

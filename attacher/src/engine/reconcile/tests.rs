@@ -259,6 +259,7 @@ fn a_repair_that_fails_waits_and_further_lists_do_not_hurry_it() {
     let failed = Outcome::Failed {
         class: Class::Final,
         answer: None,
+        message: "failed".into(),
     };
     bench.finish(&job, failed);
     bench.survey(Listed::Nowhere);

@@ -1,0 +1,101 @@
+//! What is served at `--http-endpoint`: metrics, health, and a status page for people.
+//!
+//! Everything is looked up when it is asked for; nothing here is kept up to date. It only reads, and
+//! what it shows comes from counts, names and messages that never hold a secret.
+//!
+//! - [`View`]: what there is to look at, filled by the supervisor as it comes to be.
+//! - [`health`]: who is alive, ready, and leading.
+//! - [`status`] and [`statusz`]: the state in full, as JSON and as text.
+//! - [`server`]: HTTP, bounded in connections and in time.
+
+pub mod health;
+mod page;
+mod scrape;
+pub mod server;
+pub mod status;
+mod statusz;
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::Requests;
+use crate::csi::Calls;
+use crate::dispatch::Pulse;
+use crate::engine::{Census, Engine};
+use crate::lease::Leadership;
+use crate::worker::Clock;
+pub use page::Page;
+
+/// What there is to look at.
+pub struct View {
+    /// What the driver was called for.
+    pub calls: Calls,
+    /// What the API server was asked.
+    pub requests: Requests,
+    /// Whether the dispatcher moves.
+    pub pulse: Pulse,
+    /// Whether there is a leader election.
+    pub elects: bool,
+    /// Where we stand in it, once it has begun.
+    pub election: OnceLock<Leadership>,
+    /// Cancelled when the process is to end.
+    pub shutdown: CancellationToken,
+    /// When the process started.
+    pub started: Instant,
+    /// What time it is.
+    pub clock: Clock,
+    /// Path of the metrics.
+    pub metrics_path: String,
+    /// The core, once there is a driver to work for.
+    pub engine: OnceLock<Arc<Mutex<Engine>>>,
+}
+
+/// Version of this program.
+pub const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
+
+// === impl View ===
+
+impl View {
+    /// The answer to a GET of this path and query, if there is such a page.
+    pub fn page(&self, path: &str, query: &str) -> Option<Page> {
+        if path == self.metrics_path {
+            return Some(scrape::page(self));
+        }
+        match path {
+            "/healthz" => Some(health::alive(self)),
+            "/readyz" => Some(health::ready(self)),
+            "/healthz/leader-election" => health::leading(self),
+            "/statusz" => Some(statusz::page(self, query)),
+            _ => None,
+        }
+    }
+
+    /// There is something to work on. That begins once in the life of a process.
+    pub fn work_begins(&self, engine: Arc<Mutex<Engine>>) {
+        self.engine.get_or_init(|| engine);
+    }
+
+    /// The leader election begins, once in the life of a process.
+    pub fn election_begins(&self, election: Leadership) {
+        self.election.get_or_init(|| election);
+    }
+
+    fn census(&self, most: usize) -> Option<Census> {
+        let engine = self
+            .engine
+            .get()?
+            .lock()
+            .expect("nothing must panic while the engine is locked");
+        Some(engine.census(Instant::now().into_std(), most))
+    }
+
+    fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! Answers the path of the metrics: everybody's numbers, in one text.
+
+use http::StatusCode;
+
+use super::{Page, VERSION, View};
+use crate::engine::{Census, LaneCensus};
+use crate::metrics::{Exposition, Family, exposition, family, process};
+use crate::queue::{Lane, Tally};
+
+/// Names of the Go sidecar's work queues: the lanes attach and detach are its first.
+const ATTACHMENTS: &str = "csi-attacher-va";
+const VOLUMES: &str = "csi-attacher-pv";
+
+pub(super) fn page(view: &View) -> Page {
+    let mut text = Exposition::default();
+    view.calls.expose(&mut text);
+    if let Some(census) = view.census(0) {
+        work_queues(&mut text, &census);
+        lanes(&mut text, view, &census);
+    }
+    if let Some((election, standing)) = view.election.get().and_then(|e| Some((e, e.standing()?))) {
+        let name = &standing.lease;
+        let leads = f64::from(u8::from(election.check().is_ok()));
+        text.family(&family::LEADER).sample(&[name], leads);
+        let slow = standing.slow_renewals as f64;
+        text.family(&family::LEADER_SLOW).sample(&[name], slow);
+    }
+    view.requests.expose(&mut text);
+    text.family(&family::BUILD).sample(&[VERSION], 1.0);
+    process::expose(&mut text);
+    Page {
+        status: StatusCode::OK,
+        content_type: exposition::CONTENT_TYPE,
+        text: text.into_text(),
+    }
+}
+
+fn work_queues(text: &mut Exposition, census: &Census) {
+    let of = |lanes: &[Lane]| -> Vec<&LaneCensus> {
+        lanes.iter().filter_map(|lane| census.lanes.get(lane)).collect()
+    };
+    let queues = [
+        (
+            ATTACHMENTS,
+            of(&[Lane::Attach, Lane::Detach]),
+            &census.attachments,
+        ),
+        (VOLUMES, of(&[Lane::Volume]), &census.volumes),
+    ];
+    let mut each = |family: &'static Family, value: fn(&[&LaneCensus], &Tally) -> f64| {
+        let mut samples = text.family(family);
+        for (name, lanes, tally) in &queues {
+            samples.sample(&[name], value(lanes, tally));
+        }
+    };
+    each(&family::WORKQUEUE_ADDS, |_, tally| tally.adds as f64);
+    each(&family::WORKQUEUE_RETRIES, |_, tally| tally.retries as f64);
+    each(&family::WORKQUEUE_DEPTH, |lanes, _| {
+        lanes.iter().map(|lane| lane.ready as f64).sum()
+    });
+    each(&family::WORKQUEUE_UNFINISHED, |lanes, _| {
+        lanes.iter().map(|lane| lane.unfinished.as_secs_f64()).sum()
+    });
+    each(&family::WORKQUEUE_LONGEST, |lanes, _| {
+        let longest = lanes.iter().map(|lane| lane.longest_running).max();
+        longest.unwrap_or_default().as_secs_f64()
+    });
+    let mut samples = text.family(&family::WORKQUEUE_WAITED);
+    for (name, _, tally) in &queues {
+        samples.histogram(&[name], &tally.waited);
+    }
+    let mut samples = text.family(&family::WORKQUEUE_WORKED);
+    for (name, _, tally) in &queues {
+        samples.histogram(&[name], &tally.worked);
+    }
+}
+
+fn lanes(text: &mut Exposition, view: &View, census: &Census) {
+    let now = view.now();
+    let mut samples = text.family(&family::BACKLOG);
+    for (lane, census) in &census.lanes {
+        for (state, count) in [
+            ("running", census.running),
+            ("ready", census.ready),
+            ("waiting", census.waiting),
+        ] {
+            samples.sample(&[lane.name(), state], count as f64);
+        }
+    }
+    let mut samples = text.family(&family::LIMIT);
+    for (lane, census) in &census.lanes {
+        samples.sample(&[lane.name()], census.limit as f64);
+    }
+    let mut samples = text.family(&family::OLDEST);
+    for (lane, census) in &census.lanes {
+        samples.sample(&[lane.name()], census.age(now).as_secs_f64());
+    }
+    text.family(&family::ATTACH_SECONDS)
+        .histogram(&[], &census.reached.attached);
+    text.family(&family::DETACH_SECONDS)
+        .histogram(&[], &census.reached.detached);
+    let mut samples = text.family(&family::OBJECTS);
+    for (resource, count) in [
+        ("volumeattachments", census.known.attachments),
+        ("persistentvolumes", census.known.volumes),
+        ("csinodes", census.known.nodes),
+    ] {
+        samples.sample(&[resource], count as f64);
+    }
+    let surveys = census.surveys;
+    let mut samples = text.family(&family::RECONCILE_ROUNDS);
+    samples.sample(&["completed"], surveys.rounds as f64);
+    samples.sample(&["failed"], surveys.failed_rounds as f64);
+    text.single(&family::LOST, surveys.lost as f64);
+    text.single(&family::LEFTOVER, surveys.leftover as f64);
+    text.single(&family::REPAIRED, surveys.repaired as f64);
+    text.single(&family::SYNCED, f64::from(u8::from(census.listed.all())));
+}

@@ -1,0 +1,308 @@
+//! The state in full: one structure, shown as text and as JSON.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::{VERSION, View, health};
+use crate::engine::{Census, LaneCensus, Pending};
+use crate::lease::Leadership;
+use crate::model::Capabilities;
+use crate::queue::{Class, Key, Lane};
+
+/// How much work is named for each stage; the rest is counted.
+pub(super) const MOST: usize = 50;
+
+/// The state. All durations are seconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// Of this program.
+    pub version: &'static str,
+    /// When it was looked at.
+    pub time: String,
+    /// For how long the process has been running.
+    pub up: f64,
+    /// What stands between us and readiness.
+    pub not_ready: Vec<String>,
+    /// The CSI driver.
+    pub driver: DriverStatus,
+    /// The leader election, if there is one.
+    pub leader_election: Option<ElectionStatus>,
+    /// What is watched.
+    pub lists: Vec<ListStatus>,
+    /// The API server.
+    pub api: ApiStatus,
+    /// The lanes.
+    pub lanes: Vec<LaneStatus>,
+    /// What runs.
+    pub running: Vec<WorkStatus>,
+    /// What stands in line.
+    pub ready: Vec<WorkStatus>,
+    /// What waits to be tried again.
+    pub waiting: Vec<WorkStatus>,
+}
+
+/// The CSI driver.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DriverStatus {
+    /// Its name, once it is known.
+    pub name: Option<String>,
+    /// Whether it is connected.
+    pub connected: bool,
+    /// For how long that has been so.
+    pub since: Option<f64>,
+    /// How often it was connected again.
+    pub reconnects: u64,
+    /// Why the last attempt to connect failed.
+    pub last_failure: Option<String>,
+    /// What it could do when it was last connected.
+    pub capabilities: Vec<&'static str>,
+}
+
+/// The leader election.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ElectionStatus {
+    /// Name of the lease.
+    pub lease: String,
+    /// Whether we lead.
+    pub leads: bool,
+    /// Who does.
+    pub holder: Option<String>,
+    /// Why the health of the election is bad, if it is.
+    pub problem: Option<String>,
+}
+
+/// One kind of objects.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListStatus {
+    /// Plural of the kind.
+    pub resource: &'static str,
+    /// Whether the first list is complete.
+    pub complete: bool,
+    /// How many objects are known.
+    pub objects: usize,
+}
+
+/// The API server.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiStatus {
+    /// How many requests wait for their answer.
+    pub in_flight: usize,
+    /// How long ago the last answer came.
+    pub last_answer: Option<f64>,
+    /// How long ago a request last went without an answer.
+    pub last_failure: Option<f64>,
+    /// Why.
+    pub failure: Option<String>,
+}
+
+/// One lane.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LaneStatus {
+    /// Its name.
+    pub lane: &'static str,
+    /// How many may run at once.
+    pub limit: usize,
+    /// How many run.
+    pub running: usize,
+    /// How many stand in line.
+    pub ready: usize,
+    /// How many wait to be tried again.
+    pub waiting: usize,
+    /// Age of the oldest of them, if there are any.
+    pub oldest: Option<f64>,
+}
+
+/// One piece of work.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkStatus {
+    /// What is done.
+    pub lane: &'static str,
+    /// Name of the VolumeAttachment, or of the PersistentVolume whose finalizer is to go.
+    pub name: String,
+    /// The PersistentVolume.
+    pub volume: Option<String>,
+    /// The node.
+    pub node: Option<String>,
+    /// How long ago it was asked for.
+    pub wanted: Option<f64>,
+    /// For how long it has been running or standing in line.
+    pub elapsed: Option<f64>,
+    /// How long until it is tried again.
+    pub next: Option<f64>,
+    /// What it waits for.
+    pub why: Option<&'static str>,
+    /// How often in a row it failed.
+    pub failures: u32,
+    /// How long ago that began.
+    pub failing: Option<f64>,
+    /// What went wrong last.
+    pub error: Option<String>,
+}
+
+// === impl Status ===
+
+impl Status {
+    /// Looks at everything.
+    pub fn of(view: &View) -> Self {
+        let census = view.census(MOST);
+        let now = Instant::now();
+        Self {
+            version: VERSION,
+            time: view.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            up: (now - view.started).as_secs_f64(),
+            not_ready: health::missing(view),
+            driver: DriverStatus::of(view, now),
+            leader_election: view.election.get().and_then(ElectionStatus::of),
+            lists: census.as_ref().map(lists).unwrap_or_default(),
+            api: ApiStatus::of(view, now),
+            lanes: census
+                .iter()
+                .flat_map(|census| &census.lanes)
+                .map(|(lane, census)| LaneStatus::of(*lane, census, view))
+                .collect(),
+            running: works(view, census.as_ref().map(|census| &census.running)),
+            ready: works(view, census.as_ref().map(|census| &census.ready)),
+            waiting: works(view, census.as_ref().map(|census| &census.waiting)),
+        }
+    }
+}
+
+fn lists(census: &Census) -> Vec<ListStatus> {
+    let (listed, known) = (census.listed, census.known);
+    [
+        ("volumeattachments", listed.attachments, known.attachments),
+        ("persistentvolumes", listed.volumes, known.volumes),
+        ("csinodes", listed.nodes, known.nodes),
+    ]
+    .map(|(resource, complete, objects)| ListStatus {
+        resource,
+        complete,
+        objects,
+    })
+    .into()
+}
+
+fn works(view: &View, pending: Option<&Vec<Pending>>) -> Vec<WorkStatus> {
+    pending
+        .into_iter()
+        .flatten()
+        .map(|pending| WorkStatus::of(pending, view))
+        .collect()
+}
+
+// === impl ElectionStatus ===
+
+impl ElectionStatus {
+    fn of(leadership: &Leadership) -> Option<Self> {
+        let standing = leadership.standing()?;
+        Some(Self {
+            lease: standing.lease,
+            leads: leadership.check().is_ok(),
+            holder: (!standing.holder.is_empty()).then_some(standing.holder),
+            problem: leadership.health().err().map(|why| why.to_string()),
+        })
+    }
+}
+
+// === impl DriverStatus ===
+
+impl DriverStatus {
+    fn of(view: &View, now: Instant) -> Self {
+        let connection = view.calls.connection();
+        let capabilities = connection.capabilities.map(capabilities);
+        Self {
+            name: connection.driver.map(|name| name.to_string()),
+            connected: connection.up,
+            since: connection.since.map(|since| (now - since).as_secs_f64()),
+            reconnects: connection.opened.saturating_sub(1),
+            last_failure: connection.last_failure,
+            capabilities: capabilities.unwrap_or_default(),
+        }
+    }
+}
+
+fn capabilities(capabilities: Capabilities) -> Vec<&'static str> {
+    [
+        (capabilities.publish, "PUBLISH_UNPUBLISH_VOLUME"),
+        (capabilities.publish_readonly, "PUBLISH_READONLY"),
+        (capabilities.single_node_multi_writer, "SINGLE_NODE_MULTI_WRITER"),
+        (capabilities.list_published, "LIST_VOLUMES_PUBLISHED_NODES"),
+    ]
+    .into_iter()
+    .filter_map(|(has, name)| has.then_some(name))
+    .collect()
+}
+
+// === impl ApiStatus ===
+
+impl ApiStatus {
+    fn of(view: &View, now: Instant) -> Self {
+        let state = view.requests.state();
+        let ago = |then: Instant| (now - then).as_secs_f64();
+        Self {
+            in_flight: state.in_flight,
+            last_answer: state.answered.map(ago),
+            last_failure: state.unanswered.as_ref().map(|(then, _)| ago(*then)),
+            failure: state.unanswered.map(|(_, why)| why.to_string()),
+        }
+    }
+}
+
+// === impl LaneStatus ===
+
+impl LaneStatus {
+    fn of(lane: Lane, census: &LaneCensus, view: &View) -> Self {
+        Self {
+            lane: lane.name(),
+            limit: census.limit,
+            running: census.running,
+            ready: census.ready,
+            waiting: census.waiting,
+            oldest: (census.depth() > 0).then(|| census.age(view.now()).as_secs_f64()),
+        }
+    }
+}
+
+// === impl WorkStatus ===
+
+impl WorkStatus {
+    fn of(pending: &Pending, view: &View) -> Self {
+        let (Key::Attachment(name) | Key::Volume(name)) = &pending.key;
+        let failure = pending.failure.as_ref();
+        let wanted = pending.wanted_since.map(|since| {
+            let ago = view.now().duration_since(since);
+            Duration::try_from(ago).unwrap_or_default().as_secs_f64()
+        });
+        Self {
+            lane: pending.lane.name(),
+            name: name.to_string(),
+            volume: pending.volume.as_ref().map(ToString::to_string),
+            node: pending.node.as_ref().map(ToString::to_string),
+            wanted,
+            elapsed: pending.next.is_none().then_some(pending.elapsed.as_secs_f64()),
+            next: pending.next.map(|(next, _)| next.as_secs_f64()),
+            why: pending.next.map(|(_, class)| why(class)),
+            failures: failure.map_or(0, |failure| failure.times),
+            failing: failure.map(|failure| failure.since.as_secs_f64()),
+            error: failure.map(|failure| failure.message.to_string()),
+        }
+    }
+}
+
+fn why(class: Class) -> &'static str {
+    match class {
+        Class::Final => "it was refused; it is tried again after a pause",
+        Class::Uncertain => "its result is not known, or it is to be tried again; it is asked for again",
+        Class::Interrupted => "the driver went away during the call; it is called again when it is back",
+        Class::Disconnected => "the driver is not connected; it is called when it is back",
+    }
+}

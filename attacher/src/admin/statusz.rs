@@ -1,0 +1,228 @@
+//! Answers `/statusz`: the state for people, or with `?format=json` for their tools.
+
+use std::fmt::{self, Display, Formatter};
+
+use http::StatusCode;
+
+use super::status::{DriverStatus, Status, WorkStatus};
+use super::{Page, View};
+
+pub(super) fn page(view: &View, query: &str) -> Page {
+    let status = Status::of(view);
+    let format = query.split('&').find_map(|pair| pair.strip_prefix("format="));
+    match format {
+        None | Some("" | "text") => Page::plain(StatusCode::OK, Text(&status).to_string()),
+        Some("json") => match serde_json::to_string_pretty(&status) {
+            Ok(text) => Page {
+                status: StatusCode::OK,
+                content_type: "application/json",
+                text,
+            },
+            Err(error) => Page::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        },
+        Some(_) => Page::plain(
+            StatusCode::BAD_REQUEST,
+            "there is no such format: ask for text or json\n",
+        ),
+    }
+}
+
+/// The state as aligned text.
+struct Text<'s>(&'s Status);
+
+/// Seconds, in the two units that matter.
+struct For(f64);
+
+/// Text from elsewhere, on one line.
+struct Line<'t>(&'t str);
+
+// === impl Text ===
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let status = self.0;
+        writeln!(
+            f,
+            "csi-attacher {}, up {}, {}",
+            status.version,
+            For(status.up),
+            status.time
+        )?;
+        if status.not_ready.is_empty() {
+            writeln!(f, "ready")?;
+        }
+        for missing in &status.not_ready {
+            writeln!(f, "NOT READY: {}", Line(missing))?;
+        }
+        writeln!(f)?;
+        driver(f, &status.driver)?;
+        if let Some(election) = &status.leader_election {
+            let holder = election.holder.as_deref().unwrap_or("nobody");
+            let part = if election.leads { "leads" } else { "stands by" };
+            writeln!(
+                f,
+                "leadership    {part}; lease {}, held by {}",
+                Line(&election.lease),
+                Line(holder)
+            )?;
+            if let Some(problem) = &election.problem {
+                writeln!(f, "              {}", Line(problem))?;
+            }
+        }
+        self.api(f)?;
+        for (at, list) in status.lists.iter().enumerate() {
+            let head = if at == 0 { "watched" } else { "" };
+            let state = if list.complete {
+                ""
+            } else {
+                " so far; the list is not complete"
+            };
+            writeln!(f, "{head:<13} {:>7} {}{state}", list.objects, list.resource)?;
+        }
+        self.lanes(f)?;
+        let total = |stage: fn(&super::status::LaneStatus) -> usize| status.lanes.iter().map(stage).sum();
+        works(f, "IN FLIGHT", &status.running, total(|lane| lane.running))?;
+        works(
+            f,
+            "IN LINE for a free place of the lane",
+            &status.ready,
+            total(|lane| lane.ready),
+        )?;
+        works(
+            f,
+            "WAITING to be tried again",
+            &status.waiting,
+            total(|lane| lane.waiting),
+        )
+    }
+}
+
+impl Text<'_> {
+    fn api(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let api = &self.0.api;
+        match api.last_answer {
+            Some(ago) => write!(f, "API server    last answer {} ago", For(ago))?,
+            None => write!(f, "API server    no answer yet")?,
+        }
+        writeln!(f, ", {} in flight", api.in_flight)?;
+        if let (Some(ago), Some(why)) = (api.last_failure, &api.failure) {
+            writeln!(f, "              last failure {} ago: {}", For(ago), Line(why))?;
+        }
+        Ok(())
+    }
+
+    fn lanes(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.0.lanes.is_empty() {
+            return writeln!(f, "\nwork has not begun");
+        }
+        writeln!(
+            f,
+            "\n{:<10} {:>9} {:>9} {:>9}   oldest",
+            "LANE", "in flight", "in line", "waiting"
+        )?;
+        for lane in &self.0.lanes {
+            let running = format!("{}/{}", lane.running, lane.limit);
+            let (name, ready, waiting) = (lane.lane, lane.ready, lane.waiting);
+            write!(f, "{name:<10} {running:>9} {ready:>9} {waiting:>9}   ")?;
+            match lane.oldest {
+                Some(age) => writeln!(f, "{}", For(age))?,
+                None => writeln!(f, "-")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn driver(f: &mut Formatter<'_>, driver: &DriverStatus) -> fmt::Result {
+    let name = driver.name.as_deref().unwrap_or("(not known yet)");
+    writeln!(f, "driver        {}", Line(name))?;
+    let state = if driver.connected {
+        "connected"
+    } else {
+        "NOT CONNECTED"
+    };
+    write!(f, "              {state}")?;
+    if let Some(since) = driver.since {
+        write!(f, " for {}", For(since))?;
+    }
+    writeln!(f, ", {} reconnects", driver.reconnects)?;
+    if let Some(why) = &driver.last_failure {
+        writeln!(f, "              {}", Line(why))?;
+    }
+    if !driver.capabilities.is_empty() {
+        writeln!(f, "              can {}", driver.capabilities.join(", "))?;
+    }
+    Ok(())
+}
+
+fn works(f: &mut Formatter<'_>, title: &str, works: &[WorkStatus], total: usize) -> fmt::Result {
+    if works.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "\n{title}: {total}")?;
+    for work in works {
+        write!(f, "  {:<7} {}", work.lane, Line(&work.name))?;
+        if let Some(volume) = work.volume.as_ref().filter(|volume| **volume != work.name) {
+            write!(f, "  volume {}", Line(volume))?;
+        }
+        if let Some(node) = &work.node {
+            write!(f, "  node {}", Line(node))?;
+        }
+        if let Some(elapsed) = work.elapsed {
+            write!(f, "  for {}", For(elapsed))?;
+        }
+        if let Some(wanted) = work.wanted {
+            write!(f, "  asked for {} ago", For(wanted))?;
+        }
+        writeln!(f)?;
+        if let (Some(next), Some(why)) = (work.next, work.why) {
+            writeln!(f, "          next try in {}: {why}", For(next))?;
+        }
+        if let (Some(error), Some(failing)) = (&work.error, work.failing) {
+            let times = if work.failures == 1 { "time" } else { "times" };
+            writeln!(
+                f,
+                "          failed {} {times} in {}, last: {}",
+                work.failures,
+                For(failing),
+                Line(error)
+            )?;
+        }
+    }
+    if let Some(more) = total.checked_sub(works.len()).filter(|more| *more > 0) {
+        writeln!(f, "  ... and {more} more")?;
+    }
+    Ok(())
+}
+
+// === impl For ===
+
+impl Display for For {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let whole = self.0.max(0.0) as u64;
+        let (days, hours, minutes, seconds) =
+            (whole / 86_400, whole / 3600 % 24, whole / 60 % 60, whole % 60);
+        match (days, hours, minutes) {
+            (0, 0, 0) if whole < 10 => write!(f, "{:.1}s", self.0.max(0.0)),
+            (0, 0, 0) => write!(f, "{seconds}s"),
+            (0, 0, _) => write!(f, "{minutes}m{seconds:02}s"),
+            (0, _, _) => write!(f, "{hours}h{minutes:02}m"),
+            (_, _, _) => write!(f, "{days}d{hours:02}h"),
+        }
+    }
+}
+
+// === impl Line ===
+
+impl Display for Line<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|char| match char {
+            '\n' | '\t' | '\r' => f.write_str(" "),
+            char if char.is_control() => write!(f, "{}", char.escape_default()),
+            char => write!(f, "{char}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! The status page of states made by hand.
+
+use std::sync::{Arc, Mutex};
+
+use super::super::tests::{fail_one, mk_engine, mk_view};
+use super::*;
+use crate::queue::Class;
+
+fn text(view: &View) -> String {
+    let page = page(view, "");
+    assert_eq!(page.status, StatusCode::OK);
+    page.text
+}
+
+#[tokio::test]
+async fn a_process_that_has_just_started_says_what_it_waits_for() {
+    let text = text(&mk_view());
+    assert!(
+        text.contains("NOT READY: the CSI driver is not connected"),
+        "{text}"
+    );
+    assert!(text.contains("work has not begun"), "{text}");
+}
+
+#[tokio::test]
+async fn work_is_named_with_its_stage_and_its_last_error() {
+    let view = mk_view();
+    let names = ["va-1", "va-2", "va-3"].map(str::to_owned);
+    let mut engine = mk_engine(&names);
+    fail_one(
+        &mut engine,
+        Class::Final,
+        "rpc error: code = Internal\ndesc = \u{1b}[31mboom",
+    );
+    let now = tokio::time::Instant::now().into_std();
+    assert!(engine.start(now).is_some());
+    view.work_begins(Arc::new(Mutex::new(engine)));
+    let text = text(&view);
+    for part in [
+        "attach           1/1         1         1   1m00s",
+        "IN FLIGHT: 1\n",
+        "IN LINE for a free place of the lane: 1\n",
+        "WAITING to be tried again: 1\n",
+        "volume pv  node node",
+        "asked for 1m00s ago",
+        "next try in",
+        "failed 1 time in",
+        "last: rpc error: code = Internal desc = \\u{1b}[31mboom\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_backlog_is_cut_and_counted() {
+    let view = mk_view();
+    let names: Vec<String> = (0..60).map(|n| format!("va-{n:02}")).collect();
+    view.work_begins(Arc::new(Mutex::new(mk_engine(&names))));
+    let text = text(&view);
+    assert_eq!(text.matches("  attach  va-").count(), 50, "{text}");
+    assert!(text.contains("  ... and 10 more\n"), "{text}");
+}
+
+#[tokio::test]
+async fn machines_get_the_same_as_json() {
+    let view = mk_view();
+    let mut engine = mk_engine(&["va-1".to_owned()]);
+    fail_one(&mut engine, Class::Uncertain, "late");
+    view.work_begins(Arc::new(Mutex::new(engine)));
+    let page = super::page(&view, "pretty=1&format=json");
+    assert_eq!(page.content_type, "application/json");
+    let json: serde_json::Value = serde_json::from_str(&page.text).unwrap();
+    assert_eq!(json["waiting"][0]["name"], "va-1");
+    assert_eq!(json["waiting"][0]["error"], "late");
+    assert_eq!(json["waiting"][0]["failures"], 1);
+    assert_eq!(json["lanes"][0]["lane"], "attach");
+    assert_eq!(json["lists"][0]["complete"], true);
+    assert_eq!(super::page(&view, "format=xml").status, StatusCode::BAD_REQUEST);
+}
+
+#[test]
+fn durations_are_told_in_the_units_that_matter() {
+    for (seconds, told) in [
+        (0.04, "0.0s"),
+        (1.26, "1.3s"),
+        (-3.0, "0.0s"),
+        (59.9, "59s"),
+        (61.0, "1m01s"),
+        (3_600.0, "1h00m"),
+        (90_000.0, "1d01h"),
+    ] {
+        assert_eq!(For(seconds).to_string(), told);
+    }
+}

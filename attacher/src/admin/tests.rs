@@ -1,0 +1,331 @@
+//! What the pages say of states made by hand.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::*;
+use crate::decide::tests::{mk_attachment, mk_node, mk_volume};
+use crate::engine::{Event, Outcome, Report};
+use crate::index::Change;
+use crate::lease::{Place, Settings, Standing, Timings};
+use crate::metrics::family;
+use crate::queue::{Backoff, Class, Limits};
+use crate::worker::Clock;
+
+/// A leadership that was last renewed so long ago and lasts for as long from now, if at all.
+fn mk_leadership(leads: bool, renewed: Option<Duration>) -> Leadership {
+    let settings = Settings {
+        place: Place {
+            namespace: "kube-system".to_owned(),
+            name: "external-attacher-leader-d-example".to_owned(),
+        },
+        identity: "pod-1".to_owned(),
+        labels: BTreeMap::new(),
+        timings: Timings {
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(5),
+        },
+    };
+    let now = Instant::now();
+    let mut standing = Standing::new(&settings);
+    standing.valid_until = leads.then(|| now + Duration::from_secs(10));
+    standing.renewed = renewed.map(|ago| now - ago);
+    standing.holder = "pod-1".to_owned();
+    standing.slow_renewals = 3;
+    watch::channel(standing).1.into()
+}
+
+/// A view of a process that has just started.
+pub(super) fn mk_view() -> View {
+    let clock: Clock = || Timestamp::from_second(1_000).expect("a time of the seventies");
+    View {
+        calls: Calls::default(),
+        requests: Requests::default(),
+        pulse: Pulse::default(),
+        elects: false,
+        election: OnceLock::new(),
+        engine: OnceLock::new(),
+        shutdown: CancellationToken::new(),
+        started: Instant::now(),
+        clock,
+        metrics_path: "/metrics".to_owned(),
+    }
+}
+
+/// An engine with one place a lane, all lists complete, and attachments of these names.
+pub(super) fn mk_engine(attachments: &[String]) -> Engine {
+    let limits = Limits {
+        attach: 1,
+        detach: 1,
+        volume: 1,
+    };
+    let backoff = Backoff {
+        start: Duration::from_secs(1),
+        max: Duration::from_secs(300),
+    };
+    let mut engine = Engine::new(limits, backoff, 1);
+    engine.handle(Event::Volumes(Change::Put(mk_volume("pv"))));
+    engine.handle(Event::Nodes(Change::Put(mk_node("node", Some("id")))));
+    for name in attachments {
+        let mut attachment = mk_attachment(name);
+        attachment.uid = name.as_str().into();
+        attachment.wanted_since = Timestamp::from_second(940).ok();
+        engine.handle(Event::Attachments(Change::Put(attachment)));
+    }
+    engine.handle(Event::Attachments(Change::Listed));
+    engine.handle(Event::Volumes(Change::Listed));
+    engine.handle(Event::Nodes(Change::Listed));
+    engine
+}
+
+/// Starts one job and lets it fail.
+pub(super) fn fail_one(engine: &mut Engine, class: Class, message: &str) {
+    let now = Instant::now().into_std();
+    let job = engine.start(now).expect("there is work");
+    let outcome = Outcome::Failed {
+        class,
+        answer: None,
+        message: message.into(),
+    };
+    let subject = job.subject();
+    engine.finish(Report { subject, outcome }, now);
+}
+
+fn get(view: &View, path: &str) -> (u16, String) {
+    let page = view.page(path, "").expect("there is such a page");
+    (page.status.as_u16(), page.text)
+}
+
+/// Name and type of each family of a text.
+fn families(text: &str) -> BTreeMap<String, String> {
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    types
+        .map(|line| {
+            let (name, kind) = line.split_once(' ').expect("a name and a type");
+            (name.to_owned(), kind.to_owned())
+        })
+        .collect()
+}
+
+/// A view of an attacher that has done and suffered all that is counted.
+fn mk_busy_view() -> View {
+    let view = View {
+        elects: true,
+        ..mk_view()
+    };
+    view.election_begins(mk_leadership(true, None));
+    let engine = mk_engine(&["va".to_owned()]);
+    view.work_begins(Arc::new(Mutex::new(engine)));
+    view.calls.count_one("/csi.v1.Identity/Probe");
+    view.requests.count_one("/api/v1/persistentvolumes/pv");
+    view
+}
+
+#[test]
+fn the_documentation_names_exactly_what_is_exposed() {
+    let view = mk_busy_view();
+    let (status, text) = get(&view, "/metrics");
+    assert_eq!(status, 200);
+    let documented: BTreeMap<String, String> = include_str!("../../../docs/metrics.md")
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("| `")?.split('|').map(str::trim);
+            let name = cells.next()?.trim_end_matches('`');
+            let kind = cells.next()?;
+            matches!(kind, "counter" | "gauge" | "histogram").then(|| (name.to_owned(), kind.to_owned()))
+        })
+        .collect();
+    assert_eq!(families(&text), documented);
+    assert_eq!(documented.len(), family::ALL.len());
+}
+
+#[test]
+fn the_documentation_has_the_labels_and_the_help_of_each_family() {
+    let rows: Vec<&str> = include_str!("../../../docs/metrics.md").lines().collect();
+    for family in family::ALL {
+        let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+        let (name, kind, labels, help) = (family.name, family.kind.name(), labels.join(", "), family.help);
+        let row = format!("| `{name}` | {kind} | {labels} | {help} |");
+        assert!(rows.contains(&&*row), "docs/metrics.md must have the row\n{row}");
+    }
+}
+
+#[test]
+fn each_family_stands_once_and_each_sample_under_its_family() {
+    let (_, text) = get(&mk_busy_view(), "/metrics");
+    let mut seen = Vec::new();
+    for line in text.lines() {
+        if let Some(typed) = line.strip_prefix("# TYPE ") {
+            let name = typed.split(' ').next().unwrap();
+            assert!(!seen.contains(&name), "{name} stands twice");
+            seen.push(name);
+        } else if !line.starts_with('#') {
+            let current = seen.last().expect("a sample must follow its TYPE");
+            let name = line.split(['{', ' ']).next().unwrap();
+            let suffixes = ["", "_bucket", "_sum", "_count"];
+            assert!(
+                suffixes
+                    .iter()
+                    .any(|suffix| name.strip_suffix(suffix) == Some(current)),
+                "{line} under {current}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn counts_are_those_of_the_engine() {
+    let view = mk_view();
+    let mut engine = mk_engine(&["a".to_owned(), "b".to_owned(), "c".to_owned()]);
+    fail_one(&mut engine, Class::Final, "no");
+    assert!(engine.start(Instant::now().into_std()).is_some());
+    view.work_begins(Arc::new(Mutex::new(engine)));
+    let (_, text) = get(&view, "/metrics");
+    for line in [
+        "csi_attacher_backlog{lane=\"attach\",state=\"running\"} 1",
+        "csi_attacher_backlog{lane=\"attach\",state=\"ready\"} 1",
+        "csi_attacher_backlog{lane=\"attach\",state=\"waiting\"} 1",
+        "csi_attacher_backlog{lane=\"detach\",state=\"running\"} 0",
+        "csi_attacher_oldest_seconds{lane=\"attach\"} 60",
+        "csi_attacher_oldest_seconds{lane=\"detach\"} 0",
+        "csi_attacher_objects{resource=\"volumeattachments\"} 3",
+        "csi_attacher_lists_complete 1",
+        "workqueue_depth{name=\"csi-attacher-va\"} 1",
+        "workqueue_depth{name=\"csi-attacher-pv\"} 0",
+        "workqueue_adds_total{name=\"csi-attacher-va\"} 3",
+        "workqueue_retries_total{name=\"csi-attacher-va\"} 1",
+        "workqueue_queue_duration_seconds_count{name=\"csi-attacher-va\"} 2",
+        "workqueue_work_duration_seconds_count{name=\"csi-attacher-va\"} 1",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("leader_election"));
+}
+
+#[tokio::test]
+async fn readiness_names_what_is_missing() {
+    let view = mk_view();
+    let (status, text) = get(&view, "/readyz");
+    assert_eq!(status, 503);
+    assert!(
+        text.contains("driver is not connected") && text.contains("work has not begun"),
+        "{text}"
+    );
+
+    view.calls.connect_one();
+    let mut engine = Engine::new(
+        Limits {
+            attach: 1,
+            detach: 1,
+            volume: 1,
+        },
+        Backoff {
+            start: Duration::from_secs(1),
+            max: Duration::from_secs(1),
+        },
+        1,
+    );
+    engine.handle(Event::Volumes(Change::Listed));
+    view.work_begins(Arc::new(Mutex::new(engine)));
+    let (status, text) = get(&view, "/readyz");
+    assert_eq!(status, 503);
+    assert!(
+        text.contains("VolumeAttachments") && text.contains("CSINodes"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("PersistentVolumes") && !text.contains("driver"),
+        "{text}"
+    );
+
+    for change in [Event::Attachments(Change::Listed), Event::Nodes(Change::Listed)] {
+        let engine = view.engine.get().unwrap();
+        engine.lock().unwrap().handle(change);
+    }
+    assert_eq!(get(&view, "/readyz"), (200, "ok\n".to_owned()));
+    view.shutdown.cancel();
+    assert_eq!(get(&view, "/readyz").0, 503);
+}
+
+#[tokio::test]
+async fn a_standby_is_ready_when_its_driver_is_connected() {
+    for begun in [false, true] {
+        let view = View {
+            elects: true,
+            ..mk_view()
+        };
+        if begun {
+            view.election_begins(mk_leadership(false, None));
+        }
+        assert_eq!(get(&view, "/readyz").0, 503);
+        view.calls.connect_one();
+        assert_eq!(get(&view, "/readyz").0, 200);
+    }
+    let leader = View {
+        elects: true,
+        ..mk_view()
+    };
+    leader.election_begins(mk_leadership(true, None));
+    leader.calls.connect_one();
+    assert_eq!(get(&leader, "/readyz").0, 503, "a leader must work");
+}
+
+#[tokio::test(start_paused = true)]
+async fn liveness_follows_the_dispatcher() {
+    let view = mk_view();
+    assert_eq!(get(&view, "/healthz").0, 200, "nothing has started yet");
+    view.pulse.beat(Instant::now());
+    tokio::time::advance(Duration::from_secs(29)).await;
+    assert_eq!(get(&view, "/healthz").0, 200);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let (status, text) = get(&view, "/healthz");
+    assert_eq!(status, 500);
+    assert!(text.contains("31 s"), "{text}");
+    view.shutdown.cancel();
+    assert_eq!(
+        get(&view, "/healthz").0,
+        200,
+        "it only finishes what is under way"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_health_of_an_election_is_there_only_with_one() {
+    assert!(mk_view().page("/healthz/leader-election", "").is_none());
+    let view = View {
+        elects: true,
+        ..mk_view()
+    };
+    assert_eq!(get(&view, "/healthz/leader-election"), (200, "ok".to_owned()));
+    view.election_begins(mk_leadership(true, Some(Duration::from_secs(36))));
+    let (status, text) = get(&view, "/healthz/leader-election");
+    assert_eq!(status, 500);
+    assert_eq!(
+        text,
+        "internal server error: failed election to renew leadership on lease kube-system/external-attacher-leader-d-example\n"
+    );
+    let (_, text) = get(&view, "/metrics");
+    let name = "name=\"kube-system/external-attacher-leader-d-example\"";
+    assert!(
+        text.contains(&format!("leader_election_master_status{{{name}}} 1\n")),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("leader_election_slowpath_total{{{name}}} 3\n")),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_path_of_the_metrics_is_that_of_the_flag() {
+    let view = View {
+        metrics_path: "/elsewhere".to_owned(),
+        ..mk_view()
+    };
+    assert!(view.page("/metrics", "").is_none());
+    assert_eq!(get(&view, "/elsewhere").0, 200);
+    assert!(view.page("/", "").is_none());
+}

@@ -1,0 +1,361 @@
+//! What was asked of the API server, and what it answered.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use http::{Method, Request, Response, Uri};
+use tokio::time::Instant;
+
+use crate::metrics::{Exposition, Histogram, family};
+
+/// Requests of all clients. Clones share what they count.
+#[derive(Clone, Debug, Default)]
+pub struct Requests(Arc<Mutex<Counts>>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    answers: BTreeMap<(What, Code), u64>,
+    seconds: BTreeMap<What, Histogram>,
+    retries: u64,
+    state: RequestCensus,
+}
+
+/// How the API server has been answering.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestCensus {
+    /// How many requests wait for their answer. A watch counts until it begins.
+    pub in_flight: usize,
+    /// When the last answer came, whatever it said.
+    pub answered: Option<Instant>,
+    /// When a request last went without an answer, and why.
+    pub unanswered: Option<(Instant, Arc<str>)>,
+}
+
+/// What a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct What {
+    verb: &'static str,
+    resource: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Code {
+    Http(u16),
+    /// It was given up, by its deadline or by us.
+    Canceled,
+    /// The connection failed.
+    Error,
+}
+
+/// One request under way. One that is dropped was given up.
+#[derive(Debug)]
+struct Running {
+    requests: Requests,
+    what: What,
+    begun: Instant,
+    ended: bool,
+}
+
+/// What we ask for. Everything else is `other`, so that nobody's paths can grow the number of series.
+const RESOURCES: &[(&str, &str, &str)] = &[
+    ("csinodes", "", "csinodes"),
+    ("events", "", "events"),
+    ("leases", "", "leases"),
+    ("persistentvolumeclaims", "", "persistentvolumeclaims"),
+    ("persistentvolumes", "", "persistentvolumes"),
+    ("secrets", "", "secrets"),
+    ("volumeattachments", "", "volumeattachments"),
+    ("volumeattachments", "status", "volumeattachments/status"),
+];
+
+/// From one that is answered out of memory to one that meets its deadline.
+const BOUNDS: &[f64] = &[
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+];
+
+// === impl Requests ===
+
+impl Requests {
+    /// Sends a request by `send` and counts it by its answer.
+    ///
+    /// # Cancellation
+    ///
+    /// That of `send`; it is counted as such.
+    pub(super) async fn counted<Q, A, E, F>(
+        &self,
+        request: Request<Q>,
+        send: impl FnOnce(Request<Q>) -> F,
+    ) -> Result<Response<A>, E>
+    where
+        E: std::error::Error + 'static,
+        F: Future<Output = Result<Response<A>, E>>,
+    {
+        let mut running = self.begin(request.method(), request.uri());
+        let result = send(request).await;
+        match &result {
+            Ok(answer) => running.end(Code::Http(answer.status().as_u16())),
+            Err(error) => {
+                running.end(Code::Error);
+                let why = crate::report::chain(error).into();
+                self.lock().state.unanswered = Some((Instant::now(), why));
+            }
+        }
+        result
+    }
+
+    /// A request is sent once more.
+    pub(super) fn again(&self) {
+        self.lock().retries += 1;
+    }
+
+    /// How the API server has been answering.
+    pub fn state(&self) -> RequestCensus {
+        self.lock().state.clone()
+    }
+
+    /// Writes what was counted.
+    pub fn expose(&self, exposition: &mut Exposition) {
+        let counts = self.lock();
+        let mut samples = exposition.family(&family::API_REQUESTS);
+        for ((what, code), count) in &counts.answers {
+            samples.sample(&[what.verb, what.resource, &code.label()], *count as f64);
+        }
+        let mut samples = exposition.family(&family::API_SECONDS);
+        for (what, histogram) in &counts.seconds {
+            samples.histogram(&[what.verb, what.resource], histogram);
+        }
+        exposition.single(&family::API_RETRIES, counts.retries as f64);
+        exposition.single(&family::API_IN_FLIGHT, counts.state.in_flight as f64);
+    }
+
+    /// One request that was answered.
+    #[cfg(test)]
+    pub(crate) fn count_one(&self, uri: &'static str) {
+        let uri = Uri::from_static(uri);
+        self.begin(&Method::GET, &uri).end(Code::Http(200));
+    }
+
+    fn begin(&self, method: &Method, uri: &Uri) -> Running {
+        self.lock().state.in_flight += 1;
+        Running {
+            requests: self.clone(),
+            what: What::of(method, uri),
+            begun: Instant::now(),
+            ended: false,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0
+            .lock()
+            .expect("nothing must panic while the counts are locked")
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    fn end(&mut self, code: Code) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let now = Instant::now();
+        let took: Duration = now - self.begun;
+        let mut counts = self.requests.lock();
+        counts.state.in_flight -= 1;
+        if matches!(code, Code::Http(_)) {
+            counts.state.answered = Some(now);
+        }
+        *counts.answers.entry((self.what, code)).or_default() += 1;
+        counts
+            .seconds
+            .entry(self.what)
+            .or_insert_with(|| Histogram::new(BOUNDS))
+            .observe_duration(took);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end(Code::Canceled);
+    }
+}
+
+// === impl What ===
+
+impl What {
+    fn of(method: &Method, uri: &Uri) -> Self {
+        let (resource, named) = resource(uri.path());
+        let watches = || {
+            let query = uri.query().unwrap_or_default();
+            query
+                .split('&')
+                .any(|pair| matches!(pair, "watch=true" | "watch=1"))
+        };
+        let verb = match *method {
+            Method::GET if named => "get",
+            Method::GET if watches() => "watch",
+            Method::GET => "list",
+            Method::POST => "create",
+            Method::PUT => "update",
+            Method::PATCH => "patch",
+            Method::DELETE => "delete",
+            _ => "other",
+        };
+        Self { verb, resource }
+    }
+}
+
+/// The resource of a path, and whether the path names one object of it. Before the API's root there
+/// may be the path of a gateway.
+fn resource(path: &str) -> (&'static str, bool) {
+    const OTHER: &str = "other";
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
+    // After the root: the version, preceded by the group in all but the oldest API.
+    let skipped = match parts.find(|part| matches!(*part, "api" | "apis")) {
+        Some("api") => 1,
+        Some(_) => 2,
+        None => return (OTHER, false),
+    };
+    let mut parts = parts.skip(skipped);
+    let mut plural = parts.next().unwrap_or_default();
+    if plural == "namespaces" {
+        let _namespace = parts.next();
+        plural = parts.next().unwrap_or_default();
+    }
+    let named = parts.next().is_some();
+    let subresource = parts.next().unwrap_or_default();
+    let known = RESOURCES
+        .iter()
+        .find(|(p, s, _)| *p == plural && *s == subresource);
+    (known.map_or(OTHER, |(_, _, label)| *label), named)
+}
+
+// === impl Code ===
+
+impl Code {
+    fn label(self) -> String {
+        match self {
+            Self::Http(status) => status.to_string(),
+            Self::Canceled => "canceled".to_owned(),
+            Self::Error => "error".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn what(method: &Method, uri: &str) -> (&'static str, &'static str) {
+        let What { verb, resource } = What::of(method, &uri.parse().expect("a URI"));
+        (verb, resource)
+    }
+
+    #[test]
+    fn requests_are_told_apart_by_method_path_and_query() {
+        let storage = "https://10.0.0.1/apis/storage.k8s.io/v1";
+        let core = "https://gateway/clusters/a/api/v1";
+        let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+        for (method, uri, expected) in [
+            (
+                Method::GET,
+                format!("{storage}/volumeattachments?limit=500"),
+                ("list", "volumeattachments"),
+            ),
+            (
+                Method::GET,
+                format!("{storage}/csinodes?&watch=true&timeoutSeconds=290"),
+                ("watch", "csinodes"),
+            ),
+            (
+                Method::GET,
+                format!("{storage}/volumeattachments/va?"),
+                ("get", "volumeattachments"),
+            ),
+            (
+                Method::PATCH,
+                format!("{storage}/volumeattachments/va?"),
+                ("patch", "volumeattachments"),
+            ),
+            (
+                Method::PATCH,
+                format!("{storage}/volumeattachments/va/status?"),
+                ("patch", "volumeattachments/status"),
+            ),
+            (
+                Method::PATCH,
+                format!("{core}/persistentvolumes/apis"),
+                ("patch", "persistentvolumes"),
+            ),
+            (
+                Method::GET,
+                format!("{core}/namespaces/ns/secrets/s"),
+                ("get", "secrets"),
+            ),
+            (
+                Method::POST,
+                format!("{core}/namespaces/ns/events"),
+                ("create", "events"),
+            ),
+            (Method::PUT, format!("{leases}/l"), ("update", "leases")),
+            (Method::POST, leases.to_owned(), ("create", "leases")),
+            (Method::GET, format!("{core}/namespaces/ns"), ("list", "other")),
+            (Method::GET, format!("{core}/configmaps/c"), ("get", "other")),
+            (Method::GET, "/version".to_owned(), ("list", "other")),
+            (Method::GET, "/apis".to_owned(), ("list", "other")),
+            (Method::GET, "/api/v1".to_owned(), ("list", "other")),
+        ] {
+            assert_eq!(what(&method, &uri), expected, "{method} {uri}");
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_are_counted_by_how_they_end() {
+        let requests = Requests::default();
+        let request = || {
+            Request::get("/api/v1/persistentvolumes/pv")
+                .body(())
+                .expect("a request")
+        };
+        let answer = |status: u16| {
+            let response = Response::builder().status(status).body(()).expect("an answer");
+            async move { Ok::<_, io::Error>(response) }
+        };
+        for status in [200, 200, 404] {
+            requests
+                .counted(request(), |_| answer(status))
+                .await
+                .expect("an answer");
+        }
+        let refused = || async { Err::<Response<()>, _>(io::Error::other("refused")) };
+        assert!(requests.counted(request(), |_| refused()).await.is_err());
+        {
+            let pending = requests.counted(request(), |_| std::future::pending::<io::Result<Response<()>>>());
+            let mut pending = std::pin::pin!(pending);
+            assert!(pending.as_mut().now_or_never().is_none());
+            assert_eq!(requests.state().in_flight, 1);
+        }
+        requests.again();
+
+        let state = requests.state();
+        assert_eq!(state.in_flight, 0);
+        assert!(state.answered.is_some());
+        assert_eq!(&*state.unanswered.expect("one failed").1, "refused");
+        let mut exposition = Exposition::default();
+        requests.expose(&mut exposition);
+        let text = exposition.into_text();
+        for (code, count) in [("200", 2), ("404", 1), ("error", 1), ("canceled", 1)] {
+            let line = format!(
+                "csi_attacher_api_requests_total{{verb=\"get\",resource=\"persistentvolumes\",code=\"{code}\"}} {count}\n"
+            );
+            assert!(text.contains(&line), "{line} is not in\n{text}");
+        }
+        assert!(text.contains("csi_attacher_api_retries_total 1\n"));
+    }
+}

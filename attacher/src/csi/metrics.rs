@@ -1,0 +1,325 @@
+//! What was called, how long it took and how it ended; and what became of the connection.
+//!
+//! A layer around the driver's channel sees every call, whoever makes it: its method is the request's
+//! path, and its code that of the trailers, or of what came instead of them.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{HeaderMap, Request, Response};
+use hyper::body::{Bytes, Frame, SizeHint};
+use tokio::time::Instant;
+use tonic::Status;
+use tonic::body::Body;
+use tower::{BoxError, Service};
+
+use super::code::{CallError, Code};
+use super::session::Session;
+use crate::metrics::{Exposition, Histogram, family};
+use crate::migration::is_migration_driver;
+use crate::model::Capabilities;
+
+/// Calls of all sessions. Clones share what they count.
+#[derive(Clone, Debug, Default)]
+pub struct Calls(Arc<Mutex<Counts>>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    driver: Option<Served>,
+    seconds: BTreeMap<Series, Histogram>,
+    connection: ConnectionCensus,
+}
+
+#[derive(Clone, Debug)]
+struct Served {
+    name: Arc<str>,
+    /// Whether its calls are told apart by whether they are for a volume that was migrated to CSI.
+    migrates: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Series {
+    driver: Arc<str>,
+    code: &'static str,
+    method: Arc<str>,
+    migrated: Option<bool>,
+}
+
+/// What became of the connection so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionCensus {
+    /// Name of the driver, once it is known.
+    pub driver: Option<Arc<str>>,
+    /// What the driver could do when one was last opened.
+    pub capabilities: Option<Capabilities>,
+    /// Whether there is one.
+    pub up: bool,
+    /// Since when it is as it is; unknown before the first one.
+    pub since: Option<Instant>,
+    /// How often one was opened.
+    pub opened: u64,
+    /// Why the last attempt failed, since the last one that did not.
+    pub last_failure: Option<String>,
+}
+
+/// What the layer must know of a call and cannot see: rides along as an extension of its request.
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    deadline: Instant,
+    migrated: bool,
+}
+
+/// A channel whose calls are counted.
+#[derive(Clone, Debug)]
+pub(super) struct Counted<S> {
+    inner: S,
+    calls: Calls,
+}
+
+/// One call under way. One that is dropped was given up, by its deadline or by us: never a success.
+#[derive(Debug)]
+struct Running {
+    calls: Calls,
+    method: Arc<str>,
+    terms: Option<Terms>,
+    begun: Instant,
+    ended: bool,
+}
+
+/// The answer's body, whose trailers tell how the call ended.
+struct CountedBody {
+    inner: Body,
+    running: Running,
+}
+
+/// What the Go sidecar calls a driver that has not told its name yet.
+const UNKNOWN_DRIVER: &str = "unknown-driver";
+
+/// Where gRPC says how a call ended.
+const GRPC_STATUS: &str = "grpc-status";
+
+/// Those of the Go sidecars.
+const BOUNDS: &[f64] = &[
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
+];
+
+/// A request with a deadline, which is sent along and known to the layer.
+pub(super) fn timed<Q>(message: Q, timeout: Duration, migrated: bool) -> (tonic::Request<Q>, Instant) {
+    let deadline = Instant::now() + timeout;
+    let mut request = tonic::Request::new(message);
+    request.set_timeout(timeout);
+    request.extensions_mut().insert(Terms { deadline, migrated });
+    (request, deadline)
+}
+
+// === impl Calls ===
+
+impl Calls {
+    /// Counts the calls of a channel.
+    pub(super) fn count<S>(&self, inner: S) -> Counted<S> {
+        let calls = self.clone();
+        Counted { inner, calls }
+    }
+
+    /// From now on calls are those of this driver.
+    pub(super) fn serve(&self, name: &Arc<str>) {
+        self.lock().driver = Some(Served {
+            name: name.clone(),
+            migrates: is_migration_driver(name),
+        });
+    }
+
+    pub(super) fn connected(&self, session: &Session) {
+        let connection = &mut self.lock().connection;
+        connection.driver = Some(session.name.clone());
+        connection.capabilities = Some(session.capabilities);
+        connection.up = true;
+        connection.since = Some(Instant::now());
+        connection.opened += 1;
+        connection.last_failure = None;
+    }
+
+    pub(super) fn disconnected(&self) {
+        let connection = &mut self.lock().connection;
+        connection.up = false;
+        connection.since = Some(Instant::now());
+    }
+
+    pub(super) fn not_connected(&self, why: String) {
+        self.lock().connection.last_failure = Some(why);
+    }
+
+    /// What became of the connection so far.
+    pub fn connection(&self) -> ConnectionCensus {
+        self.lock().connection.clone()
+    }
+
+    /// Writes what was counted.
+    pub fn expose(&self, exposition: &mut Exposition) {
+        let counts = self.lock();
+        let mut samples = exposition.family(&family::OPERATIONS);
+        for (series, histogram) in &counts.seconds {
+            let mut labels = vec![&*series.driver, series.code, &*series.method];
+            if let Some(migrated) = series.migrated {
+                labels.push(if migrated { "true" } else { "false" });
+            }
+            samples.histogram(&labels, histogram);
+        }
+        let connection = &counts.connection;
+        exposition.single(&family::CONNECTED, f64::from(u8::from(connection.up)));
+        exposition.single(&family::RECONNECTS, connection.opened.saturating_sub(1) as f64);
+    }
+
+    /// One call that succeeded.
+    #[cfg(test)]
+    pub(crate) fn count_one(&self, method: &'static str) {
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = http::Uri::from_static(method);
+        self.begin(&request).end(tonic::Code::Ok.into());
+    }
+
+    /// A connection that came about.
+    #[cfg(test)]
+    pub(crate) fn connect_one(&self) {
+        self.lock().connection.up = true;
+    }
+
+    fn begin(&self, request: &Request<Body>) -> Running {
+        Running {
+            calls: self.clone(),
+            method: request.uri().path().into(),
+            terms: request.extensions().get().copied(),
+            begun: Instant::now(),
+            ended: false,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0
+            .lock()
+            .expect("nothing must panic while the counts are locked")
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    fn end(&mut self, code: Code) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let took = self.begun.elapsed();
+        let mut counts = self.calls.lock();
+        let (driver, migrates) = match &counts.driver {
+            Some(served) => (served.name.clone(), served.migrates),
+            None => (UNKNOWN_DRIVER.into(), false),
+        };
+        let series = Series {
+            driver,
+            code: code.name(),
+            method: self.method.clone(),
+            migrated: migrates.then(|| self.terms.is_some_and(|terms| terms.migrated)),
+        };
+        counts
+            .seconds
+            .entry(series)
+            .or_insert_with(|| Histogram::new(BOUNDS))
+            .observe_duration(took);
+    }
+
+    /// Ends with what the headers or trailers say. Without a word in them the call failed all the same.
+    fn end_with(&mut self, headers: &HeaderMap) {
+        let status = Status::from_header_map(headers)
+            .unwrap_or_else(|| Status::internal("the answer ended without a status"));
+        self.end(Code::from(status.code()));
+    }
+
+    fn fail_with(&mut self, status: &Status) {
+        self.end(CallError::from(status.clone()).code);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let late = self.terms.is_some_and(|terms| Instant::now() >= terms.deadline);
+        self.end(Code::from(if late {
+            tonic::Code::DeadlineExceeded
+        } else {
+            tonic::Code::Cancelled
+        }));
+    }
+}
+
+// === impl Counted ===
+
+impl<S> Service<Request<Body>> for Counted<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Status;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        self.inner
+            .poll_ready(cx)
+            .map_err(|error| Status::from_error(error.into()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let mut running = self.calls.begin(&request);
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await.map_err(|error| {
+                let status = Status::from_error(error.into());
+                running.fail_with(&status);
+                status
+            })?;
+            // An answer of headers alone is a failure that was told at once.
+            if answer.headers().contains_key(GRPC_STATUS) {
+                running.end_with(answer.headers());
+            }
+            Ok(answer.map(|inner| Body::new(CountedBody { inner, running })))
+        })
+    }
+}
+
+// === impl CountedBody ===
+
+impl hyper::body::Body for CountedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = std::task::ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    self.running.end_with(trailers);
+                }
+            }
+            Some(Err(status)) => self.running.fail_with(status),
+            None => self.running.end_with(&HeaderMap::new()),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! How calls end, as the layer sees it, with a driver that is one function.
+
+use std::convert::Infallible;
+
+use futures::FutureExt;
+use http_body_util::BodyExt;
+use tower::{ServiceExt, service_fn};
+
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_secs(15);
+const METHOD: &str = "/csi.v1.Controller/ControllerPublishVolume";
+
+/// A body of these frames.
+struct Frames(Vec<Result<Frame<Bytes>, Status>>);
+
+impl hyper::body::Body for Frames {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let next = (!self.0.is_empty()).then(|| self.0.remove(0));
+        Poll::Ready(next)
+    }
+}
+
+fn trailers(code: &'static str) -> Result<Frame<Bytes>, Status> {
+    let value = http::HeaderValue::from_static(code);
+    Ok(Frame::trailers(HeaderMap::from_iter([(
+        http::HeaderName::from_static(GRPC_STATUS),
+        value,
+    )])))
+}
+
+fn data() -> Result<Frame<Bytes>, Status> {
+    Ok(Frame::data(Bytes::from_static(b"x")))
+}
+
+fn request(migrated: bool) -> Request<Body> {
+    let (request, _) = timed((), TIMEOUT, migrated);
+    let mut http = Request::new(Body::empty());
+    *http.uri_mut() = METHOD.parse().expect("a path is a URI");
+    *http.extensions_mut() = request.into_parts().1;
+    http
+}
+
+/// Codes and `migrated` labels of all calls so far, with how many there were of each.
+fn ended(calls: &Calls) -> Vec<(&'static str, Option<bool>, u64)> {
+    let counts = calls.lock();
+    let series = counts.seconds.iter();
+    series
+        .map(|(series, histogram)| {
+            assert_eq!(&*series.method, METHOD);
+            (series.code, series.migrated, histogram.count())
+        })
+        .collect()
+}
+
+/// One call that is answered with these headers and frames and read to its end.
+async fn call(headers: HeaderMap, frames: Vec<Result<Frame<Bytes>, Status>>) -> Vec<(&'static str, u64)> {
+    let calls = Calls::default();
+    let answer = std::sync::Mutex::new(Some((headers, frames)));
+    let driver = service_fn(move |_: Request<Body>| {
+        let (headers, frames) = answer
+            .lock()
+            .expect("no other test holds it")
+            .take()
+            .expect("one call");
+        let mut response = Response::new(Body::new(Frames(frames)));
+        *response.headers_mut() = headers;
+        std::future::ready(Ok::<_, Infallible>(response))
+    });
+    let response = calls
+        .count(driver)
+        .oneshot(request(false))
+        .await
+        .expect("an answer");
+    drop(response.into_body().collect().await);
+    ended(&calls)
+        .into_iter()
+        .map(|(code, _, count)| (code, count))
+        .collect()
+}
+
+#[tokio::test]
+async fn the_trailers_tell_how_a_call_ended() {
+    let none = HeaderMap::new;
+    assert_eq!(call(none(), vec![data(), trailers("0")]).await, [("OK", 1)]);
+    assert_eq!(
+        call(none(), vec![data(), trailers("9")]).await,
+        [("FailedPrecondition", 1)]
+    );
+    // Success is only what is said to be one.
+    assert_eq!(call(none(), vec![data()]).await, [("Internal", 1)]);
+    let reset = Status::unavailable("gone");
+    assert_eq!(call(none(), vec![data(), Err(reset)]).await, [("Unavailable", 1)]);
+}
+
+#[tokio::test]
+async fn headers_alone_tell_it_too() {
+    let headers = HeaderMap::from_iter([(
+        http::HeaderName::from_static(GRPC_STATUS),
+        http::HeaderValue::from_static("8"),
+    )]);
+    assert_eq!(call(headers, vec![]).await, [("ResourceExhausted", 1)]);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_lost_is_unavailable_as_in_go() {
+    let calls = Calls::default();
+    let broken = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+    let driver = service_fn(move |_: Request<Body>| std::future::ready(Err::<Response<Body>, _>(broken())));
+    let status = calls
+        .count(driver)
+        .oneshot(request(false))
+        .await
+        .expect_err("a failure");
+    assert_eq!(ended(&calls), [("Unavailable", None, 1)]);
+    // Whoever called must be able to tell a lost connection from an answer, as without the layer.
+    assert_eq!(CallError::from(status).class(), crate::queue::Class::Interrupted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_given_up_is_never_a_success() {
+    let calls = Calls::default();
+    let driver = service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
+    let given_up = calls.count(driver).oneshot(request(false));
+    assert!(given_up.now_or_never().is_none());
+    assert_eq!(ended(&calls), [("Canceled", None, 1)]);
+
+    let late = calls.count(driver).oneshot(request(false));
+    assert!(tokio::time::timeout(TIMEOUT, late).await.is_err());
+    assert_eq!(
+        ended(&calls),
+        [("Canceled", None, 1), ("DeadlineExceeded", None, 1)]
+    );
+}
+
+#[tokio::test]
+async fn only_drivers_that_volumes_are_migrated_to_tell_which_were() {
+    let answered = || {
+        service_fn(|_: Request<Body>| {
+            let body = Body::new(Frames(vec![trailers("0")]));
+            std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+        })
+    };
+    let calls = Calls::default();
+    let call = async |migrated| {
+        let response = calls.count(answered()).oneshot(request(migrated)).await;
+        drop(response.expect("an answer").into_body().collect().await);
+    };
+    calls.serve(&"hostpath.csi.k8s.io".into());
+    call(true).await;
+    assert_eq!(ended(&calls), [("OK", None, 1)]);
+    calls.serve(&"ebs.csi.aws.com".into());
+    call(true).await;
+    call(false).await;
+    let mut exposition = Exposition::default();
+    calls.expose(&mut exposition);
+    let text = exposition.into_text();
+    for labels in [
+        r#"driver_name="hostpath.csi.k8s.io",grpc_status_code="OK",method_name="/csi.v1.Controller/ControllerPublishVolume"}"#,
+        r#"driver_name="ebs.csi.aws.com",grpc_status_code="OK",method_name="/csi.v1.Controller/ControllerPublishVolume",migrated="true"}"#,
+        r#"driver_name="ebs.csi.aws.com",grpc_status_code="OK",method_name="/csi.v1.Controller/ControllerPublishVolume",migrated="false"}"#,
+    ] {
+        let line = format!("csi_sidecar_operations_seconds_count{{{labels} 1\n");
+        assert!(text.contains(&line), "{line} is not in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_driver_without_a_name_is_the_unknown_one() {
+    let calls = Calls::default();
+    calls.begin(&request(false)).end(tonic::Code::Ok.into());
+    let mut exposition = Exposition::default();
+    calls.expose(&mut exposition);
+    assert!(exposition.into_text().contains(r#"driver_name="unknown-driver""#));
+}

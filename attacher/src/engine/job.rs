@@ -1,0 +1,90 @@
+//! What the engine hands out, and what it gets back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::decide::{Facts, Wanted};
+use crate::model::{Attachment, Target, Volume};
+use crate::queue::Class;
+
+/// One piece of work.
+#[derive(Debug)]
+pub enum Job {
+    /// Attach or detach.
+    Attachment {
+        /// Which of the two.
+        wanted: Wanted,
+        /// The newest state.
+        facts: Facts,
+        /// The driver's answer from an earlier run, if only its write is left to do.
+        answer: Option<Answer>,
+        /// Whether the attachment's state asks for nothing and a survey, or the driver's return with more
+        /// capabilities, does.
+        repair: bool,
+    },
+    /// Take our finalizer off a PersistentVolume.
+    Release {
+        /// The volume.
+        volume: Arc<Volume>,
+    },
+}
+
+/// A successful answer of the driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// ControllerPublishVolume succeeded.
+    Published {
+        /// For this volume and node.
+        target: Target,
+        /// With this `publish_context`.
+        context: BTreeMap<String, String>,
+    },
+    /// ControllerUnpublishVolume succeeded.
+    Unpublished,
+}
+
+/// How a job ended.
+#[derive(Debug)]
+pub struct Report {
+    /// The object that it was about.
+    pub subject: Subject,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// The object of a job.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// Of [`Job::Attachment`].
+    Attachment(Wanted, Arc<Attachment>),
+    /// Of [`Job::Release`].
+    Volume(Arc<Volume>),
+}
+
+/// What came of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// There is nothing left to do.
+    Done,
+    /// It is to be tried again.
+    Failed {
+        /// How to wait for that.
+        class: Class,
+        /// What the driver answered, if that is all that is known and only its write failed.
+        answer: Option<Answer>,
+        /// What went wrong, for people.
+        message: Arc<str>,
+    },
+}
+
+// === impl Job ===
+
+impl Job {
+    /// What the job is about.
+    pub fn subject(&self) -> Subject {
+        match self {
+            Self::Attachment { wanted, facts, .. } => Subject::Attachment(*wanted, facts.attachment.clone()),
+            Self::Release { volume } => Subject::Volume(volume.clone()),
+        }
+    }
+}
