@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, Container, Namespace, Node, NodeCondition, NodeStatus, ObjectReference,
-    PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimVolumeSource,
-    PersistentVolumeSpec, Pod, PodSpec, Secret, SecretReference, Volume, VolumeResourceRequirements,
+    AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, Container, Namespace, Node, NodeCondition,
+    NodeStatus, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec,
+    PersistentVolumeClaimVolumeSource, PersistentVolumeSpec, Pod, PodSpec, Secret, SecretReference, Volume,
+    VolumeResourceRequirements,
 };
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSIDriverSpec, CSINode, CSINodeDriver, CSINodeSpec, VolumeAttachment, VolumeAttachmentSource,
@@ -31,6 +32,22 @@ pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 
 /// Annotation by which the PersistentVolume controller marks a claim it has bound.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+
+/// Annotation by which a provisioner marks the volumes it made.
+pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+
+/// The in-tree plugin for EBS volumes.
+pub const EBS_PLUGIN: &str = "kubernetes.io/aws-ebs";
+
+/// The CSI driver that took over from it.
+pub const EBS_DRIVER: &str = "ebs.csi.aws.com";
+
+/// Annotation by which a kubelet tells of which in-tree plugins it uses the volumes through CSI.
+const MIGRATED_PLUGINS: (&str, &str) = (
+    "storage.alpha.kubernetes.io/migrated-plugins",
+    "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,\
+     kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume",
+);
 
 /// Namespace in which kubelets keep their heartbeat leases.
 pub const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -170,6 +187,8 @@ pub fn mk_node_lease(node: &Node, now: Timestamp) -> Lease {
 pub fn mk_csi_node(prefix: &str, node: &Node, driver: &str, node_id: &str) -> CSINode {
     let mut metadata = mk_meta(prefix, node.metadata.name.as_deref().unwrap_or_default());
     metadata.owner_references = Some(vec![mk_node_owner(node)]);
+    let (key, plugins) = MIGRATED_PLUGINS;
+    metadata.annotations = Some(BTreeMap::from([(key.to_owned(), plugins.to_owned())]));
     CSINode {
         metadata,
         spec: CSINodeSpec {
@@ -245,6 +264,26 @@ pub fn mk_persistent_volume(
         }),
         ..PersistentVolume::default()
     }
+}
+
+/// The same volume as one of the in-tree plugin for EBS, which knows neither attributes nor secrets.
+pub fn into_ebs_volume(mut volume: PersistentVolume, annotation: Option<(&str, &str)>) -> PersistentVolume {
+    let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    volume.metadata.annotations = annotation.map(|annotation| BTreeMap::from([own(annotation)]));
+    if let Some(spec) = &mut volume.spec {
+        spec.aws_elastic_block_store = spec.csi.take().map(|csi| AWSElasticBlockStoreVolumeSource {
+            volume_id: csi.volume_handle,
+            ..AWSElasticBlockStoreVolumeSource::default()
+        });
+    }
+    volume
+}
+
+/// The CSI driver of a volume and its name of it, also if the driver took over from an in-tree plugin.
+pub fn driver_and_handle(volume: PersistentVolumeSpec) -> Option<(String, String)> {
+    let csi = volume.csi.map(|csi| (csi.driver, csi.volume_handle));
+    let ebs = |ebs: AWSElasticBlockStoreVolumeSource| (EBS_DRIVER.to_owned(), ebs.volume_id);
+    csi.or_else(|| volume.aws_elastic_block_store.map(ebs))
 }
 
 /// A secret with one key.

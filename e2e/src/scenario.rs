@@ -14,6 +14,7 @@ mod attacher_killed;
 mod burst;
 mod driver_restarts;
 mod handover;
+mod migrated_volume;
 mod node_lost;
 mod pod_attaches;
 mod pod_moves;
@@ -78,6 +79,7 @@ pub const ALL: &[Scenario] = &[
     attacher_killed::BEFORE_FINALIZER_REMOVAL,
     volume_deleted::SCENARIO,
     node_lost::SCENARIO,
+    migrated_volume::SCENARIO,
     burst::SCENARIO,
 ];
 

@@ -19,6 +19,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 pub use judge::{Query, Selector};
@@ -59,6 +60,8 @@ pub enum Peer {
     CsiSanity,
     /// Our own writer of the official descriptor of csi.proto.
     CsiDescriptors,
+    /// Our own questioner of Kubernetes' library that translates in-tree volumes.
+    CsiTranslation,
 }
 
 const CONTROL_PLANE: GoProgram = GoProgram {
@@ -75,10 +78,32 @@ const CONTROL_PLANE: GoProgram = GoProgram {
 
 /// Serialised `google.protobuf.FileDescriptorProto` of the official csi.proto, from its Go module.
 pub fn csi_descriptors() -> Result<Vec<u8>> {
+    answer_of(Peer::CsiDescriptors, &[])
+}
+
+/// What Kubernetes' library answers to `questions` about in-tree volumes: a line of JSON for each line of JSON.
+/// Which questions there are, `e2e/peers/csi-translation` tells.
+pub fn csi_translations(questions: &[u8]) -> Result<Vec<u8>> {
+    answer_of(Peer::CsiTranslation, questions)
+}
+
+/// What a peer that ends by itself writes when it is told `input`.
+fn answer_of(peer: Peer, input: &[u8]) -> Result<Vec<u8>> {
     without_run(async |toolchain| {
-        let program = toolchain.peer(Peer::CsiDescriptors).await?;
-        let output = Command::new(&program).kill_on_drop(true).output().await;
-        let output = output.with_context(|| format!("run {}", program.display()))?;
+        let program = toolchain.peer(peer).await?;
+        let run = async {
+            let mut child = Command::new(&program)
+                .kill_on_drop(true)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()?;
+            let mut stdin = child.stdin.take().expect("stdin must be piped");
+            // Both at once: a peer that answers while it reads would fill its pipe, and wait for us.
+            let tell = async move { stdin.write_all(input).await };
+            let (_, output) = tokio::try_join!(tell, child.wait_with_output())?;
+            std::io::Result::Ok(output)
+        };
+        let output = run.await.with_context(|| format!("run {}", program.display()))?;
         ensure!(
             output.status.success(),
             "{} ended with {}",
@@ -136,7 +161,7 @@ impl Peer {
             what,
             expectation: match self {
                 Self::ExternalAttacher | Self::CsiSanity => "about 4 minutes on two cores from cold caches",
-                Self::CsiDescriptors => "half a minute on two cores from cold caches",
+                Self::CsiDescriptors | Self::CsiTranslation => "half a minute on two cores from cold caches",
             },
         };
         match self {
@@ -156,6 +181,12 @@ impl Peer {
                 "./csi-descriptors",
                 "csi-descriptors",
                 "the official CSI descriptor",
+                &[],
+            ),
+            Self::CsiTranslation => peer(
+                "./csi-translation",
+                "csi-translation",
+                "Kubernetes' translation of in-tree volumes",
                 &[],
             ),
         }

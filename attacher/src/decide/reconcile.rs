@@ -5,10 +5,12 @@
 //! takes time, drivers answer from caches, and some leave out what they do not care for. Hence nothing
 //! that follows from it may do harm if the list was wrong: all of it is a call that can be repeated.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Facts, spec};
+use crate::migration::{self, Irreparable};
 use crate::model::{Attachment, Driver, Target};
 
 /// What is to be looked up in a list of volumes.
@@ -163,9 +165,15 @@ pub fn whereabouts(facts: &Facts, driver: &Driver) -> Option<Whereabouts> {
     })
 }
 
-/// The handle under which the driver lists the volume of `target`.
-pub fn listed_handle(target: &Target, _: &Driver) -> Arc<str> {
-    target.handle.clone()
+/// The handle under which the driver lists the volume of `target`; `None` if that cannot be told, as the
+/// handle leaves something open and the node id does not fill it in.
+pub fn listed_handle(target: &Target, driver: &Driver) -> Option<Arc<str>> {
+    match migration::repaired(&driver.name, &target.handle, &target.node_id) {
+        // What is not made as a migrated volume's handle leaves nothing open.
+        Ok(Cow::Borrowed(_)) | Err(Irreparable::Handle(_)) => Some(target.handle.clone()),
+        Ok(Cow::Owned(repaired)) => Some(repaired.into()),
+        Err(Irreparable::Scope(_) | Irreparable::NodeId(_) | Irreparable::Region { .. }) => None,
+    }
 }
 
 /// What follows for one attachment. `doubted` tells that the list before this one made it

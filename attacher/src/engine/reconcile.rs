@@ -92,8 +92,10 @@ impl Engine {
             if self.queue.is_running(&Key::Attachment(attachment.name.clone())) {
                 continue;
             }
-            if let Some(whereabouts) = whereabouts(&self.index.facts(attachment), driver) {
-                let handle = listed_handle(&whereabouts.target, driver);
+            let Some(whereabouts) = whereabouts(&self.index.facts(attachment), driver) else {
+                continue;
+            };
+            if let Some(handle) = listed_handle(&whereabouts.target, driver) {
                 survey.add(attachment.clone(), whereabouts, handle);
             }
         }

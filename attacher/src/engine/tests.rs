@@ -253,6 +253,42 @@ fn a_volume_that_is_deleted_is_released_when_its_last_attachment_is_gone() {
 }
 
 #[test]
+fn a_volume_that_is_taken_back_from_us_is_released_when_it_is_free() {
+    let va = Attachment {
+        attached: true,
+        finalizer: true,
+        ..mk_attachment("va")
+    };
+    let held = Volume {
+        version: Version(2),
+        finalizer: true,
+        ..mk_volume("pv")
+    };
+    let taken_back = Volume {
+        version: Version(3),
+        left_in_tree: true,
+        ..held.clone()
+    };
+    let mut bench = Bench::new([va.clone()]);
+    bench.engine.handle(Event::Volumes(Change::Put(held)));
+    bench
+        .engine
+        .handle(Event::Volumes(Change::Put(taken_back.clone())));
+    assert!(bench.start().is_none(), "it is in use");
+    bench.engine.handle(Event::Attachments(Change::Gone {
+        name: va.name,
+        uid: va.uid,
+    }));
+    assert!(matches!(bench.start(), Some(Subject::Volume(volume)) if &*volume.name == "pv"));
+    let mut bench = Bench::new([]);
+    bench.engine.handle(Event::Volumes(Change::Put(taken_back)));
+    assert!(
+        matches!(bench.start(), Some(Subject::Volume(_))),
+        "it was free already"
+    );
+}
+
+#[test]
 fn a_job_that_changed_nothing_does_not_spin() {
     let mut bench = Bench::new([mk_attachment("va")]);
     let subject = bench.starts("va");

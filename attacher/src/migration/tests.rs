@@ -125,6 +125,10 @@ fn ebs_volumes_are_named_by_id_or_by_url() {
             "Invalid disk name (aws://a\"b@zone/vol-1): parse \"aws://a\\\"b@zone/vol-1\": net/url: invalid userinfo",
         ),
         (
+            "aws://\u{301}\u{200b}:x/",
+            "Invalid disk name (aws://\u{301}\u{200b}:x/): parse \"aws://\u{301}\\u200b:x/\": invalid port \":x\" after host",
+        ),
+        (
             "aws://[1.2.3.4]/vol-1",
             r#"Invalid disk name (aws://[1.2.3.4]/vol-1): parse "aws://[1.2.3.4]/vol-1": invalid IP-literal"#,
         ),

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::ledger::{Deed, Ledger};
 use super::volume_manager::{PodKey, UniqueName, VolumeKey};
-use crate::fixture::{NODE_LEASE_NAMESPACE, mk_ready_condition, unique_volume_name};
+use crate::fixture::{NODE_LEASE_NAMESPACE, driver_and_handle, mk_ready_condition, unique_volume_name};
 
 /// First pause after a failed call, doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -71,14 +71,14 @@ impl NodeApi {
                 .and_then(|spec| spec.volume_name)
                 .context("the claim is not bound")?;
             let pv = Api::<PersistentVolume>::all(self.client()).get(&name).await?;
-            let csi = pv
+            let (driver, handle) = pv
                 .spec
-                .and_then(|spec| spec.csi)
-                .context("the volume is not a CSI one")?;
+                .and_then(driver_and_handle)
+                .context("the volume is no CSI one, nor one that a CSI driver took over")?;
             found.push(VolumeKey {
-                unique_name: unique_volume_name(&csi.driver, &csi.volume_handle),
-                driver: csi.driver,
-                handle: csi.volume_handle,
+                unique_name: unique_volume_name(&driver, &handle),
+                driver,
+                handle,
             });
         }
         Ok(found)

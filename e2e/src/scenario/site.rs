@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard};
 
 use crate::cluster::{Backend, Cluster};
 use crate::process::Run;
@@ -19,6 +19,7 @@ pub struct Site {
     driver: PathBuf,
     ours: OnceCell<PathBuf>,
     go: OnceCell<PathBuf>,
+    known_driver: Arc<Mutex<()>>,
 }
 
 // === impl Site ===
@@ -38,6 +39,7 @@ impl Site {
             driver,
             ours: OnceCell::new(),
             go: OnceCell::new(),
+            known_driver: Arc::default(),
         })
     }
 
@@ -73,6 +75,11 @@ impl Site {
             .await
             .context(what)?;
         Ok(program)
+    }
+
+    /// Waits until no other stage has a driver of a name that Kubernetes knows.
+    pub(super) async fn known_driver(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.known_driver).lock_owned().await
     }
 
     /// Stops what was started, in order.

@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
+use tokio::sync::OwnedMutexGuard;
 
 pub use closing::sweep;
 pub use volumes::StageVolume;
@@ -58,6 +59,9 @@ pub struct Setting {
     pub latency: Duration,
     /// Deadline of the attacher's driver calls.
     pub timeout: Duration,
+    /// Name of the driver, where Kubernetes knows it. Such a stage has the name to itself: others wait for it.
+    /// `None`: a name that no other stage has.
+    pub driver: Option<&'static str>,
 }
 
 /// One scenario's own driver, attacher, nodes, namespace and objects.
@@ -75,6 +79,7 @@ pub struct Stage<'site> {
     ledger: Ledger,
     witness: Witness,
     forced: BTreeSet<(String, String)>,
+    _sole: Option<OwnedMutexGuard<()>>,
 }
 
 // === impl Setting ===
@@ -86,6 +91,7 @@ impl Setting {
         nodes: 2,
         latency: Duration::from_millis(20),
         timeout: Duration::from_secs(15),
+        driver: None,
     };
 }
 
@@ -99,7 +105,11 @@ impl<'site> Stage<'site> {
     pub async fn set(site: &'site Site, prefix: &str, kind: Kind, setting: Setting) -> Result<Self> {
         let cluster = site.cluster();
         let client = cluster.client();
-        let driver_name = driver_name(prefix);
+        let sole = match setting.driver {
+            Some(_) => Some(site.known_driver().await),
+            None => None,
+        };
+        let driver_name = setting.driver.map_or_else(|| driver_name(prefix), str::to_owned);
         let dir = site.run().subdir(prefix)?;
         cluster
             .create_namespace(prefix)
@@ -153,6 +163,7 @@ impl<'site> Stage<'site> {
             ledger: Ledger::default(),
             witness,
             forced: BTreeSet::new(),
+            _sole: sole,
         };
         for index in 0..setting.nodes {
             stage.add_node(index).await?;

@@ -179,11 +179,16 @@ fn push_quoted(quoted: &mut String, c: char) {
         '\r' => quoted.push_str("\\r"),
         '\t' => quoted.push_str("\\t"),
         c if c.is_ascii_control() => push_hex(quoted, 'x', 2, u32::from(c)),
-        // What Rust would escape in this way has no form that can be printed.
-        c if c.escape_debug().nth(1) != Some('u') => quoted.push(c),
+        c if is_printable(c) => quoted.push(c),
         c if u32::from(c) <= 0xffff => push_hex(quoted, 'u', 4, u32::from(c)),
         c => push_hex(quoted, 'U', 8, u32::from(c)),
     }
+}
+
+/// Whether Rust shows the character as it is, which Go does then too. Behind another one: only at the beginning
+/// does Rust escape combining characters.
+fn is_printable(c: char) -> bool {
+    String::from_iter(['a', c]).escape_debug().count() == 2
 }
 
 fn push_hex(quoted: &mut String, kind: char, width: usize, value: u32) {

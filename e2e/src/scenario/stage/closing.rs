@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::super::site::Site;
-use super::{ACCOUNT, Stage, driver_name};
+use super::{ACCOUNT, Stage};
 use crate::control_plane::Component;
 use crate::fixture::{NODE_LEASE_NAMESPACE, SCENARIO_LABEL};
 use crate::invariant;
@@ -133,9 +133,10 @@ pub async fn sweep(site: &Site, prefix: &str) -> Result<()> {
         .await?;
 
     let attachments = Api::<VolumeAttachment>::all(client.clone());
-    let driver = driver_name(prefix);
+    let drivers = Api::<CSIDriver>::all(client.clone()).list(&mine).await?;
+    let is_mine = |attacher: &str| drivers.iter().any(|driver| driver.name_any() == attacher);
     for attachment in attachments.list(&ListParams::default()).await?.items {
-        if attachment.spec.attacher == driver {
+        if is_mine(&attachment.spec.attacher) {
             force_away(&attachments, &attachment.name_any()).await?;
         }
     }
@@ -173,7 +174,8 @@ async fn forget_scope(site: &Site, prefix: &str) -> Result<()> {
     let client = site.cluster().client();
     let delete = DeleteParams::default();
     let drivers = Api::<CSIDriver>::all(client.clone());
-    forgive_absence(drivers.delete(&driver_name(prefix), &delete).await.map(drop))?;
+    let mine = ListParams::default().labels(&format!("{SCENARIO_LABEL}={prefix}"));
+    delete_all(&drivers, &mine, "driver registrations").await?;
     site.cluster().delete_attacher_account(prefix, ACCOUNT).await?;
     forgive_absence(
         Api::<Namespace>::all(client)

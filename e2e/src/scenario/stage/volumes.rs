@@ -13,7 +13,9 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::{PATIENCE, SECRET, Stage};
-use crate::fixture::{Access, BIND_COMPLETED, SCENARIO_LABEL, VolumeSource, mk_claim, mk_persistent_volume};
+use crate::fixture::{
+    Access, BIND_COMPLETED, SCENARIO_LABEL, VolumeSource, into_ebs_volume, mk_claim, mk_persistent_volume,
+};
 use crate::node::attachment_name;
 use crate::wait::{self, Progress};
 
@@ -38,7 +40,28 @@ pub struct StageVolume {
 impl Stage<'_> {
     /// Makes a volume at the driver and a bound pair of claim and PersistentVolume for it.
     pub async fn volume(&mut self, name: &str, access: Access) -> Result<StageVolume> {
-        let volume = self.make_volume(name, access).await?;
+        self.bound_volume(name, access, |pv| pv).await
+    }
+
+    /// Makes a volume like [`Self::volume`], whose PersistentVolume is one of the in-tree plugin for EBS and has
+    /// this annotation.
+    pub async fn ebs_volume(
+        &mut self,
+        name: &str,
+        access: Access,
+        annotation: Option<(&str, &str)>,
+    ) -> Result<StageVolume> {
+        self.bound_volume(name, access, |pv| into_ebs_volume(pv, annotation))
+            .await
+    }
+
+    async fn bound_volume(
+        &mut self,
+        name: &str,
+        access: Access,
+        dress: impl FnOnce(PersistentVolume) -> PersistentVolume,
+    ) -> Result<StageVolume> {
+        let volume = self.make_volume(name, access, dress).await?;
         self.bind(std::slice::from_ref(&volume)).await?;
         self.volumes.insert(volume.pv.clone(), volume.clone());
         Ok(volume)
@@ -48,7 +71,11 @@ impl Stage<'_> {
     pub async fn many_volumes(&mut self, count: usize) -> Result<Vec<StageVolume>> {
         let stage = &*self;
         let made: Vec<StageVolume> = futures::stream::iter(0..count)
-            .map(|index| async move { stage.make_volume(&format!("data-{index}"), Access::OneNode).await })
+            .map(|index| async move {
+                stage
+                    .make_volume(&format!("data-{index}"), Access::OneNode, |pv| pv)
+                    .await
+            })
             .buffered(MAKERS)
             .try_collect()
             .await?;
@@ -99,7 +126,12 @@ impl Stage<'_> {
             .await
     }
 
-    async fn make_volume(&self, name: &str, access: Access) -> Result<StageVolume> {
+    async fn make_volume(
+        &self,
+        name: &str,
+        access: Access,
+        dress: impl FnOnce(PersistentVolume) -> PersistentVolume,
+    ) -> Result<StageVolume> {
         let pv = format!("{}-{name}", self.prefix);
         let made = self.driver.create_volume(&pv, access).await?;
         let claim = Api::<PersistentVolumeClaim>::namespaced(self.client(), &self.prefix)
@@ -116,7 +148,7 @@ impl Stage<'_> {
         Api::<PersistentVolume>::all(self.client())
             .create(
                 &PostParams::default(),
-                &mk_persistent_volume(&self.prefix, &pv, &source, &claim),
+                &dress(mk_persistent_volume(&self.prefix, &pv, &source, &claim)),
             )
             .await
             .with_context(|| format!("make the volume {pv}"))?;
