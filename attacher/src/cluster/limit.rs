@@ -17,8 +17,9 @@ use crate::lease::{Leadership, NotLeading};
 /// spends more CPU on each (docs/adr/0002-own-http-stack.md).
 const WRITES: usize = 80;
 /// How many of these may be such that no pod waits for. The rest is kept for attaches, so that a
-/// thousand detaches that end together do not delay the next attach.
-const WRITES_NOBODY_WAITS_FOR: usize = 64;
+/// thousand detaches that end together do not delay the next attach here; and so few that it does not
+/// wait for them in the API server either, which takes one or two milliseconds for each.
+const WRITES_NOBODY_WAITS_FOR: usize = 32;
 
 /// The line in front of the API server.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! The harness itself: builds that explain themselves, processes that do not leak, a control plane with real
 //! authorisation, and manifests that mean what they say.
 
+mod bench;
 mod cluster;
 mod deploy;
 mod process;
@@ -45,7 +46,8 @@ fn main() -> Result<ExitCode> {
         .into_iter()
         .chain(process::trials(&bench))
         .chain(cluster::trials(&bench))
-        .chain(deploy::trials(&bench));
+        .chain(deploy::trials(&bench))
+        .chain(bench::trials(&bench));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     bench.runtime.block_on(async {
         if let Some(Ok(cluster)) = bench.cluster.get() {
