@@ -13,6 +13,7 @@ mod attach_times_out;
 mod attacher_killed;
 mod burst;
 mod driver_restarts;
+mod explained;
 mod handover;
 mod migrated_volume;
 mod node_lost;
@@ -81,6 +82,7 @@ pub const ALL: &[Scenario] = &[
     node_lost::SCENARIO,
     migrated_volume::SCENARIO,
     burst::SCENARIO,
+    explained::SCENARIO,
 ];
 
 // === impl Scenario ===

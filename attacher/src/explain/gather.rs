@@ -145,25 +145,27 @@ impl Walk<'_> {
 
     /// Pods on the node in question, or that use a claim in question.
     async fn pods(&mut self) {
-        let known: BTreeSet<String> = uids(&self.snapshot.pods);
-        let fresh = |pod: &Pod| !known.contains(&pod.metadata.uid);
         if self.snapshot.subject.kind == Kind::Node {
             let selector = format!(
                 "&fieldSelector=spec.nodeName%3D{}",
                 segment(&self.snapshot.subject.name)
             );
-            let keep = |pod: &Pod| fresh(pod) && pod.claims().next().is_some();
+            let keep = |pod: &Pod| pod.claims().next().is_some();
             let (mut found, complete) = self.reader.list("pods", "/api/v1/pods", &selector, keep).await;
             self.snapshot.pods.append(&mut found);
             self.snapshot.pods_hidden = !complete;
-            self.claims_and_volumes().await;
-            return;
         }
-        if self.snapshot.subject.kind == Kind::Attachment {
-            self.claims_and_volumes().await;
-        }
-        let (mut found, mut hidden) = (Vec::new(), false);
-        let claims: BTreeSet<Place> = self.snapshot.claims.keys().cloned().collect();
+        self.claims_and_volumes().await;
+        let claims: BTreeSet<Place> = match self.snapshot.subject.kind {
+            // Only what a pod waits for may be held by pods elsewhere.
+            Kind::Node => awaited(&self.snapshot.pods),
+            Kind::Pod | Kind::Claim | Kind::Volume | Kind::Attachment => {
+                self.snapshot.claims.keys().cloned().collect()
+            }
+        };
+        let known: BTreeSet<String> = uids(&self.snapshot.pods);
+        let fresh = |pod: &Pod| !known.contains(&pod.metadata.uid);
+        let (mut found, mut hidden) = (Vec::new(), self.snapshot.pods_hidden);
         let namespaces: BTreeSet<&String> = claims.iter().map(|(namespace, _)| namespace).collect();
         for namespace in namespaces {
             let path = format!("/api/v1/namespaces/{}/pods", segment(namespace));
@@ -349,6 +351,16 @@ fn pod_path(namespace: &str, name: &str) -> String {
 fn claim_path(namespace: &str, name: &str) -> String {
     let (namespace, name) = (segment(namespace), segment(name));
     format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}")
+}
+
+/// Claims of pods that do not run yet.
+fn awaited(pods: &[Pod]) -> BTreeSet<Place> {
+    let waiting = pods.iter().filter(|pod| pod.status.phase == "Pending");
+    let claims = waiting.flat_map(|pod| {
+        let namespace = &pod.metadata.namespace;
+        pod.claims().map(|(_, claim)| (namespace.clone(), claim))
+    });
+    claims.collect()
 }
 
 fn uids(pods: &[Pod]) -> BTreeSet<String> {

@@ -41,7 +41,7 @@ const SETTLE: Duration = Duration::from_secs(60);
 /// Name of the ServiceAccount the attacher runs under.
 pub const ACCOUNT: &str = "csi-attacher";
 /// Name of the secret that goes with every publish and unpublish.
-const SECRET: &str = "publish-secret";
+pub const SECRET: &str = "publish-secret";
 /// Its only key.
 pub const SECRET_KEY: &str = "array-password";
 

@@ -160,6 +160,15 @@ impl Stage<'_> {
         })
     }
 
+    /// The volume that was made under this name.
+    pub fn volume_named(&self, name: &str) -> Result<StageVolume> {
+        let mut volumes = self.volumes.values();
+        let volume = volumes.find(|volume| volume.claim == name);
+        volume
+            .cloned()
+            .with_context(|| format!("the volume {name} was not made"))
+    }
+
     /// The PersistentVolume as it is now.
     pub async fn persistent_volume(&self, volume: &StageVolume) -> Result<PersistentVolume> {
         Ok(Api::all(self.client()).get(&volume.pv).await?)

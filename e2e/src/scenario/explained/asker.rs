@@ -1,0 +1,185 @@
+//! Somebody who asks `csi-attacher explain`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::stage::{PATIENCE, Stage};
+use crate::subject::Kind;
+use crate::toolchain::workspace_root;
+
+/// Where `deploy/components/explain` puts its account, and how it calls it.
+const ACCOUNT: (&str, &str) = ("csi-attacher", "csi-attacher-explain");
+/// An account with an attacher's rights that attaches nothing.
+const STRANGER: &str = "stranger";
+/// How long one answer may take.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Between two questions: what is waited for is the answer itself.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Asks with the rights of `deploy/`.
+pub(super) struct Asker {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    stranger: PathBuf,
+}
+
+/// In whose name is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reader {
+    /// The account for explanations.
+    Explain,
+    /// Somebody with an attacher's rights, to whom pods, claims and nodes are hidden.
+    Stranger,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) code: i32,
+    /// The JSON, or null if there is none.
+    pub(super) answer: Value,
+    pub(super) stderr: String,
+}
+
+/// What is to come back.
+#[derive(Clone, Debug)]
+pub(super) struct Expected {
+    code: i32,
+    cause: &'static str,
+    actor: &'static str,
+    says: Option<&'static str>,
+}
+
+// === impl Expected ===
+
+impl Expected {
+    pub(super) fn fine() -> Self {
+        Self {
+            code: 0,
+            cause: "fine",
+            actor: "nobody",
+            says: None,
+        }
+    }
+
+    pub(super) fn stuck(cause: &'static str, actor: &'static str) -> Self {
+        Self {
+            code: 1,
+            cause,
+            actor,
+            says: None,
+        }
+    }
+
+    /// The finding holds these words somewhere.
+    pub(super) fn saying(mut self, words: &'static str) -> Self {
+        self.says = Some(words);
+        self
+    }
+
+    /// The worst path comes first.
+    fn is_met_by(&self, told: &Told) -> bool {
+        let finding = &told.answer["paths"][0]["finding"];
+        let says = |words: &str| finding.to_string().contains(words);
+        told.code == self.code
+            && finding["cause"] == self.cause
+            && finding["actor"] == self.actor
+            && self.says.is_none_or(says)
+    }
+}
+
+// === impl Asker ===
+
+impl Asker {
+    /// Makes the account of `deploy/components/explain`, and its credentials.
+    pub(super) async fn new(stage: &Stage<'_>) -> Result<Self> {
+        let file = workspace_root().join("deploy/components/explain/rbac.yaml");
+        let manifest = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let cluster = stage.site().cluster();
+        cluster.apply(&manifest).await?;
+        let (namespace, account) = ACCOUNT;
+        let kubeconfig = cluster
+            .service_account_kubeconfig(namespace, account, stage.dir())
+            .await?;
+        let prefix = stage.prefix();
+        cluster.create_attacher_account(prefix, STRANGER, false).await?;
+        Ok(Self {
+            program: stage.site().attacher(Kind::Ours).await?.to_owned(),
+            kubeconfig,
+            stranger: cluster
+                .service_account_kubeconfig(prefix, STRANGER, stage.dir())
+                .await?,
+        })
+    }
+
+    /// Takes back what would outlive the stage.
+    pub(super) async fn leave(self, stage: &Stage<'_>) -> Result<()> {
+        let cluster = stage.site().cluster();
+        cluster.delete_attacher_account(stage.prefix(), STRANGER).await
+    }
+
+    /// Asks until the answer is as expected; what it is about comes about meanwhile.
+    pub(super) async fn wait(&self, stage: &Stage<'_>, object: &str, expected: Expected) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        // A stage's volumes are named for it; in a scenario they are called as their claims are.
+        let object = match object.strip_prefix("pv/") {
+            Some(name) => format!("pv/{}-{name}", stage.prefix()),
+            None => object.to_owned(),
+        };
+        loop {
+            let told = self.ask(Reader::Explain, stage, &object).await?;
+            let gaps = &told.answer["gaps"];
+            if expected.is_met_by(&told) {
+                if gaps.as_array().is_none_or(|gaps| !gaps.is_empty()) {
+                    bail!("deploy/components/explain lacks a right: {gaps}");
+                }
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("{object} is not explained as {expected:?} after {PATIENCE:?}: {told:#?}");
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Asks once.
+    pub(super) async fn ask(&self, reader: Reader, stage: &Stage<'_>, object: &str) -> Result<Told> {
+        let kubeconfig = match reader {
+            Reader::Explain => &self.kubeconfig,
+            Reader::Stranger => &self.stranger,
+        };
+        let mut command = Command::new(&self.program);
+        let (marker, value) = stage.site().run().marker();
+        command
+            .args([
+                "explain",
+                object,
+                "--output=json",
+                "--patience=0s",
+                "--namespace",
+                stage.prefix(),
+            ])
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .env(marker, value)
+            .kill_on_drop(true);
+        let output = timeout(ANSWER, command.output())
+            .await
+            .with_context(|| format!("no explanation of {object} in {ANSWER:?}"))?
+            .context("run csi-attacher explain")?;
+        let code = output
+            .status
+            .code()
+            .context("an explanation must not be killed")?;
+        Ok(Told {
+            code,
+            answer: serde_json::from_slice(&output.stdout).unwrap_or_default(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+}
