@@ -47,6 +47,7 @@ pub struct Worker<K, D> {
     engine: Arc<Mutex<Engine>>,
     clock: Clock,
     claims: Claims,
+    error_codes: bool,
     winding_up: AtomicBool,
     recorder: Recorder,
 }
@@ -63,6 +64,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             engine,
             clock,
             claims: Claims::default(),
+            error_codes: true,
             winding_up: AtomicBool::new(false),
             recorder: Recorder::silent(),
         }
@@ -72,6 +74,13 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     #[must_use]
     pub fn telling(self, recorder: Recorder) -> Self {
         Self { recorder, ..self }
+    }
+
+    /// Whether errors in a status carry their gRPC code, which API servers before Kubernetes 1.34 do not
+    /// know (`--feature-gates=MutableCSINodeAllocatableCount`). They do unless told otherwise.
+    #[must_use]
+    pub fn telling_codes(self, error_codes: bool) -> Self {
+        Self { error_codes, ..self }
     }
 
     /// From now on jobs finish the call that they are in and what follows from it, and begin no other: the

@@ -3,10 +3,11 @@
 //! Invariants: the driver keeps its state directory, journal and socket path over restarts, so a restart is
 //! what a node's driver pod goes through; [`Driver::set_faults`] answers only when the rules are in force.
 
+mod array;
 pub mod fault;
 pub mod journal;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +17,7 @@ use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::identity_client::IdentityClient;
 use csi_proto::v1::volume_capability::access_mode::Mode;
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, MountVolume};
-use csi_proto::v1::{
-    CreateVolumeRequest, DeleteVolumeRequest, ListVolumesRequest, ProbeRequest, Volume, VolumeCapability,
-};
+use csi_proto::v1::{CreateVolumeRequest, DeleteVolumeRequest, ProbeRequest, Volume, VolumeCapability};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -40,8 +39,6 @@ const RELOAD: Duration = Duration::from_secs(10);
 const KNOCK: Duration = Duration::from_millis(20);
 /// Deadline of the harness's own calls.
 const CALL: Duration = Duration::from_secs(30);
-/// Entries asked for in a page of ListVolumes: few, so that paging is used.
-const PAGE: i32 = 100;
 /// Size of every volume made.
 const VOLUME_BYTES: i64 = 1 << 30;
 
@@ -54,6 +51,8 @@ pub struct DriverSpec {
     pub nodes: usize,
     /// Time each publish and unpublish takes.
     pub latency: Duration,
+    /// What it cannot do, as its flag takes it; empty for a driver that can do everything.
+    pub capabilities: String,
 }
 
 /// A mock driver, running or not.
@@ -103,6 +102,7 @@ impl Driver {
             ("--driver-name", spec.name.clone()),
             ("--nodes", spec.nodes.to_string()),
             ("--latency", format!("{}ms", spec.latency.as_millis())),
+            ("--capabilities", spec.capabilities.clone()),
             ("--state-dir", path("driver-state")),
             ("--journal", path("driver-journal.jsonl")),
             ("--faults", path(FAULTS)),
@@ -238,62 +238,6 @@ impl Driver {
         Ok(())
     }
 
-    /// The true list of nodes that have each volume, from all pages of ListVolumes. Volumes that no node has
-    /// are left out.
-    pub async fn published(&self) -> Result<BTreeMap<String, BTreeSet<String>>> {
-        let mut published = BTreeMap::new();
-        let mut starting_token = String::new();
-        loop {
-            let request = ListVolumesRequest {
-                max_entries: PAGE,
-                starting_token,
-            };
-            let page = timeout(CALL, self.controller().list_volumes(request))
-                .await
-                .with_context(|| format!("ListVolumes had no answer in {CALL:?}"))?
-                .context("ListVolumes")?
-                .into_inner();
-            for entry in page.entries {
-                let volume = entry.volume.context("ListVolumes named no volume in an entry")?;
-                let status = entry.status.context("ListVolumes gave no status of a volume")?;
-                if !status.published_node_ids.is_empty() {
-                    let nodes = status.published_node_ids.into_iter().collect();
-                    let twice = published.insert(volume.volume_id.clone(), nodes);
-                    ensure!(twice.is_none(), "ListVolumes named {} twice", volume.volume_id);
-                }
-            }
-            if page.next_token.is_empty() {
-                return Ok(published);
-            }
-            starting_token = page.next_token;
-        }
-    }
-
-    /// Waits until the array itself, not an answer, has the volume on the node (or has not, if `there` is
-    /// false). The journal tells of a call only when it is answered, so the array has to be asked.
-    pub async fn wait_until_published(
-        &self,
-        handle: &str,
-        node_id: &str,
-        there: bool,
-        within: Duration,
-    ) -> Result<()> {
-        let deadline = Instant::now() + within;
-        loop {
-            let published = self.published().await?;
-            if published.get(handle).is_some_and(|nodes| nodes.contains(node_id)) == there {
-                return Ok(());
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "waited {within:?} for {handle} to be {} {node_id}; the array has it on {:?}",
-                if there { "published to" } else { "unpublished from" },
-                published.get(handle)
-            );
-            sleep(KNOCK).await;
-        }
-    }
-
     /// Puts these fault rules into force in place of any others. A driver that is down takes them when it is
     /// started again.
     ///
@@ -357,6 +301,14 @@ impl Driver {
         );
         self.process = Self::spawn(&self.run, &self.binary, &self.dir, &self.spec)?;
         self.answers().await
+    }
+
+    /// Kills the driver and starts it again as one that goes without these capabilities, in the form of its
+    /// flag.
+    pub async fn restart_without(&mut self, capabilities: &str) -> Result<()> {
+        self.kill().await?;
+        capabilities.clone_into(&mut self.spec.capabilities);
+        self.restart().await
     }
 
     /// Asks the driver to end.

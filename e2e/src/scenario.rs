@@ -12,13 +12,16 @@ mod attach_fails;
 mod attach_times_out;
 mod attacher_killed;
 mod burst;
+mod driver_changes;
 mod driver_restarts;
 mod explained;
 mod handover;
+mod lost_attachment;
 mod migrated_volume;
 mod node_lost;
 mod pod_attaches;
 mod pod_moves;
+mod trivial_driver;
 mod two_pods_one_volume;
 mod volume_deleted;
 
@@ -81,6 +84,9 @@ pub const ALL: &[Scenario] = &[
     volume_deleted::SCENARIO,
     node_lost::SCENARIO,
     migrated_volume::SCENARIO,
+    lost_attachment::SCENARIO,
+    trivial_driver::SCENARIO,
+    driver_changes::SCENARIO,
     burst::SCENARIO,
     explained::SCENARIO,
 ];

@@ -50,6 +50,8 @@ pub struct SubjectSpec {
     pub socket: PathBuf,
     /// Deadline of its driver calls.
     pub timeout: Duration,
+    /// How often it asks the driver where its volumes are.
+    pub reconcile_sync: Duration,
 }
 
 /// An attacher, up or down.
@@ -93,10 +95,12 @@ impl fmt::Display for Kind {
 impl SubjectSpec {
     fn command(&self) -> Spec {
         let timeout = format!("{}ms", self.timeout.as_millis());
+        let reconcile_sync = format!("{}ms", self.reconcile_sync.as_millis());
         let shared = [
             ("--kubeconfig", self.kubeconfig.display().to_string()),
             ("--csi-address", self.socket.display().to_string()),
             ("--timeout", timeout),
+            ("--reconcile-sync", reconcile_sync),
             ("--retry-interval-start", "200ms".to_owned()),
             ("--retry-interval-max", "5s".to_owned()),
             ("--worker-threads", "10".to_owned()),
@@ -315,6 +319,7 @@ mod tests {
             kubeconfig: path.clone(),
             socket: path,
             timeout: Duration::from_millis(1500),
+            reconcile_sync: Duration::from_secs(60),
         };
         format!("{:?}", spec.command())
     }
@@ -324,6 +329,7 @@ mod tests {
         let (ours, go) = (flags(Kind::Ours), flags(Kind::Go));
         for flag in [
             "--timeout=1500ms",
+            "--reconcile-sync=60000ms",
             "--retry-interval-start=200ms",
             "--worker-threads=10",
         ] {

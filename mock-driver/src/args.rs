@@ -13,6 +13,7 @@ use crate::backend::{self, NodeId};
 use crate::busy::BusyRule;
 use crate::driver;
 use crate::duration;
+use crate::offer::Offer;
 use crate::socket::Endpoint;
 
 /// The most entries in one page of ListVolumes unless told otherwise. Keeps an answer with a
@@ -58,6 +59,15 @@ pub struct Args {
     /// The most entries in one page of ListVolumes, whatever the caller asks; 0 for no bound.
     #[arg(long, default_value_t = DEFAULT_LIST_PAGE)]
     pub list_page: usize,
+
+    /// Capabilities to go without, as in -PUBLISH_READONLY,-LIST_VOLUMES; the driver has all others.
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
+    pub capabilities: Offer,
 
     /// Where to keep the array, so that it survives restarts; empty keeps it in memory.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
@@ -109,6 +119,7 @@ impl Args {
             latency: self.latency,
             busy: self.busy,
             node_id,
+            offer: self.capabilities.clone(),
             state_dir: given(&self.state_dir),
             journal: given(&self.journal),
             faults: given(&self.faults),
@@ -232,12 +243,13 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused_by_the_name_of_their_flag() {
-        let table: [(&[&str], &str); 6] = [
+        let table: [(&[&str], &str); 7] = [
             (&["--latency=5"], "--latency"),
             (&["--busy=maybe"], "--busy"),
             (&["--driver-name=-x-"], "--driver-name"),
             (&["--nodes=-1"], "--nodes"),
             (&["--endpoint=tcp://x"], "--endpoint"),
+            (&["--capabilities=-FLY"], "--capabilities"),
             (&["--no-such-flag"], "--no-such-flag"),
         ];
         for (flags, name) in table {

@@ -81,6 +81,9 @@ impl Driver {
         self: &Arc<Self>,
         request: Request<Q>,
     ) -> Result<Response<Q::Reply>, Status> {
+        if !self.offer.serves(Q::METHOD) {
+            return self.refuse(Q::METHOD.path(), request);
+        }
         let peer = peer(&request);
         let request = request.into_inner();
         let begin = |journal: &Arc<_>| Journal::begin(journal, Q::METHOD.path(), peer, &request);

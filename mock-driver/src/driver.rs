@@ -11,6 +11,7 @@ use crate::backend;
 use crate::busy::{Busy, BusyRule};
 use crate::fault::{FaultFile, Faults, LoadError};
 use crate::journal::{self, Journal};
+use crate::offer::Offer;
 use crate::store::{self, Store};
 
 /// Everything a driver is started with.
@@ -28,6 +29,8 @@ pub struct Settings {
     pub busy: BusyRule,
     /// The node this process stands on; none for a driver without a Node service.
     pub node_id: Option<String>,
+    /// What it says it can do.
+    pub offer: Offer,
     /// Where the array is kept; none for as long as the process lives.
     pub state_dir: Option<PathBuf>,
     /// Where calls are recorded.
@@ -60,6 +63,7 @@ pub struct Driver {
     pub(crate) node_id: Option<String>,
     pub(crate) attach_limit: Option<usize>,
     pub(crate) latency: Duration,
+    pub(crate) offer: Offer,
     pub(crate) store: Store,
     pub(crate) busy: Busy,
     pub(crate) faults: Faults,
@@ -85,6 +89,7 @@ impl Default for Settings {
             latency: Duration::ZERO,
             busy: BusyRule::Abort,
             node_id: None,
+            offer: Offer::default(),
             state_dir: None,
             journal: None,
             faults: None,
@@ -108,6 +113,7 @@ impl Driver {
             latency,
             busy,
             node_id,
+            offer,
             state_dir,
             journal,
             faults,
@@ -132,6 +138,7 @@ impl Driver {
             node_id,
             attach_limit,
             latency,
+            offer,
             store,
             busy: Busy::new(busy),
             faults: rules,

@@ -13,6 +13,7 @@ pub mod error;
 pub mod fault;
 pub mod journal;
 pub mod method;
+pub mod offer;
 pub mod request;
 pub mod run;
 pub mod service;

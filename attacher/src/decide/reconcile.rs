@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Facts, spec};
+use super::{Facts, csi, spec};
 use crate::migration::{self, Irreparable};
 use crate::model::{Attachment, Driver, Target};
 
@@ -145,7 +145,7 @@ pub fn whereabouts(facts: &Facts, driver: &Driver) -> Option<Whereabouts> {
     let attachment = &*facts.attachment;
     let ours = spec(facts)
         .ok()
-        .and_then(|spec| spec.csi())
+        .and_then(|spec| csi(spec).ok())
         .filter(|csi| *csi.driver == *driver.name);
     let handle = match (&attachment.recorded.handle, ours) {
         (Some(handle), _) => handle.clone(),

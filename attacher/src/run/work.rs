@@ -90,7 +90,8 @@ pub(super) fn spawn(
         engine.clone(),
         Timestamp::now,
     )
-    .telling(recorder);
+    .telling(recorder)
+    .telling_codes(args.features.error_codes);
     let dispatcher = Dispatcher {
         engine,
         worker,

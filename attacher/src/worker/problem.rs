@@ -81,7 +81,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         let problem = Problem {
             time: (self.clock)().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
             message: cut(&failure.message, MESSAGE_BYTES).to_owned(),
-            code: failure.code,
+            code: failure.code.filter(|_| self.error_codes),
         };
         let known = match side {
             Side::Attach => &attachment.attach_error,

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use csi_attacher::cluster::Secrets;
 use csi_attacher::csi::{
-    CallError, Caller, Controller as _, Keeper, Link, Lost, PublishRequest, UnpublishRequest,
+    CallError, Caller, Controller as _, Keeper, Link, ListRequest, Listed, Lost, PublishRequest,
+    UnpublishRequest,
 };
 use csi_attacher::decide::{Access, AccessMode, Capability};
-use csi_attacher::model::Target;
+use csi_attacher::model::{Capabilities, Target};
 use csi_attacher::queue::Class;
 use csi_proto::v1::controller_server::{Controller, ControllerServer};
 use csi_proto::v1::identity_server::{Identity, IdentityServer};
@@ -37,8 +38,12 @@ type Seen = Arc<Mutex<Vec<v1::ControllerPublishVolumeRequest>>>;
 #[derive(Clone)]
 struct Driver {
     name: &'static str,
+    has_controller: bool,
+    ready: bool,
     readonly: bool,
     seen: Seen,
+    /// Pages of ListVolumes by their tokens.
+    pages: HashMap<&'static str, v1::ListVolumesResponse>,
 }
 
 // === impl Driver ===
@@ -47,8 +52,11 @@ impl Driver {
     fn new(name: &'static str) -> Self {
         Self {
             name,
+            has_controller: true,
+            ready: true,
             readonly: false,
             seen: Seen::default(),
+            pages: HashMap::new(),
         }
     }
 
@@ -221,6 +229,86 @@ async fn a_driver_that_comes_and_goes_is_followed() {
 }
 
 #[tokio::test]
+async fn a_driver_may_come_back_without_a_controller_and_late() {
+    let mut fixture = Fixture::new();
+    let mut driver = Driver::new("d.example");
+    let server = driver.serve(&fixture.socket);
+    fixture.link_is(true).await;
+    let caller = fixture.caller();
+    assert!(caller.ready().await.expect("the driver is there").publish);
+    drop(server);
+    fixture.link_is(false).await;
+
+    // Somebody answers, but is not ready, for several attempts.
+    driver.ready = false;
+    driver.has_controller = false;
+    let server = driver.serve(&fixture.socket);
+    let up = fixture.link.wait_for(|link| link.session().is_some());
+    let is_early = tokio::time::timeout(TIMEOUT, up).await.is_ok();
+    assert!(!is_early, "a driver that is not ready must not be called");
+    drop(server);
+
+    driver.ready = true;
+    let _server = driver.serve(&fixture.socket);
+    fixture.link_is(true).await;
+    assert_eq!(caller.ready().await, Ok(Capabilities::default()));
+}
+
+#[tokio::test]
+async fn a_list_is_read_page_by_page() {
+    let entry = |handle: &str, nodes: Option<&[&str]>| v1::list_volumes_response::Entry {
+        volume: Some(v1::Volume {
+            volume_id: handle.to_owned(),
+            ..Default::default()
+        }),
+        status: nodes.map(|nodes| v1::list_volumes_response::VolumeStatus {
+            published_node_ids: nodes.iter().map(ToString::to_string).collect(),
+        }),
+    };
+    let nameless = v1::list_volumes_response::Entry::default();
+    let mut fixture = Fixture::new();
+    let mut driver = Driver::new("d.example");
+    driver.pages = HashMap::from([
+        (
+            "",
+            v1::ListVolumesResponse {
+                entries: vec![entry("v-1", Some(&["a", "b"])), nameless],
+                next_token: "next".to_owned(),
+            },
+        ),
+        (
+            "next",
+            v1::ListVolumesResponse {
+                entries: vec![entry("v-2", Some(&[])), entry("v-3", None)],
+                next_token: String::new(),
+            },
+        ),
+    ]);
+    let _server = driver.serve(&fixture.socket);
+    fixture.link_is(true).await;
+    let caller = fixture.caller();
+    assert!(caller.ready().await.expect("the driver is there").list_published);
+    let page = |starting_token: &str| {
+        let request = ListRequest {
+            max_entries: 2,
+            starting_token: starting_token.to_owned(),
+        };
+        caller.list(request)
+    };
+    let listed = |handle: &str, published: Option<&[&str]>| Listed {
+        handle: handle.to_owned(),
+        published: published.map(|nodes| nodes.iter().map(ToString::to_string).collect()),
+    };
+    let first = page("").await.expect("the first page");
+    assert_eq!(first.volumes, [listed("v-1", Some(&["a", "b"]))]);
+    let second = page(&first.next_token).await.expect("the second page");
+    assert_eq!(second.volumes, [listed("v-2", Some(&[])), listed("v-3", None)]);
+    assert_eq!(second.next_token, "");
+    let error = page("foreign").await.expect_err("there is no such page");
+    assert_eq!(error.code.number(), 10);
+}
+
+#[tokio::test]
 async fn another_driver_on_the_socket_is_not_served() {
     let mut fixture = Fixture::new();
     let server = Driver::new("d.example").serve(&fixture.socket);
@@ -331,12 +419,15 @@ impl Identity for Driver {
             r#type: Some(plugin_capability::Type::Service(service)),
         };
         Ok(Response::new(v1::GetPluginCapabilitiesResponse {
-            capabilities: vec![capability],
+            capabilities: self.has_controller.then_some(capability).into_iter().collect(),
         }))
     }
 
+    /// A driver that is ready does not say so: the field may be absent.
     async fn probe(&self, _: Request<v1::ProbeRequest>) -> Result<Response<v1::ProbeResponse>, Status> {
-        Ok(Response::new(v1::ProbeResponse::default()))
+        Ok(Response::new(v1::ProbeResponse {
+            ready: (!self.ready).then_some(false),
+        }))
     }
 }
 
@@ -347,8 +438,14 @@ impl Controller for Driver {
         _: Request<v1::ControllerGetCapabilitiesRequest>,
     ) -> Result<Response<v1::ControllerGetCapabilitiesResponse>, Status> {
         use controller_service_capability::{Rpc, Type, rpc};
+        if !self.has_controller {
+            return Err(Status::internal("nobody may ask"));
+        }
         let mut types = vec![rpc::Type::PublishUnpublishVolume];
         types.extend(self.readonly.then_some(rpc::Type::PublishReadonly));
+        if !self.pages.is_empty() {
+            types.extend([rpc::Type::ListVolumes, rpc::Type::ListVolumesPublishedNodes]);
+        }
         let capability = |r#type: rpc::Type| v1::ControllerServiceCapability {
             r#type: Some(Type::Rpc(Rpc {
                 r#type: r#type.into(),
@@ -358,6 +455,20 @@ impl Controller for Driver {
         Ok(Response::new(v1::ControllerGetCapabilitiesResponse {
             capabilities,
         }))
+    }
+
+    async fn list_volumes(
+        &self,
+        request: Request<v1::ListVolumesRequest>,
+    ) -> Result<Response<v1::ListVolumesResponse>, Status> {
+        let request = request.into_inner();
+        if request.max_entries != 2 {
+            return Err(Status::invalid_argument("two entries a page"));
+        }
+        let page = self.pages.get(request.starting_token.as_str());
+        page.cloned()
+            .map(Response::new)
+            .ok_or_else(|| Status::aborted("no such page"))
     }
 
     async fn controller_publish_volume(

@@ -87,7 +87,7 @@ async fn attacher(world: &World, seed: u64, stop: CancellationToken) {
 /// Lets users act and attachers live and die for a while, then lets everything settle.
 async fn history(seed: u64) -> Result<(), String> {
     // Every third driver loses its publish calls now and then, and gets them back.
-    let faults = if seed % 3 == 0 {
+    let faults = if seed.is_multiple_of(3) {
         Faults::FICKLE
     } else {
         Faults::SOME

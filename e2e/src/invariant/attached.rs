@@ -2,7 +2,8 @@
 //!
 //! Judged on every state of every attachment the watch showed. A watch tells of a state after it came to be,
 //! so the publish must have been answered before the sighting; and until the attachment's deletion is asked
-//! for, nothing may take the volume away again.
+//! for, nothing may take the volume away again. Where the scenario itself sees to it that nobody can be right
+//! all the time, only the end counts.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,9 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
     let mut violations = Vec::new();
     for claim in claims(evidence).into_values() {
         let (volume, node) = claim.place;
+        if evidence.beyond.contains(&(volume.to_owned(), node.to_owned())) {
+            continue;
+        }
         let name = claim.attachment.metadata.name.as_deref().unwrap_or_default();
         let Some(published) = last_publish(evidence, claim.place, claim.first_seen) else {
             violations.push(Violation::new(
@@ -190,6 +194,16 @@ mod tests {
             1,
             "a deletion asked for later does not excuse it"
         );
+    }
+
+    #[test]
+    fn what_is_beyond_the_attacher_is_judged_by_its_end() {
+        let mut evidence = mk_evidence();
+        evidence.sightings = vec![seen(attached(attachment()), 3)];
+        evidence.beyond.insert(("vol".to_owned(), "id-a".to_owned()));
+        assert_eq!(check(&evidence), []);
+        evidence.attachments = vec![attached(attachment())];
+        assert_eq!(check(&evidence).len(), 1);
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub struct Evidence {
     pub persistent_volumes: Vec<PersistentVolume>,
     /// Volumes (by handle) and nodes (by name) the controller was made to force-detach.
     pub forced: BTreeSet<(String, String)>,
+    /// Volumes (by handle) and nodes (by the driver's id) about which no attacher can be right all the time:
+    /// the scenario took the volume away behind its back, or the driver its calls.
+    pub beyond: BTreeSet<(String, String)>,
     /// Values that nobody may write anywhere.
     pub secrets: Vec<String>,
     /// Everything that was written, by where it was written.

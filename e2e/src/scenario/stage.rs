@@ -62,6 +62,10 @@ pub struct Setting {
     /// Name of the driver, where Kubernetes knows it. Such a stage has the name to itself: others wait for it.
     /// `None`: a name that no other stage has.
     pub driver: Option<&'static str>,
+    /// How often the attacher asks the driver where its volumes are.
+    pub reconcile_sync: Duration,
+    /// What the driver cannot do, as its flag takes it.
+    pub capabilities: &'static str,
 }
 
 /// One scenario's own driver, attacher, nodes, namespace and objects.
@@ -80,6 +84,7 @@ pub struct Stage<'site> {
     witness: Witness,
     forced: BTreeSet<(String, String)>,
     _sole: Option<OwnedMutexGuard<()>>,
+    beyond: BTreeSet<(String, String)>,
 }
 
 // === impl Setting ===
@@ -92,6 +97,8 @@ impl Setting {
         latency: Duration::from_millis(20),
         timeout: Duration::from_secs(15),
         driver: None,
+        reconcile_sync: Duration::from_secs(60),
+        capabilities: "",
     };
 }
 
@@ -139,6 +146,7 @@ impl<'site> Stage<'site> {
             name: driver_name.clone(),
             nodes: setting.nodes,
             latency: setting.latency,
+            capabilities: setting.capabilities.to_owned(),
         };
         let driver = Driver::start(site.run().clone(), site.driver(), &dir, spec).await?;
         let witness = Witness::start(client, &driver_name).await?;
@@ -149,6 +157,7 @@ impl<'site> Stage<'site> {
             kubeconfig,
             socket: driver.socket(),
             timeout: setting.timeout,
+            reconcile_sync: setting.reconcile_sync,
         };
         let subject = Subject::start(site.run().clone(), subject).await?;
         let mut stage = Self {
@@ -164,6 +173,7 @@ impl<'site> Stage<'site> {
             witness,
             forced: BTreeSet::new(),
             _sole: sole,
+            beyond: BTreeSet::new(),
         };
         for index in 0..setting.nodes {
             stage.add_node(index).await?;
@@ -298,6 +308,7 @@ impl<'site> Stage<'site> {
             attachments: self.attachments().await?,
             persistent_volumes: volumes.items,
             forced: self.forced.clone(),
+            beyond: self.beyond.clone(),
             secrets: vec![self.secret.clone()],
             texts: self.texts().await?,
         })

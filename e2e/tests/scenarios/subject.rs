@@ -78,6 +78,7 @@ fn script(dir: &Path, kind: Kind, then: &str) -> Result<SubjectSpec> {
         kubeconfig: PathBuf::from("/dev/null"),
         socket: PathBuf::from("/dev/null"),
         timeout: PATIENCE,
+        reconcile_sync: PATIENCE,
     })
 }
 

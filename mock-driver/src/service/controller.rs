@@ -33,17 +33,6 @@ mod volume;
 #[derive(Clone, Debug)]
 pub struct ControllerService(pub Arc<Driver>);
 
-/// What the driver says it can do. An RPC whose capability is not here is not offered.
-const CAPABILITIES: [rpc::Type; 7] = [
-    rpc::Type::CreateDeleteVolume,
-    rpc::Type::PublishUnpublishVolume,
-    rpc::Type::ListVolumes,
-    rpc::Type::PublishReadonly,
-    rpc::Type::ListVolumesPublishedNodes,
-    rpc::Type::GetVolume,
-    rpc::Type::SingleNodeMultiWriter,
-];
-
 #[tonic::async_trait]
 impl Controller for ControllerService {
     async fn create_volume(
@@ -179,14 +168,14 @@ impl Rpc for ControllerGetCapabilitiesRequest {
         Ok(())
     }
 
-    async fn act((): (), _driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let capability = |capability: rpc::Type| ControllerServiceCapability {
             r#type: Some(Type::Rpc(RpcCapability {
                 r#type: capability.into(),
             })),
         };
         Ok(ControllerGetCapabilitiesResponse {
-            capabilities: CAPABILITIES.map(capability).into(),
+            capabilities: driver.offer.rpcs().map(capability).collect(),
         })
     }
 }

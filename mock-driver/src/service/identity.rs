@@ -15,6 +15,7 @@ use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
+use crate::offer::Capability;
 use crate::request::Invalid;
 
 /// The Identity service of a driver.
@@ -69,14 +70,17 @@ impl Rpc for GetPluginCapabilitiesRequest {
         Ok(())
     }
 
-    async fn act((): (), _driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let controller = Service {
             r#type: service::Type::ControllerService.into(),
         };
-        let capabilities = vec![PluginCapability {
+        let controller = PluginCapability {
             r#type: Some(Type::Service(controller)),
-        }];
-        Ok(GetPluginCapabilitiesResponse { capabilities })
+        };
+        let has_controller = driver.offer.has(Capability::ControllerService);
+        Ok(GetPluginCapabilitiesResponse {
+            capabilities: has_controller.then_some(controller).into_iter().collect(),
+        })
     }
 }
 

@@ -115,3 +115,33 @@ async fn node_service_is_there_when_the_node_is_known() {
         .unwrap_err();
     assert_eq!(stage.code(), Code::Unimplemented);
 }
+
+#[tokio::test]
+async fn a_capability_that_is_taken_away_is_neither_told_nor_served() {
+    let offer = "-CONTROLLER_SERVICE,-PUBLISH_UNPUBLISH_VOLUME,-LIST_VOLUMES_PUBLISHED_NODES";
+    let server = Server::start_with(|_, settings| {
+        settings.offer = offer.parse().unwrap();
+        settings.premade = 1;
+    })
+    .await;
+    let plugin = server
+        .identity()
+        .await
+        .get_plugin_capabilities(v1::GetPluginCapabilitiesRequest {})
+        .await
+        .unwrap();
+    assert_eq!(plugin.into_inner().capabilities, []);
+    let mut client = server.controller().await;
+    let refused = client
+        .controller_publish_volume(v1::ControllerPublishVolumeRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented);
+    let list = client
+        .list_volumes(v1::ListVolumesRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(list.entries.len(), 1);
+    assert_eq!(list.entries[0].status, None, "where it is, nobody says");
+}

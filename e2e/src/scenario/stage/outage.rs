@@ -1,4 +1,4 @@
-//! Nodes of a stage that are lost.
+//! Nodes of a stage that are lost, and volumes that the array loses.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Node;
@@ -15,6 +15,20 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 // === impl Stage ===
 
 impl Stage<'_> {
+    /// Takes the volume from the node behind everybody's back.
+    pub async fn take_away(&mut self, volume: &StageVolume, node: usize) -> Result<()> {
+        let node_id = self.node(node).node_id().to_owned();
+        self.attachers_cannot_know(volume, node);
+        self.driver.take_away(&volume.handle, &node_id).await
+    }
+
+    /// The scenario does something about this volume and node that makes a status wrong for a while, whoever
+    /// wrote it.
+    pub fn attachers_cannot_know(&mut self, volume: &StageVolume, node: usize) {
+        let node_id = self.node(node).node_id().to_owned();
+        self.beyond.insert((volume.handle.clone(), node_id));
+    }
+
     /// Has a node go down without a word: no heartbeat, no unmount.
     pub fn lose_node(&self, node: usize) {
         self.node(node).fall_silent();

@@ -137,6 +137,7 @@ async fn answers(bench: &Bench, namespace: &str, components: &[&str], program: P
         name: format!("{namespace}.csi.local"),
         nodes: 1,
         latency: Duration::ZERO,
+        capabilities: String::new(),
     };
     let driver = bench.toolchain.csi_mock_driver().await?;
     let mut driver = Driver::start(Arc::clone(&bench.run), &driver, &dir, spec).await?;

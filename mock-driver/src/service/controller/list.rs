@@ -9,6 +9,7 @@ use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
+use crate::offer::Capability;
 use crate::request::Invalid;
 
 /// A page somebody asks for.
@@ -34,22 +35,28 @@ impl Rpc for ListVolumesRequest {
     }
 
     async fn act(wish: Wish, driver: &Driver) -> Result<Self::Reply, Error> {
+        let tells_nodes = driver.offer.has(Capability::ListVolumesPublishedNodes);
         let page = driver
             .store
             .read(|array| array.list(wish.max_entries, wish.token.as_deref()))
             .await?;
         Ok(ListVolumesResponse {
-            entries: page.entries.into_iter().map(entry).collect(),
+            entries: page
+                .entries
+                .into_iter()
+                .map(|listed| entry(listed, tells_nodes))
+                .collect(),
             next_token: page.next_token.unwrap_or_default(),
         })
     }
 }
 
-fn entry(entry: backend::Entry) -> Entry {
+fn entry(entry: backend::Entry, tells_nodes: bool) -> Entry {
+    let status = || VolumeStatus {
+        published_node_ids: entry.nodes.iter().map(ToString::to_string).collect(),
+    };
     Entry {
         volume: Some(on_the_wire(&entry.spec)),
-        status: Some(VolumeStatus {
-            published_node_ids: entry.nodes.iter().map(ToString::to_string).collect(),
-        }),
+        status: tells_nodes.then(status),
     }
 }
