@@ -212,10 +212,11 @@ async fn traced<T>(span: Span, request: impl Future<Output = Result<T, Error>>) 
 /// An answer that should be a Secret and is not may still hold one, and what does not parse is quoted in
 /// the error.
 fn unquoted(error: kube::Error) -> kube::Error {
-    match error {
-        kube::Error::SerdeError(_) => kube::Error::SerdeError(serde::de::Error::custom(
+    if let kube::Error::SerdeError(_) = error {
+        kube::Error::SerdeError(serde::de::Error::custom(
             "the API server's answer is not a Secret",
-        )),
-        error => error,
+        ))
+    } else {
+        error
     }
 }
