@@ -1,0 +1,339 @@
+//! Replicas that stand for election at a fake API server, on a paused clock: it freezes, loses and delays
+//! requests and answers, and the replicas are suspended, killed and asked to stop. Never do two lead.
+
+mod server;
+
+use std::collections::BTreeMap;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use csi_attacher::lease::{Campaign, Leadership, Lost, Place, Settings, Timings};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use server::{Faults, Server};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HISTORIES: u64 = 30;
+/// Simulated time of one history.
+const LENGTH: Duration = Duration::from_secs(300);
+/// As the Go sidecar's defaults.
+const SLOW: Timings = Timings {
+    lease_duration: Duration::from_secs(15),
+    renew_deadline: Duration::from_secs(10),
+    retry_period: Duration::from_secs(5),
+};
+const QUICK: Timings = Timings {
+    lease_duration: Duration::from_secs(3),
+    renew_deadline: Duration::from_secs(2),
+    retry_period: Duration::from_millis(500),
+};
+
+fn settings(identity: &str, timings: Timings) -> Settings {
+    Settings {
+        place: Place {
+            namespace: "default".to_owned(),
+            name: "lease".to_owned(),
+        },
+        identity: identity.to_owned(),
+        labels: BTreeMap::new(),
+        timings,
+    }
+}
+
+fn campaign(
+    identity: &str,
+    timings: Timings,
+    server: &Server,
+    clock: fn() -> Timestamp,
+) -> (Campaign<Server>, Leadership) {
+    Campaign::new(server.clone(), settings(identity, timings), clock, 1)
+}
+
+/// The clocks of three hosts.
+const CLOCKS: [fn() -> Timestamp; 3] = [
+    Timestamp::now,
+    || Timestamp::now() + SignedDuration::from_hours(30),
+    || Timestamp::now() - SignedDuration::from_hours(20_000),
+];
+
+/// Takes part once `before` leads, so that it is known who does first.
+async fn stand_after(
+    before: &Leadership,
+    campaign: Campaign<Server>,
+    stop: CancellationToken,
+) -> Result<(), Lost> {
+    before.begun().await;
+    campaign.run(stop).await
+}
+
+async fn while_stands<T>(
+    campaign: impl Future<Output = Result<(), Lost>>,
+    script: impl Future<Output = T>,
+) -> T {
+    tokio::select! {
+        biased;
+        ended = campaign => panic!("{ended:?}"),
+        done = script => done,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_lease_is_taken_at_once_and_a_lapsed_one_when_it_lapses() {
+    let server = Server::new(0, Faults::NONE);
+    let (a, a_leads) = campaign("a", SLOW, &server, CLOCKS[2]);
+    let (b, b_leads) = campaign("b", SLOW, &server, CLOCKS[1]);
+    let (c, c_leads) = campaign("c", SLOW, &server, CLOCKS[0]);
+    let (stop, never) = (CancellationToken::new(), CancellationToken::new());
+    let mut c = pin!(stand_after(&b_leads, c, never.clone()));
+    {
+        let script = async {
+            let mut a = pin!(a.run(stop.clone()));
+            while_stands(&mut a, a_leads.begun()).await;
+            while_stands(&mut a, sleep(7 * SECOND)).await;
+            stop.cancel();
+            assert_eq!(a.await, Ok(()));
+            let released = Instant::now();
+            assert!(a_leads.check().is_err());
+            b_leads.begun().await;
+            assert!(released.elapsed() < SECOND, "{:?}", released.elapsed());
+            sleep(101 * SECOND).await;
+            assert!(b_leads.check().is_ok() && c_leads.check().is_err());
+        };
+        let b = stand_after(&a_leads, b, never);
+        while_stands(&mut c, while_stands(b, script)).await;
+    }
+    // b is dead, and its leadership with it.
+    let killed = Instant::now();
+    while_stands(&mut c, c_leads.begun()).await;
+    let waited = killed.elapsed();
+    assert!(waited > 9 * SECOND && waited < 16 * SECOND, "{waited:?}");
+    assert_eq!(server.transitions(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_watch_a_release_is_found_by_looking() {
+    let server = Server::new(0, Faults::NONE);
+    server.forbid_watches();
+    let (a, a_leads) = campaign("a", SLOW, &server, CLOCKS[0]);
+    let (b, b_leads) = campaign("b", SLOW, &server, CLOCKS[0]);
+    let (stop, never) = (CancellationToken::new(), CancellationToken::new());
+    let script = async {
+        let mut a = pin!(a.run(stop.clone()));
+        while_stands(&mut a, a_leads.begun()).await;
+        while_stands(&mut a, sleep(30 * SECOND)).await;
+        stop.cancel();
+        a.await.unwrap();
+        let released = Instant::now();
+        b_leads.begun().await;
+        assert!(released.elapsed() <= 12 * SECOND, "{:?}", released.elapsed());
+    };
+    while_stands(stand_after(&a_leads, b, never), script).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_api_server_freezes_stops_before_others_may_begin() {
+    let server = Server::new(0, Faults::NONE);
+    let (a, leads) = campaign("a", SLOW, &server, CLOCKS[0]);
+    let mut a = pin!(a.run(CancellationToken::new()));
+    while_stands(&mut a, leads.begun()).await;
+    while_stands(&mut a, sleep(22 * SECOND)).await;
+    let renewed = server.changed();
+    server.freeze(100 * SECOND);
+    let ended = a.await;
+    assert!(matches!(ended, Err(Lost::Unrenewed { .. })), "{ended:?}");
+    assert!(leads.check().is_err());
+    assert!(renewed.elapsed() <= 10 * SECOND, "{:?}", renewed.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_is_asked_to_stop_does_not_wait_for_a_frozen_api_server() {
+    let server = Server::new(0, Faults::NONE);
+    let (a, a_leads) = campaign("a", SLOW, &server, CLOCKS[0]);
+    let (b, _) = campaign("b", SLOW, &server, CLOCKS[0]);
+    let (stop, never) = (CancellationToken::new(), CancellationToken::new());
+    let mut a = pin!(a.run(never));
+    let mut b = pin!(stand_after(&a_leads, b, stop.clone()));
+    while_stands(&mut a, while_stands(&mut b, sleep(3 * SECOND))).await;
+    assert!(a_leads.check().is_ok());
+    server.freeze(1000 * SECOND);
+    stop.cancel();
+    let asked = Instant::now();
+    b.await.unwrap();
+    assert_eq!(asked.elapsed(), Duration::ZERO, "a standby holds nothing");
+}
+
+/// A process that can be stopped where it stands (SIGSTOP), and goes on there.
+struct Suspendable<F> {
+    inner: Pin<Box<F>>,
+    until: Arc<Mutex<Instant>>,
+    resume: Pin<Box<Sleep>>,
+}
+
+impl<F: Future> Future for Suspendable<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let until = *self.until.lock().unwrap();
+        if Instant::now() < until {
+            self.resume.as_mut().reset(until);
+            if self.resume.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        self.inner.as_mut().poll(cx)
+    }
+}
+
+/// Where each replica stands, and what it did.
+#[derive(Default)]
+struct Book {
+    leaderships: [Option<Leadership>; 3],
+    suspended: [Option<Arc<Mutex<Instant>>>; 3],
+    stops: [Option<CancellationToken>; 3],
+    acts: [u64; 3],
+    wrong: Vec<String>,
+}
+
+/// What a leader does all the time: asks, and acts at once.
+async fn work(me: usize, leadership: Leadership, book: &Mutex<Book>, mut random: fastrand::Rng) {
+    loop {
+        leadership.begun().await;
+        if leadership.check().is_ok() {
+            let mut book = book.lock().unwrap();
+            book.acts[me] += 1;
+            let others = book.leaderships.iter().enumerate();
+            let others: Vec<_> = others
+                .filter(|(other, leadership)| {
+                    *other != me && leadership.as_ref().is_some_and(|l| l.check().is_ok())
+                })
+                .map(|(other, _)| other)
+                .collect();
+            if !others.is_empty() {
+                book.wrong
+                    .push(format!("{me} and {others:?} lead at {:?}", Instant::now()));
+            }
+        }
+        sleep(Duration::from_millis(random.u64(5..200))).await;
+    }
+}
+
+/// A pod: its container is started again whenever it ends.
+async fn pod(me: usize, seed: u64, timings: Timings, server: &Server, book: &Mutex<Book>) {
+    let mut random = fastrand::Rng::with_seed(seed * 3 + me as u64);
+    loop {
+        let settings = settings(&format!("replica-{me}"), timings);
+        let (campaign, leadership) = Campaign::new(server.clone(), settings, CLOCKS[me], random.u64(..));
+        let until = Arc::new(Mutex::new(Instant::now()));
+        let stop = CancellationToken::new();
+        {
+            let mut book = book.lock().unwrap();
+            book.leaderships[me] = Some(leadership.clone());
+            book.suspended[me] = Some(until.clone());
+            book.stops[me] = Some(stop.clone());
+        }
+        let (work, stopped) = (work(me, leadership, book, random.fork()), stop.clone());
+        let process = async move {
+            tokio::select! {
+                biased;
+                ended = campaign.run(stopped) => drop(ended),
+                () = work => {}
+            }
+        };
+        let process = Suspendable {
+            inner: Box::pin(process),
+            until,
+            resume: Box::pin(sleep(Duration::ZERO)),
+        };
+        let lifetime = Duration::from_millis(random.u64(1_000..120_000));
+        // Not ended by then: killed.
+        drop(timeout(lifetime, process).await);
+        book.lock().unwrap().leaderships[me] = None;
+        sleep(Duration::from_millis(random.u64(0..5_000))).await;
+    }
+}
+
+async fn trouble(seed: u64, server: &Server, book: &Mutex<Book>) {
+    let mut random = fastrand::Rng::with_seed(seed ^ 0x0dd);
+    loop {
+        sleep(Duration::from_millis(random.u64(100..15_000))).await;
+        let (who, how_long) = (random.usize(0..3), Duration::from_millis(random.u64(0..40_000)));
+        let book = book.lock().unwrap();
+        match random.u8(0..4) {
+            0 => server.freeze(how_long / 2),
+            1 => server.label(),
+            2 => {
+                if let Some(until) = &book.suspended[who] {
+                    *until.lock().unwrap() = Instant::now() + how_long;
+                }
+            }
+            _ => {
+                if let Some(stop) = &book.stops[who] {
+                    stop.cancel();
+                }
+            }
+        }
+    }
+}
+
+/// Returns how often each replica acted.
+async fn history(seed: u64) -> Result<[u64; 3], String> {
+    let timings = if seed.is_multiple_of(2) { SLOW } else { QUICK };
+    let server = Server::new(seed, Faults::SOME);
+    let book = Mutex::new(Book::default());
+    let mut pods: FuturesUnordered<_> = (0..3).map(|me| pod(me, seed, timings, &server, &book)).collect();
+    tokio::select! {
+        biased;
+        _ = pods.next() => unreachable!("pods must not end"),
+        () = server.run() => {}
+        () = trouble(seed, &server, &book) => {}
+        () = sleep_until(Instant::now() + LENGTH) => {}
+    }
+    let acted: u64 = book.lock().unwrap().acts.iter().sum();
+    server.calm_down();
+    tokio::select! {
+        biased;
+        _ = pods.next() => unreachable!("pods must not end"),
+        () = server.run() => {}
+        // The longest suspension and the longest lease, once more each for a kill in between.
+        () = sleep(200 * SECOND) => {}
+    }
+    let book = book.lock().unwrap();
+    if let Some(wrong) = book.wrong.first() {
+        return Err(format!("{} times wrong, first: {wrong}", book.wrong.len()));
+    }
+    if book.acts.iter().sum::<u64>() == acted {
+        return Err("nobody led once all was well again".to_owned());
+    }
+    Ok(book.acts)
+}
+
+#[test]
+fn whatever_fails_and_whoever_is_suspended_never_do_two_lead() {
+    let mut failed = Vec::new();
+    let mut acts = [0; 3];
+    for seed in 0..HISTORIES {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime without I/O must always come about");
+        match runtime.block_on(history(seed)) {
+            Ok(in_history) => acts = std::array::from_fn(|i| acts[i] + in_history[i]),
+            Err(wrong) => failed.push(format!("seed {seed}: {wrong}")),
+        }
+    }
+    assert!(
+        failed.is_empty(),
+        "{} of {HISTORIES} histories failed:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
+    // Else the histories would prove nothing.
+    assert!(acts.iter().all(|acts| *acts > 500), "{acts:?}");
+}
