@@ -224,6 +224,18 @@ mod tests {
         assert_eq!(begin.elapsed().as_secs(), 1);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn who_stood_in_line_while_another_came_to_lead_does_not_write() {
+        let leadership = Leadership::until(Instant::now() + Duration::from_millis(1500));
+        let gate = Gate::new(Some(mk_limit(1.0, 1)), leadership);
+        assert!(gate.enter(Purpose::Attach).await.is_ok());
+        assert!(gate.enter(Purpose::Other).await.is_ok(), "a second later");
+        for purpose in [Purpose::Attach, Purpose::Other] {
+            assert_eq!(gate.enter(purpose).await.err(), Some(NotLeading));
+        }
+        assert!(gate.enter(Purpose::Read).await.is_ok());
+    }
+
     #[test]
     fn detaches_leave_room_for_an_attach() {
         let gate = mk_gate(None);

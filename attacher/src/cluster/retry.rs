@@ -216,6 +216,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_write_is_not_tried_again_when_we_lead_no_longer() {
+        let gate = Gate::new(None, Leadership::until(Instant::now() + ATTEMPT / 2));
+        let mut attempts = 0;
+        let error = until_answered(&gate, Purpose::Other, || {
+            attempts += 1;
+            std::future::pending::<Result<(), kube::Error>>()
+        });
+        assert!(matches!(error.await, Err(Error::NotLeading(_))));
+        assert_eq!(attempts, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn time_in_line_is_no_part_of_the_deadline() {
         let begin = Instant::now();
         let gate = Gate::new(

@@ -119,6 +119,7 @@ impl<S: LeaseServer> Campaign<S> {
                     if !led && self.elector.valid_until().is_some() {
                         self.changes = None;
                         self.publish();
+                        tracing::info!("leading");
                         self.tell(Change::Began);
                     }
                 }

@@ -52,6 +52,17 @@ impl Leadership {
         Self(None)
     }
 
+    /// One that nobody renews.
+    #[cfg(test)]
+    pub(crate) fn until(at: Instant) -> Self {
+        let settings = super::elector::tests::mk_settings("a");
+        let standing = Standing {
+            valid_until: Some(at),
+            ..Standing::new(&settings)
+        };
+        watch::channel(standing).1.into()
+    }
+
     /// Fails unless we lead at this moment. To be asked right before each write and each driver call.
     ///
     /// # Errors

@@ -1,17 +1,25 @@
 //! The connection to a driver: found, lost, found again, on a real socket.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_attacher::cluster::Secrets;
 use csi_attacher::csi::{
+<<<<<<< HEAD
     CallError, Caller, Controller as _, Keeper, Link, ListRequest, Listed, Lost, PublishRequest,
     UnpublishRequest,
 };
 use csi_attacher::decide::{Access, AccessMode, Capability};
 use csi_attacher::model::{Capabilities, Target};
+=======
+    CallError, Caller, Controller as _, Keeper, Link, Lost, PublishRequest, Reach, UnpublishRequest,
+};
+use csi_attacher::decide::{Access, AccessMode, Capability};
+use csi_attacher::lease::{Leadership, Place, Settings, Standing, Timings};
+use csi_attacher::model::Target;
+>>>>>>> fbd97e0 (Record the election's design, and hold the fence by tests at its three doors)
 use csi_attacher::queue::Class;
 use csi_proto::v1::controller_server::{Controller, ControllerServer};
 use csi_proto::v1::identity_server::{Identity, IdentityServer};
@@ -151,11 +159,7 @@ impl Fixture {
     }
 
     fn caller(&self) -> Caller {
-        Caller::new(
-            self.link.clone(),
-            TIMEOUT,
-            csi_attacher::lease::Leadership::unopposed(),
-        )
+        Caller::new(self.link.clone(), TIMEOUT, Leadership::unopposed())
     }
 }
 
@@ -327,6 +331,35 @@ async fn another_driver_on_the_socket_is_not_served() {
             is: "other.example".into()
         })
     );
+}
+
+#[tokio::test]
+async fn nothing_is_sent_by_who_does_not_lead() {
+    let mut fixture = Fixture::new();
+    let driver = Driver::new("d.example");
+    let _server = driver.serve(&fixture.socket);
+    fixture.link_is(true).await;
+    let settings = Settings {
+        place: Place::of("d", None, None),
+        identity: "a".to_owned(),
+        labels: BTreeMap::new(),
+        timings: Timings {
+            lease_duration: SOON,
+            renew_deadline: SOON,
+            retry_period: SOON,
+        },
+    };
+    let (standing_tx, standing) = watch::channel(Standing::new(&settings));
+    let caller = Caller::new(fixture.link.clone(), TIMEOUT, Leadership::from(standing));
+    for valid_until in [None, Some(tokio::time::Instant::now())] {
+        standing_tx.send_modify(|standing| standing.valid_until = valid_until);
+        let error = failure(&caller, "ok").await;
+        assert_eq!(error.reach, Reach::Withheld);
+    }
+    assert!(driver.seen.lock().expect("no test panics with it").is_empty());
+    standing_tx.send_modify(|standing| standing.valid_until = Some(tokio::time::Instant::now() + SOON));
+    caller.publish(publish("ok")).await.expect("a leader is served");
+    fixture.stop.cancel();
 }
 
 #[tokio::test]

@@ -266,3 +266,25 @@ fn a_shutdown_finishes_what_is_under_way() {
         assert_eq!(world.verdict(), Ok(()));
     });
 }
+
+#[test]
+fn a_shutdown_lets_nobody_begin_a_call() {
+    runtime().block_on(async {
+        let world = World::new(11, Faults::NONE);
+        let stop = CancellationToken::new();
+        world.attach_all(1);
+        let kill = async {
+            world.first_write().await;
+            stop.cancel();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            () = attacher(&world, 11, stop.clone()) => {}
+            () = kill => {}
+        }
+        // Its record is stored, and that is all.
+        assert_eq!((world.writes().attachments, world.calls().publish), (1, 0));
+        assert_eq!(world.verdict(), Ok(()));
+    });
+}

@@ -205,6 +205,11 @@ impl World {
         self.until(|state| state.calls.publish > 0).await;
     }
 
+    /// A job has begun, and has called nobody yet.
+    pub(super) async fn first_write(&self) {
+        self.until(|state| state.writes.attachments > 0).await;
+    }
+
     /// No attachment and no volume is left.
     pub(super) async fn settled(&self) {
         self.until(|state| state.attachments.is_empty() && state.volumes.values().all(|v| !v.deleting))
