@@ -13,7 +13,7 @@
 //! - leadership that was lost does not come back: the process ends.
 //!
 //! [`Elector`] decides and is pure; [`Campaign`] does the waiting and the requests. See
-//! docs/adr/0016-leader-election.md.
+//! docs/adr/0021-leader-election.md.
 
 mod campaign;
 mod elector;

@@ -227,7 +227,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_stood_in_line_while_another_came_to_lead_does_not_write() {
         let leadership = Leadership::until(Instant::now() + Duration::from_millis(1500));
-        let gate = Gate::new(Some(mk_limit(1.0, 1)), leadership);
+        let gate = Gate::new(Some(mk_limit(1.0, 1)), leadership, Requests::default());
         assert!(gate.enter(Purpose::Attach).await.is_ok());
         assert!(gate.enter(Purpose::Other).await.is_ok(), "a second later");
         for purpose in [Purpose::Attach, Purpose::Other] {

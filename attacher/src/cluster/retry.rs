@@ -217,7 +217,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_write_is_not_tried_again_when_we_lead_no_longer() {
-        let gate = Gate::new(None, Leadership::until(Instant::now() + ATTEMPT / 2));
+        let gate = Gate::new(
+            None,
+            Leadership::until(Instant::now() + ATTEMPT / 2),
+            Requests::default(),
+        );
         let mut attempts = 0;
         let error = until_answered(&gate, Purpose::Other, || {
             attempts += 1;

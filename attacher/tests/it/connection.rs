@@ -7,19 +7,12 @@ use std::time::Duration;
 
 use csi_attacher::cluster::Secrets;
 use csi_attacher::csi::{
-<<<<<<< HEAD
-    CallError, Caller, Controller as _, Keeper, Link, ListRequest, Listed, Lost, PublishRequest,
+    CallError, Caller, Controller as _, Keeper, Link, ListRequest, Listed, Lost, PublishRequest, Reach,
     UnpublishRequest,
 };
 use csi_attacher::decide::{Access, AccessMode, Capability};
-use csi_attacher::model::{Capabilities, Target};
-=======
-    CallError, Caller, Controller as _, Keeper, Link, Lost, PublishRequest, Reach, UnpublishRequest,
-};
-use csi_attacher::decide::{Access, AccessMode, Capability};
 use csi_attacher::lease::{Leadership, Place, Settings, Standing, Timings};
-use csi_attacher::model::Target;
->>>>>>> fbd97e0 (Record the election's design, and hold the fence by tests at its three doors)
+use csi_attacher::model::{Capabilities, Target};
 use csi_attacher::queue::Class;
 use csi_proto::v1::controller_server::{Controller, ControllerServer};
 use csi_proto::v1::identity_server::{Identity, IdentityServer};
