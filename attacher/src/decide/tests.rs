@@ -89,19 +89,16 @@ fn mk_facts(change: impl FnOnce(&mut Attachment, &mut Volume, &mut Node)) -> Fac
 }
 
 fn csi_of(volume: &mut Volume) -> &mut CsiSource {
-    match &mut volume.spec.source {
-        VolumeSource::Csi(csi) => csi,
-        other => panic!("the fixture is a CSI volume, not {other:?}"),
-    }
+    let VolumeSource::Csi(csi) = &mut volume.spec.source else {
+        panic!("the fixture must be a CSI volume");
+    };
+    csi
 }
 
 /// Makes it an in-tree volume that was translated to what it is.
 fn migrate(volume: &mut Volume) {
-    let source = std::mem::take(&mut volume.spec.source);
-    volume.spec.source = match source {
-        VolumeSource::Csi(csi) => VolumeSource::Migrated(csi),
-        other => other,
-    };
+    let csi = std::mem::take(csi_of(volume));
+    volume.spec.source = VolumeSource::Migrated(Box::new(csi));
 }
 
 fn untranslatable() -> VolumeSource {

@@ -13,7 +13,7 @@ impl Fixture {
     fn new() -> Self {
         Self {
             ledger: Ledger::default(),
-            now: Instant::now(),
+            now: tokio::time::Instant::now().into_std(),
             seconds: 1_700_000_000,
         }
     }
