@@ -179,7 +179,7 @@ impl<F: Future> Future for Suspendable<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let until = *self.until.lock().unwrap();
+        let until = *self.until.lock().expect("nothing must panic while it is locked");
         if Instant::now() < until {
             self.resume.as_mut().reset(until);
             if self.resume.as_mut().poll(cx).is_pending() {
@@ -205,7 +205,7 @@ async fn work(me: usize, leadership: Leadership, book: &Mutex<Book>, mut random:
     loop {
         leadership.begun().await;
         if leadership.check().is_ok() {
-            let mut book = book.lock().unwrap();
+            let mut book = book.lock().expect("nothing must panic while it is locked");
             book.acts[me] += 1;
             let others = book.leaderships.iter().enumerate();
             let others: Vec<_> = others
@@ -232,7 +232,7 @@ async fn pod(me: usize, seed: u64, timings: Timings, server: &Server, book: &Mut
         let until = Arc::new(Mutex::new(Instant::now()));
         let stop = CancellationToken::new();
         {
-            let mut book = book.lock().unwrap();
+            let mut book = book.lock().expect("nothing must panic while it is locked");
             book.leaderships[me] = Some(leadership.clone());
             book.suspended[me] = Some(until.clone());
             book.stops[me] = Some(stop.clone());
@@ -253,7 +253,9 @@ async fn pod(me: usize, seed: u64, timings: Timings, server: &Server, book: &Mut
         let lifetime = Duration::from_millis(random.u64(1_000..120_000));
         // Not ended by then: killed.
         drop(timeout(lifetime, process).await);
-        book.lock().unwrap().leaderships[me] = None;
+        book.lock()
+            .expect("nothing must panic while it is locked")
+            .leaderships[me] = None;
         sleep(Duration::from_millis(random.u64(0..5_000))).await;
     }
 }
@@ -263,13 +265,13 @@ async fn trouble(seed: u64, server: &Server, book: &Mutex<Book>) {
     loop {
         sleep(Duration::from_millis(random.u64(100..15_000))).await;
         let (who, how_long) = (random.usize(0..3), Duration::from_millis(random.u64(0..40_000)));
-        let book = book.lock().unwrap();
+        let book = book.lock().expect("nothing must panic while it is locked");
         match random.u8(0..4) {
             0 => server.freeze(how_long / 2),
             1 => server.label(),
             2 => {
                 if let Some(until) = &book.suspended[who] {
-                    *until.lock().unwrap() = Instant::now() + how_long;
+                    *until.lock().expect("nothing must panic while it is locked") = Instant::now() + how_long;
                 }
             }
             _ => {
@@ -294,7 +296,12 @@ async fn history(seed: u64) -> Result<[u64; 3], String> {
         () = trouble(seed, &server, &book) => {}
         () = sleep_until(Instant::now() + LENGTH) => {}
     }
-    let acted: u64 = book.lock().unwrap().acts.iter().sum();
+    let acted: u64 = book
+        .lock()
+        .expect("nothing must panic while it is locked")
+        .acts
+        .iter()
+        .sum();
     server.calm_down();
     tokio::select! {
         biased;
@@ -303,7 +310,7 @@ async fn history(seed: u64) -> Result<[u64; 3], String> {
         // The longest suspension and the longest lease, once more each for a kill in between.
         () = sleep(200 * SECOND) => {}
     }
-    let book = book.lock().unwrap();
+    let book = book.lock().expect("nothing must panic while it is locked");
     if let Some(wrong) = book.wrong.first() {
         return Err(format!("{} times wrong, first: {wrong}", book.wrong.len()));
     }

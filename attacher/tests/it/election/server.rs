@@ -87,7 +87,7 @@ impl Server {
     pub(crate) async fn run(&self) {
         loop {
             sleep(Duration::from_millis(100)).await;
-            let mut state = self.0.lock().unwrap();
+            let mut state = self.0.lock().expect("nothing must panic while it is locked");
             let now = Instant::now();
             let (due, rest) = std::mem::take(&mut state.late)
                 .into_iter()
@@ -100,22 +100,28 @@ impl Server {
     }
 
     pub(crate) fn freeze(&self, how_long: Duration) {
-        self.0.lock().unwrap().frozen_until = Instant::now() + how_long;
+        self.0
+            .lock()
+            .expect("nothing must panic while it is locked")
+            .frozen_until = Instant::now() + how_long;
     }
 
     pub(crate) fn calm_down(&self) {
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.0.lock().expect("nothing must panic while it is locked");
         state.faults = Faults::NONE;
         state.frozen_until = Instant::now();
     }
 
     pub(crate) fn forbid_watches(&self) {
-        self.0.lock().unwrap().watchable = false;
+        self.0
+            .lock()
+            .expect("nothing must panic while it is locked")
+            .watchable = false;
     }
 
     /// Somebody else touches the object.
     pub(crate) fn label(&self) {
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.0.lock().expect("nothing must panic while it is locked");
         let lease = state.lease.borrow().clone();
         if let Some(mut lease) = lease {
             let label = ("touched".to_owned(), state.version.to_string());
@@ -126,11 +132,14 @@ impl Server {
 
     /// When the lease changed last.
     pub(crate) fn changed(&self) -> Instant {
-        self.0.lock().unwrap().changed
+        self.0
+            .lock()
+            .expect("nothing must panic while it is locked")
+            .changed
     }
 
     pub(crate) fn transitions(&self) -> i32 {
-        let state = self.0.lock().unwrap();
+        let state = self.0.lock().expect("nothing must panic while it is locked");
         let lease = state.lease.borrow().clone();
         lease
             .and_then(|lease| lease.spec?.lease_transitions)
@@ -138,10 +147,19 @@ impl Server {
     }
 
     async fn travel(&self) {
-        let time = self.0.lock().unwrap().random.u64(1..30);
+        let time = self
+            .0
+            .lock()
+            .expect("nothing must panic while it is locked")
+            .random
+            .u64(1..30);
         sleep(Duration::from_millis(time)).await;
         loop {
-            let frozen_until = self.0.lock().unwrap().frozen_until;
+            let frozen_until = self
+                .0
+                .lock()
+                .expect("nothing must panic while it is locked")
+                .frozen_until;
             if frozen_until <= Instant::now() {
                 return;
             }
@@ -150,15 +168,23 @@ impl Server {
     }
 
     async fn send(&self, write: Write) -> Result<Lease, Failure> {
-        let fate = self.0.lock().unwrap().fate();
+        let fate = self
+            .0
+            .lock()
+            .expect("nothing must panic while it is locked")
+            .fate();
         if let Fate::Late = fate {
-            let mut state = self.0.lock().unwrap();
+            let mut state = self.0.lock().expect("nothing must panic while it is locked");
             let at = Instant::now() + Duration::from_millis(state.random.u64(0..30_000));
             state.late.push((at, write.clone()));
         }
         self.travel().await;
         let answer = match fate {
-            Fate::Good | Fate::LostAnswer => self.0.lock().unwrap().write(write),
+            Fate::Good | Fate::LostAnswer => self
+                .0
+                .lock()
+                .expect("nothing must panic while it is locked")
+                .write(write),
             Fate::Error => return Err(Failure::Unanswered("internal error".to_owned())),
             Fate::LostRequest | Fate::Late => std::future::pending().await,
         };
@@ -172,14 +198,24 @@ impl Server {
 
 impl LeaseServer for Server {
     async fn get(&self) -> Result<Option<Lease>, Failure> {
-        let fate = self.0.lock().unwrap().fate();
+        let fate = self
+            .0
+            .lock()
+            .expect("nothing must panic while it is locked")
+            .fate();
         self.travel().await;
         match fate {
             Fate::Good => {}
             Fate::Error => return Err(Failure::Unanswered("internal error".to_owned())),
             Fate::LostRequest | Fate::LostAnswer | Fate::Late => std::future::pending().await,
         }
-        let lease = self.0.lock().unwrap().lease.borrow().clone();
+        let lease = self
+            .0
+            .lock()
+            .expect("nothing must panic while it is locked")
+            .lease
+            .borrow()
+            .clone();
         self.travel().await;
         Ok(lease)
     }
@@ -193,7 +229,7 @@ impl LeaseServer for Server {
     }
 
     fn changes(&self, version: &str) -> BoxStream<'static, Option<Lease>> {
-        let state = self.0.lock().unwrap();
+        let state = self.0.lock().expect("nothing must panic while it is locked");
         if !state.watchable {
             return stream::empty().boxed();
         }
