@@ -65,6 +65,9 @@ pub enum Verdict {
     Doubtful,
     /// The volume is not where it must be: publish it again.
     Lost,
+    /// The volume is where it must be, but our finalizer, which would get it detached one day, is not on
+    /// the attachment: it was attached without a call to where an earlier call had brought it. Attach it.
+    Unguarded,
     /// The volume is where nobody wants it, and our finalizer, which would get it detached, is gone.
     Leftover,
     /// The work that waits to be tried again may find that the driver has finished it meanwhile.
@@ -193,7 +196,8 @@ pub fn verdict(subject: &Subject, doubted: bool) -> Verdict {
         Sight::Published => true,
     };
     match (attachment.deleting, attachment.attached) {
-        (false, true) if published => Verdict::InOrder,
+        (false, true) if published && attachment.finalizer => Verdict::InOrder,
+        (false, true) if published => Verdict::Unguarded,
         (false, true) => {
             let weak = *sight == Sight::Absent || whereabouts.other_node_id.is_some();
             if weak && !doubted {

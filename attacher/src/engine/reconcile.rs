@@ -192,6 +192,12 @@ impl Engine {
             Verdict::InOrder => {}
             Verdict::Doubtful => self.repairs.doubts.entry(uid.clone()).or_default().round = round,
             Verdict::Promising => self.queue.wake_if_pending(&key),
+            Verdict::Unguarded => {
+                let before = self.repairs.wanted.insert(uid.clone(), Wanted::Attach);
+                if before.is_none() {
+                    self.queue.wake(&key, Lane::Attach);
+                }
+            }
             Verdict::Lost => self.repair(subject, Wanted::Attach),
             Verdict::Leftover => self.repair(subject, Wanted::Detach),
         }

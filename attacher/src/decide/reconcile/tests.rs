@@ -23,13 +23,13 @@ fn subject(change: impl FnOnce(&mut Attachment), other_node_id: Option<&str>, si
 #[test]
 fn what_follows_from_each_sight() {
     use Sight::{Absent, Elsewhere, Published, Unknown};
-    use Verdict::{Doubtful, InOrder, Leftover, Lost, Promising};
+    use Verdict::{Doubtful, InOrder, Leftover, Lost, Promising, Unguarded};
     #[rustfmt::skip]
     let table = [
         // deleting, finalizer, attached: absent, unknown, elsewhere, published
         (false, true,  true,  [Doubtful, InOrder, Lost,      InOrder]),
-        // Attached without a call, or our finalizer was taken off: what counts is where the volume is.
-        (false, false, true,  [Doubtful, InOrder, Lost,      InOrder]),
+        // Attached without a call, or our finalizer was taken off.
+        (false, false, true,  [Doubtful, InOrder, Lost,      Unguarded]),
         (false, true,  false, [InOrder,  InOrder, InOrder,   Promising]),
         (false, false, false, [InOrder,  InOrder, InOrder,   Promising]),
         (true,  true,  true,  [InOrder,  InOrder, Promising, InOrder]),
