@@ -31,7 +31,8 @@ pub struct Evidence {
     pub attachments: Vec<VolumeAttachment>,
     /// The PersistentVolumes at the end.
     pub persistent_volumes: Vec<PersistentVolume>,
-    /// Volumes (by handle) and nodes (by name) the controller was made to force-detach.
+    /// Volumes (by handle) and nodes (by name) the controller was made to force-detach, or the scenario took
+    /// from them itself.
     pub forced: BTreeSet<(String, String)>,
     /// Volumes (by handle) and nodes (by the driver's id) about which no attacher can be right all the time:
     /// the scenario took the volume away behind its back, or the driver its calls.

@@ -18,6 +18,8 @@ impl Stage<'_> {
     /// Takes the volume from the node behind everybody's back.
     pub async fn take_away(&mut self, volume: &StageVolume, node: usize) -> Result<()> {
         let node_id = self.node(node).node_id().to_owned();
+        self.forced
+            .insert((volume.handle.clone(), self.node(node).name().to_owned()));
         self.attachers_cannot_know(volume, node);
         self.driver.take_away(&volume.handle, &node_id).await
     }
