@@ -15,6 +15,7 @@ mod burst;
 mod driver_changes;
 mod driver_restarts;
 mod explained;
+mod failures_told;
 mod handover;
 mod lost_attachment;
 mod migrated_volume;
@@ -78,6 +79,7 @@ pub const ALL: &[Scenario] = &[
     two_pods_one_volume::SCENARIO,
     attach_fails::SCENARIO,
     attach_times_out::SCENARIO,
+    failures_told::SCENARIO,
     driver_restarts::SCENARIO,
     attacher_killed::AFTER_PUBLISH,
     attacher_killed::BEFORE_FINALIZER_REMOVAL,

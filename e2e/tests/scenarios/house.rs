@@ -121,6 +121,11 @@ impl House {
         Ok((run, toolchain))
     }
 
+    /// The cluster of all trials, for one that is no scenario.
+    pub(crate) async fn own_site(&self) -> Result<&Site> {
+        self.site(Way::Own).await
+    }
+
     async fn site(&self, way: Way) -> Result<&Site> {
         let (run, toolchain) = self.tools().await?;
         let started = self

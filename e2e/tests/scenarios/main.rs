@@ -7,6 +7,7 @@
 
 mod house;
 mod rights;
+mod secrets;
 mod subject;
 
 use std::process::ExitCode;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
 
 fn trials(house: &Arc<House>) -> Vec<Trial> {
     let mut trials = subject::trials(house);
+    trials.extend(secrets::trials(house));
     for kind in [Kind::Ours, Kind::Go] {
         trials.extend(
             scenario::ALL

@@ -59,6 +59,12 @@ impl Stage<'_> {
                     .pointer("/spec/attacher")
                     .and_then(serde_json::Value::as_str)
                     == Some(&driver)
+                // An Event that the attacher wrote.
+                || object
+                    .data
+                    .pointer("/source/component")
+                    .and_then(serde_json::Value::as_str)
+                    .is_some_and(|component| component.ends_with(&format!("/{driver}")))
         };
         self.site.cluster().dump(&self.prefix, &mine).await
     }

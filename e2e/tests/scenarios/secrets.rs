@@ -1,0 +1,202 @@
+//! No credential anywhere: a driver that puts its credentials into every error, and all that our attacher writes
+//! meanwhile, at every level and in both forms of the log, in traces, statuses and Events.
+
+mod collector;
+mod telltale;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::fixture::{self, Access, VolumeSource, mk_attachment, mk_claim, mk_csi_node, mk_meta, mk_node};
+use csi_e2e::invariant::witness::Witness;
+use csi_e2e::process::{Process, Spec};
+use csi_e2e::scenario::Site;
+use csi_e2e::subject::Kind;
+use csi_e2e::wait::{self, Progress};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Secret};
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use libtest_mimic::{Failed, Trial};
+
+use self::collector::Collector;
+use self::telltale::{Credentials, Telltale};
+use crate::house::House;
+
+const PREFIX: &str = "ours-secrets";
+const DRIVER: &str = "ours-secrets.csi.local";
+const NODE: &str = "ours-secrets-node";
+const VOLUME: &str = "ours-secrets-volume";
+const ACCOUNT: &str = "csi-attacher";
+/// What stands in the place of a credential.
+const STRIPPED: &str = "***stripped***";
+/// For an attach with all its failures, on a machine that is busy with other trials.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn trials(house: &Arc<House>) -> Vec<Trial> {
+    let house = Arc::clone(house);
+    vec![Trial::test("secrets::are_nowhere", move || {
+        house
+            .block_on(are_nowhere(&house))
+            .map_err(|error| Failed::from(format!("{error:#}")))
+    })]
+}
+
+/// What one run of the attacher needs.
+struct Ground<'a> {
+    site: &'a Site,
+    dir: PathBuf,
+    kubeconfig: PathBuf,
+    socket: PathBuf,
+    collector: Collector,
+}
+
+async fn are_nowhere(house: &House) -> Result<()> {
+    let site = house.own_site().await?;
+    let (client, create) = (site.cluster().client(), PostParams::default());
+    let credentials = Credentials::random();
+    let dir = site.run().subdir(PREFIX)?;
+    site.cluster().create_namespace(PREFIX).await?;
+    site.cluster()
+        .create_attacher_account(PREFIX, ACCOUNT, true)
+        .await?;
+    let kubeconfig = site
+        .cluster()
+        .service_account_kubeconfig(PREFIX, ACCOUNT, &dir)
+        .await?;
+    let secret = Secret {
+        metadata: mk_meta(PREFIX, "credentials"),
+        string_data: Some(credentials.data()),
+        ..Secret::default()
+    };
+    Api::<Secret>::namespaced(client.clone(), PREFIX)
+        .create(&create, &secret)
+        .await?;
+    let node = mk_node(PREFIX, NODE, Timestamp::now());
+    let node = Api::<Node>::all(client.clone()).create(&create, &node).await?;
+    let csi_node = mk_csi_node(PREFIX, &node, DRIVER, "node-0");
+    Api::<CSINode>::all(client.clone())
+        .create(&create, &csi_node)
+        .await?;
+    Api::<PersistentVolume>::all(client.clone())
+        .create(&create, &mk_volume())
+        .await?;
+
+    let witness = Witness::start(client.clone(), DRIVER).await?;
+    let driver = Telltale::serve(&dir, DRIVER, credentials.clone())?;
+    let ground = Ground {
+        site,
+        kubeconfig,
+        socket: driver.socket().to_owned(),
+        collector: Collector::serve().await?,
+        dir,
+    };
+    let mut written = Vec::new();
+    for format in ["text", "json"] {
+        for v in [0, 2, 5, 8, 10] {
+            written.extend(attach_and_detach(&ground, format, v).await?);
+        }
+    }
+    ensure!(driver.knows(), "the driver never got its credentials");
+    for sighting in witness.end().await? {
+        let text = serde_json::to_string(&sighting.attachment)?;
+        written.push(("a VolumeAttachment".to_owned(), text.into_bytes()));
+    }
+    let events = Api::<Event>::namespaced(client.clone(), "default");
+    for event in events.list(&ListParams::default()).await?.items {
+        let component = event.source.as_ref().and_then(|source| source.component.clone());
+        if component.is_some_and(|component| component.ends_with(DRIVER)) {
+            written.push(("an Event".to_owned(), serde_json::to_vec(&event)?));
+        }
+    }
+    written.push(("the traces".to_owned(), ground.collector.seen()));
+    judge(&written, &credentials)?;
+    clear(site).await
+}
+
+/// One life of the attacher. Answers with what it wrote.
+async fn attach_and_detach(ground: &Ground<'_>, format: &str, v: u8) -> Result<Vec<(String, Vec<u8>)>> {
+    let name = format!("{PREFIX}-{format}-{v}");
+    let program = ground.site.attacher(Kind::Ours).await?;
+    let process = Process::spawn(
+        ground.site.run(),
+        Spec::new(&name, program).dir(&ground.dir).args([
+            format!("--kubeconfig={}", ground.kubeconfig.display()),
+            format!("--csi-address={}", ground.socket.display()),
+            format!("--otlp-endpoint={}", ground.collector.address()),
+            format!("--logging-format={format}"),
+            format!("-v={v}"),
+            "--retry-interval-start=10ms".to_owned(),
+            "--retry-interval-max=20ms".to_owned(),
+        ]),
+    )?;
+    let client = ground.site.cluster().client();
+    let attachments = Api::<VolumeAttachment>::all(client);
+    let attachment = mk_attachment(PREFIX, &name, DRIVER, VOLUME, NODE);
+    process
+        .while_alive(async {
+            attachments.create(&PostParams::default(), &attachment).await?;
+            wait::for_object(&attachments, &name, PATIENCE, "the attach", |seen| {
+                let status = seen.and_then(|seen| seen.status.as_ref());
+                Progress::of(status.is_some_and(|status| status.attached), || {
+                    "it is not attached".to_owned()
+                })
+            })
+            .await?;
+            attachments.delete(&name, &DeleteParams::default()).await?;
+            wait::for_absence(&attachments, &name, PATIENCE, "the detach").await
+        })
+        .await
+        .with_context(|| format!("with --logging-format={format} -v={v}"))?;
+    let exit = process.stop(PATIENCE).await?;
+    ensure!(exit.status.success(), "the attacher ended with {}", exit.status);
+    let read = |path: &Path| std::fs::read(path).with_context(|| format!("read {}", path.display()));
+    Ok(vec![
+        (format!("the log {name}"), read(process.log())?),
+        (format!("the output {name}"), read(process.stdout())?),
+    ])
+}
+
+fn judge(written: &[(String, Vec<u8>)], credentials: &Credentials) -> Result<()> {
+    let holds = |text: &[u8], part: &[u8]| text.windows(part.len()).any(|window| window == part);
+    // Where nothing was said of the errors, nothing was shown.
+    for kind in ["the log", "a VolumeAttachment", "an Event", "the traces"] {
+        ensure!(
+            written
+                .iter()
+                .any(|(place, text)| place.starts_with(kind) && holds(text, STRIPPED.as_bytes())),
+            "{kind} tells nothing of the driver's errors"
+        );
+    }
+    for (place, text) in written {
+        if let Some((what, _)) = credentials.parts().iter().find(|(_, part)| holds(text, part)) {
+            // The value is left out: this text goes into a log.
+            anyhow::bail!("{place} holds {what}");
+        }
+    }
+    Ok(())
+}
+
+fn mk_volume() -> PersistentVolume {
+    let source = VolumeSource {
+        driver: DRIVER.to_owned(),
+        handle: "volume-0".to_owned(),
+        attributes: std::collections::BTreeMap::new(),
+        access: Access::OneNode,
+        publish_secret: Some((PREFIX.to_owned(), "credentials".to_owned())),
+    };
+    let claim = mk_claim(PREFIX, "none", VOLUME, Access::OneNode);
+    let mut volume = fixture::mk_persistent_volume(PREFIX, VOLUME, &source, &claim);
+    // Nobody claims it.
+    if let Some(spec) = &mut volume.spec {
+        spec.claim_ref = None;
+    }
+    volume
+}
+
+async fn clear(site: &Site) -> Result<()> {
+    csi_e2e::scenario::stage::sweep(site, PREFIX).await
+}

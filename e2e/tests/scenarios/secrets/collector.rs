@@ -1,0 +1,71 @@
+//! A collector of traces that keeps what it gets as it comes.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use http_body_util::{BodyExt as _, Full};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::body::Body;
+use tonic::transport::Server;
+use tower::service_fn;
+
+/// A running collector; ends when dropped.
+pub(super) struct Collector {
+    address: String,
+    seen: Arc<Mutex<Vec<u8>>>,
+    _server: JoinSet<()>,
+}
+
+// === impl Collector ===
+
+impl Collector {
+    pub(super) async fn serve() -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .context("listen for traces")?;
+        let address = format!("http://{}", listener.local_addr()?);
+        let seen = Arc::<Mutex<Vec<u8>>>::default();
+        let kept = seen.clone();
+        let service = service_fn(move |request: http::Request<Body>| {
+            let kept = kept.clone();
+            async move {
+                if let Ok(body) = request.into_body().collect().await {
+                    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                    kept.extend_from_slice(&body.to_bytes());
+                }
+                // An empty message that says OK.
+                let mut answer = http::Response::new(Body::new(Full::from(vec![0; 5])));
+                let headers = answer.headers_mut();
+                headers.insert("content-type", http::HeaderValue::from_static("application/grpc"));
+                headers.insert("grpc-status", http::HeaderValue::from_static("0"));
+                Ok::<_, Infallible>(answer)
+            }
+        });
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            let served = Server::builder()
+                .serve_with_incoming(service, TcpListenerStream::new(listener))
+                .await;
+            if let Err(error) = served {
+                tracing::warn!(%error, "the collector ended");
+            }
+        });
+        Ok(Self {
+            address,
+            seen,
+            _server: server,
+        })
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// All that it got.
+    pub(super) fn seen(&self) -> Vec<u8> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
