@@ -219,4 +219,5 @@ fn unquoted(error: kube::Error) -> kube::Error {
     } else {
         error
     }
+    error
 }

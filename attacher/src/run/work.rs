@@ -70,7 +70,8 @@ pub(super) fn spawn(
     view.work_begins(engine.clone());
     let reconciler = Reconciler {
         engine: engine.clone(),
-        csi: Caller::new(link.clone(), args.timeout, leadership.clone()),
+        csi: Caller::new(link.clone(), args.timeout, leadership.clone())
+            .logging_at_most(args.max_grpc_log_length),
         driver: driver.clone(),
         link: link.clone(),
         events_tx,
