@@ -8,7 +8,7 @@
 //! Invariants: nothing waits for a trace: finished spans go into a bounded queue and are dropped, and
 //! counted, when it is full or the collector is away. A span holds what the log may hold, and nothing
 //! else. Without an endpoint no span is recorded at all.
-//! Why there is no OpenTelemetry SDK in here: docs/adr/0016-own-trace-export.md.
+//! Why there is no OpenTelemetry SDK in here: docs/adr/0019-own-trace-export.md.
 
 mod export;
 mod layer;

@@ -219,5 +219,4 @@ fn unquoted(error: kube::Error) -> kube::Error {
     } else {
         error
     }
-    error
 }
