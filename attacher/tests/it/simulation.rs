@@ -268,6 +268,30 @@ fn a_shutdown_finishes_what_is_under_way() {
 }
 
 #[test]
+fn a_volume_that_is_attached_anew_while_it_is_let_go_of_is_held_again() {
+    const TIMES: u64 = 60;
+    let world = World::new(17, Faults::NONE);
+    let user = async {
+        for pause in 0..TIMES {
+            world.attach_left_in_tree();
+            world.all_attached().await;
+            world.detach_all();
+            world.settled().await;
+            // The finalizer comes off the volume in this time, a little later each time round.
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+    };
+    runtime().block_on(async {
+        tokio::select! {
+            biased;
+            () = attacher(&world, 17, CancellationToken::new()) => {}
+            () = user => {}
+        }
+    });
+    assert_eq!(world.verdict(), Ok(()));
+}
+
+#[test]
 fn a_shutdown_lets_nobody_begin_a_call() {
     runtime().block_on(async {
         let world = World::new(11, Faults::NONE);

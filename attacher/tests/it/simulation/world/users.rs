@@ -34,6 +34,13 @@ impl World {
         (0..attachments).for_each(|number| state.create_attachment(number, false));
     }
 
+    /// One attachment of a volume that was not handed to our driver, which therefore lets go of it each time.
+    pub(in super::super) fn attach_left_in_tree(&self) {
+        let mut state = self.state();
+        state.create_volume(0, true);
+        state.create_attachment(0, false);
+    }
+
     pub(in super::super) fn detach_all(&self) {
         let mut state = self.state();
         let all: Vec<_> = state.attachments.values().cloned().collect();
