@@ -17,6 +17,7 @@ mod driver_restarts;
 mod explained;
 mod failures_told;
 mod handover;
+mod leader;
 mod lost_attachment;
 mod migrated_volume;
 mod node_lost;
@@ -91,6 +92,10 @@ pub const ALL: &[Scenario] = &[
     driver_changes::SCENARIO,
     burst::SCENARIO,
     explained::SCENARIO,
+    leader::STOPS,
+    leader::KILLED,
+    leader::SUSPENDED,
+    leader::CHANGES_KIND,
 ];
 
 // === impl Scenario ===

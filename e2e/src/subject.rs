@@ -7,11 +7,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -25,6 +26,11 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 const STOP: Duration = Duration::from_secs(20);
 /// How long a revived subject may take to be a process again.
 const START: Duration = Duration::from_secs(20);
+
+/// How long a replica's lease lasts without a sign of life of its holder.
+pub const LEASE_DURATION: Duration = Duration::from_secs(3);
+const RENEW_DEADLINE: Duration = Duration::from_secs(2);
+const RETRY_PERIOD: Duration = Duration::from_millis(500);
 
 /// Which attacher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +58,18 @@ pub struct SubjectSpec {
     pub timeout: Duration,
     /// How often it asks the driver where its volumes are.
     pub reconcile_sync: Duration,
+    /// How it is one of several, if it is.
+    pub replica: Option<Replica>,
+}
+
+/// One of several attachers that elect a leader. As a pod has, it has a host name of its own, which is its
+/// identity in the lease.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    /// Its host name.
+    pub name: String,
+    /// Namespace of the lease.
+    pub namespace: String,
 }
 
 /// An attacher, up or down.
@@ -106,7 +124,11 @@ impl SubjectSpec {
             ("--worker-threads", "10".to_owned()),
             ("-v", "5".to_owned()),
         ];
-        let mut command = Spec::new("attacher", &self.binary).dir(&self.dir);
+        let mut command = match &self.replica {
+            None => Spec::new("attacher", &self.binary),
+            Some(replica) => replica.command(&self.binary),
+        }
+        .dir(&self.dir);
         for (flag, value) in shared {
             // One word each: Go's flags take `-v 5` too, but not for booleans.
             command = command.arg(format!("{flag}={value}"));
@@ -114,12 +136,32 @@ impl SubjectSpec {
         match self.kind {
             Kind::Ours => command,
             // Ours has no client-side rate limit unless asked for one.
-            Kind::Go => command.args([
-                "--leader-election=false",
-                "--kube-api-qps=1000",
-                "--kube-api-burst=1000",
-            ]),
+            Kind::Go => command.args(["--kube-api-qps=1000", "--kube-api-burst=1000"]),
         }
+    }
+}
+
+// === impl Replica ===
+
+impl Replica {
+    /// The program with the replica's host name and its part in the election. The process stays the one that is
+    /// started: every step on the way there replaces itself by the next.
+    fn command(&self, binary: &Path) -> Spec {
+        let mut command = Spec::new(format!("attacher-{}", self.name), "unshare").arg("--uts");
+        if !rustix::process::geteuid().is_root() {
+            command = command.args(["--user", "--map-root-user"]);
+        }
+        let seconds = |time: Duration| format!("{}ms", time.as_millis());
+        command
+            .args(["sh", "-c", "hostname \"$0\" && exec \"$@\"", &self.name])
+            .arg(binary)
+            .args([
+                "--leader-election".to_owned(),
+                format!("--leader-election-namespace={}", self.namespace),
+                format!("--leader-election-lease-duration={}", seconds(LEASE_DURATION)),
+                format!("--leader-election-renew-deadline={}", seconds(RENEW_DEADLINE)),
+                format!("--leader-election-retry-period={}", seconds(RETRY_PERIOD)),
+            ])
     }
 }
 
@@ -162,6 +204,16 @@ impl Subject {
         self.shared.end(&process);
         process.kill().await?;
         Ok(())
+    }
+
+    /// Stops it where it stands (SIGSTOP), until [`Self::resume`].
+    pub fn suspend(&self) -> Result<()> {
+        self.process()?.signal(Signal::STOP)
+    }
+
+    /// Lets it go on after [`Self::suspend`].
+    pub fn resume(&self) -> Result<()> {
+        self.process()?.signal(Signal::CONT)
     }
 
     /// Starts the attacher again after [`Self::crash`].
@@ -320,6 +372,7 @@ mod tests {
             socket: path,
             timeout: Duration::from_millis(1500),
             reconcile_sync: Duration::from_secs(60),
+            replica: None,
         };
         format!("{:?}", spec.command())
     }

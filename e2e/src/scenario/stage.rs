@@ -31,7 +31,7 @@ use crate::invariant::evidence::VolumeFacts;
 use crate::invariant::settled::unsettled;
 use crate::invariant::witness::Witness;
 use crate::node::{Ledger, NodeStandIn};
-use crate::subject::{Kind, Subject, SubjectSpec};
+use crate::subject::{Kind, Replica, Subject, SubjectSpec};
 use crate::wait::{self, Progress};
 
 /// How long an ordinary step may take on a machine that is busy with other scenarios.
@@ -74,6 +74,7 @@ pub struct Stage<'site> {
     pub driver: Driver,
     /// The attacher under test.
     pub subject: Subject,
+    spec: SubjectSpec,
     site: &'site Site,
     prefix: String,
     dir: PathBuf,
@@ -158,11 +159,14 @@ impl<'site> Stage<'site> {
             socket: driver.socket(),
             timeout: setting.timeout,
             reconcile_sync: setting.reconcile_sync,
+            replica: None,
         };
+        let spec = subject.clone();
         let subject = Subject::start(site.run().clone(), subject).await?;
         let mut stage = Self {
             driver,
             subject,
+            spec,
             site,
             prefix: prefix.to_owned(),
             dir,
@@ -195,6 +199,20 @@ impl<'site> Stage<'site> {
         );
         self.nodes.push(node.await?);
         Ok(())
+    }
+
+    /// Starts another attacher beside [`Self::subject`], as one of those that elect a leader. The scenario ends it.
+    pub async fn replica(&self, kind: Kind, name: &str) -> Result<Subject> {
+        let spec = SubjectSpec {
+            kind,
+            binary: self.site.attacher(kind).await?.to_owned(),
+            replica: Some(Replica {
+                name: name.to_owned(),
+                namespace: self.prefix.clone(),
+            }),
+            ..self.spec.clone()
+        };
+        Subject::start(self.site.run().clone(), spec).await
     }
 
     /// A client with the harness's rights.
