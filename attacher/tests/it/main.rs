@@ -3,5 +3,6 @@
 mod connection;
 mod election;
 mod events;
+mod http;
 mod simulation;
 mod traces;

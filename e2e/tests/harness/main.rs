@@ -1,9 +1,10 @@
 //! The harness itself: builds that explain themselves, processes that do not leak, a control plane with real
-//! authorisation, and manifests that mean what they say.
+//! authorisation, manifests that mean what they say, and metrics beside those of the Go sidecar.
 
 mod bench;
 mod cluster;
 mod deploy;
+mod metrics;
 mod process;
 mod toolchain;
 
@@ -47,7 +48,8 @@ fn main() -> Result<ExitCode> {
         .chain(process::trials(&bench))
         .chain(cluster::trials(&bench))
         .chain(deploy::trials(&bench))
-        .chain(bench::trials(&bench));
+        .chain(bench::trials(&bench))
+        .chain(metrics::trials(&bench));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     bench.runtime.block_on(async {
         if let Some(Ok(cluster)) = bench.cluster.get() {

@@ -1,0 +1,199 @@
+//! Metrics, health and status over a real socket.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use csi_attacher::admin::{View, server};
+use csi_attacher::cluster::Requests;
+use csi_attacher::csi::Keeper;
+use csi_attacher::dispatch::Pulse;
+use csi_attacher::engine::{Engine, Event};
+use csi_attacher::index::Change;
+use csi_attacher::queue::{Backoff, Limits};
+use jiff::Timestamp;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// For what must happen at once, on a machine that is busy with other tests.
+const SOON: Duration = Duration::from_secs(10);
+
+struct Served {
+    address: SocketAddr,
+    view: Arc<View>,
+    stop: CancellationToken,
+    server: JoinHandle<()>,
+}
+
+// === impl Served ===
+
+impl Served {
+    async fn new() -> Self {
+        let (keeper, _link) = Keeper::new("/nowhere".parse().expect("a path"), SOON);
+        let view = Arc::new(View {
+            calls: keeper.calls(),
+            requests: Requests::default(),
+            pulse: Pulse::default(),
+            elects: false,
+            election: OnceLock::new(),
+            engine: OnceLock::new(),
+            shutdown: CancellationToken::new(),
+            started: Instant::now(),
+            clock: || Timestamp::UNIX_EPOCH,
+            metrics_path: "/metrics".to_owned(),
+        });
+        let stop = CancellationToken::new();
+        let listener = server::listen("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound socket");
+        #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
+        let server = tokio::spawn(server::serve(listener, view.clone(), stop.clone()));
+        Self {
+            address,
+            view,
+            stop,
+            server,
+        }
+    }
+
+    /// Sends `head` and returns all that is answered.
+    async fn ask(&self, head: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).await.expect("somebody listens");
+        stream.write_all(head.as_bytes()).await.expect("it is read");
+        let mut answer = String::new();
+        let read = stream.read_to_string(&mut answer);
+        tokio::time::timeout(SOON, read)
+            .await
+            .expect("an answer in time, and its end")
+            .expect("an answer");
+        answer
+    }
+
+    async fn get(&self, path: &str) -> String {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await
+    }
+}
+
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").expect("a head and a body").1
+}
+
+#[tokio::test]
+async fn pages_are_served_and_others_are_not_there() {
+    let served = Served::new().await;
+    let engine = Engine::new(
+        Limits {
+            attach: 7,
+            detach: 1,
+            volume: 1,
+        },
+        Backoff {
+            start: SOON,
+            max: SOON,
+        },
+        1,
+    );
+    served.view.work_begins(Arc::new(Mutex::new(engine)));
+
+    let metrics = served.get("/metrics").await;
+    assert!(metrics.starts_with("HTTP/1.1 200 OK\r\n"), "{metrics}");
+    assert!(
+        metrics.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"),
+        "{metrics}"
+    );
+    assert!(body(&metrics).contains("csi_attacher_lane_limit{lane=\"attach\"} 7\n"));
+    assert!(served.get("/healthz").await.starts_with("HTTP/1.1 200 "));
+    let ready = served.get("/readyz").await;
+    assert!(ready.starts_with("HTTP/1.1 503 "), "{ready}");
+    assert!(body(&ready).contains("driver"), "{ready}");
+    let status = served.get("/statusz?format=json").await;
+    assert!(status.contains("content-type: application/json\r\n"), "{status}");
+    for path in ["/", "/metrics/", "/healthz/leader-election", "/debug/pprof"] {
+        let answer = served.get(path).await;
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
+    }
+    let head = served.ask("HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(
+        head.starts_with("HTTP/1.1 200 ") && body(&head).is_empty(),
+        "{head}"
+    );
+    let post = served
+        .ask("POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+        .await;
+    assert!(post.starts_with("HTTP/1.1 405 "), "{post}");
+    assert!(post.contains("allow: GET, HEAD\r\n"), "{post}");
+}
+
+#[tokio::test]
+async fn readiness_follows_the_lists() {
+    let served = Served::new().await;
+    let engine = Engine::new(
+        Limits {
+            attach: 1,
+            detach: 1,
+            volume: 1,
+        },
+        Backoff {
+            start: SOON,
+            max: SOON,
+        },
+        1,
+    );
+    let engine = Arc::new(Mutex::new(engine));
+    served.view.work_begins(engine.clone());
+    assert!(served.get("/readyz").await.contains("PersistentVolumes"));
+    let listed = Event::Volumes(Change::Listed);
+    engine.lock().expect("nobody panicked").handle(listed);
+    assert!(!served.get("/readyz").await.contains("PersistentVolumes"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_never_ends_his_request_is_cut_off() {
+    let served = Served::new().await;
+    let begin = Instant::now();
+    // The clock goes on by itself while everybody waits.
+    let answer = served.ask("GET /healthz HTTP/1.1\r\nHost: ").await;
+    assert!(!answer.contains("200"), "{answer}");
+    assert!(begin.elapsed() >= Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn many_idle_connections_do_not_keep_others_out_for_long() {
+    let served = Served::new().await;
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        idle.push(
+            TcpStream::connect(served.address)
+                .await
+                .expect("somebody listens"),
+        );
+    }
+    // More than are served at once: this one gets its turn when the first idle ones are cut off.
+    let answer = served.get("/healthz").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+#[tokio::test]
+async fn the_server_ends_when_it_is_told_to() {
+    let served = Served::new().await;
+    let _idle = TcpStream::connect(served.address)
+        .await
+        .expect("somebody listens");
+    served.stop.cancel();
+    tokio::time::timeout(SOON, served.server)
+        .await
+        .expect("in time")
+        .expect("no panic");
+    assert!(TcpStream::connect(served.address).await.is_err());
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_is_refused() {
+    let taken = server::listen(":0").await.expect("all addresses, any port");
+    let port = taken.local_addr().expect("a bound socket").port();
+    assert!(server::listen(&format!(":{port}")).await.is_err());
+    // Without a host it is all addresses, those of IPv4 among them.
+    assert!(TcpStream::connect(("127.0.0.1", port)).await.is_ok());
+}

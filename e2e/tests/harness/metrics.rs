@@ -1,0 +1,325 @@
+//! What our attacher tells about itself, beside what the Go one tells, and beside what really happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use csi_e2e::driver::fault::{FaultRule, Method};
+use csi_e2e::driver::{Driver, DriverSpec};
+use csi_e2e::fixture::{self, Access};
+use csi_e2e::process::{Process, Spec};
+use csi_e2e::toolchain::Peer;
+use csi_e2e::wait::{self, Progress};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use kube::Api;
+use kube::api::PostParams;
+use libtest_mimic::Trial;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{Bench, trial};
+
+/// For a process to start, or the API server to be seen.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at what a process tells over HTTP: there is nothing to wait on.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Families of the Go sidecar that we do without, and why.
+const ABSENT: &[(&str, &str)] = &[
+    ("go_", "there is no Go runtime"),
+    ("registered_metrics_total", "bookkeeping of its metrics library"),
+    ("disabled_metrics_total", "bookkeeping of its metrics library"),
+    ("hidden_metrics_total", "bookkeeping of its metrics library"),
+    ("cardinality_enforcement_", "bookkeeping of its metrics library"),
+    ("apiserver_", "an import that it has no use for"),
+    ("aggregator_", "an import that it has no use for"),
+];
+
+/// One family as Prometheus sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Family {
+    kind: String,
+    /// The sets of label names of its samples, `le` left out.
+    labels: BTreeSet<BTreeSet<String>>,
+    /// The bounds of its buckets, as they are spelt.
+    bounds: BTreeSet<String>,
+}
+
+pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+    vec![
+        trial(
+            bench,
+            "metrics::are_those_of_the_go_sidecar",
+            are_those_of_the_go_sidecar,
+        ),
+        trial(bench, "metrics::tell_what_happened", tell_what_happened),
+    ]
+}
+
+async fn are_those_of_the_go_sidecar(bench: Arc<Bench>) -> Result<()> {
+    let dir = bench.run.subdir("metrics-match")?;
+    // Nobody is there: both attachers tell their metrics all the same.
+    let kubeconfig = dir.join("kubeconfig");
+    std::fs::write(&kubeconfig, NOWHERE).context("write a kubeconfig")?;
+    // A driver that in-tree volumes are migrated to, which has a label more.
+    let driver = mk_driver(&bench, &dir, "ebs.csi.aws.com").await?;
+    let mut told = Vec::new();
+    for (name, binary) in [
+        ("go", bench.toolchain.peer(Peer::ExternalAttacher).await?),
+        ("ours", bench.toolchain.csi_attacher().await?),
+    ] {
+        let (attacher, address) = mk_attacher(&bench, name, &binary, &dir, &kubeconfig, &driver)?;
+        let ready = |text: &str| text.contains("/csi.v1.Controller/ControllerGetCapabilities");
+        let text = attacher.while_alive(until(address, "/metrics", ready)).await?;
+        told.push(families(&text)?);
+        attacher.kill().await?;
+    }
+    let (ours, go) = (
+        told.pop().context("ours was asked")?,
+        told.pop().context("the Go one was asked")?,
+    );
+    let mut differences = Vec::new();
+    let mut compared = 0;
+    for (name, family) in &go {
+        if ABSENT.iter().any(|(prefix, _)| name.starts_with(prefix)) {
+            if ours.contains_key(name) {
+                differences.push(format!("{name} is there, though it is not meant to be"));
+            }
+            continue;
+        }
+        compared += 1;
+        match ours.get(name) {
+            None => differences.push(format!("{name} is missing")),
+            Some(ours) if ours.kind != family.kind || ours.bounds != family.bounds => {
+                differences.push(format!("{name}: {ours:?}, in the Go sidecar {family:?}"));
+            }
+            Some(ours) => {
+                let unknown: Vec<_> = family.labels.difference(&ours.labels).collect();
+                if !unknown.is_empty() {
+                    differences.push(format!("{name}: no sample is labelled {unknown:?}"));
+                }
+            }
+        }
+    }
+    for name in ours.keys() {
+        if !go.contains_key(name) && !name.starts_with("csi_attacher_") {
+            differences.push(format!("{name} is neither the Go sidecar's nor called ours"));
+        }
+    }
+    ensure!(differences.is_empty(), "{}", differences.join("\n"));
+    ensure!(compared >= 17, "only {compared} families were compared");
+    Ok(())
+}
+
+async fn tell_what_happened(bench: Arc<Bench>) -> Result<()> {
+    const NAME: &str = "metrics";
+    const ATTACHED: usize = 3;
+    let cluster = bench.cluster().await?;
+    let _calm = bench.calm.read().await;
+    let dir = bench.run.subdir(NAME)?;
+    let mut driver = mk_driver(&bench, &dir, "metrics.csi.example").await?;
+    let binary = bench.toolchain.csi_attacher().await?;
+    let kubeconfig = cluster.admin_kubeconfig();
+    let (attacher, address) = mk_attacher(&bench, NAME, &binary, &dir, kubeconfig, &driver)?;
+    attacher
+        .while_alive(until(address, "/readyz", |text| text == "ok\n"))
+        .await?;
+
+    let client = cluster.client();
+    let create = PostParams::default();
+    let nodes: Api<CSINode> = Api::all(client.clone());
+    let node = json!({
+        "metadata": {"name": "metrics-node"},
+        "spec": {"drivers": [{"name": driver.name(), "nodeID": driver.node_id(0)?}]},
+    });
+    nodes.create(&create, &serde_json::from_value(node)?).await?;
+    let attachments: Api<VolumeAttachment> = Api::all(client.clone());
+    let volumes: Api<PersistentVolume> = Api::all(client);
+    let mut handles = Vec::new();
+    for number in 0..=ATTACHED {
+        let name = format!("metrics-{number}");
+        let handle = driver.create_volume(&name, Access::OneNode).await?.volume_id;
+        let volume = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "capacity": {"storage": "1Gi"},
+                "csi": {"driver": driver.name(), "volumeHandle": handle},
+            },
+        });
+        volumes.create(&create, &serde_json::from_value(volume)?).await?;
+        handles.push((name, handle));
+    }
+    let attach = async |name: &str| {
+        let attachment = fixture::mk_attachment(NAME, name, driver_name(), name, "metrics-node");
+        attachments.create(&create, &attachment).await
+    };
+    for (name, _) in &handles[..ATTACHED] {
+        attach(name).await?;
+    }
+    for (name, _) in &handles[..ATTACHED] {
+        wait::for_object(&attachments, name, PATIENCE, "to be attached", |va| {
+            let status = va.and_then(|va| va.status.as_ref());
+            Progress::of(status.is_some_and(|status| status.attached), || {
+                format!("{status:?}")
+            })
+        })
+        .await?;
+    }
+    let attached = format!("csi_attacher_attach_duration_seconds_count {ATTACHED}\n");
+    let text = until(address, "/metrics", |text| text.contains(&attached)).await?;
+    for (series, count) in [
+        (PUBLISHED, ATTACHED),
+        ("csi_attacher_objects{resource=\"volumeattachments\"}", ATTACHED),
+        ("csi_attacher_backlog{lane=\"attach\",state=\"running\"}", 0),
+        ("csi_attacher_driver_connected", 1),
+        (
+            "csi_attacher_api_requests_total{verb=\"patch\",resource=\"volumeattachments\",code=\"200\"}",
+            ATTACHED,
+        ),
+        (
+            "csi_attacher_api_requests_total{verb=\"patch\",resource=\"volumeattachments/status\",code=\"200\"}",
+            ATTACHED,
+        ),
+        (
+            "csi_attacher_api_requests_total{verb=\"patch\",resource=\"persistentvolumes\",code=\"200\"}",
+            ATTACHED,
+        ),
+    ] {
+        let line = format!("{series} {count}");
+        ensure!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+    }
+
+    // One more, whose call never ends.
+    let (stuck, handle) = &handles[ATTACHED];
+    let rule = FaultRule::hang_after_effect("stuck", Method::ControllerPublishVolume).for_volume(handle);
+    driver.set_faults(&[rule]).await?;
+    attach(stuck).await?;
+    let entry = format!("  attach  {stuck}  volume {stuck}  node metrics-node  for ");
+    let page = until(address, "/statusz", |text| text.contains(&entry)).await?;
+    ensure!(page.contains("IN FLIGHT: 1\n"), "{page}");
+    let running = "csi_attacher_backlog{lane=\"attach\",state=\"running\"} 1\n";
+    until(address, "/metrics", |text| text.contains(running)).await?;
+
+    driver.clear_faults().await?;
+    attacher.stop(PATIENCE).await?;
+    driver.stop().await
+}
+
+/// The calls that attached, in the Go sidecar's series.
+const PUBLISHED: &str = "csi_sidecar_operations_seconds_count{driver_name=\"metrics.csi.example\",grpc_status_code=\"OK\",method_name=\"/csi.v1.Controller/ControllerPublishVolume\"}";
+
+fn driver_name() -> &'static str {
+    "metrics.csi.example"
+}
+
+const NOWHERE: &str = r#"{
+  "apiVersion": "v1", "kind": "Config", "current-context": "c",
+  "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+  "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+  "users": [{"name": "u", "user": {}}]
+}"#;
+
+async fn mk_driver(bench: &Bench, dir: &Path, name: &str) -> Result<Driver> {
+    let binary = bench.toolchain.csi_mock_driver().await?;
+    let spec = DriverSpec {
+        name: name.to_owned(),
+        nodes: 1,
+        latency: Duration::ZERO,
+    };
+    Driver::start(Arc::clone(&bench.run), &binary, dir, spec).await
+}
+
+/// Starts an attacher that serves HTTP at the address that is returned.
+fn mk_attacher(
+    bench: &Bench,
+    name: &str,
+    binary: &Path,
+    dir: &Path,
+    kubeconfig: &Path,
+    driver: &Driver,
+) -> Result<(Process, SocketAddr)> {
+    // Free a moment ago; should somebody else be quicker, the attacher says so and ends.
+    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+    let spec = Spec::new(name, binary)
+        .dir(dir)
+        .arg(format!("--csi-address={}", driver.socket().display()))
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        .arg(format!("--http-endpoint={address}"));
+    Ok((Process::spawn(&bench.run, spec)?, address))
+}
+
+/// Asks for `path` until the answer is as wanted.
+async fn until(address: SocketAddr, path: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut last = None;
+    while Instant::now() < deadline {
+        match timeout(PATIENCE, get(address, path)).await? {
+            Ok(text) if wanted(&text) => return Ok(text),
+            other => last = Some(other),
+        }
+        sleep(LOOK).await;
+    }
+    match last {
+        Some(Ok(text)) => bail!("{path} did not come to say what was waited for:\n{text}"),
+        Some(Err(error)) => Err(error.context(format!("ask for {path}"))),
+        None => bail!("{path} was never asked for"),
+    }
+}
+
+/// The body of the answer.
+async fn get(address: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    // Of version 1.0, so that the answer comes in one piece and ends with the connection.
+    let head = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (_, body) = answer.split_once("\r\n\r\n").context("the answer has no body")?;
+    Ok(body.to_owned())
+}
+
+fn families(text: &str) -> Result<BTreeMap<String, Family>> {
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    let mut current = String::new();
+    for line in text.lines() {
+        if let Some(typed) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = typed
+                .split_once(' ')
+                .with_context(|| format!("understand {line:?}"))?;
+            name.clone_into(&mut current);
+            families.entry(current.clone()).or_default().kind = kind.to_owned();
+        } else if !line.starts_with('#') {
+            let family = families
+                .get_mut(&current)
+                .with_context(|| format!("{line:?} belongs to no family"))?;
+            let labels = line
+                .split_once('{')
+                .and_then(|(_, rest)| rest.rsplit_once('}'))
+                .map_or("", |(labels, _)| labels);
+            let mut names = BTreeSet::new();
+            // No value in here has a comma in it.
+            for label in labels.split(',').filter(|label| !label.is_empty()) {
+                match label
+                    .split_once('=')
+                    .with_context(|| format!("understand {line:?}"))?
+                {
+                    ("le", bound) => {
+                        family.bounds.insert(bound.to_owned());
+                    }
+                    (name, _) => {
+                        names.insert(name.to_owned());
+                    }
+                }
+            }
+            family.labels.insert(names);
+        }
+    }
+    Ok(families)
+}
