@@ -232,6 +232,7 @@ async fn mk_driver(bench: &Bench, dir: &Path, name: &str) -> Result<Driver> {
         name: name.to_owned(),
         nodes: 1,
         latency: Duration::ZERO,
+        capabilities: String::new(),
     };
     Driver::start(Arc::clone(&bench.run), &binary, dir, spec).await
 }
