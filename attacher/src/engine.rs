@@ -135,21 +135,34 @@ impl Engine {
             Subject::Volume(volume) => {
                 let key = Key::Volume(volume.name.clone());
                 let finished = self.queue.finish(&key);
-                let (class, message) = match outcome {
-                    Outcome::Done => (Class::Final, LATE.into()),
-                    Outcome::Failed { class, message, .. } => (class, message),
+                let (class, code, message) = match outcome {
+                    Outcome::Done => (Class::Final, None, LATE.into()),
+                    Outcome::Failed {
+                        class, code, message, ..
+                    } => (class, code, message),
                 };
                 if self.is_releasable(&volume.name) {
                     let failed = Failed {
                         uid: volume.uid.clone(),
                         lane: Lane::Volume,
                         class,
+                        code,
                         message,
                     };
                     self.queue.fail(&key, finished, failed, now, self.random.f64());
                 }
             }
         }
+    }
+
+    /// What the driver can do, as far as was told.
+    pub fn capabilities(&self) -> Option<Capabilities> {
+        self.capabilities
+    }
+
+    /// What is known now about this VolumeAttachment.
+    pub fn attachment(&self, name: &str) -> Option<&Arc<Attachment>> {
+        self.index.attachment(name)
     }
 
     /// What is known now about this PersistentVolume.
@@ -199,6 +212,7 @@ impl Engine {
             Some(newest),
             Outcome::Failed {
                 class,
+                code,
                 answer,
                 message,
             },
@@ -216,6 +230,7 @@ impl Engine {
             uid: newest.uid.clone(),
             lane: done.into(),
             class: *class,
+            code: *code,
             message: message.clone(),
         };
         self.queue.fail(&key, finished, failed, now, self.random.f64());
@@ -241,6 +256,7 @@ impl Engine {
                 uid: newest.uid.clone(),
                 lane: done.into(),
                 class: Class::Final,
+                code: None,
                 message: LATE.into(),
             };
             self.queue.fail(&key, finished, failed, now, self.random.f64());
@@ -259,14 +275,10 @@ impl Engine {
             }
         }
         for name in self.index.attachments_of_node(&detached.node) {
-            let code = self
-                .index
-                .attachment(name)
-                .and_then(|attachment| attachment.attach_error.as_ref())
-                .and_then(|error| error.code);
-            if code == Some(RESOURCE_EXHAUSTED) {
-                self.queue
-                    .wake_if_pending_in(&Key::Attachment(name.clone()), Lane::Attach);
+            let key = Key::Attachment(name.clone());
+            // Not what the status says: API servers may keep no code there.
+            if self.queue.failed_with(&key) == Some(RESOURCE_EXHAUSTED) {
+                self.queue.wake_if_pending_in(&key, Lane::Attach);
             }
         }
     }

@@ -14,21 +14,20 @@ mod detach;
 mod problem;
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures::FutureExt;
 use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::cluster::events::Recorder;
 use crate::cluster::{Cluster, Error, Secrets};
 use crate::csi::{CallError, Controller, Reach};
 use crate::decide::{Facts, Wanted};
-use crate::engine::{Answer, Engine, Event, Job, Outcome, Report};
+use crate::engine::{Answer, Engine, Event, Job, Outcome, Report, Subject};
 use crate::index::Change;
 use crate::model::{Attachment, Driver, SecretRef, Volume};
-use crate::queue::Class;
 use crate::trace;
 use claim::Claims;
 use problem::{Failure, cut};
@@ -48,7 +47,7 @@ pub struct Worker<K, D> {
     clock: Clock,
     claims: Claims,
     error_codes: bool,
-    winding_up: AtomicBool,
+    winding_up: CancellationToken,
     recorder: Recorder,
 }
 
@@ -65,7 +64,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             clock,
             claims: Claims::default(),
             error_codes: true,
-            winding_up: AtomicBool::new(false),
+            winding_up: CancellationToken::new(),
             recorder: Recorder::silent(),
         }
     }
@@ -83,18 +82,28 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         Self { error_codes, ..self }
     }
 
-    /// From now on jobs finish the call that they are in and what follows from it, and begin no other: the
-    /// process is about to end, and whoever comes next begins it.
+    /// From now on jobs finish the call that they are in and what follows from it, begin no other, and drop
+    /// what would lead to one: the process is about to end, and whoever comes next begins it.
     pub fn wind_up(&self) {
-        self.winding_up.store(true, Ordering::Relaxed);
+        self.winding_up.cancel();
     }
 
     /// To be asked before the call that a job is about.
     fn may_begin(&self) -> Result<(), Failure> {
-        if self.winding_up.load(Ordering::Relaxed) {
-            return Err(called(&CallError::withheld("the attacher is shutting down")));
+        if self.winding_up.is_cancelled() {
+            return Err(withheld());
         }
         Ok(())
+    }
+
+    /// Takes a step on the way to a call, and stops in the middle of it when no call is to begin any more.
+    /// So it may only be of what can be repeated, be it done or not.
+    async fn unless_winding_up<T>(
+        &self,
+        step: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let step = self.winding_up.run_until_cancelled(step);
+        step.await.unwrap_or_else(|| Err(withheld()))
     }
 
     /// Carries out `job`. Never fails: what goes wrong is told in the object's status, in the log and
@@ -102,7 +111,8 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     ///
     /// # Guarantees
     ///
-    /// A panic is a failure of this job alone: one strange object must not stop all others.
+    /// A panic is a failure of this job alone, told like any other: one strange object must not stop all
+    /// others, nor be a riddle to those who wait for it.
     ///
     /// # Cancellation
     ///
@@ -110,52 +120,54 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     pub async fn run(&self, job: Job) -> Report {
         let subject = job.subject();
         let span = announce::span(&subject, &self.driver);
-        let work = AssertUnwindSafe(self.carry_out(job).instrument(span.clone())).catch_unwind();
-        let outcome = work.await.unwrap_or_else(|_| {
-            let _entered = span.enter();
-            tracing::error!("panicked; the job will be tried again");
-            Outcome::Failed {
-                class: Class::Final,
-                answer: None,
-                message: "panicked".into(),
+        let work = async {
+            let work = AssertUnwindSafe(self.carry_out(job)).catch_unwind();
+            let failure = match work.await {
+                Ok(Ok(())) => return Outcome::Done,
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::panicked(),
+            };
+            if let Subject::Attachment(wanted, attachment) = &subject {
+                let told = AssertUnwindSafe(self.tell_all(*wanted, attachment, &failure)).catch_unwind();
+                if told.await.is_err() {
+                    tracing::error!("panicked while the failure was told");
+                }
             }
-        });
+            tracing::Span::current().record(trace::FAILED, failure.message.as_str());
+            tracing::warn!(error = failure.message, class = ?failure.class, "failed; will be tried again");
+            Outcome::Failed {
+                message: cut(&failure.message, REMEMBERED_BYTES).into(),
+                class: failure.class,
+                code: failure.code,
+                answer: failure.answer,
+            }
+        };
+        let outcome = work.instrument(span).await;
         Report { subject, outcome }
     }
 
-    async fn carry_out(&self, job: Job) -> Outcome {
-        let result = match job {
+    async fn carry_out(&self, job: Job) -> Result<(), Failure> {
+        match job {
             Job::Attachment {
-                wanted,
+                wanted: Wanted::Attach,
+                facts,
+                answer,
+                ..
+            } => self.attach(facts, answer).await,
+            Job::Attachment {
+                wanted: Wanted::Detach,
                 facts,
                 answer,
                 repair,
-            } => {
-                let attachment = facts.attachment.clone();
-                let result = match wanted {
-                    Wanted::Attach => self.attach(facts, answer).await,
-                    Wanted::Detach => self.detach(facts, answer, repair).await,
-                };
-                if let Err(failure) = &result {
-                    self.announce_failure(wanted, &attachment, failure);
-                    self.tell(&attachment, failure).await;
-                }
-                result
-            }
-            Job::Release { volume } => self.release_volume(&volume).await,
-        };
-        match result {
-            Ok(()) => Outcome::Done,
-            Err(failure) => {
-                tracing::Span::current().record(trace::FAILED, failure.message.as_str());
-                tracing::warn!(error = failure.message, class = ?failure.class, "failed; will be tried again");
-                Outcome::Failed {
-                    message: cut(&failure.message, REMEMBERED_BYTES).into(),
-                    class: failure.class,
-                    answer: failure.answer,
-                }
-            }
+            } => self.detach(facts, answer, repair).await,
+            Job::Release { volume } => self.unless_winding_up(self.release_volume(&volume)).await,
         }
+    }
+
+    /// Tells of a failed attempt, in Events and in the status.
+    async fn tell_all(&self, wanted: Wanted, attachment: &Attachment, failure: &Failure) {
+        self.announce_failure(wanted, attachment, failure);
+        self.tell(attachment, failure).await;
     }
 
     /// Waits for the driver, which may come back with other capabilities.
@@ -246,6 +258,11 @@ fn called(error: &CallError) -> Failure {
     }
 }
 
+/// What is not begun because the process is about to end.
+fn withheld() -> Failure {
+    called(&CallError::withheld("the attacher is shutting down"))
+}
+
 /// The failure to read a Secret.
 fn unread(reference: &SecretRef, error: &Error) -> Failure {
     Failure::api(
@@ -261,3 +278,6 @@ fn unwritten(what: &str, error: &Error, answer: Answer) -> Failure {
         ..Failure::api(what, error)
     }
 }
+
+#[cfg(test)]
+mod tests;

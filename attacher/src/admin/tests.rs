@@ -87,6 +87,7 @@ pub(super) fn fail_one(engine: &mut Engine, class: Class, message: &str) {
     let job = engine.start(now).expect("there is work");
     let outcome = Outcome::Failed {
         class,
+        code: None,
         answer: None,
         message: message.into(),
     };

@@ -70,6 +70,8 @@ pub enum Outcome {
     Failed {
         /// How to wait for that.
         class: Class,
+        /// The gRPC code, if the driver answered with one.
+        code: Option<i32>,
         /// What the driver answered, if that is all that is known and only its write failed.
         answer: Option<Answer>,
         /// What went wrong, for people.

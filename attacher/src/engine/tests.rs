@@ -64,6 +64,7 @@ impl Bench {
 fn failed(class: Class) -> Outcome {
     Outcome::Failed {
         class,
+        code: None,
         answer: None,
         message: "failed".into(),
     }
@@ -146,10 +147,6 @@ fn a_node_that_gets_its_driver_ends_the_wait_of_its_attachments() {
 
 #[test]
 fn a_detach_lets_those_try_again_that_failed_for_want_of_it() {
-    let full = Some(Box::new(Problem {
-        code: Some(RESOURCE_EXHAUSTED),
-        ..Problem::default()
-    }));
     let leaving = Attachment {
         deleting: true,
         finalizer: true,
@@ -161,7 +158,6 @@ fn a_detach_lets_those_try_again_that_failed_for_want_of_it() {
     };
     let same_node = Attachment {
         source: Source::Volume("pv-2".into()),
-        attach_error: full,
         ..mk_attachment("same-node")
     };
     let unrelated = Attachment {
@@ -169,9 +165,20 @@ fn a_detach_lets_those_try_again_that_failed_for_want_of_it() {
         ..mk_attachment("unrelated")
     };
     let mut bench = Bench::new([same_volume, same_node, unrelated]);
-    for name in ["same-volume", "same-node", "unrelated"] {
+    // The status of none of them holds a code, as with API servers that know of none.
+    for (name, code) in [
+        ("same-volume", None),
+        ("same-node", Some(RESOURCE_EXHAUSTED)),
+        ("unrelated", None),
+    ] {
         let subject = bench.starts(name);
-        bench.finish(subject, failed(Class::Final));
+        let outcome = Outcome::Failed {
+            class: Class::Final,
+            code,
+            answer: None,
+            message: "failed".into(),
+        };
+        bench.finish(subject, outcome);
     }
     bench.put(leaving.clone());
     let subject = bench.starts("leaving");
@@ -215,6 +222,7 @@ fn an_answer_that_could_not_be_written_is_handed_to_the_next_run() {
         subject,
         Outcome::Failed {
             class: Class::Uncertain,
+            code: None,
             answer: Some(answer.clone()),
             message: "failed".into(),
         },

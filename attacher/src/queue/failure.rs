@@ -24,6 +24,8 @@ pub struct Failed {
     pub lane: Lane,
     /// How the failure is to be waited out.
     pub class: Class,
+    /// The gRPC code, if it was a call that failed.
+    pub code: Option<i32>,
     /// What it was, for people.
     pub message: Arc<str>,
 }
@@ -34,6 +36,7 @@ pub(super) struct Failure {
     uid: Uid,
     lane: Lane,
     pub(super) class: Class,
+    pub(super) code: Option<i32>,
     pub(super) times: u32,
     pub(super) message: Arc<str>,
     /// When the first of them happened.
@@ -55,6 +58,7 @@ impl Queue {
             uid,
             lane,
             class,
+            code,
             message,
         } = failed;
         let (times, since) = finished
@@ -68,6 +72,7 @@ impl Queue {
             uid,
             lane,
             class,
+            code,
             times,
             message,
             since,
@@ -82,6 +87,11 @@ impl Queue {
         if finished.again {
             self.wake(key, lane);
         }
+    }
+
+    /// The gRPC code of the last failure of `key`, unless something went well since.
+    pub fn failed_with(&self, key: &Key) -> Option<i32> {
+        self.entries.get(key)?.failure.as_ref()?.code
     }
 
     /// The driver is back: every key that waits because it was away runs now, and one whose run under

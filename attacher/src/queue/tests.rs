@@ -35,6 +35,7 @@ fn failed(lane: Lane, class: Class) -> Failed {
         uid: "u".into(),
         lane,
         class,
+        code: None,
         message: "failed".into(),
     }
 }

@@ -9,24 +9,28 @@ use crate::cluster::{Cluster, Error, Released, Secrets};
 use crate::csi::{CallError, Controller, PublishRequest, UnpublishRequest};
 use crate::decide::{self, AttachPlan, Facts, Record, Stale, Wanted};
 use crate::engine::{Answer, Held};
-use crate::model::{Attachment, Recorded};
+use crate::model::{Attachment, Driver, Recorded};
+use crate::report::chain;
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Attaches the volume, or takes up where an earlier run left off; also an attachment that is attached
     /// already, as far as its status knows, and is to be repaired.
     pub(super) async fn attach(&self, facts: Facts, answer: Option<Answer>) -> Result<(), Failure> {
-        let facts = self.with_volume(facts).await?;
-        let driver = self.driver().await?;
-        let attachment = &facts.attachment;
-        if !driver.capabilities.publish {
-            return self.attach_without_call(attachment).await;
-        }
-        let mut plan = decide::attach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?;
+        let attachment = &facts.attachment.clone();
+        let answer = answer.filter(|answer| matches!(answer, Answer::Published { .. }));
+        let plan = match self.look(facts, answer.is_some()).await {
+            Ok(plan) => plan,
+            // Nobody was called, so what is known from the last time still holds.
+            Err(failure) => return Err(Failure { answer, ..failure }),
+        };
+        let Some(mut plan) = plan else {
+            return self.unless_winding_up(self.attach_without_call(attachment)).await;
+        };
         let context = match known(answer, &plan) {
             Some(context) => context,
             None => {
                 if let Some(stale) = &plan.stale {
-                    if !self.is_still_wanted(attachment).await? {
+                    if !self.unless_winding_up(self.is_still_wanted(attachment)).await? {
                         return Ok(());
                     }
                     self.undo(attachment, stale, plan.migrated).await?;
@@ -45,6 +49,31 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             }
         };
         self.mark_attached(attachment, &plan, context).await
+    }
+
+    /// Plans the attach; `None` if the driver has no calls to publish volumes. Whoever has its `answered`
+    /// call still to write down does not wait for the driver, and does so while we are winding up, too.
+    async fn look(&self, facts: Facts, answered: bool) -> Result<Option<AttachPlan>, Failure> {
+        let capabilities = self.engine().capabilities().filter(|_| answered);
+        let (facts, driver) = match capabilities {
+            Some(capabilities) => {
+                let driver = Driver {
+                    capabilities,
+                    ..self.driver.clone()
+                };
+                (self.with_volume(facts).await?, driver)
+            }
+            None => {
+                let look = async { Ok((self.with_volume(facts).await?, self.driver().await?)) };
+                self.unless_winding_up(look).await?
+            }
+        };
+        if !driver.capabilities.publish {
+            return Ok(None);
+        }
+        decide::attach(&facts, &driver)
+            .map(Some)
+            .map_err(|refusal| Failure::refused(&refusal))
     }
 
     /// The driver has no calls to publish volumes, so wherever one is wanted, it is there. What an
@@ -79,22 +108,65 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         Ok(())
     }
 
-    /// Everything that must be stored, and read, before the call: at once, since none of it depends
-    /// on the rest. `None` if the attachment is not wanted any more.
+    /// Everything that must be stored, and read, before the call. `None` if the attachment is not wanted
+    /// any more. A failure leaves no finalizer of ours on an attachment that nothing was called for: it
+    /// can be deleted at once, without the detach that would fail as this does.
     async fn prepare(
         &self,
         attachment: &Arc<Attachment>,
         plan: &AttachPlan,
     ) -> Result<Option<Secrets>, Failure> {
-        let (claimed, recorded, secrets) = futures::join!(
-            self.claim(plan.claim.as_ref()),
-            self.record(attachment, plan.record.as_ref()),
-            self.secrets(plan.secret.as_ref()),
-        );
-        claimed?;
+        let claim = self.claim(plan.claim.as_ref());
+        let record = self.record(attachment, plan.record.as_ref());
+        let read = async {
+            self.secrets(plan.secret.as_ref())
+                .await
+                .map_err(|(reference, error)| unread(&reference, &error))
+        };
+        if attachment.attach_error.is_some() {
+            // It failed before, maybe by this: to store and to undo the record each time would be two
+            // writes a retry.
+            let prepare = async {
+                let ((), secrets) = futures::try_join!(claim, read)?;
+                Ok(record.await?.then_some(secrets))
+            };
+            return self.unless_winding_up(prepare).await;
+        }
+        // At once, since none of it depends on the rest.
+        let prepare = async { Ok(futures::join!(claim, record, read)) };
+        let (claimed, recorded, secrets) = self.unless_winding_up(prepare).await?;
         let wanted = recorded?;
-        let secrets = secrets.map_err(|(reference, error)| unread(&reference, &error))?;
-        Ok(wanted.then_some(secrets))
+        match claimed.and(secrets) {
+            Ok(secrets) => Ok(wanted.then_some(secrets)),
+            Err(failure) => {
+                if wanted && plan.record.is_some() && !attachment.finalizer {
+                    self.unrecord(attachment).await;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Takes our finalizer off again, which was put on for a call that is not made. Whoever calls this knows
+    /// that there was none before, and so no call before.
+    async fn unrecord(&self, attachment: &Attachment) {
+        // The answer to the record may have shown what the watch had not told yet.
+        let attached = match self.engine().attachment(&attachment.name) {
+            Some(newest) if newest.uid == attachment.uid => newest.attached,
+            Some(_) | None => return,
+        };
+        if attachment.attached || attached {
+            return;
+        }
+        match self.cluster.release(attachment).await {
+            Ok(Released::Kept(left)) => self.written(*left),
+            Ok(Released::Gone) => self.departed(attachment),
+            Err(error) if error.is_gone() => self.departed(attachment),
+            Err(error) => tracing::warn!(
+                error = chain(&error),
+                "could not take our finalizer off an attachment that nothing was called for"
+            ),
+        }
     }
 
     /// Stores our finalizer and the record of the call. Says whether the attachment is still wanted.
@@ -154,7 +226,9 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         };
         plan.target.node_id = node_id;
         // Before the call, as always.
-        if !self.record(attachment, Some(&Record { annotations })).await? {
+        let record = Record { annotations };
+        let record = self.record(attachment, Some(&record));
+        if !self.unless_winding_up(record).await? {
             return Err(called(&error));
         }
         self.may_begin()?;
@@ -228,10 +302,12 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             // The id is another node's by now, and the volume is in use there.
             return Ok(());
         }
-        let secrets = self
-            .secrets(stale.secret.as_ref())
-            .await
-            .map_err(|(reference, error)| unread(&reference, &error))?;
+        let read = async {
+            self.secrets(stale.secret.as_ref())
+                .await
+                .map_err(|(reference, error)| unread(&reference, &error))
+        };
+        let secrets = self.unless_winding_up(read).await?;
         tracing::info!(
             volume = %stale.target.handle,
             node_id = %stale.target.node_id,

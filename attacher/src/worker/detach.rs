@@ -21,16 +21,19 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         let attachment = facts.attachment.clone();
         if answer != Some(Answer::Unpublished) {
             // Nothing of ours on the attachment keeps its successor from being made and attached.
-            if repair && !self.is_still_there(&attachment).await? {
+            if repair && !self.unless_winding_up(self.is_still_there(&attachment)).await? {
                 return Ok(());
             }
             // With the handle recorded the volume is not needed; it may be long gone.
-            let facts = if attachment.recorded.handle.is_none() {
-                self.with_volume(facts).await?
-            } else {
-                facts
+            let look = async {
+                let facts = if attachment.recorded.handle.is_none() {
+                    self.with_volume(facts).await?
+                } else {
+                    facts
+                };
+                Ok((facts, self.driver().await?))
             };
-            let driver = self.driver().await?;
+            let (facts, driver) = self.unless_winding_up(look).await?;
             if driver.capabilities.publish {
                 let plan = decide::detach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?;
                 self.unpublish_unless_held(&attachment, &plan).await?;
@@ -65,19 +68,27 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// The volume stays where it is as long as another attachment needs it there; the last one to leave
     /// takes it along.
     async fn unpublish_unless_held(&self, attachment: &Attachment, plan: &DetachPlan) -> Result<(), Failure> {
-        let Target { handle, node_id } = &plan.target;
-        let held = self.engine().held_besides(attachment, &plan.target);
-        if held == Held::ByLiving {
-            tracing::info!(volume = %handle, %node_id, "another VolumeAttachment needs the volume there; not unpublishing");
+        if self.is_needed_at(attachment, &plan.target) {
             return Ok(());
         }
-        self.unpublish(plan).await?;
+        self.unpublish(attachment, plan).await?;
+        let Target { handle, node_id } = &plan.target;
         tracing::debug!(volume = %handle, %node_id, "detached");
         Ok(())
     }
 
-    async fn unpublish(&self, plan: &DetachPlan) -> Result<(), Failure> {
-        let (secrets, missing) = self.secrets_if_there(plan.secret.as_ref()).await?;
+    fn is_needed_at(&self, attachment: &Attachment, target: &Target) -> bool {
+        let needed = self.engine().held_besides(attachment, target) == Held::ByLiving;
+        if needed {
+            let Target { handle, node_id } = target;
+            tracing::info!(volume = %handle, %node_id, "another VolumeAttachment needs the volume there; not unpublishing");
+        }
+        needed
+    }
+
+    async fn unpublish(&self, attachment: &Attachment, plan: &DetachPlan) -> Result<(), Failure> {
+        let secrets = self.secrets_if_there(plan.secret.as_ref());
+        let (secrets, missing) = self.unless_winding_up(secrets).await?;
         let send = |target| {
             self.csi.unpublish(UnpublishRequest {
                 target,
@@ -91,11 +102,16 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             // The node was registered anew, under another id; whoever published may have done so too.
             if error.code.is_unknown_object() {
                 tracing::info!(%error, %node_id, "the driver does not know the recorded node id; trying today's");
-                result = send(Target {
+                let today = Target {
                     node_id: node_id.clone(),
                     ..plan.target.clone()
-                })
-                .await;
+                };
+                // During the call somebody may have come to need the volume under that id.
+                if self.is_needed_at(attachment, &today) {
+                    return Ok(());
+                }
+                self.may_begin()?;
+                result = send(today).await;
             }
         }
         result.map_err(|error| failed_without(missing, &error))

@@ -54,6 +54,20 @@ impl Failure {
         }
     }
 
+    /// A fault of ours, which is tried again all the same: other facts may not lead to it.
+    pub(super) fn panicked() -> Self {
+        Self {
+            message:
+                "the attacher failed by a fault of its own (a panic, which its log describes); it will try \
+                      again"
+                    .to_owned(),
+            code: None,
+            class: Class::Final,
+            answer: None,
+            told: true,
+        }
+    }
+
     /// The object cannot be worked on as it is.
     pub(super) fn refused(refusal: &Refusal) -> Self {
         Self {

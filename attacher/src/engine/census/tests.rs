@@ -45,6 +45,7 @@ fn start(engine: &mut Engine, now: Instant) -> Vec<Job> {
 fn fail(engine: &mut Engine, job: &Job, class: Class, message: &str, now: Instant) {
     let outcome = Outcome::Failed {
         class,
+        code: None,
         answer: None,
         message: message.into(),
     };

@@ -258,6 +258,7 @@ fn a_repair_that_fails_waits_and_further_lists_do_not_hurry_it() {
     let job = bench.starts(Wanted::Attach);
     let failed = Outcome::Failed {
         class: Class::Final,
+        code: None,
         answer: None,
         message: "failed".into(),
     };

@@ -1,0 +1,521 @@
+//! Single jobs, with an API server and a driver that do as they are told.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::*;
+use crate::cluster::{Released, Side};
+use crate::csi::{Code, ListRequest, Page, PublishRequest, UnpublishRequest};
+use crate::decide::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
+use crate::decide::{Claim, Record};
+use crate::model::{Capabilities, Problem, Recorded, Target, Version, VolumeSource};
+use crate::queue::{Backoff, Limits};
+
+const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What the API server and the driver have, and how they answer.
+#[derive(Default)]
+struct State {
+    attachment: Option<Attachment>,
+    volume: Option<Volume>,
+    /// Requests and calls, in order.
+    seen: Vec<&'static str>,
+    unpublished: Vec<Target>,
+    /// Requests and calls that are not answered until somebody says so.
+    silent: Vec<&'static str>,
+    /// Answers to requests; whatever has none succeeds.
+    refusals: VecDeque<(&'static str, Error)>,
+    away: bool,
+    panics: bool,
+    /// What the driver answers to its first Unpublish.
+    unknown: bool,
+}
+
+#[derive(Clone, Default)]
+struct World {
+    state: Arc<Mutex<State>>,
+    /// Ends the silence, once.
+    answer: Arc<Notify>,
+}
+
+// === impl World ===
+
+impl World {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no test panics with it")
+    }
+
+    async fn take(&self, request: &'static str) -> Result<(), Error> {
+        let silent = {
+            let mut state = self.state();
+            state.seen.push(request);
+            state.silent.contains(&request)
+        };
+        if silent {
+            self.answer.notified().await;
+        }
+        let mut state = self.state();
+        match state.refusals.iter().position(|(refused, _)| *refused == request) {
+            Some(at) => Err(state.refusals.remove(at).expect("it was found").1),
+            None => Ok(()),
+        }
+    }
+
+    async fn write(
+        &self,
+        request: &'static str,
+        change: impl FnOnce(&mut Attachment),
+    ) -> Result<Attachment, Error> {
+        self.take(request).await?;
+        self.change(change)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Attachment)) -> Result<Attachment, Error> {
+        let mut state = self.state();
+        let Some(attachment) = &mut state.attachment else {
+            return Err(Error::NotFound("no such attachment".into()));
+        };
+        change(attachment);
+        attachment.version = Version(attachment.version.0 + 1);
+        let after = attachment.clone();
+        if after.deleting && !after.finalizer && !after.foreign_finalizers {
+            state.attachment = None;
+        }
+        Ok(after)
+    }
+}
+
+impl Cluster for World {
+    async fn record(&self, _: &Attachment, record: &Record) -> Result<Attachment, Error> {
+        self.write("record", |attachment| {
+            attachment.finalizer = true;
+            attachment.recorded = record.annotations.clone();
+        })
+        .await
+    }
+
+    async fn claim(&self, _: &Claim) -> Result<Volume, Error> {
+        self.take("claim").await?;
+        Ok(Volume {
+            version: Version(2),
+            finalizer: true,
+            ..mk_secret_volume()
+        })
+    }
+
+    async fn mark_attached(&self, _: &Attachment, _: &BTreeMap<String, String>) -> Result<Attachment, Error> {
+        self.write("mark attached", |attachment| {
+            attachment.attached = true;
+            attachment.attach_error = None;
+        })
+        .await
+    }
+
+    async fn mark_detached(&self, _: &Attachment) -> Result<Attachment, Error> {
+        self.write("mark detached", |attachment| attachment.attached = false)
+            .await
+    }
+
+    async fn release(&self, _: &Attachment) -> Result<Released, Error> {
+        let left = self
+            .write("release", |attachment| attachment.finalizer = false)
+            .await?;
+        Ok(if left.deleting && !left.foreign_finalizers {
+            Released::Gone
+        } else {
+            Released::Kept(Box::new(left))
+        })
+    }
+
+    async fn release_volume(&self, volume: &Volume) -> Result<Volume, Error> {
+        self.take("release volume").await?;
+        Ok(volume.clone())
+    }
+
+    async fn save_problem(&self, _: &Attachment, side: Side, problem: &Problem) -> Result<Attachment, Error> {
+        self.write("problem", |attachment| {
+            let problem = Some(Box::new(problem.clone()));
+            match side {
+                Side::Attach => attachment.attach_error = problem,
+                Side::Detach => attachment.detach_error = problem,
+            }
+        })
+        .await
+    }
+
+    async fn attachment(&self, _: &Attachment) -> Result<Attachment, Error> {
+        self.take("get attachment").await?;
+        self.state()
+            .attachment
+            .clone()
+            .ok_or_else(|| Error::NotFound("no such attachment".into()))
+    }
+
+    async fn volume(&self, _: &str) -> Result<Volume, Error> {
+        self.take("get volume").await?;
+        let volume = self.state().volume.clone();
+        volume.ok_or_else(|| Error::NotFound("no such volume".into()))
+    }
+
+    async fn secret(&self, _: &SecretRef) -> Result<Secrets, Error> {
+        self.take("get secret").await?;
+        Ok(Secrets::default())
+    }
+}
+
+impl Controller for World {
+    async fn publish(&self, _: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
+        let panics = self.state().panics;
+        assert!(!panics, "as it was told");
+        self.take("publish").await.expect("calls are refused otherwise");
+        Ok(BTreeMap::new())
+    }
+
+    async fn unpublish(&self, request: UnpublishRequest) -> Result<(), CallError> {
+        self.take("unpublish").await.expect("calls are refused otherwise");
+        let mut state = self.state();
+        state.unpublished.push(request.target);
+        if std::mem::take(&mut state.unknown) {
+            return Err(CallError {
+                code: Code::named("NotFound").expect("a code of gRPC"),
+                message: "no such node".to_owned(),
+                reach: Reach::Answered,
+            });
+        }
+        Ok(())
+    }
+
+    async fn list(&self, _: ListRequest) -> Result<Page, CallError> {
+        Ok(Page::default())
+    }
+
+    async fn ready(&self) -> Result<Capabilities, CallError> {
+        self.take("ready").await.expect("calls are refused otherwise");
+        if self.state().away {
+            return Err(CallError::unsent("not connected"));
+        }
+        Ok(mk_driver().capabilities)
+    }
+}
+
+struct Bench {
+    world: World,
+    engine: Arc<Mutex<Engine>>,
+    worker: Worker<World, World>,
+    now: Instant,
+}
+
+// === impl Bench ===
+
+impl Bench {
+    /// `attachment` of a volume that has a Secret.
+    fn new(attachment: Attachment) -> Self {
+        let world = World::default();
+        world.state().attachment = Some(attachment.clone());
+        world.state().volume = Some(mk_secret_volume());
+        let limits = Limits {
+            attach: 10,
+            detach: 10,
+            volume: 10,
+        };
+        let backoff = Backoff {
+            start: Duration::from_secs(1),
+            max: Duration::from_secs(300),
+        };
+        let mut engine = Engine::new(limits, backoff, 1);
+        engine.handle(Event::DriverBack(mk_driver().capabilities));
+        engine.handle(Event::Volumes(Change::Put(mk_secret_volume())));
+        engine.handle(Event::Nodes(Change::Put(mk_node("node", Some("id")))));
+        engine.handle(Event::Attachments(Change::Put(attachment)));
+        let engine = Arc::new(Mutex::new(engine));
+        let worker = Worker::new(world.clone(), world.clone(), mk_driver(), engine.clone(), || {
+            Timestamp::UNIX_EPOCH
+        });
+        #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
+        let now = Instant::now();
+        Self {
+            world,
+            engine,
+            worker,
+            now,
+        }
+    }
+
+    fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().expect("no test panics with it")
+    }
+
+    /// The next job, however long it has to wait for its turn.
+    fn job(&mut self) -> Option<Job> {
+        self.now += FOREVER;
+        let now = self.now;
+        self.engine().start(now)
+    }
+
+    /// Runs the next job.
+    async fn turn(&mut self) -> Option<Outcome> {
+        let job = self.job()?;
+        let report = self.worker.run(job).await;
+        let outcome = report.outcome.clone();
+        let now = self.now;
+        self.engine().finish(report, now);
+        Some(outcome)
+    }
+
+    async fn fails(&mut self) {
+        let outcome = self.turn().await;
+        assert!(matches!(outcome, Some(Outcome::Failed { .. })), "{outcome:?}");
+    }
+
+    fn refuse(&self, request: &'static str, error: Error) {
+        self.world.state().refusals.push_back((request, error));
+    }
+
+    fn seen(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.world.state().seen)
+    }
+
+    fn attachment(&self) -> Attachment {
+        self.world.state().attachment.clone().expect("it is there")
+    }
+
+    /// A user deletes the attachment.
+    fn delete(&self) {
+        let after = self
+            .world
+            .change(|attachment| attachment.deleting = true)
+            .expect("it is there");
+        let change = match &self.world.state().attachment {
+            Some(_) => Change::Put(after),
+            None => Change::Gone {
+                name: after.name,
+                uid: after.uid,
+            },
+        };
+        self.engine().handle(Event::Attachments(change));
+    }
+}
+
+fn mk_secret_volume() -> Volume {
+    let mut volume = mk_volume("pv");
+    if let VolumeSource::Csi(csi) = &mut volume.spec.source {
+        csi.publish_secret = SecretRef::parse("ns/secret");
+    }
+    volume
+}
+
+fn forbidden() -> Error {
+    Error::Refused {
+        status: 403,
+        message: "forbidden".into(),
+    }
+}
+
+#[tokio::test]
+async fn what_was_never_called_for_can_be_deleted_at_once() {
+    let failures = [
+        ("get secret", forbidden()),
+        ("get secret", Error::NotFound("no such secret".into())),
+        ("get secret", Error::Unusable("not valid UTF-8".into())),
+        ("claim", forbidden()),
+    ];
+    for (request, error) in failures {
+        let mut bench = Bench::new(mk_attachment("va"));
+        bench.refuse(request, error.clone());
+        bench.fails().await;
+        let attachment = bench.attachment();
+        assert!(!attachment.finalizer, "{error}");
+        let told = attachment.attach_error.expect("people must know");
+        assert!(told.message.contains(&error.to_string()), "{told:?}");
+        bench.delete();
+        assert_eq!(bench.world.state().attachment, None);
+        assert_eq!(bench.turn().await, None);
+        let seen = bench.seen();
+        assert!(
+            !seen.contains(&"publish") && !seen.contains(&"unpublish"),
+            "{seen:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_retry_without_its_secret_writes_nothing_until_it_is_there() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.refuse("get secret", forbidden());
+    bench.fails().await;
+    bench.seen();
+    bench.refuse("get secret", forbidden());
+    bench.fails().await;
+    assert_eq!(bench.seen(), ["ready", "get secret"]);
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(
+        bench.seen(),
+        ["ready", "get secret", "record", "publish", "mark attached"]
+    );
+}
+
+#[tokio::test]
+async fn what_may_have_been_called_for_keeps_the_finalizer() {
+    let before = [
+        Attachment {
+            finalizer: true,
+            ..mk_attachment("va")
+        },
+        Attachment {
+            attached: true,
+            ..mk_attachment("va")
+        },
+    ];
+    for shown in before {
+        let mut bench = Bench::new(mk_attachment("va"));
+        bench.world.state().attachment = Some(shown.clone());
+        if shown.finalizer {
+            let known = Change::Put(Attachment {
+                version: Version(2),
+                ..shown
+            });
+            bench.engine().handle(Event::Attachments(known));
+        }
+        bench.refuse("get secret", forbidden());
+        bench.fails().await;
+        assert!(bench.attachment().finalizer);
+        assert!(!bench.seen().contains(&"release"));
+    }
+}
+
+#[tokio::test]
+async fn a_detach_that_tries_the_other_node_id_leaves_what_is_needed_there() {
+    let leaving = Attachment {
+        deleting: true,
+        finalizer: true,
+        recorded: Recorded {
+            node_id: Some("old-id".into()),
+            handle: Some("handle".into()),
+            secret: None,
+        },
+        ..mk_attachment("va")
+    };
+    for needed in [false, true] {
+        let mut bench = Bench::new(leaving.clone());
+        bench.world.state().unknown = true;
+        if needed {
+            let living = Attachment {
+                finalizer: true,
+                attached: true,
+                ..mk_attachment("living")
+            };
+            bench.engine().handle(Event::Attachments(Change::Put(living)));
+        }
+        assert_eq!(bench.turn().await, Some(Outcome::Done));
+        assert_eq!(bench.world.state().attachment, None);
+        let ids: Vec<_> = bench.world.state().unpublished.drain(..).collect();
+        let ids: Vec<_> = ids.iter().map(|target| &*target.node_id).collect();
+        let expected: &[&str] = if needed { &["old-id"] } else { &["old-id", "id"] };
+        assert_eq!(ids, expected);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_written_while_the_driver_is_away() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+    bench.fails().await;
+    assert!(!bench.attachment().attached);
+    bench.world.state().away = true;
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert!(bench.attachment().attached);
+    let calls = bench.seen();
+    assert_eq!(calls.iter().filter(|seen| **seen == "publish").count(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_outlasts_a_failure_to_read_what_it_needs() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+    bench.fails().await;
+    let volume = mk_secret_volume();
+    let unknown = Change::Departed {
+        name: volume.name,
+        uid: volume.uid,
+    };
+    bench.engine().handle(Event::Volumes(unknown));
+    bench.refuse("get volume", Error::Unanswered("no answer".into()));
+    bench.fails().await;
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    let calls = bench.seen();
+    assert_eq!(calls.iter().filter(|seen| **seen == "publish").count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn winding_up_drops_what_leads_to_a_call() {
+    for silent in ["ready", "record", "claim", "get secret"] {
+        let mut bench = Bench::new(mk_attachment("va"));
+        bench.world.state().silent.push(silent);
+        let job = bench.job().expect("an attach");
+        let wind_up = async {
+            tokio::task::yield_now().await;
+            bench.worker.wind_up();
+        };
+        let both = async { futures::join!(bench.worker.run(job), wind_up).0 };
+        let report = timeout(FOREVER, both).await.expect("it must not wait");
+        assert!(matches!(report.outcome, Outcome::Failed { .. }));
+        let seen = bench.seen();
+        assert!(seen.contains(&silent), "{seen:?}");
+        assert!(
+            !seen.contains(&"publish") && !seen.contains(&"problem"),
+            "{seen:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn winding_up_drops_a_detach_before_its_call() {
+    for silent in ["ready", "get secret"] {
+        let mut bench = Bench::new(Attachment {
+            deleting: true,
+            finalizer: true,
+            ..mk_attachment("va")
+        });
+        bench.world.state().silent.push(silent);
+        let job = bench.job().expect("a detach");
+        let wind_up = async {
+            tokio::task::yield_now().await;
+            bench.worker.wind_up();
+        };
+        let both = async { futures::join!(bench.worker.run(job), wind_up).0 };
+        timeout(FOREVER, both).await.expect("it must not wait");
+        let seen = bench.seen();
+        assert_eq!(seen.last(), Some(&silent), "{seen:?}");
+        assert!(bench.attachment().finalizer);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn winding_up_lets_a_call_and_its_status_write_end() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.world.state().silent.push("publish");
+    let job = bench.job().expect("an attach");
+    let run = bench.worker.run(job);
+    let mut run = std::pin::pin!(run);
+    assert!(
+        timeout(FOREVER, run.as_mut()).await.is_err(),
+        "the call is under way"
+    );
+    bench.worker.wind_up();
+    assert!(timeout(FOREVER, run.as_mut()).await.is_err(), "and still is");
+    bench.world.answer.notify_one();
+    assert_eq!(run.await.outcome, Outcome::Done);
+    assert!(bench.attachment().attached);
+}
+
+#[tokio::test]
+async fn a_panic_is_told_in_the_status() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.world.state().panics = true;
+    bench.fails().await;
+    let told = bench.attachment().attach_error.expect("people must know");
+    assert!(told.message.contains("a fault of its own"), "{told:?}");
+}
