@@ -25,6 +25,7 @@ use crate::cluster::{Clients, ConnectError, RateLimit};
 use crate::csi::{Keeper, Link, Lost, Session};
 use crate::lease::{self, Leadership};
 use crate::model::Driver;
+use crate::report::chain;
 use crate::trace::Exporter;
 
 /// Why the attacher ended.
@@ -183,7 +184,14 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
         work::spawn(
             &mut tasks, &args, &clients, link, driver, leadership, recorder, &view,
         );
-        supervise(&mut tasks, &shutdown).await?;
+        let worked = supervise(&mut tasks, &shutdown).await;
+        if let Err(error) = worked {
+            // Whoever lost the lease has none to give back.
+            if !matches!(error, Error::StoppedLeading(_)) {
+                abandon(&mut tasks, &stop_election).await;
+            }
+            return Err(error);
+        }
         // Only now may somebody else begin.
         stop_election.cancel();
         join(&mut tasks, Task::Election).await?;
@@ -209,6 +217,20 @@ async fn supervise(tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<()
         Some((_, Ok(Err(error)))) => Err(error),
         Some((task, Ok(Ok(())) | Err(_))) => Err(Error::Task(task)),
         None => Ok(()),
+    }
+}
+
+/// Stops the work where it is, as a crash would, and gives the lease back: nobody is to wait for a process
+/// that knows that it is ending.
+async fn abandon(tasks: &mut Tasks, stop_election: &CancellationToken) {
+    for task in [Task::Dispatch, Task::Reconcile] {
+        tasks.abort(&task);
+        // That it was cut short is what was wanted.
+        join(tasks, task).await.ok();
+    }
+    stop_election.cancel();
+    if let Err(error) = join(tasks, Task::Election).await {
+        tracing::warn!(error = chain(&error), "the election did not end well");
     }
 }
 

@@ -49,7 +49,8 @@ fn parse(value: &str) -> Option<Duration> {
         nanoseconds += number * factor;
         rest = &after[unit.len()..];
     }
-    Duration::try_from_secs_f64(nanoseconds / 1e9).ok()
+    // Go's limit, 292 years. Far below what would overflow the clock.
+    (nanoseconds <= i64::MAX as f64).then(|| Duration::from_secs_f64(nanoseconds / 1e9))
 }
 
 #[cfg(test)]
@@ -71,6 +72,7 @@ mod tests {
             ("2000us", 2),
             ("2000µs", 2),
             (".5s", 500),
+            ("2562047h", 2_562_047 * 3_600_000),
         ] {
             assert_eq!(
                 not_negative(value),
@@ -78,7 +80,21 @@ mod tests {
                 "{value}"
             );
         }
-        for value in ["", "15", "s", "-1s", "1x", "1 s", "1s2", "fast", "1.2.3s", "1e3s"] {
+        for value in [
+            "3000000h",
+            "1e20s",
+            "99999999999999999999h",
+            "",
+            "15",
+            "s",
+            "-1s",
+            "1x",
+            "1 s",
+            "1s2",
+            "fast",
+            "1.2.3s",
+            "1e3s",
+        ] {
             assert!(not_negative(value).is_err(), "{value}");
         }
         assert!(positive("0s").is_err());

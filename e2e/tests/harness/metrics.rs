@@ -15,8 +15,8 @@ use csi_e2e::toolchain::Peer;
 use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
-use kube::Api;
 use kube::api::PostParams;
+use kube::{Api, Client};
 use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -133,29 +133,8 @@ async fn tell_what_happened(bench: Arc<Bench>) -> Result<()> {
 
     let client = cluster.client();
     let create = PostParams::default();
-    let nodes: Api<CSINode> = Api::all(client.clone());
-    let node = json!({
-        "metadata": {"name": "metrics-node"},
-        "spec": {"drivers": [{"name": driver.name(), "nodeID": driver.node_id(0)?}]},
-    });
-    nodes.create(&create, &serde_json::from_value(node)?).await?;
-    let attachments: Api<VolumeAttachment> = Api::all(client.clone());
-    let volumes: Api<PersistentVolume> = Api::all(client);
-    let mut handles = Vec::new();
-    for number in 0..=ATTACHED {
-        let name = format!("metrics-{number}");
-        let handle = driver.create_volume(&name, Access::OneNode).await?.volume_id;
-        let volume = json!({
-            "metadata": {"name": name},
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "capacity": {"storage": "1Gi"},
-                "csi": {"driver": driver.name(), "volumeHandle": handle},
-            },
-        });
-        volumes.create(&create, &serde_json::from_value(volume)?).await?;
-        handles.push((name, handle));
-    }
+    let handles = mk_volumes(client.clone(), &driver, ATTACHED + 1).await?;
+    let attachments: Api<VolumeAttachment> = Api::all(client);
     let attach = async |name: &str| {
         let attachment = fixture::mk_attachment(NAME, name, driver_name(), name, "metrics-node");
         attachments.create(&create, &attachment).await
@@ -210,6 +189,34 @@ async fn tell_what_happened(bench: Arc<Bench>) -> Result<()> {
     driver.clear_faults().await?;
     attacher.stop(PATIENCE).await?;
     driver.stop().await
+}
+
+/// Makes the node and this many PersistentVolumes; returns the volumes' names and handles.
+async fn mk_volumes(client: Client, driver: &Driver, count: usize) -> Result<Vec<(String, String)>> {
+    let create = PostParams::default();
+    let nodes: Api<CSINode> = Api::all(client.clone());
+    let node = json!({
+        "metadata": {"name": "metrics-node"},
+        "spec": {"drivers": [{"name": driver.name(), "nodeID": driver.node_id(0)?}]},
+    });
+    nodes.create(&create, &serde_json::from_value(node)?).await?;
+    let volumes: Api<PersistentVolume> = Api::all(client);
+    let mut handles = Vec::new();
+    for number in 0..count {
+        let name = format!("metrics-{number}");
+        let handle = driver.create_volume(&name, Access::OneNode).await?.volume_id;
+        let volume = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "capacity": {"storage": "1Gi"},
+                "csi": {"driver": driver.name(), "volumeHandle": handle},
+            },
+        });
+        volumes.create(&create, &serde_json::from_value(volume)?).await?;
+        handles.push((name, handle));
+    }
+    Ok(handles)
 }
 
 /// The calls that attached, in the Go sidecar's series.
