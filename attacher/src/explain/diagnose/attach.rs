@@ -111,7 +111,7 @@ pub(super) fn not_required(way: &Way<'_>, va: &Attachment) -> Finding {
 }
 
 /// Another node has the volume, and only one may.
-fn multi_attach(way: &Way<'_>, other: &Attachment, since: Option<Timestamp>) -> Finding {
+pub(super) fn multi_attach(way: &Way<'_>, other: &Attachment, since: Option<Timestamp>) -> Finding {
     let there = Way::of_attachment(way.scene, other);
     let node = &other.spec.node_name;
     let modes = way

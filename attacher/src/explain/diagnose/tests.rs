@@ -659,6 +659,35 @@ const ATTACHMENTS_THAT_ARE_NOT_THERE: &[Row] = &[
         &["The detach fails", "code = Internal desc = broken"],
     ),
     (
+        "the controller asks for an attach although the other detach fails",
+        World::wanted_elsewhere,
+        |w| {
+            w.remove("pod");
+            let mut va = w.take("va");
+            let mut next = va.clone();
+            merge(
+                &mut va,
+                json!({"metadata": {"deletionTimestamp": EARLIER}, "status": {"detachError": {"message": "rpc error: code = Internal desc = broken"}}}),
+            );
+            merge(
+                &mut next,
+                json!({
+                    "metadata": {"name": "va-b", "uid": "u-va-b"}, "spec": {"nodeName": "node-b"},
+                    "status": {"attached": false, "attachError": {"message": "rpc error: code = FailedPrecondition desc = elsewhere"}},
+                }),
+            );
+            w.add("va", va);
+            w.add("va-b", next);
+        },
+        (Kind::Pod, "db-1"),
+        (Cause::MultiAttach, Stuck, Driver),
+        &[
+            "still attached to node node-a",
+            "desc = broken",
+            "desc = elsewhere",
+        ],
+    ),
+    (
         "many nodes may have it",
         World::wanted_elsewhere,
         |w| w.set("pv", json!({"spec": {"accessModes": ["ReadWriteMany"]}})),

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::attach::node_gone;
+use super::attach::{multi_attach, node_gone};
 use super::{attacher, code, node};
 use crate::decide::Refusal;
 use crate::explain::objects::Attachment;
@@ -13,6 +13,8 @@ use crate::model::wire::VolumeErrorObject;
 
 /// How the attacher, ours and the Go one, begins to tell that it could not read a Secret.
 pub(super) const SECRET_UNREADABLE: &str = "failed to load secret";
+/// The code by which drivers say that the volume is attached elsewhere.
+const FAILED_PRECONDITION: i32 = 9;
 /// The manager under which attachers write.
 pub(super) const MANAGER: &str = "csi-attacher";
 
@@ -130,6 +132,15 @@ fn failed(way: &Way<'_>, va: &Attachment, error: &VolumeErrorObject) -> Finding 
     }
     let code = code::of(error);
     let driver = &va.spec.attacher;
+    // The attach/detach controller gives up waiting for a detach that fails, and asks for the next
+    // attach, which the driver then refuses.
+    if code.is_some_and(|code| code.number() == FAILED_PRECONDITION)
+        && !way.is_multi_node()
+        && let Some(other) = way.elsewhere().next()
+    {
+        let finding = multi_attach(way, other, va.metadata.creation_timestamp);
+        return finding.because(format!("The attach fails meanwhile: {}", said(error)));
+    }
     let (cause, actor) = match code.map(|code| code.number()) {
         Some(8) => (Cause::AttachLimit, Actor::Person),
         Some(_) => (Cause::AttachFails, Actor::Driver),
