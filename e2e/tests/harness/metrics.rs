@@ -180,7 +180,7 @@ async fn tell_what_happened(bench: Arc<Bench>) -> Result<()> {
     let rule = FaultRule::hang_after_effect("stuck", Method::ControllerPublishVolume).for_volume(handle);
     driver.set_faults(&[rule]).await?;
     attach(stuck).await?;
-    let entry = format!("  attach  {stuck}  volume {stuck}  node metrics-node  for ");
+    let entry = format!("  attach  {stuck}  node metrics-node  for ");
     let page = until(address, "/statusz", |text| text.contains(&entry)).await?;
     ensure!(page.contains("IN FLIGHT: 1\n"), "{page}");
     let running = "csi_attacher_backlog{lane=\"attach\",state=\"running\"} 1\n";
