@@ -1,6 +1,6 @@
 //! Prometheus' text format (version 0.0.4), as the Go sidecar writes it.
 //!
-//! See docs/adr/0019-metrics-without-a-library.md for why this is not left to a library.
+//! See docs/adr/0016-metrics-without-a-library.md for why this is not left to a library.
 
 use std::fmt::Write as _;
 
