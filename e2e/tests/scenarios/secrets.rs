@@ -1,7 +1,8 @@
 //! No credential anywhere: a driver that puts its credentials into every error, and all that our attacher writes
-//! meanwhile, at every level and in both forms of the log, in traces, statuses and Events.
+//! meanwhile, at every level and in both forms of the log, in traces, statuses and Events, and shows on its pages.
 
 mod collector;
+mod page;
 mod telltale;
 
 use std::path::{Path, PathBuf};
@@ -121,12 +122,14 @@ async fn are_nowhere(house: &House) -> Result<()> {
 async fn attach_and_detach(ground: &Ground<'_>, format: &str, v: u8) -> Result<Vec<(String, Vec<u8>)>> {
     let name = format!("{PREFIX}-{format}-{v}");
     let program = ground.site.attacher(Kind::Ours).await?;
+    let pages = page::free_address()?;
     let process = Process::spawn(
         ground.site.run(),
         Spec::new(&name, program).dir(&ground.dir).args([
             format!("--kubeconfig={}", ground.kubeconfig.display()),
             format!("--csi-address={}", ground.socket.display()),
             format!("--otlp-endpoint={}", ground.collector.address()),
+            format!("--http-endpoint={pages}"),
             format!("--logging-format={format}"),
             format!("-v={v}"),
             "--retry-interval-start=10ms".to_owned(),
@@ -136,8 +139,9 @@ async fn attach_and_detach(ground: &Ground<'_>, format: &str, v: u8) -> Result<V
     let client = ground.site.cluster().client();
     let attachments = Api::<VolumeAttachment>::all(client);
     let attachment = mk_attachment(PREFIX, &name, DRIVER, VOLUME, NODE);
-    process
-        .while_alive(async {
+    let mut written = Vec::new();
+    let turned = process
+        .while_alive(page::reading(&pages, &mut written, async {
             attachments.create(&PostParams::default(), &attachment).await?;
             wait::for_object(&attachments, &name, PATIENCE, "the attach", |seen| {
                 let status = seen.and_then(|seen| seen.status.as_ref());
@@ -148,22 +152,27 @@ async fn attach_and_detach(ground: &Ground<'_>, format: &str, v: u8) -> Result<V
             .await?;
             attachments.delete(&name, &DeleteParams::default()).await?;
             wait::for_absence(&attachments, &name, PATIENCE, "the detach").await
-        })
-        .await
-        .with_context(|| format!("with --logging-format={format} -v={v}"))?;
+        }))
+        .await;
+    turned.with_context(|| format!("with --logging-format={format} -v={v}"))?;
     let exit = process.stop(PATIENCE).await?;
     ensure!(exit.status.success(), "the attacher ended with {}", exit.status);
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("read {}", path.display()));
-    Ok(vec![
-        (format!("the log {name}"), read(process.log())?),
-        (format!("the output {name}"), read(process.stdout())?),
-    ])
+    written.push((format!("the log {name}"), read(process.log())?));
+    written.push((format!("the output {name}"), read(process.stdout())?));
+    Ok(written)
 }
 
 fn judge(written: &[(String, Vec<u8>)], credentials: &Credentials) -> Result<()> {
     let holds = |text: &[u8], part: &[u8]| text.windows(part.len()).any(|window| window == part);
     // Where nothing was said of the errors, nothing was shown.
-    for kind in ["the log", "a VolumeAttachment", "an Event", "the traces"] {
+    for kind in [
+        "the log",
+        "a VolumeAttachment",
+        "an Event",
+        "the traces",
+        "/statusz",
+    ] {
         ensure!(
             written
                 .iter()
