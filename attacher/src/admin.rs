@@ -5,7 +5,7 @@
 //!
 //! - [`View`]: what there is to look at, filled by the supervisor as it comes to be.
 //! - [`health`]: who is alive, ready, and leading.
-//! - [`status`] and [`statusz`]: the state in full, as JSON and as text.
+//! - [`status`] and `statusz`: the state in full, as JSON and as text.
 //! - [`server`]: HTTP, bounded in connections and in time.
 
 pub mod health;

@@ -1,9 +1,9 @@
 //! `csi-attacher explain`: where a volume stands on its way to or from a node, who must act next, since
 //! when, why, and what to do.
 //!
-//! Read only. [`gather`] reads what concerns the question from the API server, with whatever rights
-//! the reader has; [`diagnose`] makes a [`report`] of it without any I/O, asking [`decide`](crate::decide) for
-//! the attacher's own rules; [`print`] shows it. Nothing is shared with an attacher that runs: any
+//! Read only. `gather` reads what concerns the question from the API server, with whatever rights
+//! the reader has; `diagnose` makes a `report` of it without any I/O, asking [`decide`](crate::decide) for
+//! the attacher's own rules; `print` shows it. Nothing is shared with an attacher that runs: any
 //! attacher of any version, the Go sidecar too, can be explained.
 
 mod diagnose;

@@ -76,7 +76,8 @@ impl ControlPlane {
     /// The error holds the last log lines of a program that died or did not get ready in time.
     pub async fn start(run: &Arc<Run>, toolchain: &Toolchain, options: &Options) -> Result<Self> {
         let executable = toolchain.control_plane().await?;
-        let layout = Layout::prepare(executable, run.subdir("control-plane")?)?;
+        // A run may have several, and an etcd waits for ever for the data of another one.
+        let layout = Layout::prepare(executable, run.new_subdir("control-plane")?)?;
         let mut options = options.clone();
         if options.audit {
             let flags = audit::flags(layout.dir())?;

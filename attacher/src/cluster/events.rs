@@ -4,7 +4,7 @@
 //! its PersistentVolume, as core/v1 Events, which is what client-go writes.
 //!
 //! Invariants: telling never waits for anything and never fails: what does not fit the bounded channel is
-//! dropped and counted; one task sends, slowly, within its budget ([`Ledger`]), and nothing depends on
+//! dropped and counted; one task sends, slowly, within its budget (`Ledger`), and nothing depends on
 //! whether it succeeds. Without the right to write Events this is logged once and then left alone. An
 //! Event's message is what the status says, which holds no credentials, cut as the API server wants it.
 
@@ -240,7 +240,7 @@ impl Recorder {
         }
     }
 
-    /// Tells of a change of leadership, as client-go does: "<identity> became leader", on the Lease.
+    /// Tells of a change of leadership, as client-go does: "`identity` became leader", on the Lease.
     pub fn leadership(&self, lease: Regarding, message: impl Into<String>) {
         self.tell(lease, Reason::LeaderElection, message);
     }
@@ -253,7 +253,7 @@ impl<L: Fn() -> bool> Publisher<L> {
     ///
     /// # Guarantees
     ///
-    /// Never more than the [`Ledger`]'s budget, one request at a time, and nothing about objects that we
+    /// Never more than the `Ledger`'s budget, one request at a time, and nothing about objects that we
     /// work on while another one leads.
     ///
     /// # Errors

@@ -55,6 +55,24 @@ impl Run {
         Ok(dir)
     }
 
+    /// Makes a directory that nobody else in the run has: of the given name, or of that name and a number.
+    pub fn new_subdir(&self, name: &str) -> Result<PathBuf> {
+        let mut dir = self.dir.join(name);
+        let mut number = 1;
+        loop {
+            match std::fs::create_dir(&dir) {
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                    number += 1;
+                    dir = self.dir.join(format!("{name}-{number}"));
+                }
+                made => {
+                    made.with_context(|| format!("make {}", dir.display()))?;
+                    return Ok(dir);
+                }
+            }
+        }
+    }
+
     /// The environment variable, name and value, that every process of this run carries. The value is the
     /// run's directory, which no other run on this machine can have at the same time.
     pub fn marker(&self) -> (&'static str, &Path) {
