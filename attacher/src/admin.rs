@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::Requests;
 use crate::csi::Calls;
 use crate::dispatch::Pulse;
-use crate::engine::{Census, Engine};
+use crate::engine::{self, Census, Engine};
 use crate::lease::Leadership;
 use crate::worker::Clock;
 pub use page::Page;
@@ -84,11 +84,7 @@ impl View {
     }
 
     fn census(&self, most: usize) -> Option<Census> {
-        let engine = self
-            .engine
-            .get()?
-            .lock()
-            .expect("nothing must panic while the engine is locked");
+        let engine = engine::lock(self.engine.get()?);
         Some(engine.census(Instant::now().into_std(), most))
     }
 

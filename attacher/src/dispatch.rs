@@ -6,7 +6,7 @@
 mod pulse;
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::stream::FuturesUnordered;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Cluster;
 use crate::csi::{Controller, Link};
-use crate::engine::{Engine, Event};
+use crate::engine::{Engine, Event, lock};
 use crate::reconcile;
 use crate::worker::Worker;
 pub use pulse::Pulse;
@@ -150,12 +150,6 @@ fn resyncs(period: Duration) -> Interval {
     let mut ticks = tokio::time::interval_at(Instant::now() + period, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
-}
-
-fn lock(engine: &Mutex<Engine>) -> MutexGuard<'_, Engine> {
-    engine
-        .lock()
-        .expect("nothing must panic while the engine is locked")
 }
 
 /// The clock of the engine; follows tokio's paused clock.

@@ -15,7 +15,7 @@ mod job;
 mod reconcile;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 pub use census::{Census, LaneCensus, LastFailure, Listed, Pending, Reached};
@@ -338,6 +338,14 @@ impl From<Wanted> for Lane {
             Wanted::Detach => Self::Detach,
         }
     }
+}
+
+/// Locks the one engine that dispatcher, worker and reconciler share. Jobs lock it themselves, so it must not be
+/// held while they are polled.
+pub fn lock(engine: &Mutex<Engine>) -> MutexGuard<'_, Engine> {
+    engine
+        .lock()
+        .expect("nothing must panic while the engine is locked")
 }
 
 #[cfg(test)]

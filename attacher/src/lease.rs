@@ -120,14 +120,23 @@ pub fn name(driver: &str) -> String {
     sanitized(&format!("external-attacher-leader-{driver}"))
 }
 
+/// The name of the machine; in a container, of the pod.
+///
+/// # Errors
+///
+/// When it cannot be read.
+pub fn host_name() -> std::io::Result<String> {
+    let name = std::fs::read_to_string(HOST_NAME_FILE)?;
+    Ok(name.trim().to_owned())
+}
+
 /// What we call ourselves in the lease: the host name, which is the pod's name.
 ///
 /// # Errors
 ///
 /// When there is none.
 pub fn identity() -> Result<String, IdentityError> {
-    let name = std::fs::read_to_string(HOST_NAME_FILE).map_err(IdentityError::Unreadable)?;
-    match name.trim() {
+    match host_name().map_err(IdentityError::Unreadable)?.as_str() {
         "" => Err(IdentityError::Empty),
         name => Ok(sanitized(name)),
     }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::csi::{CallError, Controller, Link, ListRequest};
 use crate::decide::reconcile::Survey;
-use crate::engine::{Engine, Event, Fault, Finding};
+use crate::engine::{Engine, Event, Fault, Finding, lock};
 use crate::model::Driver;
 use crate::report::chain;
 
@@ -186,12 +186,6 @@ pub fn tell(finding: &Finding) {
             "the driver lists a detached volume on its node; unpublishing it again"
         ),
     }
-}
-
-fn lock(engine: &Mutex<Engine>) -> std::sync::MutexGuard<'_, Engine> {
-    engine
-        .lock()
-        .expect("nothing must panic while the engine is locked")
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
-//! How errors are told.
+//! How errors and times are told.
+
+use jiff::Timestamp;
 
 /// An error and all its causes on one line. The variants of our error types leave their source out
 /// of their own text, so that nothing is said twice here.
@@ -15,4 +17,9 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// A time as Kubernetes writes it: RFC 3339, in seconds.
+pub fn time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -25,7 +25,7 @@ use crate::cluster::events::Recorder;
 use crate::cluster::{Cluster, Error, Secrets};
 use crate::csi::{CallError, Controller, Reach};
 use crate::decide::{Facts, Wanted};
-use crate::engine::{Answer, Engine, Event, Job, Outcome, Report, Subject};
+use crate::engine::{self, Answer, Engine, Event, Job, Outcome, Report, Subject};
 use crate::index::Change;
 use crate::model::{Attachment, Driver, SecretRef, Volume};
 use crate::trace;
@@ -208,9 +208,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.engine
-            .lock()
-            .expect("nothing must panic while the engine is locked")
+        engine::lock(&self.engine)
     }
 
     /// Counts how long it took from the wish for it to what was just reached.

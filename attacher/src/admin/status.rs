@@ -10,6 +10,7 @@ use crate::engine::{Census, LaneCensus, Pending};
 use crate::lease::Leadership;
 use crate::model::Capabilities;
 use crate::queue::{Class, Key, Lane};
+use crate::report::time;
 
 /// How much work is named for each stage; the rest is counted.
 pub(super) const MOST: usize = 50;
@@ -157,7 +158,7 @@ impl Status {
         let now = Instant::now();
         Self {
             version: VERSION,
-            time: view.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            time: time(view.now()),
             up: (now - view.started).as_secs_f64(),
             not_ready: health::missing(view),
             driver: DriverStatus::of(view, now),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::report::{Actor, Finding, Path, Report};
+use crate::report;
 
 /// Width at which prose is wrapped; commands never are, so that they can be copied.
 const WIDTH: usize = 100;
@@ -93,7 +94,7 @@ fn advise(out: &mut String, finding: &Finding, now: Timestamp) {
 fn since(time: Timestamp, now: Timestamp) -> String {
     let age: SignedDuration = now.duration_since(time);
     let age = Duration::try_from(age).unwrap_or_default();
-    format!("{} ({})", time.strftime("%Y-%m-%dT%H:%M:%SZ"), ago(age))
+    format!("{} ({})", report::time(time), ago(age))
 }
 
 fn line(out: &mut String, text: &str) {

@@ -16,7 +16,7 @@ use crate::cluster::{self, ApiServer, Clients};
 use crate::csi::{Caller, Link};
 use crate::dispatch::Dispatcher;
 use crate::engine::{Engine, Event};
-use crate::lease::Leadership;
+use crate::lease::{self, Leadership};
 use crate::model::Driver;
 use crate::queue::{Backoff, Limits};
 use crate::reconcile::Reconciler;
@@ -117,11 +117,11 @@ pub(super) fn events(
     stop: CancellationToken,
 ) -> Recorder {
     // The name of the pod; it has no other meaning than to say which replica it was.
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = lease::host_name().unwrap_or_default();
     let (recorder, publisher) = Recorder::new(
         clients.requests.clone(),
         format!("csi-attacher/{}", driver.name),
-        host.trim().to_owned(),
+        host,
         move || leads.get().is_some_and(|leadership| leadership.check().is_ok()),
     );
     tasks.spawn(Task::Events, async move {

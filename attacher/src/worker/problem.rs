@@ -7,7 +7,7 @@ use crate::decide::Refusal;
 use crate::engine::Answer;
 use crate::model::{Attachment, Problem};
 use crate::queue::Class;
-use crate::report::chain;
+use crate::report::{chain, time};
 
 /// Why a job is to be tried again.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             Side::Attach
         };
         let problem = Problem {
-            time: (self.clock)().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            time: time((self.clock)()),
             message: cut(&failure.message, MESSAGE_BYTES).to_owned(),
             code: failure.code.filter(|_| self.error_codes),
         };

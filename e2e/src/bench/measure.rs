@@ -97,47 +97,43 @@ fn memory(attacher: &Process) -> f64 {
     attacher.usage().peak_rss as f64 / 1e6
 }
 
-/// All at once, while the attacher is stopped, so that it finds the work piled up and only its own speed
-/// counts. Returns when it was let go and when the last one was attached.
-async fn pile_up_and_attach(
-    bench: &Bench<'_>,
-    ground: &Ground,
-    tracker: &Tracker,
-    attacher: &Process,
-    volumes: usize,
-) -> Result<(Instant, Instant)> {
-    attacher.signal(rustix::process::Signal::STOP)?;
-    ground.attach(bench, 0..volumes).await?;
-    tracker
-        .reached(volumes, patience(volumes), |life| life.seen)
-        .await?;
-    let released = Instant::now();
-    attacher.signal(rustix::process::Signal::CONT)?;
-    let attached = tracker
-        .reached(volumes, patience(volumes), |life| life.attached)
-        .await
-        .context("attach the burst")?;
-    Ok((released, attached))
+/// What is asked for in a pile.
+#[derive(Clone, Copy, Debug)]
+enum Pile {
+    Attaches,
+    Detaches,
 }
 
-/// The same for detaches.
-async fn pile_up_and_detach(
+/// All at once, while the attacher is stopped, so that it finds the work piled up and only its own speed
+/// counts. Returns when it was let go and when it had worked off the last one.
+async fn pile_up(
     bench: &Bench<'_>,
     ground: &Ground,
     tracker: &Tracker,
     attacher: &Process,
+    pile: Pile,
     volumes: usize,
 ) -> Result<(Instant, Instant)> {
     attacher.signal(rustix::process::Signal::STOP)?;
-    ground.detach(bench, 0..volumes).await?;
-    tracker
-        .reached(volumes, patience(volumes), |life| life.deleting)
-        .await?;
+    let (asked, done): (Milestone, Milestone) = match pile {
+        Pile::Attaches => {
+            ground.attach(bench, 0..volumes).await?;
+            (|life| life.seen, |life| life.attached)
+        }
+        Pile::Detaches => {
+            ground.detach(bench, 0..volumes).await?;
+            (|life| life.deleting, |life| life.gone)
+        }
+    };
+    tracker.reached(volumes, patience(volumes), asked).await?;
     let released = Instant::now();
     attacher.signal(rustix::process::Signal::CONT)?;
-    let gone = tracker
-        .reached(volumes, patience(volumes), |life: &Life| life.gone)
+    let finished = tracker
+        .reached(volumes, patience(volumes), done)
         .await
-        .context("detach the burst")?;
-    Ok((released, gone))
+        .with_context(|| format!("work off the pile of {pile:?}"))?;
+    Ok((released, finished))
 }
+
+/// When something came about in the life of an attachment.
+type Milestone = fn(&Life) -> Option<Instant>;

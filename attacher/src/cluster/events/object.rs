@@ -4,6 +4,7 @@ use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
 use super::ledger::Write;
+use crate::report::time;
 
 /// The request that makes an Event, or lets the one that is there count further.
 pub(super) fn request(
@@ -63,8 +64,4 @@ fn counted(write: &Write) -> Value {
         "lastTimestamp": time(write.last),
         "count": write.count,
     })
-}
-
-fn time(at: jiff::Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

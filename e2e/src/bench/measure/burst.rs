@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::{STOP, memory, pile_up_and_attach, pile_up_and_detach, plain_ground, warm_up};
+use super::{Pile, STOP, memory, pile_up, plain_ground, warm_up};
 use crate::bench::contender::Contender;
 use crate::bench::ground::Ground;
 use crate::bench::quantity::{Figures, Quantity};
@@ -48,9 +48,9 @@ async fn both_ways(
     warm_up(bench, ground, volumes).await?;
     let tracker = Tracker::follow(bench.cluster.client(), &ground.volumes[..volumes]);
     let (cpu, before) = (attacher.usage().cpu, bench.cluster.metrics().await?);
-    let attaches = pile_up_and_attach(bench, ground, &tracker, attacher, volumes).await?;
+    let attaches = pile_up(bench, ground, &tracker, attacher, Pile::Attaches, volumes).await?;
     let between = bench.cluster.metrics().await?;
-    let detaches = pile_up_and_detach(bench, ground, &tracker, attacher, volumes).await?;
+    let detaches = pile_up(bench, ground, &tracker, attacher, Pile::Detaches, volumes).await?;
     let after = bench.cluster.metrics().await?;
     let cpu = attacher.usage().cpu - cpu;
 

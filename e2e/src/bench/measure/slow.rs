@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 
-use super::{STOP, memory, pile_up_and_attach, pile_up_and_detach, warm_up};
+use super::{Pile, STOP, memory, pile_up, warm_up};
 use crate::bench::contender::{Contender, Workers};
 use crate::bench::ground::{Ground, Needs};
 use crate::bench::quantity::{Figures, Quantity};
@@ -32,8 +32,8 @@ pub(super) async fn all_attached(bench: &Bench<'_>, contender: Contender, name: 
     let work = async {
         warm_up(bench, &ground, volumes).await?;
         let tracker = Tracker::follow(bench.cluster.client(), &ground.volumes[..volumes]);
-        let (from, to) = pile_up_and_attach(bench, &ground, &tracker, &attacher, volumes).await?;
-        pile_up_and_detach(bench, &ground, &tracker, &attacher, volumes).await?;
+        let (from, to) = pile_up(bench, &ground, &tracker, &attacher, Pile::Attaches, volumes).await?;
+        pile_up(bench, &ground, &tracker, &attacher, Pile::Detaches, volumes).await?;
         Ok(Figures::from([
             (Quantity::AllAttached, (to - from).as_secs_f64()),
             (Quantity::Memory, memory(&attacher)),
