@@ -60,7 +60,8 @@ pub struct Args {
     #[arg(long, default_value_t = DEFAULT_LIST_PAGE)]
     pub list_page: usize,
 
-    /// Capabilities to go without, as in -PUBLISH_READONLY,-LIST_VOLUMES; the driver has all others.
+    /// Capabilities to go without or to have beside the default, as in
+    /// -PUBLISH_READONLY,+VOLUME_CONDITION; those of the Node service begin with NODE_.
     #[arg(
         long,
         default_value = "",

@@ -11,7 +11,7 @@ use crate::backend;
 use crate::busy::{Busy, BusyRule};
 use crate::fault::{FaultFile, Faults, LoadError};
 use crate::journal::{self, Journal};
-use crate::offer::Offer;
+use crate::offer::{LiveOffer, Offer};
 use crate::store::{self, Store};
 
 /// Everything a driver is started with.
@@ -63,7 +63,7 @@ pub struct Driver {
     pub(crate) node_id: Option<String>,
     pub(crate) attach_limit: Option<usize>,
     pub(crate) latency: Duration,
-    pub(crate) offer: Offer,
+    pub(crate) offer: LiveOffer,
     pub(crate) store: Store,
     pub(crate) busy: Busy,
     pub(crate) faults: Faults,
@@ -138,7 +138,7 @@ impl Driver {
             node_id,
             attach_limit,
             latency,
-            offer,
+            offer: LiveOffer::new(offer),
             store,
             busy: Busy::new(busy),
             faults: rules,
@@ -146,6 +146,11 @@ impl Driver {
             work: TaskTracker::new(),
         };
         Ok((Arc::new(driver), fault_file))
+    }
+
+    /// What the driver says it can do; it may be changed while calls are answered.
+    pub fn offer(&self) -> &LiveOffer {
+        &self.offer
     }
 
     /// Follows the fault file until told to stop.

@@ -1,25 +1,72 @@
-//! The RPCs this driver offers, by name.
+//! The RPCs of CSI, by name.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// An RPC this driver offers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each variant is the RPC of the same name")]
-pub enum Method {
-    GetPluginInfo,
-    GetPluginCapabilities,
-    Probe,
-    CreateVolume,
-    DeleteVolume,
-    ControllerPublishVolume,
-    ControllerUnpublishVolume,
-    ValidateVolumeCapabilities,
-    ListVolumes,
-    ControllerGetCapabilities,
-    ControllerGetVolume,
-    NodeGetCapabilities,
-    NodeGetInfo,
+/// Writes the RPCs down once; the enum, the list of all and the paths follow from it.
+macro_rules! methods {
+    ($($service:literal => [$($name:ident),+ $(,)?])+) => {
+        /// An RPC of CSI.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[allow(missing_docs, reason = "each variant is the RPC of the same name")]
+        pub enum Method {
+            $($($name,)+)+
+        }
+
+        impl Method {
+            /// Every method, in the order of the specification.
+            pub const ALL: [Self; 36] = [$($(Self::$name,)+)+];
+
+            /// The path of the call on the wire.
+            pub fn path(self) -> &'static str {
+                match self {
+                    $($(Self::$name => concat!("/csi.v1.", $service, "/", stringify!($name)),)+)+
+                }
+            }
+        }
+    };
+}
+
+methods! {
+    "Identity" => [GetPluginInfo, GetPluginCapabilities, Probe]
+    "Controller" => [
+        CreateVolume,
+        DeleteVolume,
+        ControllerPublishVolume,
+        ControllerUnpublishVolume,
+        ValidateVolumeCapabilities,
+        ListVolumes,
+        ControllerListVolumeHealth,
+        ControllerGetVolumeHealth,
+        GetCapacity,
+        ControllerGetCapabilities,
+        CreateSnapshot,
+        DeleteSnapshot,
+        ListSnapshots,
+        GetSnapshot,
+        ControllerExpandVolume,
+        ControllerGetVolume,
+        ControllerModifyVolume,
+    ]
+    "GroupController" => [
+        GroupControllerGetCapabilities,
+        CreateVolumeGroupSnapshot,
+        DeleteVolumeGroupSnapshot,
+        GetVolumeGroupSnapshot,
+    ]
+    "SnapshotMetadata" => [GetMetadataAllocated, GetMetadataDelta]
+    "Node" => [
+        NodeStageVolume,
+        NodeUnstageVolume,
+        NodePublishVolume,
+        NodeUnpublishVolume,
+        NodeGetVolumeStats,
+        NodeGetVolumeHealth,
+        NodeGetStorageHealth,
+        NodeExpandVolume,
+        NodeGetCapabilities,
+        NodeGetInfo,
+    ]
 }
 
 /// A name that is no RPC of this driver.
@@ -32,45 +79,14 @@ pub struct UnknownMethod {
 // === impl Method ===
 
 impl Method {
-    /// Every method, in the order of the specification.
-    pub const ALL: [Self; 13] = [
-        Self::GetPluginInfo,
-        Self::GetPluginCapabilities,
-        Self::Probe,
-        Self::CreateVolume,
-        Self::DeleteVolume,
-        Self::ControllerPublishVolume,
-        Self::ControllerUnpublishVolume,
-        Self::ValidateVolumeCapabilities,
-        Self::ListVolumes,
-        Self::ControllerGetCapabilities,
-        Self::ControllerGetVolume,
-        Self::NodeGetCapabilities,
-        Self::NodeGetInfo,
-    ];
-
-    /// The path of the call on the wire.
-    pub fn path(self) -> &'static str {
-        match self {
-            Self::GetPluginInfo => "/csi.v1.Identity/GetPluginInfo",
-            Self::GetPluginCapabilities => "/csi.v1.Identity/GetPluginCapabilities",
-            Self::Probe => "/csi.v1.Identity/Probe",
-            Self::CreateVolume => "/csi.v1.Controller/CreateVolume",
-            Self::DeleteVolume => "/csi.v1.Controller/DeleteVolume",
-            Self::ControllerPublishVolume => "/csi.v1.Controller/ControllerPublishVolume",
-            Self::ControllerUnpublishVolume => "/csi.v1.Controller/ControllerUnpublishVolume",
-            Self::ValidateVolumeCapabilities => "/csi.v1.Controller/ValidateVolumeCapabilities",
-            Self::ListVolumes => "/csi.v1.Controller/ListVolumes",
-            Self::ControllerGetCapabilities => "/csi.v1.Controller/ControllerGetCapabilities",
-            Self::ControllerGetVolume => "/csi.v1.Controller/ControllerGetVolume",
-            Self::NodeGetCapabilities => "/csi.v1.Node/NodeGetCapabilities",
-            Self::NodeGetInfo => "/csi.v1.Node/NodeGetInfo",
-        }
-    }
-
     /// The name without the service.
     pub fn name(self) -> &'static str {
         self.path().rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The method of that path on the wire.
+    pub fn at(path: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.path() == path)
     }
 
     /// Whether its request names a volume by id.
@@ -80,13 +96,36 @@ impl Method {
             | Self::ControllerPublishVolume
             | Self::ControllerUnpublishVolume
             | Self::ValidateVolumeCapabilities
-            | Self::ControllerGetVolume => true,
+            | Self::ControllerGetVolumeHealth
+            | Self::ControllerExpandVolume
+            | Self::ControllerGetVolume
+            | Self::ControllerModifyVolume
+            | Self::NodeStageVolume
+            | Self::NodeUnstageVolume
+            | Self::NodePublishVolume
+            | Self::NodeUnpublishVolume
+            | Self::NodeGetVolumeStats
+            | Self::NodeGetVolumeHealth
+            | Self::NodeExpandVolume => true,
             Self::GetPluginInfo
             | Self::GetPluginCapabilities
             | Self::Probe
             | Self::CreateVolume
             | Self::ListVolumes
+            | Self::ControllerListVolumeHealth
+            | Self::GetCapacity
             | Self::ControllerGetCapabilities
+            | Self::CreateSnapshot
+            | Self::DeleteSnapshot
+            | Self::ListSnapshots
+            | Self::GetSnapshot
+            | Self::GroupControllerGetCapabilities
+            | Self::CreateVolumeGroupSnapshot
+            | Self::DeleteVolumeGroupSnapshot
+            | Self::GetVolumeGroupSnapshot
+            | Self::GetMetadataAllocated
+            | Self::GetMetadataDelta
+            | Self::NodeGetStorageHealth
             | Self::NodeGetCapabilities
             | Self::NodeGetInfo => false,
         }
@@ -100,9 +139,12 @@ impl Method {
         )
     }
 
-    /// Whether its request names a volume to be created.
+    /// Whether its request names something to be created.
     pub fn has_name(self) -> bool {
-        self == Self::CreateVolume
+        matches!(
+            self,
+            Self::CreateVolume | Self::CreateSnapshot | Self::CreateVolumeGroupSnapshot
+        )
     }
 }
 
@@ -128,9 +170,29 @@ impl FromStr for Method {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use prost_reflect::DescriptorPool;
 
     use super::*;
+
+    #[test]
+    fn every_rpc_of_the_specification_is_known() {
+        let pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).unwrap();
+        let specified: BTreeSet<String> = pool
+            .services()
+            .filter(|service| service.package_name() == "csi.v1")
+            .flat_map(|service| {
+                let name = service.full_name().to_owned();
+                service
+                    .methods()
+                    .map(|rpc| format!("/{name}/{}", rpc.name()))
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        let known: BTreeSet<String> = Method::ALL.map(|method| method.path().to_owned()).into();
+        assert_eq!(known, specified);
+    }
 
     #[test]
     fn methods_carry_the_fields_rules_match_on() {
@@ -151,6 +213,7 @@ mod tests {
         for method in Method::ALL {
             assert_eq!(method.name().parse(), Ok(method));
             assert_eq!(method.path().parse(), Ok(method));
+            assert_eq!(Method::at(method.path()), Some(method));
         }
         let unknown = "controllerPublishVolume".parse::<Method>().unwrap_err();
         assert!(

@@ -2,10 +2,14 @@
 
 pub use self::controller::ControllerService;
 pub use self::dispatch::Services;
+pub use self::group::GroupService;
 pub use self::identity::IdentityService;
 pub use self::node::NodeService;
+pub use self::snapshot_metadata::SnapshotMetadataService;
 
 mod controller;
 mod dispatch;
+mod group;
 mod identity;
 mod node;
+mod snapshot_metadata;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use csi_proto::v1::controller_server::Controller;
-use csi_proto::v1::controller_service_capability::{Rpc as RpcCapability, Type, rpc};
+use csi_proto::v1::controller_service_capability::{Rpc as RpcCapability, Type};
 use csi_proto::v1::{
     ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerGetCapabilitiesRequest,
     ControllerGetCapabilitiesResponse, ControllerGetVolumeHealthRequest, ControllerGetVolumeHealthResponse,
@@ -23,6 +23,7 @@ use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
+use crate::offer::{Capability, Place};
 use crate::request::Invalid;
 
 mod list;
@@ -169,13 +170,14 @@ impl Rpc for ControllerGetCapabilitiesRequest {
     }
 
     async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let capability = |capability: rpc::Type| ControllerServiceCapability {
-            r#type: Some(Type::Rpc(RpcCapability {
-                r#type: capability.into(),
-            })),
+        let told = |capability: Capability| match capability.place() {
+            Place::Controller(number) => Some(ControllerServiceCapability {
+                r#type: Some(Type::Rpc(RpcCapability { r#type: number })),
+            }),
+            Place::Service(_) | Place::Expansion(_) | Place::Group(_) | Place::Node(_) => None,
         };
         Ok(ControllerGetCapabilitiesResponse {
-            capabilities: driver.offer.rpcs().map(capability).collect(),
+            capabilities: driver.offer.now().iter().filter_map(told).collect(),
         })
     }
 }

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use csi_proto::v1::controller_server::ControllerServer;
+use csi_proto::v1::group_controller_server::GroupControllerServer;
 use csi_proto::v1::identity_server::IdentityServer;
 use csi_proto::v1::node_server::NodeServer;
+use csi_proto::v1::snapshot_metadata_server::SnapshotMetadataServer;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::server::NamedService;
 
-use super::{ControllerService, IdentityService, NodeService};
+use super::{ControllerService, GroupService, IdentityService, NodeService, SnapshotMetadataService};
 use crate::driver::Driver;
 
 /// Every service of a driver.
@@ -20,6 +22,8 @@ use crate::driver::Driver;
 pub struct Services {
     identity: IdentityServer<IdentityService>,
     controller: ControllerServer<ControllerService>,
+    group: GroupControllerServer<GroupService>,
+    snapshot_metadata: SnapshotMetadataServer<SnapshotMetadataService>,
     /// Only for a driver that knows which node it stands on.
     node: Option<NodeServer<NodeService>>,
 }
@@ -32,6 +36,8 @@ impl Services {
         Self {
             identity: IdentityServer::new(IdentityService(driver.clone())),
             controller: ControllerServer::new(ControllerService(driver.clone())),
+            group: GroupControllerServer::new(GroupService(driver.clone())),
+            snapshot_metadata: SnapshotMetadataServer::new(SnapshotMetadataService(driver.clone())),
             node: driver
                 .node_id
                 .as_ref()
@@ -63,6 +69,12 @@ impl Service<http::Request<Body>> for Services {
         }
         if service == ControllerServer::<ControllerService>::NAME {
             return self.controller.call(request);
+        }
+        if service == GroupControllerServer::<GroupService>::NAME {
+            return self.group.call(request);
+        }
+        if service == SnapshotMetadataServer::<SnapshotMetadataService>::NAME {
+            return self.snapshot_metadata.call(request);
         }
         if service == NodeServer::<NodeService>::NAME
             && let Some(node) = &mut self.node

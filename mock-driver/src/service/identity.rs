@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use csi_proto::v1::identity_server::Identity;
-use csi_proto::v1::plugin_capability::{Service, Type, service};
+use csi_proto::v1::plugin_capability::{Service, Type, VolumeExpansion};
 use csi_proto::v1::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
     PluginCapability, ProbeRequest, ProbeResponse,
@@ -15,7 +15,7 @@ use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
-use crate::offer::Capability;
+use crate::offer::{Capability, Place};
 use crate::request::Invalid;
 
 /// The Identity service of a driver.
@@ -71,15 +71,23 @@ impl Rpc for GetPluginCapabilitiesRequest {
     }
 
     async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let controller = Service {
-            r#type: service::Type::ControllerService.into(),
+        let told = |capability: Capability| match capability.place() {
+            Place::Service(service) => Some(Type::Service(Service {
+                r#type: service.into(),
+            })),
+            Place::Expansion(expansion) => Some(Type::VolumeExpansion(VolumeExpansion {
+                r#type: expansion.into(),
+            })),
+            Place::Controller(_) | Place::Group(_) | Place::Node(_) => None,
         };
-        let controller = PluginCapability {
-            r#type: Some(Type::Service(controller)),
-        };
-        let has_controller = driver.offer.has(Capability::ControllerService);
         Ok(GetPluginCapabilitiesResponse {
-            capabilities: has_controller.then_some(controller).into_iter().collect(),
+            capabilities: driver
+                .offer
+                .now()
+                .iter()
+                .filter_map(told)
+                .map(|r#type| PluginCapability { r#type: Some(r#type) })
+                .collect(),
         })
     }
 }

@@ -4,13 +4,15 @@
 use std::sync::Arc;
 
 use csi_proto::v1::node_server::Node;
+use csi_proto::v1::node_service_capability::{Rpc as RpcCapability, Type};
 use csi_proto::v1::{
     NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
     NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetStorageHealthRequest,
     NodeGetStorageHealthResponse, NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse,
     NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
-    NodePublishVolumeResponse, NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest,
-    NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest, NodeUnstageVolumeResponse,
+    NodePublishVolumeResponse, NodeServiceCapability, NodeStageVolumeRequest, NodeStageVolumeResponse,
+    NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
+    NodeUnstageVolumeResponse,
 };
 use tonic::{Request, Response, Status};
 
@@ -18,6 +20,7 @@ use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
+use crate::offer::{Capability, Place};
 use crate::request::Invalid;
 
 /// The Node service of a driver.
@@ -127,9 +130,15 @@ impl Rpc for NodeGetCapabilitiesRequest {
         Ok(())
     }
 
-    async fn act((): (), _driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
+        let told = |capability: Capability| match capability.place() {
+            Place::Node(number) => Some(NodeServiceCapability {
+                r#type: Some(Type::Rpc(RpcCapability { r#type: number })),
+            }),
+            Place::Service(_) | Place::Expansion(_) | Place::Controller(_) | Place::Group(_) => None,
+        };
         Ok(NodeGetCapabilitiesResponse {
-            capabilities: Vec::new(),
+            capabilities: driver.offer.now().iter().filter_map(told).collect(),
         })
     }
 }
