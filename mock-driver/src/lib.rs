@@ -12,6 +12,7 @@ pub mod duration;
 pub mod error;
 pub mod fault;
 pub mod journal;
+pub mod media;
 pub mod method;
 pub mod offer;
 pub mod request;

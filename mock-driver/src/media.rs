@@ -1,0 +1,342 @@
+//! The bytes of volumes and snapshots: one directory for each of them, with a sparse file that is the
+//! disk and, where no disk can be mounted, a tree of files that stands for the filesystem on it.
+//!
+//! The array knows nothing of them; it counts bytes, here they lie. Invariants:
+//! - A medium costs nothing until somebody needs it: what was never written to has no file, and a copy
+//!   of it has none either.
+//! - A medium appears whole or not at all: a copy is made beside its place and renamed into it.
+//! - Media of an array in memory lie in a private directory that goes with the driver; those of an array
+//!   that is kept lie where it is kept, or where several processes share them.
+//!
+//! All work is done on threads that may block. It goes on to its end when nobody waits for it any more.
+
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tempfile::TempDir;
+
+pub use self::extent::{BLOCK, Extent};
+
+mod copy;
+mod extent;
+mod name;
+
+/// The file that is the disk.
+const DISK: &str = "disk";
+/// The directory that stands for the filesystem on it, where nothing can be mounted.
+const TREE: &str = "tree";
+/// A mark that the disk is being formatted: what is on it was made by us and may be made again.
+const FORMATTING: &str = "formatting";
+
+/// Where the media of a driver lie. Clones are the same place.
+#[derive(Clone, Debug)]
+pub struct Media(Arc<Place>);
+
+/// Whose bytes they are.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Medium {
+    /// A volume's, by its id.
+    Volume(String),
+    /// A snapshot's, by its id.
+    Snapshot(String),
+    /// Those of a volume that lives as long as its pod, by its id.
+    Ephemeral(String),
+}
+
+/// Why an operation on media failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {act} {}", path.display())]
+pub struct Error {
+    act: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+#[derive(Debug)]
+enum Place {
+    Kept(PathBuf),
+    Private(Mutex<Private>),
+}
+
+#[derive(Debug)]
+enum Private {
+    Unused,
+    Made(TempDir),
+    Closed,
+}
+
+// === impl Media ===
+
+impl Media {
+    /// Media in a directory that stays; it is made when it is needed.
+    pub fn kept(directory: PathBuf) -> Self {
+        Self(Arc::new(Place::Kept(directory)))
+    }
+
+    /// Media in a directory of their own, which nobody else may look into and which
+    /// [`Media::close`] removes.
+    pub fn private() -> Self {
+        Self(Arc::new(Place::Private(Mutex::new(Private::Unused))))
+    }
+
+    /// Whether the media outlive the driver.
+    pub fn is_kept(&self) -> bool {
+        matches!(*self.0, Place::Kept(_))
+    }
+
+    /// The directory, made if it is not there yet. Others may keep things beside the media in it.
+    ///
+    /// # Errors
+    /// If it cannot be made, or is closed.
+    pub fn directory(&self) -> Result<PathBuf, Error> {
+        match &*self.0 {
+            Place::Kept(path) => {
+                fs::create_dir_all(path).map_err(Error::of("create", path))?;
+                Ok(path.clone())
+            }
+            Place::Private(private) => {
+                let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
+                match &*private {
+                    Private::Made(made) => Ok(made.path().to_owned()),
+                    Private::Closed => Err(Error {
+                        act: "use the directory of a driver that has ended:",
+                        path: PathBuf::from("media"),
+                        source: ErrorKind::NotFound.into(),
+                    }),
+                    Private::Unused => {
+                        let made = tempfile::Builder::new()
+                            .prefix("csi-mock-driver-")
+                            .permissions(Permissions::from_mode(0o700))
+                            .tempdir()
+                            .map_err(Error::of("create a directory in", &std::env::temp_dir()))?;
+                        let path = made.path().to_owned();
+                        *private = Private::Made(made);
+                        Ok(path)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the private directory back, with everything in it. Kept media stay.
+    ///
+    /// # Errors
+    /// If something in it cannot be removed.
+    pub fn close(&self) -> Result<(), Error> {
+        let Place::Private(private) = &*self.0 else {
+            return Ok(());
+        };
+        let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *private, Private::Closed) {
+            Private::Made(made) => {
+                let path = made.path().to_owned();
+                made.close().map_err(Error::of("remove", &path))
+            }
+            Private::Unused | Private::Closed => Ok(()),
+        }
+    }
+
+    /// Makes sure that the medium is there and has at least `bytes`; it never shrinks. Returns the path
+    /// of its disk.
+    ///
+    /// # Errors
+    /// If files cannot be made.
+    pub async fn ensure(&self, medium: &Medium, bytes: u64) -> Result<PathBuf, Error> {
+        self.work(medium, move |place| {
+            fs::create_dir_all(place).map_err(Error::of("create", place))?;
+            let disk = place.join(DISK);
+            lengthen(&disk, bytes, true)?;
+            Ok(disk)
+        })
+        .await
+    }
+
+    /// Makes the medium `bytes` long if it is there and shorter. One that nobody needed yet stays away.
+    ///
+    /// # Errors
+    /// If its file cannot be changed.
+    pub async fn grow(&self, medium: &Medium, bytes: u64) -> Result<(), Error> {
+        self.work(medium, move |place| lengthen(&place.join(DISK), bytes, false))
+            .await
+    }
+
+    /// Makes `to` what `from` is now, as long as `bytes` at least; whatever `to` was before is gone.
+    /// Copies share blocks where the filesystem can do that, and keep holes where it cannot. A copy
+    /// of what has no file has none either.
+    ///
+    /// # Guarantees
+    /// After a crash `to` is as it was, or the copy, or not there; never a part.
+    ///
+    /// # Errors
+    /// If files cannot be read or written.
+    pub async fn copy(&self, from: &Medium, to: &Medium, bytes: u64) -> Result<(), Error> {
+        let from = self.place(from)?;
+        let sync = self.is_kept();
+        self.work(to, move |to| copy::replace(&from, to, bytes, sync))
+            .await
+    }
+
+    /// Removes a medium; one that is not there is no error.
+    ///
+    /// # Errors
+    /// If files cannot be removed.
+    pub async fn delete(&self, medium: &Medium) -> Result<(), Error> {
+        self.work(medium, copy::remove).await
+    }
+
+    /// Removes the media of one kind that `known` does not have: those that a crash left behind,
+    /// and unfinished copies. Call it before anything works on them.
+    ///
+    /// # Errors
+    /// If the directory cannot be read or files cannot be removed.
+    pub async fn sweep(&self, known: Vec<Medium>) -> Result<usize, Error> {
+        if matches!(&*self.0, Place::Kept(path) if !path.exists()) || !self.is_kept() {
+            return Ok(0);
+        }
+        let directory = self.directory()?;
+        blocking(move || copy::sweep(&directory, &known)).await
+    }
+
+    /// The parts of a medium that are in use, in order and whole [`BLOCK`]s, from the first one that ends
+    /// after `from`. What has no file has none.
+    ///
+    /// # Errors
+    /// If its file cannot be read.
+    pub async fn extents(&self, medium: &Medium, from: u64) -> Result<Vec<Extent>, Error> {
+        self.work(medium, move |place| {
+            let disk = place.join(DISK);
+            extent::allocated(&disk, from).map_err(Error::of("read", &disk))
+        })
+        .await
+    }
+
+    /// The parts in which `target` differs from `base`, as [`Media::extents`] gives them.
+    ///
+    /// # Errors
+    /// If their files cannot be read.
+    pub async fn delta(&self, base: &Medium, target: &Medium, from: u64) -> Result<Vec<Extent>, Error> {
+        let base = self.place(base)?;
+        self.work(target, move |target| {
+            let (base, target) = (base.join(DISK), target.join(DISK));
+            extent::changed(&base, &target, from).map_err(Error::of("compare", &target))
+        })
+        .await
+    }
+
+    /// Whether the medium has a file.
+    ///
+    /// # Errors
+    /// If there is no directory to look in.
+    pub fn exists(&self, medium: &Medium) -> Result<bool, Error> {
+        Ok(self.place(medium)?.join(DISK).exists())
+    }
+
+    /// Where the medium's disk is, or would be.
+    ///
+    /// # Errors
+    /// If the directory cannot be made.
+    pub fn disk(&self, medium: &Medium) -> Result<PathBuf, Error> {
+        Ok(self.place(medium)?.join(DISK))
+    }
+
+    /// Where the tree of files is, or would be, that stands for the medium's filesystem.
+    ///
+    /// # Errors
+    /// If the directory cannot be made.
+    pub fn tree(&self, medium: &Medium) -> Result<PathBuf, Error> {
+        Ok(self.place(medium)?.join(TREE))
+    }
+
+    /// The mark that the disk is being formatted.
+    ///
+    /// # Errors
+    /// If the directory cannot be made.
+    pub fn formatting_mark(&self, medium: &Medium) -> Result<PathBuf, Error> {
+        Ok(self.place(medium)?.join(FORMATTING))
+    }
+
+    fn place(&self, medium: &Medium) -> Result<PathBuf, Error> {
+        Ok(self
+            .directory()?
+            .join(name::folder(medium))
+            .join(name::of(medium)))
+    }
+
+    async fn work<T: Send + 'static>(
+        &self,
+        medium: &Medium,
+        act: impl FnOnce(&Path) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let place = self.place(medium)?;
+        blocking(move || act(&place)).await
+    }
+}
+
+// === impl Medium ===
+
+impl Medium {
+    /// The id of whose bytes they are.
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Volume(id) | Self::Snapshot(id) | Self::Ephemeral(id) => id,
+        }
+    }
+}
+
+// === impl Error ===
+
+impl Error {
+    /// Whether there is no room for what was asked.
+    pub fn is_no_space(&self) -> bool {
+        matches!(
+            self.source.kind(),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+        )
+    }
+
+    fn of(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self { act, path, source }
+    }
+}
+
+/// Runs work that may block; a panic in it goes on here.
+async fn blocking<T: Send + 'static>(
+    act: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    match tokio::task::spawn_blocking(act).await {
+        Ok(result) => result,
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Error {
+                act: "finish work on media while the driver ends:",
+                path: PathBuf::from("media"),
+                source: ErrorKind::Interrupted.into(),
+            }),
+        },
+    }
+}
+
+fn lengthen(disk: &Path, bytes: u64, create: bool) -> Result<(), Error> {
+    let opened = fs::OpenOptions::new()
+        .write(true)
+        .create(create)
+        .truncate(false)
+        .open(disk);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound && !create => return Ok(()),
+        Err(error) => return Err(Error::of("open", disk)(error)),
+    };
+    let length = file.metadata().map_err(Error::of("look at", disk))?.len();
+    if length < bytes {
+        file.set_len(bytes).map_err(Error::of("lengthen", disk))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! Copies of media and their removal. What is being made or thrown away has a name of its own until it
+//! is whole or gone, so that nobody meets half of it.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::{DISK, Error, Medium, TREE, extent, name};
+
+/// Copies `from` to `to`, which is replaced. With `sync` the copy is on disk when this returns.
+pub(super) fn replace(from: &Path, to: &Path, bytes: u64, sync: bool) -> Result<(), Error> {
+    let source = match File::open(from.join(DISK)) {
+        Ok(source) => Some(source),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(Error::of("read", from)(error)),
+    };
+    let tree = Some(from.join(TREE)).filter(|tree| tree.is_dir());
+    if source.is_none() && tree.is_none() {
+        return remove(to);
+    }
+    let parent = to.parent().unwrap_or(to);
+    let new = unfinished(to, "new");
+    remove_all(&new)?;
+    fs::create_dir_all(&new).map_err(Error::of("create", &new))?;
+    if let Some(source) = source {
+        copy_disk(&source, &new.join(DISK), bytes, sync).map_err(Error::of("copy the disk to", &new))?;
+    }
+    if let Some(tree) = tree {
+        copy_tree(&tree, &new.join(TREE)).map_err(Error::of("copy the files to", &new))?;
+    }
+    remove(to)?;
+    fs::rename(&new, to).map_err(Error::of("rename", &new))?;
+    if sync {
+        sync_directory(to)?;
+        sync_directory(parent)?;
+    }
+    Ok(())
+}
+
+/// Removes a medium: out of its place at once, then file by file.
+pub(super) fn remove(place: &Path) -> Result<(), Error> {
+    let old = unfinished(place, "old");
+    remove_all(&old)?;
+    match fs::rename(place, &old) {
+        Ok(()) => remove_all(&old),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::of("remove", place)(error)),
+    }
+}
+
+/// Removes what is unfinished and what nobody knows, and counts it.
+pub(super) fn sweep(directory: &Path, known: &[Medium]) -> Result<usize, Error> {
+    let kept: std::collections::HashSet<PathBuf> = known
+        .iter()
+        .map(|medium| directory.join(name::folder(medium)).join(name::of(medium)))
+        .collect();
+    let mut removed = 0;
+    for folder in ["volumes", "snapshots"] {
+        let folder = directory.join(folder);
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(Error::of("read", &folder)(error)),
+        };
+        for entry in entries {
+            let path = entry.map_err(Error::of("read", &folder))?.path();
+            if !kept.contains(&path) {
+                remove_all(&path)?;
+                removed += 1;
+            }
+        }
+    }
+    Ok(removed)
+}
+
+fn copy_disk(source: &File, target: &Path, bytes: u64, sync: bool) -> io::Result<()> {
+    // What a loop device was told to keep is in the source's page cache at least; what the copy reads is
+    // what a crash would leave.
+    source.sync_data()?;
+    let target = File::create_new(target)?;
+    match rustix::fs::ioctl_ficlone(&target, source) {
+        Ok(()) => {}
+        Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => {
+            copy_extents(source, &target)?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let length = source.metadata()?.len().max(bytes);
+    target.set_len(length)?;
+    if sync {
+        target.sync_all()?;
+    }
+    Ok(())
+}
+
+fn copy_extents(source: &File, target: &File) -> io::Result<()> {
+    let length = source.metadata()?.len();
+    for extent in extent::extents(source, 0)? {
+        let mut offset = extent.offset;
+        let end = extent.end().min(length);
+        while offset < end {
+            offset += copy_part(source, target, offset, end - offset)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies some bytes at `offset`, in the kernel if it can, and tells how many.
+fn copy_part(source: &File, target: &File, offset: u64, length: u64) -> io::Result<u64> {
+    let (mut from, mut to) = (offset, offset);
+    let wanted = usize::try_from(length).unwrap_or(usize::MAX);
+    match rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), wanted) {
+        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+        Ok(count) => Ok(count as u64),
+        Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            let mut buffer = vec![0; wanted.min(1 << 20)];
+            let count = source.read_at(&mut buffer, offset)?;
+            if count == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            target.write_all_at(&buffer[..count], offset)?;
+            Ok(count as u64)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Copies directories, files and links; a link is copied, never followed.
+fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_tree(&source, &target)?;
+        } else if kind.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(&source)?, &target)?;
+        } else if kind.is_file() {
+            fs::copy(&source, &target)?;
+        }
+    }
+    fs::set_permissions(to, fs::metadata(from)?.permissions())
+}
+
+fn unfinished(place: &Path, what: &str) -> PathBuf {
+    let name = place.file_name().unwrap_or_default().to_string_lossy();
+    place.with_file_name(format!("{}{what}-{name}", name::UNFINISHED))
+}
+
+fn remove_all(path: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::of("remove", path)(error)),
+    }
+}
+
+fn sync_directory(path: &Path) -> Result<(), Error> {
+    File::open(path)
+        .and_then(|directory| directory.sync_all())
+        .map_err(Error::of("flush", path))
+}
