@@ -5,6 +5,7 @@ mod code;
 mod connect;
 mod metrics;
 mod session;
+mod stream;
 mod strip;
 
 use std::collections::BTreeMap;

@@ -175,9 +175,15 @@ impl From<Status> for CallError {
             source.is::<tonic::transport::Error>() || Code(status.code()).is_final()
         };
         if let Some(source) = status.source().filter(lost) {
-            let cause = std::iter::successors(Some(source), |&error| error.source())
+            let chain = || std::iter::successors(Some(source), |&error| error.source());
+            let cause = chain()
                 .last()
                 .map_or_else(|| status.message().to_owned(), ToString::to_string);
+            if chain().any(tells_that_nothing_was_sent) {
+                return Self::unsent(format!(
+                    "the connection to the CSI driver was lost before the call: {cause}"
+                ));
+            }
             return Self {
                 code: Code(tonic::Code::Unavailable),
                 message: format!("connection to the CSI driver was lost: {cause}"),
@@ -190,6 +196,15 @@ impl From<Status> for CallError {
             reach: Reach::Answered,
         }
     }
+}
+
+/// Whether there was no connection to send the call over, or it was closed (an EOF, or the GOAWAY of a
+/// driver that ends) while the call still stood in line for it.
+fn tells_that_nothing_was_sent(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.is::<tonic::ConnectError>()
+        || error
+            .downcast_ref::<hyper::Error>()
+            .is_some_and(hyper::Error::is_canceled)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Keeping a session open for as long as we live.
 //!
 //! The loss of a driver never ends the process: it is noticed at once, also while no call is under
-//! way, and a new session is opened as soon as somebody answers, by asking everything again. Only a
+//! way or old ones still finish on a connection that the driver is about to close, and a new session is opened as soon as somebody answers, by asking everything again. Only a
 //! driver that comes back as another one ends it, since our finalizers carry its name.
 
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::metrics::Calls;
 use super::session::{OpenError, Session, Socket};
+use super::stream::Loss;
 use crate::report::chain;
 
 /// The state of the connection.
@@ -124,8 +125,8 @@ impl Keeper {
             self.calls.connected(&session);
             self.link_tx.send_replace(Link::Up(Arc::new(session)));
             let opened = Instant::now();
-            // Nothing is ever sent: this ends when the connection is dropped.
-            let _ended = loss.await;
+            // Calls that are still under way then keep the old connection until they end.
+            loss.cancelled().await;
             self.calls.disconnected();
             self.link_tx.send_replace(Link::Down);
             tracing::warn!("lost the connection to the CSI driver; reconnecting");
@@ -135,7 +136,7 @@ impl Keeper {
         }
     }
 
-    async fn open(&self) -> (Session, super::session::Loss) {
+    async fn open(&self) -> (Session, Loss) {
         let mut pause = FIRST_PAUSE;
         for attempt in 0u32.. {
             match Session::open(&self.socket, self.timeout, &self.calls).await {

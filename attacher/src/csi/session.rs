@@ -2,10 +2,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use csi_proto::v1::controller_client::ControllerClient;
@@ -16,14 +14,13 @@ use csi_proto::v1::{
     ControllerGetCapabilitiesRequest, GetPluginCapabilitiesRequest, GetPluginInfoRequest, ProbeRequest,
 };
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
-use tokio::sync::oneshot;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
 use super::code::CallError;
 use super::metrics::{Calls, Counted, timed};
+use super::stream::{DriverStream, Loss};
 use crate::model::Capabilities;
 
 /// The driver's socket.
@@ -79,10 +76,6 @@ pub enum OpenError {
     #[error("the CSI driver's name is empty (GetPluginInfo)")]
     NoName,
 }
-
-/// Ends when the connection does: its sender lives inside the connection's I/O object, which the
-/// HTTP/2 task drops at the first EOF or error, whether or not a call is under way.
-pub(super) type Loss = oneshot::Receiver<()>;
 
 /// Largest answer that we take. ListVolumes of a large array is far beyond tonic's 4 MiB.
 const MAX_ANSWER: usize = 64 << 20;
@@ -167,18 +160,23 @@ async fn connect(socket: &Socket) -> Result<(Channel, Loss), OpenError> {
             path: socket.0.clone(),
             source,
         })?;
-    let (alive, loss) = oneshot::channel();
+    let loss = Loss::new();
     // One connection is one session: when it is lost the driver may have become another, so a new
     // one is opened by going through all questions again, never behind our back.
-    let once = Arc::new(Mutex::new(Some(TokioIo::new(Connection {
+    let once = Arc::new(Mutex::new(Some(TokioIo::new(DriverStream::new(
         stream,
-        _alive: alive,
-    }))));
+        loss.clone(),
+    )))));
+    let over = loss.clone();
     let connector = service_fn(move |_| {
         let taken = once
             .lock()
             .expect("nothing must panic while the slot is locked")
             .take();
+        if taken.is_none() {
+            // Whatever the reason, tonic has no use for the connection that it had.
+            over.cancel();
+        }
         std::future::ready(taken.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
     });
     let channel = Endpoint::from_static("http://localhost")
@@ -255,50 +253,6 @@ where
     answer
         .map(tonic::Response::into_inner)
         .map_err(|source| OpenError::Call { method, source })
-}
-
-/// A Unix socket that tells its end by being dropped.
-struct Connection {
-    stream: UnixStream,
-    _alive: oneshot::Sender<()>,
-}
-
-// === impl Connection ===
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
 }
 
 #[cfg(test)]

@@ -45,6 +45,10 @@ struct Driver {
     seen: Seen,
     /// Pages of ListVolumes by their tokens.
     pages: HashMap<&'static str, v1::ListVolumesResponse>,
+    /// Publishes of a volume called `held` wait for this.
+    let_go: CancellationToken,
+    /// Makes the driver end as well-behaved ones do: it takes no new calls and finishes the old ones.
+    end: CancellationToken,
 }
 
 // === impl Driver ===
@@ -58,12 +62,15 @@ impl Driver {
             readonly: false,
             seen: Seen::default(),
             pages: HashMap::new(),
+            let_go: CancellationToken::new(),
+            end: CancellationToken::new(),
         }
     }
 
     /// Serves on `socket`, in a runtime of its own: its end closes all connections, as a death does.
     fn serve(&self, socket: &Path) -> Process {
         std::fs::remove_file(socket).ok();
+        let end = self.end.clone();
         let (identity, controller) = (
             IdentityServer::new(self.clone()),
             ControllerServer::new(self.clone()),
@@ -90,7 +97,11 @@ impl Driver {
                 }
             });
             Server::builder()
-                .serve_with_incoming(services, UnixListenerStream::new(listener))
+                .serve_with_incoming_shutdown(
+                    services,
+                    UnixListenerStream::new(listener),
+                    end.cancelled_owned(),
+                )
                 .await
                 .ok();
         });
@@ -249,6 +260,79 @@ async fn a_driver_may_come_back_without_a_controller_and_late() {
     let _server = driver.serve(&fixture.socket);
     fixture.link_is(true).await;
     assert_eq!(caller.ready().await, Ok(Capabilities::default()));
+}
+
+/// A call that the driver is at, and the driver's wish to end meanwhile.
+async fn end_during_a_call(
+    fixture: &Fixture,
+    driver: &Driver,
+) -> JoinHandle<Result<BTreeMap<String, String>, CallError>> {
+    let caller = Caller::new(fixture.link.clone(), SOON, Leadership::unopposed());
+    #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
+    let old = tokio::spawn(async move { caller.publish(publish("held")).await });
+    tokio::time::timeout(SOON, async {
+        while driver.seen.lock().expect("no test panics with it").is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("the call must arrive");
+    driver.end.cancel();
+    old
+}
+
+#[tokio::test]
+async fn a_driver_that_ends_gracefully_is_followed_while_it_finishes_old_calls() {
+    let mut fixture = Fixture::new();
+    let old_driver = Driver::new("d.example");
+    let _old_server = old_driver.serve(&fixture.socket);
+    fixture.link_is(true).await;
+    let old_session = fixture.link.borrow().session().cloned().expect("it is up");
+    let new_driver = Driver::new("d.example");
+    let _new_server = new_driver.serve(&fixture.socket);
+    let old_call = end_during_a_call(&fixture, &old_driver).await;
+
+    let is_new = |link: &Link| {
+        let session = link.session();
+        session.is_some_and(|session| !Arc::ptr_eq(session, &old_session))
+    };
+    tokio::time::timeout(SOON, fixture.link.wait_for(is_new))
+        .await
+        .expect("another session must be opened though the old call runs")
+        .expect("the keeper lives");
+    let new_call = fixture.caller().publish(publish("ok")).await;
+    assert!(new_call.is_ok(), "{new_call:?}");
+    assert_eq!(new_driver.seen.lock().expect("no test panics with it").len(), 1);
+    assert!(!old_call.is_finished());
+    old_driver.let_go.cancel();
+    let finished = old_call.await.expect("no panic");
+    assert_eq!(finished, Ok(BTreeMap::new()));
+    fixture.stop.cancel();
+}
+
+#[tokio::test]
+async fn nothing_is_in_doubt_about_calls_that_a_driver_does_not_take_any_more() {
+    let mut fixture = Fixture::new();
+    let driver = Driver::new("d.example");
+    let _server = driver.serve(&fixture.socket);
+    fixture.link_is(true).await;
+    // Somebody who does not look at what the link has become meanwhile.
+    let (_link_tx, link) = watch::channel(fixture.link.borrow().clone());
+    let late = Caller::new(link, SOON, Leadership::unopposed());
+    let old_call = end_during_a_call(&fixture, &driver).await;
+    fixture.link_is(false).await;
+    for attempt in 0..3 {
+        let error = failure(&late, "ok").await;
+        assert_eq!(
+            (error.reach, error.class(), error.code.number()),
+            (Reach::Unsent, Class::Disconnected, 14),
+            "{attempt}: {error}"
+        );
+    }
+    assert_eq!(driver.seen.lock().expect("no test panics with it").len(), 1);
+    driver.let_go.cancel();
+    assert!(old_call.await.expect("no panic").is_ok());
+    fixture.stop.cancel();
 }
 
 #[tokio::test]
@@ -511,6 +595,10 @@ impl Controller for Driver {
                 Ok(Response::new(v1::ControllerPublishVolumeResponse {
                     publish_context,
                 }))
+            }
+            "held" => {
+                self.let_go.cancelled().await;
+                Ok(Response::new(v1::ControllerPublishVolumeResponse::default()))
             }
             "no" => Err(Status::resource_exhausted(format!("no room for user {user}"))),
             _ => std::future::pending().await,
