@@ -16,6 +16,10 @@ use crate::duration;
 use crate::offer::Offer;
 use crate::socket::Endpoint;
 
+pub use self::node::NodeArgs;
+
+mod node;
+
 /// The most entries in one page of ListVolumes unless told otherwise. Keeps an answer with a
 /// hundred nodes a volume under the 4 MiB that gRPC clients take by default.
 const DEFAULT_LIST_PAGE: usize = 1000;
@@ -44,9 +48,9 @@ pub struct Args {
     #[arg(long, default_value_t = 0)]
     pub attach_limit: usize,
 
-    /// The id of the node this process stands on; with it the driver has a Node service.
-    #[arg(long, default_value = "", hide_default_value = true)]
-    pub node_id: String,
+    /// The node's side.
+    #[command(flatten)]
+    pub node: NodeArgs,
 
     /// How long attaching and detaching a volume take.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
@@ -106,7 +110,7 @@ impl Args {
     /// What the driver is to be started with.
     pub fn settings(&self) -> driver::Settings {
         let mut nodes = backend::Settings::numbered_nodes(self.nodes);
-        let node_id = Some(self.node_id.clone()).filter(|id| !id.is_empty());
+        let node_id = Some(self.node.node_id.clone()).filter(|id| !id.is_empty());
         nodes.extend(node_id.as_deref().map(NodeId::from));
         driver::Settings {
             name: self.driver_name.clone(),
@@ -122,6 +126,7 @@ impl Args {
             node_id,
             offer: self.capabilities.clone(),
             state_dir: given(&self.state_dir),
+            media_dir: given(&self.node.media_dir),
             journal: given(&self.journal),
             faults: given(&self.faults),
         }
@@ -231,7 +236,7 @@ mod tests {
             "the last one wins"
         );
         assert_eq!(
-            read(&["-node-id", "-x"]).unwrap().node_id,
+            read(&["-node-id", "-x"]).unwrap().node.node_id,
             "-x",
             "a value may begin with a dash"
         );

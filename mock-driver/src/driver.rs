@@ -11,6 +11,7 @@ use crate::backend;
 use crate::busy::{Busy, BusyRule};
 use crate::fault::{FaultFile, Faults, LoadError};
 use crate::journal::{self, Journal};
+use crate::media::Media;
 use crate::offer::{LiveOffer, Offer};
 use crate::store::{self, Store};
 
@@ -33,6 +34,9 @@ pub struct Settings {
     pub offer: Offer,
     /// Where the array is kept; none for as long as the process lives.
     pub state_dir: Option<PathBuf>,
+    /// Where the bytes of volumes lie; none for a place under the state directory, or without one for a
+    /// private one that goes with the driver.
+    pub media_dir: Option<PathBuf>,
     /// Where calls are recorded.
     pub journal: Option<PathBuf>,
     /// Where fault rules come from.
@@ -65,6 +69,8 @@ pub struct Driver {
     pub(crate) latency: Duration,
     pub(crate) offer: LiveOffer,
     pub(crate) store: Store,
+    /// The bytes of its volumes and snapshots.
+    pub(crate) media: Media,
     pub(crate) busy: Busy,
     pub(crate) faults: Faults,
     pub(crate) journal: Option<Arc<Journal>>,
@@ -91,6 +97,7 @@ impl Default for Settings {
             node_id: None,
             offer: Offer::default(),
             state_dir: None,
+            media_dir: None,
             journal: None,
             faults: None,
         }
@@ -115,6 +122,7 @@ impl Driver {
             node_id,
             offer,
             state_dir,
+            media_dir,
             journal,
             faults,
         } = settings;
@@ -129,6 +137,11 @@ impl Driver {
             None => None,
         };
         let epoch = u128::from_le_bytes(random()?);
+        let media = match (media_dir, &state_dir) {
+            (Some(directory), _) => Media::kept(directory),
+            (None, Some(directory)) => Media::kept(directory.join("media")),
+            (None, None) => Media::private(),
+        };
         let store = match state_dir {
             Some(directory) => Store::open(directory, array, epoch, premade)?,
             None => Store::in_memory(array, epoch, premade),
@@ -140,6 +153,7 @@ impl Driver {
             latency,
             offer: LiveOffer::new(offer),
             store,
+            media,
             busy: Busy::new(busy),
             faults: rules,
             journal,

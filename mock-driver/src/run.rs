@@ -17,6 +17,7 @@ use tonic::transport::Server;
 
 use crate::args::Args;
 use crate::driver::{Driver, OpenError};
+use crate::error::chain;
 use crate::fault::FaultFile;
 use crate::service::Services;
 use crate::socket::{BindError, Listener};
@@ -140,6 +141,9 @@ pub async fn serve(
         tasks.shutdown().await;
     }
     driver.store.close();
+    if let Err(error) = driver.media.close() {
+        tracing::warn!(error = chain(&error), "something is left of the volumes' bytes");
+    }
     result
 }
 
