@@ -19,6 +19,7 @@ pub mod decide;
 pub mod dispatch;
 pub mod engine;
 pub mod explain;
+mod grpc;
 pub mod index;
 pub mod lease;
 pub mod log;

@@ -18,6 +18,7 @@ use tower::{BoxError, Service};
 
 use super::code::{CallError, Code};
 use super::session::Session;
+use crate::grpc::readable;
 use crate::metrics::{Exposition, Histogram, family};
 use crate::migration::is_migration_driver;
 use crate::model::Capabilities;
@@ -280,6 +281,7 @@ where
                 running.fail_with(&status);
                 status
             })?;
+            let answer = readable(answer);
             // An answer of headers alone is a failure that was told at once.
             if answer.headers().contains_key(GRPC_STATUS) {
                 running.end_with(answer.headers());

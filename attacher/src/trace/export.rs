@@ -11,8 +11,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic_prost::ProstCodec;
+use tower::ServiceExt as _;
 
 use super::wire::{self, KeyValue, Value};
+use crate::grpc::readable;
 use crate::report::chain;
 
 /// How long the first span of a batch waits for others.
@@ -180,7 +182,7 @@ impl Exporter {
                 }],
             }],
         };
-        let mut client = Grpc::new(self.channel.clone());
+        let mut client = Grpc::new(self.channel.clone().map_response(readable));
         client
             .ready()
             .await

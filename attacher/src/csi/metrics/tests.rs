@@ -109,6 +109,22 @@ async fn headers_alone_tell_it_too() {
 }
 
 #[tokio::test]
+async fn details_that_are_no_base64_hide_nothing_and_hurt_nobody() {
+    let with_details = |code: &'static str| {
+        HeaderMap::from_iter([
+            (Status::GRPC_STATUS, http::HeaderValue::from_static(code)),
+            (Status::GRPC_STATUS_DETAILS, http::HeaderValue::from_static("!")),
+        ])
+    };
+    assert_eq!(call(with_details("8"), vec![]).await, [("ResourceExhausted", 1)]);
+    let trailers = Ok(Frame::trailers(with_details("9")));
+    assert_eq!(
+        call(HeaderMap::new(), vec![data(), trailers]).await,
+        [("FailedPrecondition", 1)]
+    );
+}
+
+#[tokio::test]
 async fn a_connection_that_is_lost_is_unavailable_as_in_go() {
     let calls = Calls::default();
     let broken = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
