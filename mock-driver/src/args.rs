@@ -16,8 +16,10 @@ use crate::duration;
 use crate::offer::Offer;
 use crate::socket::Endpoint;
 
+pub use self::admin::AdminArgs;
 pub use self::node::NodeArgs;
 
+mod admin;
 mod node;
 
 /// The most entries in one page of ListVolumes unless told otherwise. Keeps an answer with a
@@ -86,6 +88,10 @@ pub struct Args {
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub faults: PathBuf,
 
+    /// The admin API and what it looks at.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+
     /// How long running calls may go on when the driver is told to stop.
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
     pub shutdown_grace: Duration,
@@ -128,6 +134,7 @@ impl Args {
             state_dir: given(&self.state_dir),
             media_dir: given(&self.node.media_dir),
             journal: given(&self.journal),
+            readers: self.admin.readers(),
             faults: given(&self.faults),
         }
     }
@@ -158,7 +165,7 @@ fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let takes_value = |name: &str| {
         command
             .get_arguments()
-            .any(|arg| arg.get_long() == Some(name) && arg.get_action().takes_values())
+            .any(|arg| arg.get_long() == Some(name) && arg.get_action().takes_values() && !is_switch(arg))
     };
     let mut args = args.into_iter();
     let mut rewritten: Vec<OsString> = args.next().into_iter().collect();
@@ -182,6 +189,21 @@ fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         rewritten.push(flag);
     }
     rewritten
+}
+
+/// A flag that means `true` when it stands alone, as Go's boolean flags do: its value, if any, is in the
+/// same word.
+fn is_switch(arg: &clap::Arg) -> bool {
+    arg.is_require_equals_set()
+}
+
+/// The values that Go takes for a boolean flag.
+fn switch(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("must be true or false"),
+    }
 }
 
 /// CSI: domain style, at most 63 characters, alphanumeric at both ends.

@@ -39,6 +39,8 @@ pub struct Settings {
     pub media_dir: Option<PathBuf>,
     /// Where calls are recorded.
     pub journal: Option<PathBuf>,
+    /// Who else reads what is recorded.
+    pub readers: journal::Readers,
     /// Where fault rules come from.
     pub faults: Option<PathBuf>,
 }
@@ -99,6 +101,7 @@ impl Default for Settings {
             state_dir: None,
             media_dir: None,
             journal: None,
+            readers: journal::Readers::default(),
             faults: None,
         }
     }
@@ -124,12 +127,15 @@ impl Driver {
             state_dir,
             media_dir,
             journal,
+            readers,
             faults,
         } = settings;
         let attach_limit = array.attach_limit;
-        let journal = match journal {
-            Some(path) => Some(Arc::new(Journal::open(&path, random()?)?)),
-            None => None,
+        let journal = if journal.is_some() || readers.any() {
+            let journal = Journal::open(journal.as_deref(), readers, random()?)?;
+            Some(Arc::new(journal))
+        } else {
+            None
         };
         let rules = Faults::default();
         let fault_file = match faults {

@@ -1,52 +1,85 @@
-//! The journal of calls: a file of JSON lines that tells what was asked, what was answered and when.
+//! The journal: what was asked of the driver, what was answered and when.
 //!
-//! Each call has a line with `"event":"begin"` when it arrives and one with `"event":"end"` when its
-//! answer is known; the second one repeats the request, so it can be read alone. A call whose client
-//! left ends as `CANCELLED`; if the array finished its work all the same, a line `"event":"late"`
-//! says with which result. Each load of the fault rules is a line `"event":"faults"`.
+//! Three readers, each served only if it is there: a file of JSON lines, the last calls in memory
+//! for the admin API ([`Journal::look`], [`Journal::wait`], [`Journal::subscribe`]), and `gRPCCall:`
+//! lines in the log, which the parser of Kubernetes' e2e suite understands.
+//!
+//! In the file each call has a line with `"event":"begin"` when it arrives and one with
+//! `"event":"end"` when its answer is known; the second one repeats the request, so it can be read
+//! alone. A call whose client left ends as `CANCELLED`; if the array finished its work all the same,
+//! a line `"event":"late"` says with which result. Each load of the fault rules is a line
+//! `"event":"faults"`.
 //!
 //! Invariants:
-//! - a line is in the file before the client can see the answer it tells of;
-//! - no secret value is ever written: in its place stands a hash that only this process can make,
-//!   so that equal secrets can be told from different ones.
+//! - a call has ended in every part of the journal before its client can see the answer;
+//! - no secret value is ever kept: in its place stands a hash that only this process can make, so
+//!   that equal secrets can be told from different ones (unless [`Readers::show_secrets`] is set);
+//! - memory is bounded by calls and by bytes; messages are kept as they were on the wire and become
+//!   JSON when somebody looks, so keeping them costs a call next to nothing.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use prost::Message;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::{broadcast, watch};
 use tonic::Code;
 
 use csi_proto::Secrets;
 
+use self::file::{File, Line};
+use self::memory::Memory;
 use self::message::Renderer;
 
-pub use self::call::{CallRecord, WorkRecord};
+pub use self::call::{Call, CallRecord, End, Late, WorkRecord};
+pub use self::file::OpenError;
+pub use self::memory::{Filter, Look, Tally, TallyKey};
 
 mod call;
+mod file;
+mod grpc_call;
+mod memory;
 mod message;
+
+/// How many events a subscriber may be behind before it loses some.
+const EVENTS_AHEAD: usize = 1024;
+
+/// Who reads a journal, beside its file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readers {
+    /// How many ended calls to keep in memory; 0 if nobody will look.
+    pub kept: usize,
+    /// Whether each call becomes a `gRPCCall:` line of the log.
+    pub grpc_call_lines: bool,
+    /// Whether secrets stand in all of it as they are. For tests with invented secrets.
+    pub show_secrets: bool,
+}
 
 /// Where calls are recorded.
 #[derive(Debug)]
 pub struct Journal {
-    file: Mutex<File>,
-    path: PathBuf,
+    file: Option<File>,
     renderer: Renderer,
+    grpc_call_lines: bool,
     calls: AtomicU64,
-    failing: AtomicBool,
+    memory: Mutex<Memory>,
+    events: broadcast::Sender<Event>,
+    revision: watch::Sender<u64>,
 }
 
-/// Why a journal cannot be kept.
-#[derive(Debug, thiserror::Error)]
-#[error("--journal: cannot open {} for appending: its directory must exist and be writable", path.display())]
-pub struct OpenError {
-    path: PathBuf,
-    source: io::Error,
+/// Something a subscriber hears of at once.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A call arrived.
+    Begin(Arc<Call>),
+    /// Its answer is known.
+    End(Arc<Call>),
+    /// Its work ended after its client had left.
+    Late(Arc<Call>),
 }
 
 /// Who calls, as the socket tells.
@@ -67,72 +100,37 @@ pub struct Outcome {
     pub message: String,
 }
 
-#[derive(Serialize)]
-#[serde(tag = "event", rename_all = "lowercase")]
-enum Line<'a> {
-    Begin {
-        call: u64,
-        method: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        peer: Option<Peer>,
-        start: String,
-        request: &'a Value,
-    },
-    End {
-        call: u64,
-        method: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        peer: Option<Peer>,
-        start: String,
-        end: String,
-        code: &'static str,
-        message: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        fault: Option<&'a str>,
-        request: &'a Value,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        response: Option<Value>,
-    },
-    Late {
-        call: u64,
-        method: &'a str,
-        end: String,
-        code: &'static str,
-        message: &'a str,
-    },
-    Faults {
-        time: String,
-        file: &'a Path,
-        rules: usize,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        ids: Option<&'a [String]>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        error: Option<&'a str>,
-    },
+// === impl Readers ===
+
+impl Readers {
+    /// Whether there is any.
+    pub fn any(self) -> bool {
+        self.kept > 0 || self.grpc_call_lines
+    }
 }
 
 // === impl Journal ===
 
 impl Journal {
-    /// Opens a file for appending. `key` hides secrets and must be known to nobody.
+    /// Opens the file, if one is wanted, for appending. `key` hides secrets and must be known to
+    /// nobody.
     ///
     /// # Errors
     /// If the file cannot be opened.
-    pub fn open(path: &Path, key: [u8; 16]) -> Result<Self, OpenError> {
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .map_err(|source| OpenError {
-                path: path.to_owned(),
-                source,
-            })?;
+    pub fn open(file: Option<&Path>, readers: Readers, key: [u8; 16]) -> Result<Self, OpenError> {
+        let Readers {
+            kept,
+            grpc_call_lines,
+            show_secrets,
+        } = readers;
         Ok(Self {
-            file: Mutex::new(file),
-            path: path.to_owned(),
-            renderer: Renderer::new(key),
+            file: file.map(File::open).transpose()?,
+            renderer: Renderer::new(if show_secrets { None } else { Some(key) }),
+            grpc_call_lines,
             calls: AtomicU64::new(0),
-            failing: AtomicBool::new(false),
+            memory: Mutex::new(Memory::new(kept)),
+            events: broadcast::Sender::new(EVENTS_AHEAD),
+            revision: watch::Sender::new(0),
         })
     }
 
@@ -143,64 +141,166 @@ impl Journal {
         peer: Option<Peer>,
         request: &M,
     ) -> CallRecord {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        let request = self.renderer.json(request);
-        let start = now();
-        self.write(&Line::Begin {
-            call,
+        let request = self.renderer.keep(request);
+        self.begin_kept(method.into(), peer, request)
+    }
+
+    /// Records that a call arrived whose message is known as bytes only, on their way to another
+    /// driver. What is no CSI message is counted and not shown: it may hold anything.
+    pub fn begin_wire(self: &Arc<Self>, method: &str, peer: Option<Peer>, request: &[u8]) -> CallRecord {
+        let request = self.renderer.keep_wire(method, message::Side::Request, request);
+        self.begin_kept(method.to_owned().into(), peer, request)
+    }
+
+    fn begin_kept(
+        self: &Arc<Self>,
+        method: Cow<'static, str>,
+        peer: Option<Peer>,
+        request: message::Kept,
+    ) -> CallRecord {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        let subject = self.renderer.subject(&request);
+        let call = Arc::new(Call::new(
+            number,
             method,
             peer,
-            start: start.clone(),
-            request: &request,
+            Timestamp::now(),
+            request,
+            subject,
+        ));
+        let shown = self.file.as_ref().map(|file| {
+            let shown = self.renderer.json(&call.request);
+            file.write(&Line::begin(&call, &shown));
+            shown
         });
-        CallRecord::new(self.clone(), call, method, peer, start, request)
+        self.memory().begin(call.clone());
+        self.publish(|| Event::Begin(call.clone()));
+        CallRecord::new(self.clone(), call, shown)
     }
 
     /// Records that rules came into force.
     pub fn faults_loaded(&self, file: &Path, ids: &[String]) {
-        self.write(&Line::Faults {
-            time: now(),
-            file,
-            rules: ids.len(),
-            ids: Some(ids),
-            error: None,
-        });
+        self.faults(file, ids.len(), Some(ids), None);
     }
 
     /// Records that a file was refused; `rules` older ones stay in force.
     pub fn faults_rejected(&self, file: &Path, rules: usize, error: &str) {
-        self.write(&Line::Faults {
-            time: now(),
-            file,
-            rules,
-            ids: None,
-            error: Some(error),
-        });
+        self.faults(file, rules, None, Some(error));
     }
 
-    /// One write for one line: readers of the file never see lines of two calls mixed up.
-    ///
-    /// This blocks for a copy into the page cache. That is wanted: a caller that has its answer
-    /// finds the line in the file.
-    fn write(&self, line: &Line<'_>) {
-        let mut text = serde_json::to_vec(line).expect("a journal line must be representable as JSON");
-        text.push(b'\n');
-        let written = self
-            .file
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .write_all(&text);
-        match written {
-            Ok(()) => self.failing.store(false, Ordering::Relaxed),
-            Err(error) if !self.failing.swap(true, Ordering::Relaxed) => {
-                tracing::error!(file = %self.path.display(), %error, "journal cannot be written, lines are lost");
-            }
-            Err(_) => {}
+    fn faults(&self, source: &Path, rules: usize, ids: Option<&[String]>, error: Option<&str>) {
+        if let Some(file) = &self.file {
+            file.write(&Line::Faults {
+                time: text(Timestamp::now()),
+                file: source,
+                rules,
+                ids,
+                error,
+            });
         }
+        self.touch();
+    }
+
+    /// Looks at calls in memory.
+    pub fn look<T>(&self, look: impl FnOnce(&Look<'_>) -> T) -> T {
+        look(&Look(&self.memory()))
+    }
+
+    /// Waits until `found` sees what it looks for.
+    ///
+    /// # Cancellation
+    /// May be dropped at any time.
+    pub async fn wait<T>(&self, mut found: impl FnMut(&Look<'_>) -> Option<T>) -> T {
+        let mut revision = self.revision.subscribe();
+        loop {
+            revision.mark_unchanged();
+            if let Some(found) = self.look(&mut found) {
+                return found;
+            }
+            if revision.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Everything that happens from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
+    }
+
+    /// A number that changes whenever something happens.
+    pub fn revision(&self) -> watch::Receiver<u64> {
+        self.revision.subscribe()
+    }
+
+    /// Tells those who follow the revision that something changed beside the calls.
+    pub fn touch(&self) {
+        self.revision.send_modify(|revision| *revision += 1);
+    }
+
+    /// Forgets the calls in memory that have ended; those that run, the counters and the file stay.
+    pub fn forget(&self) {
+        self.memory().forget();
+        self.touch();
+    }
+
+    /// The request of a call as JSON.
+    pub fn request(&self, call: &Call) -> Value {
+        self.renderer.json(&call.request)
+    }
+
+    /// The response of a call as JSON, if it has one.
+    pub fn response(&self, call: &Call) -> Option<Value> {
+        let response = call.end()?.response.as_ref()?;
+        Some(self.renderer.json(response))
+    }
+
+    fn ended(&self, call: &Arc<Call>, request: Option<&Value>) {
+        if self.file.is_some() || self.grpc_call_lines {
+            let response = self.response(call);
+            let rendered;
+            let request = match request {
+                Some(shown) => shown,
+                None => {
+                    rendered = self.renderer.json(&call.request);
+                    &rendered
+                }
+            };
+            if let (Some(file), Some(end)) = (&self.file, call.end()) {
+                file.write(&Line::end(call, end, request, response.as_ref()));
+            }
+            if self.grpc_call_lines {
+                grpc_call::log(call, request, response.as_ref());
+            }
+        }
+        self.memory().end(call);
+        self.publish(|| Event::End(call.clone()));
+    }
+
+    fn late(&self, call: &Arc<Call>) {
+        if let (Some(file), Some(late)) = (&self.file, call.late()) {
+            file.write(&Line::late(call, late));
+        }
+        self.publish(|| Event::Late(call.clone()));
+    }
+
+    fn publish(&self, event: impl FnOnce() -> Event) {
+        if self.events.receiver_count() > 0 {
+            // Fails only if the last subscriber has just left.
+            self.events.send(event()).ok();
+        }
+        self.touch();
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// RFC 3339 in UTC, always six digits, so that texts sort like times.
-fn now() -> String {
-    format!("{:.6}", Timestamp::now())
+pub(crate) fn text(time: Timestamp) -> String {
+    format!("{time:.6}")
 }
+
+#[cfg(test)]
+mod tests;

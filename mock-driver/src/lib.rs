@@ -1,9 +1,10 @@
 //! A CSI driver on an emulated array of block devices, for exercising the attach/detach path.
 //!
 //! The array itself is in [`backend`], a pure state machine; everything else brings calls to it
-//! ([`service`]), keeps it safe ([`store`]), breaks it on demand ([`fault`]) and tells what happened
-//! ([`journal`]). [`run`] puts it together.
+//! ([`service`]), keeps it safe ([`store`]), breaks it on demand ([`fault`]) tells what happened
+//! ([`journal`]) and lets people and tests look and meddle ([`admin`]). [`run`] puts it together.
 
+pub mod admin;
 pub mod args;
 pub mod backend;
 pub mod busy;

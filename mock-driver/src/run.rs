@@ -33,8 +33,8 @@ pub enum Error {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Its socket could not be bound.
-    #[error(transparent)]
-    Bind(#[from] BindError),
+    #[error("--endpoint")]
+    Bind(#[source] BindError),
     /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signals(#[source] io::Error),
@@ -69,7 +69,7 @@ struct Ended {
 pub async fn run(args: Args) -> Result<(), Error> {
     let mut signals = Signals::new().map_err(Error::Signals)?;
     let (driver, faults) = Driver::open(args.settings())?;
-    let listener = Listener::bind(&args.endpoint)?;
+    let listener = Listener::bind(&args.endpoint).map_err(Error::Bind)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         driver = driver.name,

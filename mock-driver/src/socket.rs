@@ -36,25 +36,25 @@ pub struct NoEndpoint {
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Another process answers there.
-    #[error("--endpoint: another process serves {}: stop it or choose another path", path.display())]
+    #[error("another process serves {}: stop it or choose another path", path.display())]
     InUse {
         /// The path.
         path: PathBuf,
     },
     /// Something else lies there, and it is not ours to remove.
-    #[error("--endpoint: {} exists and is no socket: remove it or choose another path", path.display())]
+    #[error("{} exists and is no socket: remove it or choose another path", path.display())]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
     /// The directory is missing.
-    #[error("--endpoint: directory {} does not exist: create it first", directory.display())]
+    #[error("directory {} does not exist: create it first", directory.display())]
     NoDirectory {
         /// The directory.
         directory: PathBuf,
     },
     /// An operation failed.
-    #[error("--endpoint: cannot {act} {}", path.display())]
+    #[error("cannot {act} {}", path.display())]
     Io {
         /// What was tried.
         act: &'static str,

@@ -1,39 +1,70 @@
-//! The record of one call, from its begin line to its end line.
+//! One call, from its begin to its end.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use jiff::Timestamp;
 use prost::Message;
 use serde_json::Value;
 use tonic::Code;
 
 use csi_proto::Secrets;
 
-use super::{Journal, Line, Outcome, Peer, now};
-use crate::code;
+use super::message::{Kept, Side, Subject};
+use super::{Journal, Outcome, Peer};
+
+/// A call as it is kept: what is known of it so far.
+#[derive(Debug)]
+pub struct Call {
+    /// Its number, from 1 on, in the order of arrival.
+    pub number: u64,
+    /// Its path on the wire.
+    pub method: Cow<'static, str>,
+    /// Who called.
+    pub peer: Option<Peer>,
+    /// When it arrived.
+    pub start: Timestamp,
+    pub(super) request: Kept,
+    subject: Subject,
+    fault: Mutex<Option<String>>,
+    end: OnceLock<End>,
+    late: OnceLock<Late>,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub struct End {
+    /// When.
+    pub time: Timestamp,
+    /// With which answer.
+    pub outcome: Outcome,
+    pub(super) response: Option<Kept>,
+}
+
+/// How the array's work ended after the client had left.
+#[derive(Debug)]
+pub struct Late {
+    /// When.
+    pub time: Timestamp,
+    /// How.
+    pub outcome: Outcome,
+}
 
 /// A call that is running. Dropped before its end, it is recorded as left by its client.
 #[derive(Debug)]
 pub struct CallRecord {
-    call: Arc<Call>,
-    fault: Option<String>,
+    work: WorkRecord,
+    /// The request as the begin line has it.
+    shown: Option<Value>,
     ended: bool,
 }
 
 /// The array's side of a call: it outlives the record when the client leaves.
 #[derive(Clone, Debug)]
 pub struct WorkRecord {
-    call: Arc<Call>,
-}
-
-#[derive(Debug)]
-struct Call {
     journal: Arc<Journal>,
-    number: u64,
-    method: &'static str,
-    peer: Option<Peer>,
-    start: String,
-    request: Value,
-    fate: Mutex<Fate>,
+    call: Arc<Call>,
+    fate: Arc<Mutex<Fate>>,
 }
 
 /// How client and array, who part ways independently, tell one another.
@@ -43,50 +74,125 @@ struct Fate {
     done: Option<Outcome>,
 }
 
-// === impl CallRecord ===
+// === impl Call ===
 
-impl CallRecord {
+impl Call {
     pub(super) fn new(
-        journal: Arc<Journal>,
         number: u64,
-        method: &'static str,
+        method: Cow<'static, str>,
         peer: Option<Peer>,
-        start: String,
-        request: Value,
+        start: Timestamp,
+        request: Kept,
+        subject: Subject,
     ) -> Self {
-        let call = Call {
-            journal,
+        Self {
             number,
             method,
             peer,
             start,
             request,
-            fate: Mutex::new(Fate::default()),
-        };
+            subject,
+            fault: Mutex::default(),
+            end: OnceLock::new(),
+            late: OnceLock::new(),
+        }
+    }
+
+    /// The method without its service.
+    pub fn short_method(&self) -> &str {
+        self.method.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The volume (or snapshot) the request names by id, or the name of what it wants created.
+    pub fn volume(&self) -> &str {
+        &self.subject.volume
+    }
+
+    /// The node the request names.
+    pub fn node(&self) -> &str {
+        &self.subject.node
+    }
+
+    /// The fault rule that has a hand in the call.
+    pub fn fault(&self) -> Option<String> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How it ended, if it has.
+    pub fn end(&self) -> Option<&End> {
+        self.end.get()
+    }
+
+    /// What became of its work after its client had left.
+    pub fn late(&self) -> Option<&Late> {
+        self.late.get()
+    }
+
+    /// What its messages take in memory.
+    pub(super) fn bytes(&self) -> usize {
+        let response = self.end().and_then(|end| end.response.as_ref());
+        self.request.len() + response.map_or(0, Kept::len)
+    }
+}
+
+// === impl CallRecord ===
+
+impl CallRecord {
+    pub(super) fn new(journal: Arc<Journal>, call: Arc<Call>, shown: Option<Value>) -> Self {
         Self {
-            call: Arc::new(call),
-            fault: None,
+            work: WorkRecord {
+                journal,
+                call,
+                fate: Arc::default(),
+            },
+            shown,
             ended: false,
         }
     }
 
     /// The record of the work the array does for this call.
     pub fn work(&self) -> WorkRecord {
-        WorkRecord {
-            call: self.call.clone(),
-        }
+        self.work.clone()
     }
 
     /// Names the fault rule that has a hand in the call.
     pub fn set_fault(&mut self, rule: Option<&str>) {
-        self.fault = rule.map(str::to_owned);
+        let mut fault = self
+            .work
+            .call
+            .fault
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *fault = rule.map(str::to_owned);
+        drop(fault);
+        self.work.journal.touch();
     }
 
     /// Records the answer.
     pub fn end<M: Message + Secrets + Clone>(mut self, outcome: &Outcome, response: Option<&M>) {
+        let response = response.map(|response| self.work.journal.renderer.keep(response));
+        self.conclude(outcome.clone(), response);
+    }
+
+    /// Records an answer that is known as bytes only.
+    pub fn end_wire(mut self, outcome: &Outcome, response: Option<&[u8]>) {
+        let renderer = &self.work.journal.renderer;
+        let method = &self.work.call.method;
+        let response = response.map(|bytes| renderer.keep_wire(method, Side::Response, bytes));
+        self.conclude(outcome.clone(), response);
+    }
+
+    fn conclude(&mut self, outcome: Outcome, response: Option<Kept>) {
         self.ended = true;
-        let response = response.map(|response| self.call.journal.renderer.json(response));
-        self.call.end(outcome, response, self.fault.as_deref());
+        let WorkRecord { journal, call, .. } = &self.work;
+        let end = End {
+            time: Timestamp::now(),
+            outcome,
+            response,
+        };
+        if call.end.set(end).is_ok() {
+            journal.ended(call, self.shown.as_ref());
+        }
     }
 }
 
@@ -99,14 +205,14 @@ impl Drop for CallRecord {
             code: Code::Cancelled,
             message: "the client left".to_owned(),
         };
-        self.call.end(&left, None, self.fault.as_deref());
+        self.conclude(left, None);
         let done = {
-            let mut fate = self.call.fate.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut fate = self.work.fate.lock().unwrap_or_else(PoisonError::into_inner);
             fate.client_left = true;
             fate.done.take()
         };
         if let Some(outcome) = done {
-            self.call.late(&outcome);
+            self.work.late(outcome);
         }
     }
 }
@@ -117,7 +223,7 @@ impl WorkRecord {
     /// Records how the array's work ended, should the client not hear of it.
     pub fn done(self, outcome: Outcome) {
         let late = {
-            let mut fate = self.call.fate.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
             if fate.client_left {
                 Some(outcome)
             } else {
@@ -126,36 +232,17 @@ impl WorkRecord {
             }
         };
         if let Some(outcome) = late {
-            self.call.late(&outcome);
+            self.late(outcome);
         }
     }
-}
 
-// === impl Call ===
-
-impl Call {
-    fn end(&self, outcome: &Outcome, response: Option<Value>, fault: Option<&str>) {
-        self.journal.write(&Line::End {
-            call: self.number,
-            method: self.method,
-            peer: self.peer,
-            start: self.start.clone(),
-            end: now(),
-            code: code::name(outcome.code),
-            message: &outcome.message,
-            fault,
-            request: &self.request,
-            response,
-        });
-    }
-
-    fn late(&self, outcome: &Outcome) {
-        self.journal.write(&Line::Late {
-            call: self.number,
-            method: self.method,
-            end: now(),
-            code: code::name(outcome.code),
-            message: &outcome.message,
-        });
+    fn late(&self, outcome: Outcome) {
+        let late = Late {
+            time: Timestamp::now(),
+            outcome,
+        };
+        if self.call.late.set(late).is_ok() {
+            self.journal.late(&self.call);
+        }
     }
 }

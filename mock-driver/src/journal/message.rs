@@ -1,69 +1,247 @@
-//! CSI messages as JSON, with nothing secret in it.
+//! CSI messages as they are kept and as JSON, with nothing secret in them.
+
+use std::collections::HashMap;
 
 use csi_proto::Secrets;
 use prost::Message;
-use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
-use serde_json::Value;
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+use prost_reflect::{
+    DescriptorPool, DynamicMessage, MessageDescriptor, ReflectMessage, SerializeOptions, Value as Field,
+};
+use serde_json::{Value, json};
 use siphasher::sip::SipHasher24;
 
-/// Turns messages into JSON with the field names of the proto file.
+/// The option that marks a field as secret.
+const SECRET_OPTION: &str = "csi.v1.csi_secret";
+
+/// Hides what is secret in messages, and turns them into JSON with the field names of the proto file.
 #[derive(Debug)]
 pub(super) struct Renderer {
     pool: DescriptorPool,
     options: SerializeOptions,
-    key: [u8; 16],
+    /// None if secrets are to be shown.
+    key: Option<[u8; 16]>,
+    subjects: HashMap<String, SubjectFields>,
+}
+
+/// A message without its secrets.
+#[derive(Clone, Debug)]
+pub(super) enum Kept {
+    /// One of CSI's.
+    Csi {
+        message: MessageDescriptor,
+        wire: Box<[u8]>,
+    },
+    /// Any other, of which only the length is known.
+    Foreign { bytes: usize },
+}
+
+/// Which message of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Request,
+    Response,
+}
+
+/// What a request is about. Empty text stands for what it does not say.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Subject {
+    pub(super) volume: String,
+    pub(super) node: String,
+}
+
+/// The numbers of the fields that say what a request is about.
+#[derive(Debug, Default)]
+struct SubjectFields {
+    volume: Option<u32>,
+    node: Option<u32>,
 }
 
 // === impl Renderer ===
 
 impl Renderer {
-    pub(super) fn new(key: [u8; 16]) -> Self {
+    pub(super) fn new(key: Option<[u8; 16]>) -> Self {
+        let pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET)
+            .expect("the built-in descriptors must decode");
+        let subjects = pool
+            .all_messages()
+            .map(|message| (message.full_name().to_owned(), SubjectFields::of(&message)))
+            .collect();
         Self {
-            pool: DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET)
-                .expect("the built-in descriptors must decode"),
+            pool,
             options: SerializeOptions::new()
                 .use_proto_field_name(true)
                 .stringify_64_bit_integers(false),
             key,
+            subjects,
+        }
+    }
+
+    /// Takes what may be kept of a message.
+    pub(super) fn keep<M: Message + Secrets + Clone>(&self, message: &M) -> Kept {
+        let wire = match &self.key {
+            Some(key) if !M::SECRET_FIELDS.is_empty() => {
+                let mut shown = message.clone();
+                for (_, secrets) in shown.secrets_mut() {
+                    for value in secrets.values_mut() {
+                        *value = hide(key, value);
+                    }
+                }
+                shown.encode_to_vec()
+            }
+            Some(_) | None => message.encode_to_vec(),
+        };
+        let message = self
+            .pool
+            .get_message_by_name(M::MESSAGE)
+            .expect("every CSI message must be in the descriptors");
+        Kept::Csi {
+            message,
+            wire: wire.into(),
+        }
+    }
+
+    /// Takes what may be kept of a message that came as bytes, by the path of its method. Fields
+    /// that are not in our descriptors are dropped: nobody knows whether they are secret.
+    pub(super) fn keep_wire(&self, path: &str, side: Side, wire: &[u8]) -> Kept {
+        let known = || {
+            let (service, method) = path.strip_prefix('/')?.split_once('/')?;
+            let service = self.pool.get_service_by_name(service)?;
+            let method = service.methods().find(|known| known.name() == method)?;
+            let message = match side {
+                Side::Request => method.input(),
+                Side::Response => method.output(),
+            };
+            let mut content = DynamicMessage::decode(message.clone(), wire).ok()?;
+            if let Some(key) = &self.key {
+                self.hide_secrets(&mut content, key);
+            }
+            content.take_unknown_fields().for_each(drop);
+            let wire = content.encode_to_vec().into();
+            Some(Kept::Csi { message, wire })
+        };
+        known().unwrap_or(Kept::Foreign { bytes: wire.len() })
+    }
+
+    fn hide_secrets(&self, message: &mut DynamicMessage, key: &[u8; 16]) {
+        let option = self
+            .pool
+            .get_extension_by_name(SECRET_OPTION)
+            .expect("the option that marks secrets must be in the descriptors");
+        for field in message.descriptor().fields() {
+            let marked = field.options().get_extension(&option).as_bool() == Some(true);
+            if !marked {
+                continue;
+            }
+            // The build of csi-proto refuses a secret field of any other type.
+            if let Some(secrets) = message.get_field_mut(&field).as_map_mut() {
+                for value in secrets.values_mut() {
+                    let hidden = hide(key, value.as_str().unwrap_or_default());
+                    *value = Field::String(hidden);
+                }
+            }
         }
     }
 
     /// The message as JSON. Fields at their default value are left out.
-    pub(super) fn json<M: Message + Secrets + Clone>(&self, message: &M) -> Value {
-        let mut shown = message.clone();
-        for (_, secrets) in shown.secrets_mut() {
-            for value in secrets.values_mut() {
-                *value = self.hide(value);
-            }
+    pub(super) fn json(&self, kept: &Kept) -> Value {
+        match kept {
+            Kept::Foreign { bytes } => json!({"bytes": bytes}),
+            Kept::Csi { message, wire } => DynamicMessage::decode(message.clone(), wire.as_ref())
+                .expect("an encoded message must decode by its own descriptor")
+                .serialize_with_options(serde_json::value::Serializer, &self.options)
+                .expect("a CSI message must be representable as JSON"),
         }
-        let descriptor = self
-            .pool
-            .get_message_by_name(M::MESSAGE)
-            .expect("every CSI message must be in the descriptors");
-        let dynamic = DynamicMessage::decode(descriptor, shown.encode_to_vec().as_slice())
-            .expect("an encoded message must decode by its own descriptor");
-        dynamic
-            .serialize_with_options(serde_json::value::Serializer, &self.options)
-            .expect("a CSI message must be representable as JSON")
     }
 
-    /// A keyed hash: whoever has the journal but not the key cannot try out values.
-    fn hide(&self, secret: &str) -> String {
-        format!(
-            "hash:{:016x}",
-            SipHasher24::new_with_key(&self.key).hash(secret.as_bytes())
-        )
+    /// What a request is about, read without decoding all of it.
+    pub(super) fn subject(&self, request: &Kept) -> Subject {
+        let mut subject = Subject::default();
+        if let Kept::Csi { message, wire } = request
+            && let Some(fields) = self.subjects.get(message.full_name())
+        {
+            // Our own encoding cannot be malformed; should it be, what was read so far will do.
+            fields.read(wire, &mut subject).ok();
+        }
+        subject
     }
+}
+
+// === impl Kept ===
+
+impl Kept {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Csi { wire, .. } => wire.len(),
+            Self::Foreign { .. } => 0,
+        }
+    }
+}
+
+// === impl SubjectFields ===
+
+impl SubjectFields {
+    fn of(message: &MessageDescriptor) -> Self {
+        let number = |names: &[&str]| {
+            let field = names.iter().find_map(|name| message.get_field_by_name(name))?;
+            let is_text = field.kind() == prost_reflect::Kind::String && !field.is_list();
+            is_text.then(|| field.number())
+        };
+        Self {
+            volume: number(&[
+                "volume_id",
+                "source_volume_id",
+                "snapshot_id",
+                "group_snapshot_id",
+                "name",
+            ]),
+            node: number(&["node_id"]),
+        }
+    }
+
+    fn read(&self, mut wire: &[u8], subject: &mut Subject) -> Result<(), prost::DecodeError> {
+        while !wire.is_empty() {
+            let (number, wire_type) = decode_key(&mut wire)?;
+            let wanted = if Some(number) == self.volume {
+                &mut subject.volume
+            } else if Some(number) == self.node {
+                &mut subject.node
+            } else {
+                skip_field(wire_type, number, &mut wire, DecodeContext::default())?;
+                continue;
+            };
+            if wire_type != WireType::LengthDelimited {
+                return Ok(());
+            }
+            let length = usize::try_from(decode_varint(&mut wire)?).unwrap_or(usize::MAX);
+            let Some((text, rest)) = wire.split_at_checked(length) else {
+                return Ok(());
+            };
+            *wanted = String::from_utf8_lossy(text).into_owned();
+            wire = rest;
+        }
+        Ok(())
+    }
+}
+
+/// A keyed hash: whoever has the journal but not the key cannot try out values.
+fn hide(key: &[u8; 16], secret: &str) -> String {
+    format!(
+        "hash:{:016x}",
+        SipHasher24::new_with_key(key).hash(secret.as_bytes())
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
-    use csi_proto::v1::ControllerPublishVolumeRequest;
+    use csi_proto::v1::{ControllerPublishVolumeRequest, CreateVolumeRequest, ProbeRequest};
     use serde_json::json;
 
     use super::*;
+
+    const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 
     fn mk_request(secrets: &[(&str, &str)]) -> ControllerPublishVolumeRequest {
         let secrets: HashMap<String, String> = secrets
@@ -78,29 +256,68 @@ mod tests {
         }
     }
 
-    #[test]
-    fn secrets_are_hashed_and_the_rest_is_shown() {
-        let renderer = Renderer::new([7; 16]);
-        let shown = renderer.json(&mk_request(&[
-            ("user", "root"),
-            ("same", "root"),
-            ("password", "hunter2"),
-        ]));
-        let text = shown.to_string();
-        assert!(!text.contains("hunter2") && !text.contains("root"), "{text}");
-        assert_eq!(shown["volume_id"], json!("vol-0"));
-        assert_eq!(shown["secrets"]["user"], shown["secrets"]["same"]);
-        assert_ne!(shown["secrets"]["user"], shown["secrets"]["password"]);
-        assert_eq!(shown.get("readonly"), None, "defaults are left out");
+    fn shown(renderer: &Renderer, request: &ControllerPublishVolumeRequest) -> [Value; 2] {
+        let wire = renderer.keep_wire(PUBLISH, Side::Request, &request.encode_to_vec());
+        [renderer.json(&renderer.keep(request)), renderer.json(&wire)]
     }
 
     #[test]
-    fn another_key_makes_another_hash() {
+    fn secrets_are_hashed_and_the_rest_is_shown() {
+        let renderer = Renderer::new(Some([7; 16]));
+        let request = mk_request(&[("user", "root"), ("same", "root"), ("password", "hunter2")]);
+        let [typed, wire] = shown(&renderer, &request);
+        assert_eq!(typed, wire, "whichever way it came");
+        let text = typed.to_string();
+        assert!(!text.contains("hunter2") && !text.contains("root"), "{text}");
+        assert_eq!(typed["volume_id"], json!("vol-0"));
+        assert_eq!(typed["secrets"]["user"], typed["secrets"]["same"]);
+        assert_ne!(typed["secrets"]["user"], typed["secrets"]["password"]);
+        assert_eq!(typed.get("readonly"), None, "defaults are left out");
+    }
+
+    #[test]
+    fn another_key_makes_another_hash_and_none_shows_all() {
         let request = mk_request(&[("password", "hunter2")]);
-        let (one, other) = (
-            Renderer::new([1; 16]).json(&request),
-            Renderer::new([2; 16]).json(&request),
-        );
-        assert_ne!(one["secrets"]["password"], other["secrets"]["password"]);
+        let one = shown(&Renderer::new(Some([1; 16])), &request);
+        let other = shown(&Renderer::new(Some([2; 16])), &request);
+        for (one, other) in one.iter().zip(&other) {
+            assert_ne!(one["secrets"]["password"], other["secrets"]["password"]);
+        }
+        for shown in shown(&Renderer::new(None), &request) {
+            assert_eq!(shown["secrets"]["password"], "hunter2");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_counted_and_not_shown() {
+        let renderer = Renderer::new(Some([7; 16]));
+        let request = mk_request(&[]).encode_to_vec();
+        let foreign = renderer.keep_wire("/acme.v1.Array/Login", Side::Request, &request);
+        assert_eq!(renderer.json(&foreign), json!({"bytes": request.len()}));
+        let broken = renderer.keep_wire(PUBLISH, Side::Request, b"\xff\xff");
+        assert_eq!(renderer.json(&broken), json!({"bytes": 2}));
+        // A field of a later CSI version, which may be a secret: number 1000, a text.
+        let mut later = request.clone();
+        later.extend_from_slice(b"\xc2\x3e\x07hunter2");
+        let kept = renderer.keep_wire(PUBLISH, Side::Request, &later);
+        assert_eq!(kept.len(), request.len());
+        assert_eq!(renderer.json(&kept)["volume_id"], "vol-0");
+    }
+
+    #[test]
+    fn requests_tell_what_they_are_about() {
+        let renderer = Renderer::new(None);
+        let subject = |kept: Kept| {
+            let Subject { volume, node } = renderer.subject(&kept);
+            (volume, node)
+        };
+        let both = ("vol-0".to_owned(), "node-0".to_owned());
+        assert_eq!(subject(renderer.keep(&mk_request(&[("a", "b")]))), both);
+        let create = CreateVolumeRequest {
+            name: "pvc-1".into(),
+            ..Default::default()
+        };
+        assert_eq!(subject(renderer.keep(&create)).0, "pvc-1");
+        assert_eq!(subject(renderer.keep(&ProbeRequest {})), Default::default());
     }
 }

@@ -1,0 +1,126 @@
+//! Where the admin API is served.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use crate::socket;
+
+/// Where the admin API is served, if anywhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Nowhere.
+    #[default]
+    None,
+    /// On a TCP address.
+    Tcp(SocketAddr),
+    /// On a Unix socket.
+    Unix(socket::Endpoint),
+}
+
+/// A text that names no endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{text}\" is no endpoint: write 127.0.0.1:9810, [::1]:9810, localhost:9810, unix:///path/admin.sock or /path/admin.sock"
+)]
+pub struct NoEndpoint {
+    text: String,
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// Whether the admin API is served at all.
+    pub fn is_given(&self) -> bool {
+        *self != Self::None
+    }
+
+    /// Whether only this machine can reach it.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::None | Self::Unix(_) => true,
+            Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
+        }
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = NoEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, NoEndpoint> {
+        let no_endpoint = || NoEndpoint {
+            text: text.to_owned(),
+        };
+        if text.is_empty() {
+            return Ok(Self::None);
+        }
+        let address = text.strip_prefix("http://").unwrap_or(text);
+        let address = address.strip_prefix("tcp://").unwrap_or(address);
+        let address = address.strip_suffix('/').unwrap_or(address);
+        // No name is looked up: "localhost" is what people write, and means one thing.
+        let address = match address.strip_prefix("localhost:") {
+            Some(port) => format!("127.0.0.1:{port}"),
+            None => address.to_owned(),
+        };
+        if let Ok(address) = address.parse() {
+            return Ok(Self::Tcp(address));
+        }
+        // A bare word is more likely a mistaken address than a path.
+        if !text.contains('/') {
+            return Err(no_endpoint());
+        }
+        text.parse().map(Self::Unix).map_err(|_| no_endpoint())
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("nowhere"),
+            Self::Tcp(address) => write!(f, "http://{address}"),
+            Self::Unix(socket) => write!(f, "unix://{}", socket.path().display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_read_in_every_spelling() {
+        // (text, as it is shown or none, local)
+        let table = [
+            ("", Some("nowhere"), true),
+            ("127.0.0.1:9810", Some("http://127.0.0.1:9810"), true),
+            ("http://127.0.0.1:9810/", Some("http://127.0.0.1:9810"), true),
+            ("tcp://127.9.9.9:1", Some("http://127.9.9.9:1"), true),
+            ("localhost:9810", Some("http://127.0.0.1:9810"), true),
+            ("[::1]:0", Some("http://[::1]:0"), true),
+            ("[::ffff:127.0.0.1]:1", Some("http://[::ffff:127.0.0.1]:1"), true),
+            ("0.0.0.0:9810", Some("http://0.0.0.0:9810"), false),
+            ("[::]:9810", Some("http://[::]:9810"), false),
+            ("10.1.2.3:9810", Some("http://10.1.2.3:9810"), false),
+            ("unix:///run/admin.sock", Some("unix:///run/admin.sock"), true),
+            ("/run/admin.sock", Some("unix:///run/admin.sock"), true),
+            ("9810", None, true),
+            (":9810", None, true),
+            ("localhost", None, true),
+            ("example.org:80", None, true),
+            ("http://example.org:80", None, true),
+            ("unix:///", None, true),
+        ];
+        for (text, shown, local) in table {
+            let endpoint = text.parse::<Endpoint>().ok();
+            assert_eq!(
+                endpoint.as_ref().map(ToString::to_string).as_deref(),
+                shown,
+                "{text:?}"
+            );
+            assert!(
+                endpoint.is_none_or(|endpoint| endpoint.is_local() == local),
+                "{text:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Flags of the journal's readers and of the admin API.
+
+use clap::{ArgAction, Args};
+
+use super::switch;
+use crate::admin::Endpoint;
+use crate::journal;
+
+/// How many ended calls the admin API can look back on unless told otherwise: some megabytes.
+const DEFAULT_JOURNAL_SIZE: usize = 10_000;
+
+/// Flags of the journal's readers and of the admin API.
+#[derive(Args, Clone, Debug)]
+pub struct AdminArgs {
+    /// Where to serve the admin API, the dashboard and metrics: 127.0.0.1:9810, [::1]:0 or
+    /// unix:///path/admin.sock; empty for nowhere.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub admin_endpoint: Endpoint,
+
+    /// Serve the admin API on an address that other machines reach, too. Whoever reaches it may break
+    /// everything: there is no password.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
+    pub admin_allow_remote: bool,
+
+    /// How many ended calls the admin API can look back on.
+    #[arg(long, default_value_t = DEFAULT_JOURNAL_SIZE, value_parser = at_least_one)]
+    pub journal_size: usize,
+
+    /// Write each call to the log as a line "gRPCCall: {...}", as the csi-driver-host-path does.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
+    pub log_grpc_calls: bool,
+
+    /// Show secrets in journal, admin API and log as they are. Only for tests with invented secrets.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
+    pub log_secrets: bool,
+}
+
+// === impl AdminArgs ===
+
+impl AdminArgs {
+    /// Who reads the journal, beside its file.
+    pub(super) fn readers(&self) -> journal::Readers {
+        journal::Readers {
+            kept: if self.admin_endpoint.is_given() {
+                self.journal_size
+            } else {
+                0
+            },
+            grpc_call_lines: self.log_grpc_calls,
+            show_secrets: self.log_secrets,
+        }
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, &'static str> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("must be a number of calls, at least 1"),
+        Ok(number) => Ok(number),
+    }
+}

@@ -1,0 +1,124 @@
+//! One line of the log for each call, in the form that the csi-driver-host-path writes and that the
+//! parser of Kubernetes' e2e suite reads: `gRPCCall:` and an object with `Method`, `Request`,
+//! `Response`, `Error` and `FullError`.
+
+use serde::Serialize;
+use serde_json::Value;
+use tonic::Code;
+
+use super::Call;
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Line<'a> {
+    method: &'a str,
+    request: &'a Value,
+    response: Option<&'a Value>,
+    error: String,
+    full_error: Option<FullError<'a>>,
+}
+
+#[derive(Serialize)]
+struct FullError<'a> {
+    code: i32,
+    message: &'a str,
+}
+
+/// Logs an ended call.
+pub(super) fn log(call: &Call, request: &Value, response: Option<&Value>) {
+    if let Some(line) = line(call, request, response) {
+        tracing::info!("gRPCCall: {line}");
+    }
+}
+
+fn line(call: &Call, request: &Value, response: Option<&Value>) -> Option<String> {
+    let outcome = &call.end()?.outcome;
+    let failed = outcome.code != Code::Ok;
+    let message = outcome.message.as_str();
+    let line = Line {
+        method: &call.method,
+        request,
+        response,
+        error: if failed {
+            format!("rpc error: code = {} desc = {message}", go_name(outcome.code))
+        } else {
+            String::new()
+        },
+        full_error: failed.then_some(FullError {
+            code: outcome.code.into(),
+            message,
+        }),
+    };
+    Some(serde_json::to_string(&line).expect("a line of JSON values must be representable as JSON"))
+}
+
+/// A code as Go's gRPC prints it.
+fn go_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use csi_proto::v1::{GetPluginInfoResponse, NodeGetInfoRequest};
+    use serde_json::json;
+
+    use super::*;
+    use crate::journal::{Journal, Outcome, Readers};
+
+    fn logged(code: Code, message: &str, response: Option<&GetPluginInfoResponse>) -> Value {
+        let readers = Readers {
+            kept: 1,
+            ..Readers::default()
+        };
+        let journal = Arc::new(Journal::open(None, readers, [7; 16]).unwrap());
+        let record = journal.begin("/csi.v1.Node/NodeGetInfo", None, &NodeGetInfoRequest {});
+        let outcome = Outcome {
+            code,
+            message: message.to_owned(),
+        };
+        record.end(&outcome, response);
+        let call = journal.look(|look| look.after(0).next().unwrap().1.clone());
+        let line = line(&call, &journal.request(&call), journal.response(&call).as_ref()).unwrap();
+        assert!(!line.contains('\n'), "one call, one line: {line}");
+        serde_json::from_str(&line).unwrap()
+    }
+
+    #[test]
+    fn line_has_the_fields_that_the_parser_looks_for() {
+        let info = GetPluginInfoResponse {
+            name: "a".into(),
+            ..Default::default()
+        };
+        assert_eq!(
+            logged(Code::Ok, "", Some(&info)),
+            json!({"Method": "/csi.v1.Node/NodeGetInfo", "Request": {}, "Response": {"name": "a"},
+                "Error": "", "FullError": null})
+        );
+        assert_eq!(
+            logged(Code::ResourceExhausted, "two\nlines", None),
+            json!({"Method": "/csi.v1.Node/NodeGetInfo", "Request": {}, "Response": null,
+                "Error": "rpc error: code = ResourceExhausted desc = two\nlines",
+                "FullError": {"code": 8, "message": "two\nlines"}})
+        );
+    }
+}

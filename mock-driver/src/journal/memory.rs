@@ -1,0 +1,182 @@
+//! The calls in memory: those that run, the last ones that ended, and counters of all. Pure.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::Code;
+use wildmatch::WildMatch;
+
+use super::Call;
+
+/// How many bytes of messages are kept, whatever the number of calls: listings are large.
+const MAX_BYTES: usize = 64 << 20;
+
+/// The upper bounds of the duration counters, in seconds.
+pub(crate) const BOUNDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0];
+
+/// Calls in memory.
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// How many ended calls to keep; with 0, nobody looks and nothing is kept at all.
+    kept: usize,
+    /// By the order in which they ended, each with its place in that order.
+    ended: VecDeque<(u64, Arc<Call>)>,
+    /// The place of the last one that ended.
+    last: u64,
+    bytes: usize,
+    running: BTreeMap<u64, Arc<Call>>,
+    tallies: BTreeMap<TallyKey, Tally>,
+}
+
+/// What is counted apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TallyKey {
+    /// The path of the method.
+    pub method: Cow<'static, str>,
+    /// The code, as a number.
+    pub code: i32,
+}
+
+/// The calls of one method that ended with one code.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// How many.
+    pub calls: u64,
+    /// How long they took together.
+    pub time: Duration,
+    /// How many took at most each of the bounds; what took longer is in none.
+    pub within: [u64; BOUNDS.len()],
+}
+
+/// Which ended calls are meant. What is absent matches every call.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// The method, with or without its service.
+    pub method: Option<String>,
+    /// The code.
+    pub code: Option<Code>,
+    /// A pattern for the volume, snapshot or name.
+    pub volume: Option<WildMatch>,
+    /// A pattern for the node.
+    pub node: Option<WildMatch>,
+    /// The fault rule that had a hand in it.
+    pub fault: Option<WildMatch>,
+}
+
+/// A look at the calls in memory.
+#[derive(Debug)]
+pub struct Look<'a>(pub(super) &'a Memory);
+
+// === impl Memory ===
+
+impl Memory {
+    pub(super) fn new(kept: usize) -> Self {
+        Self {
+            kept,
+            ended: VecDeque::new(),
+            last: 0,
+            bytes: 0,
+            running: BTreeMap::new(),
+            tallies: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn begin(&mut self, call: Arc<Call>) {
+        if self.kept > 0 {
+            self.running.insert(call.number, call);
+        }
+    }
+
+    pub(super) fn end(&mut self, call: &Arc<Call>) {
+        if self.kept == 0 {
+            return;
+        }
+        self.running.remove(&call.number);
+        self.count(call);
+        self.last += 1;
+        self.bytes += call.bytes();
+        self.ended.push_back((self.last, call.clone()));
+        while self.ended.len() > self.kept || (self.bytes > MAX_BYTES && self.ended.len() > 1) {
+            if let Some((_, oldest)) = self.ended.pop_front() {
+                self.bytes -= oldest.bytes();
+            }
+        }
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.ended.clear();
+        self.bytes = 0;
+    }
+
+    fn count(&mut self, call: &Call) {
+        let Some(end) = call.end() else { return };
+        let key = TallyKey {
+            method: call.method.clone(),
+            code: end.outcome.code.into(),
+        };
+        let time = Duration::try_from(end.time.duration_since(call.start)).unwrap_or_default();
+        let tally = self.tallies.entry(key).or_default();
+        tally.calls += 1;
+        tally.time += time;
+        for (bound, within) in BOUNDS.iter().zip(&mut tally.within) {
+            *within += u64::from(time.as_secs_f64() <= *bound);
+        }
+    }
+}
+
+// === impl Look ===
+
+impl<'a> Look<'a> {
+    /// The ended calls after a place in their order, oldest first, each with its own place.
+    pub fn after(&self, place: u64) -> impl DoubleEndedIterator<Item = (u64, &'a Arc<Call>)> {
+        let ended = &self.0.ended;
+        let from = ended.partition_point(|(at, _)| *at <= place);
+        ended.range(from..).map(|(at, call)| (*at, call))
+    }
+
+    /// The place of the call that ended last; 0 before the first.
+    pub fn last(&self) -> u64 {
+        self.0.last
+    }
+
+    /// The place of the oldest call that is still kept; none if none is.
+    pub fn oldest(&self) -> Option<u64> {
+        self.0.ended.front().map(|(at, _)| *at)
+    }
+
+    /// The calls that run, oldest first.
+    pub fn running(&self) -> impl ExactSizeIterator<Item = &'a Arc<Call>> {
+        self.0.running.values()
+    }
+
+    /// The counters.
+    pub fn tallies(&self) -> &'a BTreeMap<TallyKey, Tally> {
+        &self.0.tallies
+    }
+}
+
+// === impl Filter ===
+
+impl Filter {
+    /// Whether a call is meant. One that runs has no code yet.
+    pub fn covers(&self, call: &Call) -> bool {
+        let method = |method: &String| *method == call.method || method == call.short_method();
+        let code = |code: &Code| call.end().is_some_and(|end| end.outcome.code == *code);
+        self.method.as_ref().is_none_or(method)
+            && self.code.as_ref().is_none_or(code)
+            && self
+                .volume
+                .as_ref()
+                .is_none_or(|pattern| pattern.matches(call.volume()))
+            && self
+                .node
+                .as_ref()
+                .is_none_or(|pattern| pattern.matches(call.node()))
+            && self
+                .fault
+                .as_ref()
+                .is_none_or(|pattern| call.fault().is_some_and(|fault| pattern.matches(&fault)))
+    }
+}

@@ -1,0 +1,239 @@
+use std::time::Duration;
+
+use csi_proto::v1::{
+    ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ListVolumesRequest, ListVolumesResponse,
+};
+use tokio_test::{assert_pending, assert_ready, task};
+use wildmatch::WildMatch;
+
+use super::*;
+
+const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
+const LIST: &str = "/csi.v1.Controller/ListVolumes";
+
+fn mk_journal(kept: usize) -> Arc<Journal> {
+    let readers = Readers {
+        kept,
+        ..Readers::default()
+    };
+    Arc::new(Journal::open(None, readers, [7; 16]).unwrap())
+}
+
+fn mk_outcome(code: Code) -> Outcome {
+    Outcome {
+        code,
+        message: code.description().to_owned(),
+    }
+}
+
+fn begin(journal: &Arc<Journal>, volume: &str, node: &str) -> CallRecord {
+    let request = ControllerPublishVolumeRequest {
+        volume_id: volume.into(),
+        node_id: node.into(),
+        ..Default::default()
+    };
+    journal.begin(PUBLISH, None, &request)
+}
+
+fn publish(journal: &Arc<Journal>, volume: &str, code: Code) {
+    let response = ControllerPublishVolumeResponse::default();
+    begin(journal, volume, "node-0").end(&mk_outcome(code), Some(&response));
+}
+
+fn volumes(journal: &Journal) -> Vec<String> {
+    journal.look(|look| look.after(0).map(|(_, call)| call.volume().to_owned()).collect())
+}
+
+#[test]
+fn last_calls_are_kept_in_the_order_of_their_ends() {
+    let journal = mk_journal(2);
+    let slow = begin(&journal, "slow", "node-0");
+    publish(&journal, "a", Code::Ok);
+    publish(&journal, "b", Code::Ok);
+    assert_eq!(volumes(&journal), ["a", "b"]);
+    slow.end(
+        &mk_outcome(Code::Ok),
+        Some(&ControllerPublishVolumeResponse::default()),
+    );
+    assert_eq!(volumes(&journal), ["b", "slow"]);
+    journal.look(|look| {
+        assert_eq!((look.oldest(), look.last()), (Some(2), 3));
+        let later: Vec<u64> = look.after(2).map(|(place, _)| place).collect();
+        assert_eq!(later, [3], "places go on although older calls are gone");
+    });
+    journal.forget();
+    publish(&journal, "c", Code::Ok);
+    assert_eq!(volumes(&journal), ["c"]);
+    assert_eq!(journal.look(|look| look.last()), 4);
+}
+
+#[test]
+fn memory_is_bounded_by_bytes_too() {
+    let journal = mk_journal(1000);
+    let listing = ListVolumesResponse {
+        next_token: "x".repeat(1 << 20),
+        ..Default::default()
+    };
+    for _ in 0..100 {
+        let record = journal.begin(LIST, None, &ListVolumesRequest::default());
+        record.end(&mk_outcome(Code::Ok), Some(&listing));
+    }
+    assert_eq!(journal.look(|look| look.after(0).count()), 63);
+}
+
+#[test]
+fn nothing_is_kept_for_nobody() {
+    let journal = mk_journal(0);
+    let running = begin(&journal, "a", "node-0");
+    publish(&journal, "b", Code::Ok);
+    journal.look(|look| {
+        assert_eq!(
+            (look.running().len(), look.after(0).count(), look.tallies().len()),
+            (0, 0, 0)
+        );
+    });
+    drop(running);
+}
+
+#[test]
+fn calls_that_run_are_seen_with_what_holds_them_up_until_they_end() {
+    let journal = mk_journal(10);
+    let mut record = begin(&journal, "a", "node-1");
+    record.set_fault(Some("slow"));
+    journal.look(|look| {
+        let call = look.running().next().unwrap();
+        assert_eq!(
+            (call.volume(), call.node(), call.short_method()),
+            ("a", "node-1", "ControllerPublishVolume")
+        );
+        assert_eq!(call.fault().as_deref(), Some("slow"));
+        assert!(call.end().is_none());
+    });
+    drop(record);
+    journal.look(|look| {
+        assert_eq!(look.running().len(), 0);
+        let (_, call) = look.after(0).next().unwrap();
+        assert_eq!(call.end().unwrap().outcome.code, Code::Cancelled);
+    });
+}
+
+#[test]
+fn every_field_of_a_filter_filters() {
+    let journal = mk_journal(10);
+    publish(&journal, "vol-1", Code::Ok);
+    publish(&journal, "vol-2", Code::NotFound);
+    let mut record = begin(&journal, "pvc-1", "node-1");
+    record.set_fault(Some("lost-answer"));
+    drop(record);
+    let pattern = |text: &str| Some(WildMatch::new(text));
+    let table: [(&str, Filter, &[&str]); 7] = [
+        ("all", Filter::default(), &["vol-1", "vol-2", "pvc-1"]),
+        (
+            "method",
+            Filter {
+                method: Some("ListVolumes".into()),
+                ..Filter::default()
+            },
+            &[],
+        ),
+        (
+            "path",
+            Filter {
+                method: Some(PUBLISH.into()),
+                code: Some(Code::Ok),
+                ..Filter::default()
+            },
+            &["vol-1"],
+        ),
+        (
+            "code",
+            Filter {
+                code: Some(Code::NotFound),
+                ..Filter::default()
+            },
+            &["vol-2"],
+        ),
+        (
+            "volume",
+            Filter {
+                volume: pattern("vol-*"),
+                ..Filter::default()
+            },
+            &["vol-1", "vol-2"],
+        ),
+        (
+            "node",
+            Filter {
+                node: pattern("node-1"),
+                ..Filter::default()
+            },
+            &["pvc-1"],
+        ),
+        (
+            "fault",
+            Filter {
+                fault: pattern("*"),
+                ..Filter::default()
+            },
+            &["pvc-1"],
+        ),
+    ];
+    for (case, filter, expected) in table {
+        let found: Vec<String> = journal.look(|look| {
+            let calls = look.after(0).map(|(_, call)| call);
+            let meant = calls.filter(|call| filter.covers(call));
+            meant.map(|call| call.volume().to_owned()).collect()
+        });
+        assert_eq!(found, expected, "{case}");
+    }
+}
+
+#[tokio::test]
+async fn waiting_ends_with_the_call_that_is_waited_for() {
+    let journal = mk_journal(10);
+    let mut waiting = task::spawn(journal.wait(|look| {
+        let mut calls = look.after(0);
+        calls
+            .find(|(_, call)| call.volume() == "b")
+            .map(|(place, _)| place)
+    }));
+    assert_pending!(waiting.poll());
+    publish(&journal, "a", Code::Ok);
+    assert!(waiting.is_woken());
+    assert_pending!(waiting.poll());
+    publish(&journal, "b", Code::Ok);
+    assert!(waiting.is_woken());
+    assert_eq!(assert_ready!(waiting.poll()), 2);
+}
+
+#[tokio::test]
+async fn subscribers_hear_of_begin_end_and_late_work() {
+    let journal = mk_journal(10);
+    publish(&journal, "before", Code::Ok);
+    let mut events = journal.subscribe();
+    let record = begin(&journal, "a", "node-0");
+    let work = record.work();
+    drop(record);
+    work.done(mk_outcome(Code::Ok));
+    assert!(matches!(events.recv().await, Ok(Event::Begin(call)) if call.volume() == "a"));
+    assert!(matches!(events.recv().await, Ok(Event::End(call)) if call.late().is_some()));
+    assert!(matches!(events.recv().await, Ok(Event::Late(_))));
+}
+
+#[test]
+fn tallies_count_calls_by_method_and_code() {
+    let journal = mk_journal(1);
+    for code in [Code::Ok, Code::NotFound, Code::Ok] {
+        publish(&journal, "a", code);
+    }
+    let tallies = journal.look(|look| look.tallies().clone());
+    let counted: Vec<_> = tallies
+        .iter()
+        .map(|(key, tally)| (key.method.as_ref(), key.code, tally.calls))
+        .collect();
+    assert_eq!(counted, [(PUBLISH, 0, 2), (PUBLISH, 5, 1)]);
+    for tally in tallies.values() {
+        assert!(tally.time < Duration::from_secs(60));
+        assert_eq!(tally.within.last(), Some(&tally.calls));
+    }
+}
