@@ -6,11 +6,13 @@
 
 mod api;
 mod client;
+mod credentials;
 pub mod events;
 mod limit;
 mod metrics;
 mod patch;
 mod retry;
+mod tls;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -18,9 +20,11 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use api::ApiServer;
-pub use client::{Clients, ConnectError, connect};
+pub use client::{Access, Clients, ConnectError};
+pub use credentials::{CredentialsError, PluginError};
 pub use limit::RateLimit;
 pub use metrics::{RequestCensus, Requests};
+pub use tls::TlsError;
 pub use watch::{attachments, nodes, volumes};
 
 use crate::decide::{Claim, Record};

@@ -5,17 +5,25 @@
 //! connections, notices a silent network by pings, and leaves deadlines and retries to
 //! [`retry`](super::retry). See docs/adr/0002-own-http-stack.md.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::HeaderValue;
-use http::header::USER_AGENT;
-use hyper_rustls::HttpsConnectorBuilder;
+use http::header::{AUTHORIZATION, USER_AGENT};
+use http::{HeaderValue, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kube::client::ConfigExt;
+use kube::client::middleware::{BaseUriLayer, ExtraHeadersLayer};
+use kube::client::{Body, ConfigExt};
 use kube::{Client, Config};
-use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tower::{BoxError, ServiceBuilder, service_fn};
 
+use super::credentials::{Credentials, CredentialsError};
+use super::tls::{self, Identity, TlsError};
 use super::{RateLimit, Requests};
 
 /// How long a connection may be silent before we ask whether anybody is there.
@@ -39,15 +47,43 @@ pub struct Clients {
     pub counts: Requests,
 }
 
-/// The client could not be made.
+/// The way to the API server, and what lets us in. A clone shares the credentials.
+#[derive(Clone)]
+pub struct Access(Arc<Way>);
+
+struct Way {
+    base: BaseUriLayer,
+    headers: ExtraHeadersLayer,
+    credentials: Credentials,
+    tls: ClientConfig,
+    server_name: Option<ServerName<'static>>,
+    namespace: String,
+}
+
+type Http = legacy::Client<HttpsConnector<HttpConnector>, Body>;
+
+/// The connections of one client.
+struct Connections {
+    access: Access,
+    rate: Option<RateLimit>,
+    counts: Requests,
+    /// Those in use, and whose certificate they were made with if a plugin gave us one. Who we are is a
+    /// connection's: when that changes, the next request goes over a new one.
+    current: Mutex<(Option<Arc<Identity>>, Http)>,
+}
+
+/// The API server cannot be talked to at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The certificates or keys of the configuration are not usable.
     #[error("the TLS settings of the Kubernetes client configuration are not usable")]
-    Tls(#[source] kube::Error),
+    Tls(#[from] TlsError),
     /// The credentials of the configuration are not usable.
     #[error("the credentials of the Kubernetes client configuration are not usable")]
-    Credentials(#[source] kube::Error),
+    Credentials(#[from] CredentialsError),
+    /// Whom the configuration wants us to act as cannot be told.
+    #[error("the user whom the Kubernetes client configuration impersonates is not usable")]
+    Impersonation(#[source] kube::Error),
     /// A proxy is configured.
     #[error(
         "the Kubernetes client configuration names a proxy ({0}), which is not supported: connect directly"
@@ -66,63 +102,120 @@ impl Clients {
     /// When the configuration cannot be used at all. A server that cannot be reached is no error here.
     pub fn new(config: &Config, rate: Option<RateLimit>) -> Result<Self, ConnectError> {
         let counts = Requests::default();
+        let access = Access::new(config)?;
         Ok(Self {
-            watches: connect(config, rate.clone(), counts.clone())?,
-            requests: connect(config, None, counts.clone())?,
+            watches: access.connect(rate.clone(), counts.clone()),
+            requests: access.connect(None, counts.clone()),
             rate,
             counts,
         })
     }
 }
 
-/// A client with a connection of its own, made when it is first used. Its requests wait for `rate` and
-/// are counted.
-///
-/// # Errors
-///
-/// When the configuration cannot be used at all. A server that cannot be reached is no error here.
-pub fn connect(config: &Config, rate: Option<RateLimit>, counts: Requests) -> Result<Client, ConnectError> {
-    if let Some(proxy) = &config.proxy_url {
-        return Err(ConnectError::Proxy(proxy.clone()));
+// === impl Access ===
+
+impl Access {
+    /// Takes up a configuration.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be used at all. A server that cannot be reached is no error here.
+    pub fn new(config: &Config) -> Result<Self, ConnectError> {
+        if let Some(proxy) = &config.proxy_url {
+            return Err(ConnectError::Proxy(proxy.clone()));
+        }
+        Ok(Self(Arc::new(Way {
+            base: config.base_uri_layer(),
+            headers: config
+                .extra_headers_layer()
+                .map_err(ConnectError::Impersonation)?,
+            credentials: Credentials::new(&config.auth_info)?,
+            tls: tls::settings(config)?,
+            server_name: tls::server_name(config)?,
+            namespace: config.default_namespace.clone(),
+        })))
     }
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    let tls = config.rustls_client_config().map_err(ConnectError::Tls)?;
-    // HTTP/1.1 stays on offer for the sake of proxies that terminate TLS and know nothing else.
-    let connector = HttpsConnectorBuilder::new()
-        .with_tls_config(tls)
-        .https_or_http()
-        .enable_all_versions()
-        .wrap_connector(tcp);
-    let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .http2_adaptive_window(true)
-        .http2_keep_alive_interval(PING_AFTER)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
-        .http2_keep_alive_while_idle(true)
-        .build(connector);
-    let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer().map_err(ConnectError::Credentials)?)
-        .layer(config.extra_headers_layer().map_err(ConnectError::Credentials)?)
-        .map_request(|mut request: http::Request<kube::client::Body>| {
-            request.headers_mut().insert(USER_AGENT, user_agent());
-            request
-        })
-        .map_err(BoxError::from)
-        .service(service_fn(move |request| {
-            let (http, rate, counts) = (http.clone(), rate.clone(), counts.clone());
-            async move {
-                if let Some(rate) = rate {
-                    rate.turn().await;
-                }
-                counts.counted(request, |request| http.oneshot(request)).await
-            }
-        }));
-    Ok(Client::new(service, config.default_namespace.clone()))
+
+    /// A client with a connection of its own, made when it is first used. Its requests wait for `rate` and
+    /// are counted.
+    pub fn connect(&self, rate: Option<RateLimit>, counts: Requests) -> Client {
+        let connections = Arc::new(Connections {
+            access: self.clone(),
+            rate,
+            counts,
+            current: Mutex::new((None, self.http(None))),
+        });
+        let service = ServiceBuilder::new()
+            .layer(self.0.base.clone())
+            .layer(self.0.headers.clone())
+            .map_request(|mut request: Request<Body>| {
+                request.headers_mut().insert(USER_AGENT, user_agent());
+                request
+            })
+            .service(service_fn(move |request| connections.clone().send(request)));
+        Client::new(service, self.0.namespace.clone())
+    }
+
+    fn http(&self, identity: Option<&Arc<Identity>>) -> Http {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let tls = self.0.tls.clone();
+        let tls = match identity {
+            Some(identity) => tls::showing(tls, identity),
+            None => tls,
+        };
+        let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+        let builder = match &self.0.server_name {
+            Some(name) => builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone())),
+            None => builder,
+        };
+        // HTTP/1.1 stays on offer for the sake of proxies that terminate TLS and know nothing else.
+        let connector = builder.enable_all_versions().wrap_connector(tcp);
+        legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .http2_adaptive_window(true)
+            .http2_keep_alive_interval(PING_AFTER)
+            .http2_keep_alive_timeout(PING_TIMEOUT)
+            .http2_keep_alive_while_idle(true)
+            .build(connector)
+    }
+}
+
+// === impl Connections ===
+
+impl Connections {
+    async fn send(self: Arc<Self>, mut request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+        if let Some(rate) = &self.rate {
+            rate.turn().await;
+        }
+        let credentials = &self.access.0.credentials;
+        let pass = credentials.pass().await?;
+        if let Some(authorization) = pass.authorization.clone() {
+            request.headers_mut().insert(AUTHORIZATION, authorization);
+        }
+        let http = self.made_with(pass.identity.as_ref());
+        let answer = self
+            .counts
+            .counted(request, |request| http.request(request))
+            .await?;
+        if answer.status() == StatusCode::UNAUTHORIZED {
+            credentials.refused(&pass).await;
+        }
+        Ok(answer)
+    }
+
+    fn made_with(&self, identity: Option<&Arc<Identity>>) -> Http {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let (with, http) = &mut *current;
+        if with.as_ref().map(Arc::as_ptr) != identity.map(Arc::as_ptr) {
+            *http = self.access.http(identity);
+            *with = identity.cloned();
+        }
+        http.clone()
+    }
 }
 
 /// The API server takes the part before the slash as the manager in `managedFields`, so it must be
@@ -130,3 +223,6 @@ pub fn connect(config: &Config, rate: Option<RateLimit>, counts: Requests) -> Re
 fn user_agent() -> HeaderValue {
     HeaderValue::from_static(concat!("csi-attacher/v", env!("CARGO_PKG_VERSION"), " (rust)"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use kube::Api;
 use kube::api::{PostParams, WatchEvent, WatchParams};
 
 use super::{Failure, Place};
-use crate::cluster::{self, ConnectError, Requests};
+use crate::cluster::{Access, ConnectError, Requests};
 use crate::report::chain;
 
 /// Where the Lease is kept.
@@ -36,7 +36,7 @@ pub trait LeaseServer: Send + Sync + 'static {
 /// The API server of the cluster that we serve, over a connection of the election's own: neither the work
 /// nor a slow watch can hold up a renewal.
 pub struct ApiLease {
-    config: kube::Config,
+    access: Access,
     place: Place,
     counts: Requests,
     api: Api<Lease>,
@@ -50,11 +50,12 @@ impl ApiLease {
     /// # Errors
     ///
     /// When the configuration cannot be used at all.
-    pub fn new(config: kube::Config, place: Place, counts: Requests) -> Result<Self, ConnectError> {
-        let client = cluster::connect(&config, None, counts.clone())?;
+    pub fn new(config: &kube::Config, place: Place, counts: Requests) -> Result<Self, ConnectError> {
+        let access = Access::new(config)?;
+        let client = access.connect(None, counts.clone());
         let api = Api::namespaced(client, &place.namespace);
         Ok(Self {
-            config,
+            access,
             place,
             counts,
             api,
@@ -115,10 +116,8 @@ impl LeaseServer for ApiLease {
     }
 
     fn reconnect(&mut self) {
-        match cluster::connect(&self.config, None, self.counts.clone()) {
-            Ok(client) => self.api = Api::namespaced(client, &self.place.namespace),
-            Err(error) => tracing::warn!(error = chain(&error), "cannot make another connection"),
-        }
+        let client = self.access.connect(None, self.counts.clone());
+        self.api = Api::namespaced(client, &self.place.namespace);
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) fn spawn(
         },
     };
     tracing::info!(lease = %settings.place, identity = settings.identity, "standing for election");
-    let server = ApiLease::new(api_server, settings.place.clone(), view.requests.clone())?;
+    let server = ApiLease::new(&api_server, settings.place.clone(), view.requests.clone())?;
     let (place, identity) = (settings.place.clone(), settings.identity.clone());
     let (campaign, leadership) = Campaign::new(server, settings, Timestamp::now, fastrand::u64(..));
     let campaign = campaign.telling(move |change, lease| {
