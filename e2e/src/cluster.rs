@@ -4,6 +4,7 @@
 //! of the admin is handed to a subject; a subject's account has the rights that `deploy/` gives its own, no
 //! more and no fewer.
 
+mod account;
 mod dump;
 pub mod manifest;
 mod metrics;
@@ -14,9 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::Kubeconfig;
 use kube::core::GroupVersionKind;
 use kube::discovery::{self, Scope};
@@ -35,8 +35,6 @@ use crate::wait::{self, Progress};
 const MANAGER: &str = "csi-e2e";
 /// How long a controller may take to make what every namespace has.
 const SETTLED: Duration = Duration::from_secs(60);
-/// How long a subject's token is valid: longer than any run.
-const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 
 /// What a cluster is made of.
 #[derive(Clone, Debug)]
@@ -141,65 +139,6 @@ impl Cluster {
             .await
             .with_context(|| format!("create namespace {name}"))?;
         self.default_account(name).await
-    }
-
-    /// Makes a service account for an attacher in `namespace` and gives it exactly what `deploy/` gives its
-    /// own; with `publish_secrets`, what its opt-in component adds too, for secrets in this namespace.
-    pub async fn create_attacher_account(
-        &self,
-        namespace: &str,
-        name: &str,
-        publish_secrets: bool,
-    ) -> Result<()> {
-        let mut objects = self.deploy.clone();
-        if publish_secrets {
-            objects.extend_from_slice(&self.publish_secrets);
-        }
-        self.apply_objects(&manifest::for_account(&objects, namespace, name)?, false)
-            .await
-            .map(drop)
-    }
-
-    /// Removes what [`Cluster::create_attacher_account`] made outside the namespace; the rest goes with it.
-    pub async fn delete_attacher_account(&self, namespace: &str, name: &str) -> Result<()> {
-        let mut objects = manifest::for_account(&self.deploy, namespace, name)?;
-        objects.retain(|object| object.metadata.namespace.is_none());
-        for object in &objects {
-            let api = self.api_for(object).await?;
-            match api.delete(&object.name_any(), &DeleteParams::default()).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.is_not_found() => {}
-                Err(error) => return Err(error).with_context(|| format!("delete {}", object.name_any())),
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes `<service account>.kubeconfig` into `dir`, with which a program acts as the service account.
-    pub async fn service_account_kubeconfig(
-        &self,
-        namespace: &str,
-        service_account: &str,
-        dir: &Path,
-    ) -> Result<PathBuf> {
-        let request = TokenRequest {
-            spec: Some(TokenRequestSpec {
-                expiration_seconds: Some(TOKEN_SECONDS),
-                ..TokenRequestSpec::default()
-            }),
-            ..TokenRequest::default()
-        };
-        let issued = Api::<ServiceAccount>::namespaced(self.client(), namespace)
-            .create_token_request(service_account, &PostParams::default(), &request)
-            .await
-            .with_context(|| format!("request a token for {namespace}/{service_account}"))?;
-        let token = issued
-            .status
-            .and_then(|status| status.token)
-            .context("a token request must be answered with a token")?;
-        let path = dir.join(format!("{service_account}.kubeconfig"));
-        kubeconfig::write(&path, kubeconfig::current_cluster(&self.admin)?, &token)?;
-        Ok(path)
     }
 
     /// What the API server has counted so far.

@@ -11,8 +11,12 @@ use csi_e2e::cluster::Cluster;
 use csi_e2e::driver::{Driver, DriverSpec};
 use csi_e2e::process::{Process, Spec};
 use csi_e2e::toolchain::{Peer, workspace_root};
+use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Container;
+use kube::Api;
+use kube::runtime::watcher;
 use libtest_mimic::Trial;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -24,6 +28,8 @@ use crate::{Bench, trial};
 
 /// Name of the attacher's image, ours and the Go one's.
 const ATTACHER: &str = "csi-attacher";
+/// How long kubelet would wait for a busy machine's answer to one probe.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Name of the driver's image.
 const DRIVER: &str = "csi-mock-driver";
 
@@ -194,9 +200,27 @@ async fn answers(bench: &Bench, namespace: &str, components: &[&str], program: P
             )
         })??;
     }
+    // A standby answers its probes, too: only the lease shows that it has come to ask for what it may.
+    attacher.while_alive(takes_the_lease(cluster, namespace)).await?;
     attacher.stop(DEADLINE).await?;
     driver.stop().await?;
     got_what_it_asked_for(cluster, namespace)
+}
+
+async fn takes_the_lease(cluster: &Cluster, namespace: &str) -> Result<()> {
+    let leases = Api::<Lease>::namespaced(cluster.client(), namespace);
+    let what = format!("a lease of {namespace} that is held");
+    let held = |lease: &Lease| {
+        let holder = lease
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.holder_identity.as_deref());
+        holder.is_some_and(|holder| !holder.is_empty())
+    };
+    wait::for_objects(&leases, watcher::Config::default(), DEADLINE, &what, |seen| {
+        Progress::of(seen.values().any(held), || format!("{seen:?}"))
+    })
+    .await
 }
 
 /// By the API server's account. That it took its lease shows that it was asked at all.
@@ -210,7 +234,10 @@ fn got_what_it_asked_for(cluster: &Cluster, namespace: &str) -> Result<()> {
         ensure!(!request.forbidden, "{request:?}");
         lease_taken |= request.resource == "leases" && request.verb == "create";
     }
-    ensure!(lease_taken, "the attacher of {namespace} took no lease");
+    ensure!(
+        lease_taken,
+        "the API server's account of {namespace} holds no lease that was created"
+    );
     Ok(())
 }
 
@@ -220,20 +247,26 @@ async fn free_address() -> Result<SocketAddr> {
     Ok(listener.local_addr()?)
 }
 
-/// Asks as kubelet does, until the answer is 200.
+/// Asks as kubelet does, until the answer is 200: one that does not come, or not whole, is asked for again.
 async fn becomes_good(address: SocketAddr, path: &str) -> Result<()> {
     loop {
-        if let Ok(mut stream) = TcpStream::connect(address).await {
-            let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-            stream.write_all(request.as_bytes()).await?;
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).await?;
-            if answer.starts_with(b"HTTP/1.1 200 ") {
-                return Ok(());
-            }
+        let answer = tokio::time::timeout(PROBE_TIMEOUT, ask(address, path)).await;
+        if let Ok(Ok(answer)) = answer
+            && answer.starts_with(b"HTTP/1.1 200 ")
+        {
+            return Ok(());
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+async fn ask(address: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    Ok(answer)
 }
 
 async fn images_have_a_version(bench: Arc<Bench>) -> Result<()> {
