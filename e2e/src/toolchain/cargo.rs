@@ -21,6 +21,22 @@ const PROFILE: (&str, &str) = if cfg!(debug_assertions) {
     ("release", "release")
 };
 
+/// What cargo tells a test or `cargo run` about its package. Handed on to another cargo, build scripts that watch
+/// these variables (ring's does) would see them change, and all that is built on them would be compiled again, here
+/// and then at the caller's next build.
+const OF_THE_CALLERS_PACKAGE: &[&str] = &[
+    "CARGO_MANIFEST_DIR",
+    "CARGO_MANIFEST_LINKS",
+    "CARGO_MANIFEST_PATH",
+    "CARGO_PKG_NAME",
+    "CARGO_PKG_VERSION",
+    "CARGO_PKG_VERSION_MAJOR",
+    "CARGO_PKG_VERSION_MINOR",
+    "CARGO_PKG_VERSION_PATCH",
+    "CARGO_PKG_VERSION_PRE",
+    "OUT_DIR",
+];
+
 impl Toolchain {
     /// Builds a program of the workspace, which costs a second when nothing has changed.
     ///
@@ -43,8 +59,11 @@ impl Toolchain {
         let _lock = lock(logs.join(format!("{name}.lock")), name).await?;
         let log = logs.join(format!("{name}.log"));
         let since = Instant::now();
-        let mut child = self
-            .command(&cargo, workspace_root())
+        let mut command = self.command(&cargo, workspace_root());
+        for name in OF_THE_CALLERS_PACKAGE {
+            command.env_remove(name);
+        }
+        let mut child = command
             .args(["build", "--color=never", "--bin", name, "--profile", profile])
             .args(selected)
             .arg("--target-dir")
