@@ -12,16 +12,21 @@ use csi_proto::Secrets;
 use prost::Message;
 use tokio::sync::oneshot;
 use tokio::time;
-use tonic::transport::server::UdsConnectInfo;
 use tonic::{Code, Request, Response, Status};
 
 use crate::busy::{Held, Subject};
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::fault::{Action, Fired, Hang, Occasion, Phase};
+use crate::fault::{Fired, Phase};
 use crate::journal::{CallRecord, Journal, Outcome, Peer, WorkRecord};
 use crate::method::Method;
 use crate::request::Invalid;
+use crate::socket::ConnectionInfo;
+
+use self::arrival::Arrival;
+
+mod arrival;
+mod suffer;
 
 /// A request this driver can answer.
 pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
@@ -32,7 +37,7 @@ pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
     const KIND: Kind = Kind::Look;
 
     /// Its answer.
-    type Reply: Message + Secrets + Clone + 'static;
+    type Reply: Message + Secrets + Clone + Default + 'static;
 
     /// The request in the array's terms.
     type Plan: Send + 'static;
@@ -85,10 +90,11 @@ impl Driver {
             return self.refuse(Q::METHOD.path(), request);
         }
         let peer = peer(&request);
+        let connection = request.extensions().get::<ConnectionInfo>().cloned();
         let request = request.into_inner();
         let begin = |journal: &Arc<_>| Journal::begin(journal, Q::METHOD.path(), peer, &request);
         let mut record = self.journal.as_ref().map(begin);
-        let result = self.run(&request, &mut record).await;
+        let result = self.run(&request, connection.as_ref(), &mut record).await;
         conclude(record, result)
     }
 
@@ -107,35 +113,34 @@ impl Driver {
     async fn run<Q: Rpc>(
         self: &Arc<Self>,
         request: &Q,
+        connection: Option<&ConnectionInfo>,
         record: &mut Option<CallRecord>,
     ) -> Result<Q::Reply, Error> {
         let plan = request.check()?;
         let held = self.turn(request).await?;
-        let fired = self.faults.fire(&Occasion {
-            method: Q::METHOD,
-            volume: request.volume(),
-            node: request.node(),
-            name: request.name(),
+        let fired = self.faults.fire(&Arrival {
+            request,
+            driver: self,
         });
         set_fault(record, fired.as_ref());
 
         let (before, after) = match fired {
-            Some(fired) if fired.rule().replaces_effect() => {
-                return Err(act_up(&fired).await.unwrap_or(Error::Broken));
+            Some(mut fired) if fired.rule().replaces_effect() => {
+                return Err(self.suffer(&mut fired, connection).await.unwrap_or(Error::Broken));
             }
-            Some(fired) if fired.rule().phase == Phase::Before => (Some(fired), None),
-            fired => (None, fired),
+            Some(fired) => match fired.rule().phase {
+                Phase::Before => (Some(fired), None),
+                Phase::After => (None, Some(fired)),
+                Phase::Background => {
+                    let answer = fired.background_answer();
+                    let work = self.clone().work_off::<Q>(plan, Some(fired));
+                    self.in_background(work, held, record.as_mut().map(CallRecord::part));
+                    return Err(answer);
+                }
+            },
+            None => (None, None),
         };
-        let driver = self.clone();
-        let work = async move {
-            if let Some(fired) = before {
-                pause(&fired.rule().action).await;
-            }
-            if Q::KIND == Kind::Move && !driver.latency.is_zero() {
-                time::sleep(driver.latency).await;
-            }
-            Q::act(plan, &driver).await
-        };
+        let work = self.clone().work_off::<Q>(plan, before);
         // `_held` lives until the answer is out.
         let (result, _held) = match Q::KIND {
             Kind::Look => (work.await, held),
@@ -146,7 +151,10 @@ impl Driver {
         };
         match (result, after) {
             (Ok(reply), None) => Ok(reply),
-            (Ok(reply), Some(fired)) => act_up(&fired).await.map_or(Ok(reply), Err),
+            (Ok(reply), Some(mut fired)) => match self.suffer(&mut fired, connection).await {
+                Some(error) => Err(error),
+                None => Ok(fired.edited(Q::METHOD.path(), reply)),
+            },
             (Err(error), after) => {
                 if let Some(fired) = after {
                     // The effect did not happen, so nothing can go wrong after it.
@@ -156,6 +164,21 @@ impl Driver {
                 Err(error)
             }
         }
+    }
+
+    /// The array's part, put off by what a rule says.
+    async fn work_off<Q: Rpc>(
+        self: Arc<Self>,
+        plan: Q::Plan,
+        fired: Option<Fired>,
+    ) -> Result<Q::Reply, Error> {
+        if let Some(mut fired) = fired {
+            fired.pause().await;
+        }
+        if Q::KIND == Kind::Move && !self.latency.is_zero() {
+            time::sleep(self.latency).await;
+        }
+        Q::act(plan, &self).await
     }
 
     /// The call's turn at the volume it changes.
@@ -171,6 +194,22 @@ impl Driver {
                 subject: subject.to_string(),
             }),
         }
+    }
+
+    /// Runs work whose caller is answered without waiting for it.
+    fn in_background<R: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<R, Error>> + Send + 'static,
+        held: Option<Held>,
+        record: Option<WorkRecord>,
+    ) {
+        self.work.spawn(async move {
+            let result = work.await;
+            if let Some(record) = record {
+                record.done(outcome(&result));
+            }
+            drop(held);
+        });
     }
 
     /// Runs work that nobody can interrupt. If the client leaves, the volume is held until the
@@ -191,26 +230,6 @@ impl Driver {
             drop(result_tx.send((result, held)));
         });
         result.await.unwrap_or((Err(Error::Broken), None))
-    }
-}
-
-/// Does what a rule says up to its answer, and gives the answer if it has one.
-async fn act_up(fired: &Fired) -> Option<Error> {
-    pause(&fired.rule().action).await;
-    fired
-        .rule()
-        .answer()
-        .map(|(code, message)| Error::Injected { code, message })
-}
-
-async fn pause(action: &Action) {
-    if !action.delay.is_zero() {
-        time::sleep(action.delay).await;
-    }
-    match action.hang {
-        Some(Hang::ClientCancel) => std::future::pending().await,
-        Some(Hang::For(time)) => time::sleep(time).await,
-        None => {}
     }
 }
 
@@ -247,7 +266,7 @@ fn outcome<R>(result: &Result<R, Error>) -> Outcome {
 }
 
 fn peer<Q>(request: &Request<Q>) -> Option<Peer> {
-    let credentials = request.extensions().get::<UdsConnectInfo>()?.peer_cred?;
+    let credentials = request.extensions().get::<ConnectionInfo>()?.peer?;
     Some(Peer {
         pid: credentials.pid(),
         uid: credentials.uid(),

@@ -9,10 +9,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend;
 use crate::busy::{Busy, BusyRule};
-use crate::fault::{FaultFile, Faults, LoadError};
+use crate::exit::ExitOrder;
+use crate::fault::{FaultFile, Faults, LoadError, Place};
 use crate::journal::{self, Journal};
 use crate::media::Media;
 use crate::offer::{LiveOffer, Offer};
+use crate::socket::Door;
 use crate::store::{self, Store};
 
 /// Everything a driver is started with.
@@ -75,6 +77,8 @@ pub struct Driver {
     pub(crate) media: Media,
     pub(crate) busy: Busy,
     pub(crate) faults: Faults,
+    pub(crate) door: Arc<Door>,
+    pub(crate) exit: ExitOrder,
     pub(crate) journal: Option<Arc<Journal>>,
     /// Work on the array, which goes on when its client has left.
     pub(crate) work: TaskTracker,
@@ -162,6 +166,8 @@ impl Driver {
             media,
             busy: Busy::new(busy),
             faults: rules,
+            door: Arc::default(),
+            exit: ExitOrder::default(),
             journal,
             work: TaskTracker::new(),
         };
@@ -171,6 +177,37 @@ impl Driver {
     /// What the driver says it can do; it may be changed while calls are answered.
     pub fn offer(&self) -> &LiveOffer {
         &self.offer
+    }
+
+    /// The fault rules.
+    pub fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    /// The socket and the connections that came in over it.
+    pub fn door(&self) -> &Door {
+        &self.door
+    }
+
+    /// The way to end the driver from inside.
+    pub fn exit(&self) -> &ExitOrder {
+        &self.exit
+    }
+
+    /// Where a volume is, seen from a call that names a node, or none.
+    pub(crate) fn place(&self, volume: &str, node: &str) -> Place {
+        self.store.peek(|array| match array.volume(volume) {
+            Ok(volume) => Place {
+                exists: true,
+                here: volume.attachments.keys().any(|id| id.as_str() == node),
+                elsewhere: volume.attachments.keys().any(|id| id.as_str() != node),
+            },
+            Err(_) => Place {
+                exists: false,
+                here: false,
+                elsewhere: false,
+            },
+        })
     }
 
     /// Follows the fault file until told to stop.

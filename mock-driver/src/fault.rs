@@ -1,5 +1,5 @@
-//! Faults on demand: an ordered list of rules, of which the first that matches a call decides what
-//! goes wrong with it.
+//! Faults on demand: an ordered list of rules, of which the first that matches a call decides what goes wrong
+//! with it, and troubles of the array itself ([`trouble`]).
 //!
 //! Rules are written in YAML:
 //!
@@ -15,105 +15,312 @@
 //!   match: {method: ControllerPublishVolume, volume: "vol-*"}
 //!   phase: after
 //!   action: {hang: client-cancel}
-//! # Detaching takes two seconds longer.
+//! # One detach in five takes longer, mostly a little, sometimes a lot.
 //! - id: slow
-//!   match: {method: ControllerUnpublishVolume}
-//!   action: {delay: 2s}
+//!   match: {method: ControllerUnpublishVolume, probability: 0.2}
+//!   action: {delay: {exponential: 2s, max: 20s}}
 //! ```
 //!
 //! | field | meaning |
 //! |---|---|
 //! | `id` | the rule's name in the journal |
-//! | `match` | `method`; patterns (`*`, `?`) for `volume` and `node` ids and for the `name` of a volume to be created; what is absent matches every call |
-//! | `phase` | `before` (the default) or `after` the effect |
-//! | `action` | first `delay` (`250ms`, `2s`), then `hang` (a time, or `client-cancel`), then `code` with `message`; at least one of delay, hang and code |
+//! | `enabled` | `false` for a rule that somebody switches on later |
+//! | `match` | all that is there must fit; what is absent matches every call |
+//! | `match.method` | a name (`Probe`), a pattern (`Node*`), a path (`/csi.v1.Node/NodeGetInfo`, `/vendor.v1.Copy/Start`) |
+//! | `match.volume`, `.node`, `.name` | patterns (`*`, `?`) for ids and for the name of what is to be created |
+//! | `match.secrets`, `.parameters` | entries the request must have, with these very values; `parameters` also looks into `volume_context` |
+//! | `match.call`, `.every` | which of the calls that come to the rule: `call: 3` the third, `every: 2` each second, both together each second from the third on |
+//! | `match.probability`, `.seed` | how likely it fires, from 0 to 1; with a seed of its own or the driver's |
+//! | `match.while` | `volume`: `attached`, `attached-here`, `attached-elsewhere`, `detached` or `absent`; `state`: the state `set-state` left, at first `start` |
+//! | `phase` | `before` (the default) or `after` the effect; `background`: the caller is answered (DEADLINE_EXCEEDED unless `code` says otherwise), then comes the effect |
+//! | `action` | first `delay`, then `hang`, then one end |
+//! | `action.delay` | `250ms`, `{uniform: [1s, 2s]}` or `{exponential: 2s, max: 20s}` |
+//! | `action.hang` | a time, `client-cancel`, or `release` (until somebody releases the rule) |
+//! | `action.code`, `.message` | end: the call fails |
+//! | `action.edit` | end: fields of the reply are changed, such as `{publish_context.device: /dev/sdz}`; null takes one away |
+//! | `action.drop-connection` | end: the caller's connection breaks |
+//! | `action.socket-away` | end: all connections break and the socket is gone for a time |
+//! | `action.exit` | end: the driver ends with a status, or with `kill` as if killed |
+//! | `action.set-state` | the state of the rules from now on |
 //! | `times` | how often the rule fires before it is passed over; absent for every time |
 //!
-//! Before the effect, a code or a hang until the client leaves takes the effect's place; a delay or
-//! a hang for a time only puts it off. After the effect, a rule acts only if the call has succeeded.
-//! The volume is busy as long as a rule holds its call up.
+//! Before the effect, an end takes the effect's place; a delay or a hang only puts it off. After the effect, a
+//! rule acts only if the call has succeeded. The volume is busy as long as a rule holds its call up.
 //!
-//! The list can be exchanged while calls run: a call keeps the rule it met, and a rule that comes
-//! back unchanged keeps its count, so that adding one rule to a file does not re-arm the others.
+//! The list can be exchanged while calls run: a call keeps the rule it met, and a rule that comes back unchanged
+//! keeps its count, so that adding one rule to a file does not re-arm the others. Rules set at run time come
+//! before those of the file, and those before a scenario's.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
+use serde::Serialize;
+use serde_json::Value;
+use tokio::sync::watch;
+
+pub use self::draw::{Seed, Spread};
 pub use self::file::{FaultFile, LoadError};
-pub use self::rule::{Action, Hang, Match, Phase, Rule, RuleError};
-use crate::method::Method;
+pub use self::rule::{Action, End, Exit, Hang, Match, Methods, Occasion, Phase, Place, PlaceIs, Rule, Turn};
+pub use self::written::{Part, RuleError};
 
+mod draw;
+mod edit;
 mod file;
 mod rule;
+mod written;
 
-/// The rules in force.
-#[derive(Debug, Default)]
-pub struct Faults {
-    armed: RwLock<Arc<[Arc<Armed>]>>,
-}
+/// The state the rules are in before one sets another.
+const FIRST_STATE: &str = "start";
 
-/// A call, as far as rules look at it. Empty text stands for a field the call has not.
-#[derive(Clone, Copy, Debug)]
-pub struct Occasion<'a> {
-    /// The RPC.
-    pub method: Method,
-    /// The volume's id.
-    pub volume: &'a str,
-    /// The node's id.
-    pub node: &'a str,
-    /// The name of a volume to be created.
-    pub name: &'a str,
-}
-
-/// A rule that fired for a call.
+/// The rules in force: the one handle for the file, the calls and whoever breaks things at run time.
 #[derive(Debug)]
-pub struct Fired(Arc<Armed>);
+pub struct Faults {
+    seed: Seed,
+    armed: RwLock<Arc<[Arc<Armed>]>>,
+    state: RwLock<Arc<str>>,
+}
+
+/// Where a rule comes from, in the order in which they are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// Set while the driver runs.
+    Admin,
+    /// The fault file.
+    File,
+    /// A built-in scenario.
+    Scenario,
+}
+
+/// A rule's id is taken by a rule of another origin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("id \"{id}\" belongs to a rule of the {owner:?} already: take another, or remove that one")]
+pub struct Taken {
+    id: String,
+    owner: Origin,
+}
+
+/// A rule and how it fares.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Its id.
+    pub id: String,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Whether it is in force.
+    pub enabled: bool,
+    /// How many calls came to it that it is for.
+    pub seen: u64,
+    /// How often it fired.
+    pub fired: u64,
+    /// How often it may fire.
+    pub times: Option<u64>,
+    /// How many calls it has in its hands now.
+    pub holds: u64,
+    /// As it was written.
+    pub rule: Value,
+}
+
+/// A rule that fired for a call. The rule counts it as in its hands until it is dropped.
+#[derive(Debug)]
+pub struct Fired {
+    armed: Arc<Armed>,
+    delay: Duration,
+    released: watch::Receiver<u64>,
+}
 
 #[derive(Debug)]
 struct Armed {
     rule: Rule,
-    fired: AtomicU64,
+    origin: Origin,
+    enabled: AtomicBool,
+    holds: AtomicU64,
+    releases: watch::Sender<u64>,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    seen: u64,
+    fired: u64,
+    /// How often chance was asked, for each subject on its own: see [`draw`].
+    draws: HashMap<u64, u64>,
 }
 
 // === impl Faults ===
 
+impl Default for Faults {
+    fn default() -> Self {
+        Self::new(Seed(0))
+    }
+}
+
 impl Faults {
-    /// Puts other rules into force.
-    pub fn replace(&self, rules: Vec<Rule>) {
-        let mut armed = self.armed.write().unwrap_or_else(PoisonError::into_inner);
-        let old = armed.clone();
-        *armed = rules
-            .into_iter()
-            .map(|rule| match old.iter().find(|armed| armed.rule == rule) {
-                Some(same) => same.clone(),
-                None => Arc::new(Armed {
-                    rule,
-                    fired: AtomicU64::new(0),
-                }),
-            })
-            .collect();
+    /// No rules. All chance comes from the seed.
+    pub fn new(seed: Seed) -> Self {
+        Self {
+            seed,
+            armed: RwLock::default(),
+            state: RwLock::new(FIRST_STATE.into()),
+        }
     }
 
-    /// How many rules are in force, used-up ones included.
+    /// The seed of all chance.
+    pub fn seed(&self) -> Seed {
+        self.seed
+    }
+
+    /// Puts other rules into force in place of all those of the same origin.
+    ///
+    /// # Errors
+    /// If an id belongs to a rule of another origin; nothing has changed then.
+    pub fn replace(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), Taken> {
+        self.change(|old| {
+            if let Some(other) = old
+                .iter()
+                .find(|armed| armed.origin != origin && rules.iter().any(|rule| rule.id == armed.rule.id))
+            {
+                return Err(Taken {
+                    id: other.rule.id.clone(),
+                    owner: other.origin,
+                });
+            }
+            let same = |rule: &Rule| {
+                old.iter()
+                    .find(|armed| armed.origin == origin && armed.rule == *rule)
+                    .cloned()
+            };
+            let new = rules
+                .into_iter()
+                .map(|rule| same(&rule).unwrap_or_else(|| Armed::new(rule, origin)));
+            let new: Vec<_> = new.collect();
+            let others = old.iter().filter(|armed| armed.origin != origin).cloned();
+            Ok(others.chain(new).collect())
+        })
+    }
+
+    /// Puts a rule into force at run time: in the place of the one with its id, or before all others that
+    /// were not set at run time.
+    pub fn put(&self, rule: Rule) {
+        let outcome: Result<(), Taken> = self.change(|old| {
+            let mut new = old.to_vec();
+            match new.iter_mut().find(|armed| armed.rule.id == rule.id) {
+                Some(place) => *place = Armed::new(rule, place.origin),
+                None => new.push(Armed::new(rule, Origin::Admin)),
+            }
+            Ok(new)
+        });
+        outcome.expect("putting a rule must not fail");
+    }
+
+    /// Takes a rule out of force, and says whether there was one.
+    pub fn remove(&self, id: &str) -> bool {
+        let mut found = false;
+        let outcome: Result<(), Taken> = self.change(|old| {
+            let (gone, rest): (Vec<_>, Vec<_>) = old.iter().cloned().partition(|armed| armed.rule.id == id);
+            found = !gone.is_empty();
+            Ok(rest)
+        });
+        outcome.expect("removing a rule must not fail");
+        found
+    }
+
+    /// Switches a rule on or off, and says whether there is one.
+    pub fn set_enabled(&self, id: &str, enabled: bool) -> bool {
+        let armed = self.find(id);
+        if let Some(armed) = &armed {
+            armed.enabled.store(enabled, Ordering::Relaxed);
+            if !enabled {
+                armed.release();
+            }
+        }
+        armed.is_some()
+    }
+
+    /// Lets the calls go that hang until they are released: a rule's, or everybody's. Says how many calls the
+    /// rules had in their hands; none if there is no such rule.
+    pub fn release(&self, id: Option<&str>) -> Option<u64> {
+        match id {
+            Some(id) => self.find(id).map(|armed| armed.release()),
+            None => Some(self.rules().iter().map(|armed| armed.release()).sum()),
+        }
+    }
+
+    /// Sets all counts to zero, each rule on or off as it was written, and the state to the first one.
+    pub fn reset(&self) {
+        for armed in self.rules().iter() {
+            *armed.counts() = Counts::default();
+            armed.enabled.store(armed.rule.enabled, Ordering::Relaxed);
+        }
+        self.set_state(FIRST_STATE);
+    }
+
+    /// The state the rules are in.
+    pub fn state(&self) -> Arc<str> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts the rules into a state.
+    pub fn set_state(&self, state: &str) {
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) = state.into();
+    }
+
+    /// Every rule, in the order in which they are asked.
+    pub fn reports(&self) -> Vec<Report> {
+        self.rules().iter().map(|armed| armed.report()).collect()
+    }
+
+    /// How many rules there are, used-up ones included.
     pub fn len(&self) -> usize {
         self.rules().len()
     }
 
-    /// Whether no rule is in force.
+    /// Whether there is no rule.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The first rule that matches, and counts it.
-    pub fn fire(&self, occasion: &Occasion<'_>) -> Option<Fired> {
-        self.rules()
-            .iter()
-            .find(|armed| armed.rule.matches.covers(occasion) && armed.take())
-            .map(|armed| Fired(armed.clone()))
+    pub fn fire(&self, occasion: &dyn Occasion) -> Option<Fired> {
+        let rules = self.rules();
+        if rules.is_empty() {
+            return None;
+        }
+        let state = self.state();
+        let fired = rules.iter().find_map(|armed| {
+            let is_meant =
+                armed.enabled.load(Ordering::Relaxed) && armed.rule.matches.covers(occasion, &state);
+            is_meant.then(|| armed.take(occasion, self.seed)).flatten()
+        })?;
+        if let Some(state) = &fired.rule().action.set_state {
+            self.set_state(state);
+        }
+        Some(fired)
     }
 
     fn rules(&self) -> Arc<[Arc<Armed>]> {
         self.armed.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn find(&self, id: &str) -> Option<Arc<Armed>> {
+        self.rules().iter().find(|armed| armed.rule.id == id).cloned()
+    }
+
+    /// Exchanges the list, keeps it in order, and lets go what the rules that left had in their hands.
+    fn change<E>(&self, change: impl FnOnce(&[Arc<Armed>]) -> Result<Vec<Arc<Armed>>, E>) -> Result<(), E> {
+        let mut armed = self.armed.write().unwrap_or_else(PoisonError::into_inner);
+        let mut new = change(&armed)?;
+        new.sort_by_key(|armed| armed.origin);
+        for gone in armed
+            .iter()
+            .filter(|old| !new.iter().any(|new| Arc::ptr_eq(old, new)))
+        {
+            gone.release();
+        }
+        *armed = new.into();
+        Ok(())
     }
 }
 
@@ -122,26 +329,119 @@ impl Faults {
 impl Fired {
     /// The rule.
     pub fn rule(&self) -> &Rule {
-        &self.0.rule
+        &self.armed.rule
+    }
+
+    /// How long the call is slowed down, drawn for this very call.
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    /// Waits until somebody releases the rule, or has done so since it fired.
+    pub async fn released(&mut self) {
+        // The sender lives in the rule, which this keeps alive.
+        if self.released.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Takes the firing back: the call never came to the point where the rule would have acted.
     pub fn give_back(self) {
-        self.0.fired.fetch_sub(1, Ordering::Relaxed);
+        let mut counts = self.armed.counts();
+        counts.fired = counts.fired.saturating_sub(1);
+    }
+}
+
+impl Drop for Fired {
+    fn drop(&mut self) {
+        self.armed.holds.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 // === impl Armed ===
 
 impl Armed {
-    /// Counts one firing, unless the rule is used up.
-    fn take(&self) -> bool {
-        let limit = self.rule.times.unwrap_or(u64::MAX);
-        self.fired
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |fired| {
-                (fired < limit).then_some(fired + 1)
-            })
-            .is_ok()
+    fn new(rule: Rule, origin: Origin) -> Arc<Self> {
+        Arc::new(Self {
+            enabled: AtomicBool::new(rule.enabled),
+            rule,
+            origin,
+            holds: AtomicU64::new(0),
+            releases: watch::Sender::new(0),
+            counts: Mutex::default(),
+        })
+    }
+
+    /// Counts a call the rule is for, and one firing if it is its turn.
+    fn take(self: &Arc<Self>, occasion: &dyn Occasion, seed: Seed) -> Option<Fired> {
+        let matches = &self.rule.matches;
+        let mut counts = self.counts();
+        if self.rule.times.is_some_and(|times| counts.fired >= times) {
+            return None;
+        }
+        counts.seen += 1;
+        if !matches.turn.has(counts.seen) {
+            return None;
+        }
+        let seed = matches.seed.map_or(seed, Seed);
+        let whom = seed.mark(
+            format!(
+                "{}\n{}\n{}\n{}",
+                occasion.path(),
+                occasion.volume(),
+                occasion.node(),
+                occasion.name()
+            )
+            .as_bytes(),
+        );
+        let is_drawn =
+            matches.probability.is_some() || !matches!(self.rule.action.delay, None | Some(Spread::Fixed(_)));
+        let count = match is_drawn {
+            true => {
+                let draws = counts.draws.entry(whom).or_default();
+                *draws += 1;
+                *draws
+            }
+            false => 0,
+        };
+        let draw = |what: &str| seed.unit(&format!("{what}/{}", self.rule.id), whom, count);
+        if matches.probability.is_some_and(|chance| draw("fire") >= chance) {
+            return None;
+        }
+        counts.fired += 1;
+        self.holds.fetch_add(1, Ordering::Relaxed);
+        Some(Fired {
+            armed: self.clone(),
+            delay: self
+                .rule
+                .action
+                .delay
+                .map_or(Duration::ZERO, |spread| spread.at(draw("delay"))),
+            released: self.releases.subscribe(),
+        })
+    }
+
+    fn release(&self) -> u64 {
+        self.releases.send_modify(|count| *count += 1);
+        self.holds.load(Ordering::Relaxed)
+    }
+
+    fn report(&self) -> Report {
+        let counts = self.counts();
+        Report {
+            id: self.rule.id.clone(),
+            origin: self.origin,
+            enabled: self.enabled.load(Ordering::Relaxed),
+            seen: counts.seen,
+            fired: counts.fired,
+            times: self.rule.times,
+            holds: self.holds.load(Ordering::Relaxed),
+            rule: self.rule.text().clone(),
+        }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

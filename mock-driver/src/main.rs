@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use csi_mock_driver::args::Args;
+use csi_mock_driver::fault::Exit;
 use csi_mock_driver::run;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -32,6 +33,9 @@ fn main() -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the async runtime")?;
-    runtime.block_on(run::run(args))?;
-    Ok(ExitCode::SUCCESS)
+    match runtime.block_on(run::run(args)) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(run::Error::Ordered(Exit::Status(status))) => Ok(ExitCode::from(status)),
+        Err(error) => Err(error.into()),
+    }
 }

@@ -18,7 +18,7 @@ use tonic::transport::Server;
 use crate::args::Args;
 use crate::driver::{Driver, OpenError};
 use crate::error::chain;
-use crate::fault::FaultFile;
+use crate::fault::{Exit, FaultFile};
 use crate::service::Services;
 use crate::socket::{BindError, Listener};
 
@@ -52,6 +52,9 @@ pub enum Error {
     /// A task panicked.
     #[error("a task panicked")]
     TaskPanicked(#[source] tokio::task::JoinError),
+    /// A fault rule said so.
+    #[error("ended by a fault: {0:?}")]
+    Ordered(Exit),
     /// A second signal came while the driver was stopping.
     #[error("stopped at once by a second signal, running calls were cut off")]
     Aborted,
@@ -109,7 +112,7 @@ pub async fn serve(
         .max_concurrent_streams(MAX_STREAMS)
         .serve_with_incoming_shutdown(
             Services::new(&driver),
-            listener.incoming(),
+            listener.incoming(driver.door.clone()),
             stop.clone().cancelled_owned(),
         );
     tasks.spawn(async move {
@@ -133,6 +136,12 @@ pub async fn serve(
         biased;
         () = stop.cancelled() => Ok(()),
         cause = driver.store.failed() => Err(Error::StateLost(cause)),
+        how = driver.exit.ordered() => {
+            // As in a crash, nobody gets time to end.
+            tasks.shutdown().await;
+            driver.store.close();
+            return Err(Error::Ordered(how));
+        }
         ended = tasks.join_next() => Err(early_end(ended)),
     };
     stop.cancel();

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::Stream;
@@ -14,6 +15,11 @@ use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time;
+
+use self::door::Presence;
+pub use self::door::{Connection, ConnectionInfo, Door, Wire};
+
+mod door;
 
 /// How many connections may wait to be accepted. Clients keep one each, so this is plenty.
 const BACKLOG: i32 = 1024;
@@ -65,11 +71,19 @@ pub enum BindError {
     },
 }
 
-/// A bound socket. Dropping it closes it and removes its file.
+/// A driver's place to listen. Dropping it closes the socket and removes its file.
 #[derive(Debug)]
 pub struct Listener {
+    endpoint: Endpoint,
+    /// None while the socket is away.
+    bound: Option<Bound>,
+}
+
+/// A bound socket.
+#[derive(Debug)]
+struct Bound {
     listener: UnixListener,
-    file: SocketFile,
+    _file: SocketFile,
 }
 
 /// The socket's file, known by its inode: a file that another driver put in its place is not ours.
@@ -121,6 +135,102 @@ impl Listener {
     /// # Errors
     /// If a living process serves it, if something else lies there, or if its directory is missing.
     pub fn bind(endpoint: &Endpoint) -> Result<Self, BindError> {
+        let bound = Some(Bound::to(endpoint)?);
+        Ok(Self {
+            bound,
+            ..Self::later(endpoint)
+        })
+    }
+
+    /// A place whose socket is bound only when its door says so.
+    pub fn later(endpoint: &Endpoint) -> Self {
+        Self {
+            endpoint: endpoint.clone(),
+            bound: None,
+        }
+    }
+
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        self.endpoint.path()
+    }
+
+    /// The connections that come in, for ever. The socket lives as long as the stream and is there as the
+    /// door says.
+    pub fn incoming(self, door: Arc<Door>) -> impl Stream<Item = io::Result<Connection>> + Send {
+        let wanted = door.watch();
+        stream::unfold(
+            (self, door, wanted, 0),
+            async |(mut place, door, mut wanted, mut edition)| {
+                loop {
+                    let now = *wanted.borrow_and_update();
+                    if now.presence != Presence::There || now.edition != edition {
+                        place.bound = None;
+                    }
+                    edition = now.edition;
+                    if now.presence == Presence::There {
+                        place.be_bound().await;
+                    }
+                    tokio::select! {
+                        biased;
+                        changed = wanted.changed() => changed.expect("the door must outlive its watcher"),
+                        () = over(now.presence) => door.renew(),
+                        connection = place.accept() => {
+                            let connection = door.admit(connection);
+                            return Some((Ok(connection), (place, door, wanted, edition)));
+                        }
+                    }
+                }
+            },
+        )
+    }
+
+    /// Binds the socket unless it is bound. What keeps it from that is told once and tried again.
+    async fn be_bound(&mut self) {
+        let mut told = false;
+        while self.bound.is_none() {
+            match Bound::to(&self.endpoint) {
+                Ok(bound) => self.bound = Some(bound),
+                Err(error) => {
+                    if !std::mem::replace(&mut told, true) {
+                        let error = crate::error::chain(&error);
+                        tracing::error!(error, "the socket cannot be put back yet");
+                    }
+                    time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// The next connection; never while the socket is away.
+    async fn accept(&self) -> UnixStream {
+        let Some(bound) = &self.bound else {
+            return std::future::pending().await;
+        };
+        loop {
+            match bound.listener.accept().await {
+                Ok((connection, _)) => return connection,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// The end of the time for which the socket is away.
+async fn over(presence: Presence) {
+    match presence {
+        Presence::Away(Some(until)) => time::sleep_until(until).await,
+        Presence::Away(None) | Presence::There => std::future::pending().await,
+    }
+}
+
+// === impl Bound ===
+
+impl Bound {
+    fn to(endpoint: &Endpoint) -> Result<Self, BindError> {
         let path = endpoint.path();
         if let Some(directory) = path
             .parent()
@@ -139,26 +249,9 @@ impl Listener {
             identity: identity(path),
         };
         let listener = UnixListener::from_std(listener).map_err(failed("listen on", path))?;
-        Ok(Self { listener, file })
-    }
-
-    /// The socket's path.
-    pub fn path(&self) -> &Path {
-        &self.file.path
-    }
-
-    /// The connections that come in, for ever. The socket lives as long as the stream.
-    pub fn incoming(self) -> impl Stream<Item = io::Result<UnixStream>> + Send {
-        stream::unfold(self, async |listener| {
-            loop {
-                match listener.listener.accept().await {
-                    Ok((connection, _)) => return Some((Ok(connection), listener)),
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection");
-                        time::sleep(ACCEPT_PAUSE).await;
-                    }
-                }
-            }
+        Ok(Self {
+            listener,
+            _file: file,
         })
     }
 }

@@ -144,6 +144,12 @@ impl Store {
         Ok(outcome?)
     }
 
+    /// Looks at the array as it is now, for deciding what goes wrong next: what is seen may not be safe
+    /// yet, so it must never be told to a caller.
+    pub fn peek<T>(&self, look: impl FnOnce(&Array) -> T) -> T {
+        look(&self.lock())
+    }
+
     /// Waits until the log fails, and says how. Never returns while all is well.
     pub async fn failed(&self) -> Arc<io::Error> {
         match &self.log {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{self, MissedTickBehavior};
 
-use super::{Faults, Rule, RuleError};
+use super::{Faults, Origin, Rule, RuleError, Taken};
 use crate::journal::Journal;
 
 /// How often the file is looked at. A stat of a cached inode costs a microsecond; a person or a
@@ -40,6 +40,14 @@ pub enum LoadError {
         path: PathBuf,
         /// The rule and the field.
         reason: RuleError,
+    },
+    /// One of its rules has the id of another one.
+    #[error("--faults: {}", path.display())]
+    Taken {
+        /// The file.
+        path: PathBuf,
+        /// Which.
+        source: Taken,
     },
 }
 
@@ -110,7 +118,12 @@ impl FaultFile {
             reason,
         })?;
         let ids: Vec<String> = rules.iter().map(|rule| rule.id.clone()).collect();
-        faults.replace(rules);
+        faults
+            .replace(Origin::File, rules)
+            .map_err(|source| LoadError::Taken {
+                path: self.path.clone(),
+                source,
+            })?;
         tracing::info!(file = %self.path.display(), rules = ids.len(), "fault rules in force");
         if let Some(journal) = journal {
             journal.faults_loaded(&self.path, &ids);

@@ -1,69 +1,130 @@
-//! One fault rule, and how it is written in YAML.
-//!
-//! Nothing is guessed: an unknown field, method or code is an error that names the rule and the
-//! field, and so is a rule that could never fire or whose parts contradict each other.
+//! One fault rule: which calls, when, what goes wrong and how often. Pure data and its meaning; how it is
+//! written is in [`written`](super::written).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde_json::Value;
 use tonic::Code;
 use wildmatch::WildMatch;
 
-use super::Occasion;
-use crate::code;
-use crate::duration;
-use crate::method::Method;
+use super::draw::Spread;
+use super::edit::Edits;
+use crate::schema::Rpc;
 
 /// What goes wrong, with which calls, when and how often.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Rule {
     /// Its name in the journal.
     pub id: String,
+    /// Whether it is in force from the start.
+    pub enabled: bool,
     /// The calls it is for.
     pub matches: Match,
-    /// Before or after the effect.
+    /// When it acts.
     pub phase: Phase,
     /// What goes wrong.
     pub action: Action,
     /// How often; none for every time.
     pub times: Option<u64>,
+    /// As it was written. Two rules are the same if they were written the same.
+    pub(super) text: Value,
 }
 
 /// Which calls a rule is for. What is absent matches every call.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Match {
-    /// The RPC.
-    pub method: Option<Method>,
+    /// The RPCs.
+    pub method: Option<Methods>,
     /// Pattern of the volume's id (`*` any text, `?` any character).
     pub volume: Option<WildMatch>,
     /// Pattern of the node's id.
     pub node: Option<WildMatch>,
-    /// Pattern of the name of a volume to be created.
+    /// Pattern of the name of a volume, snapshot or group to be created.
     pub name: Option<WildMatch>,
+    /// Entries that the secrets must have.
+    pub secrets: BTreeMap<String, String>,
+    /// Entries that the parameters must have.
+    pub parameters: BTreeMap<String, String>,
+    /// Where the volume must be.
+    pub place: Option<PlaceIs>,
+    /// Which state the rules themselves must be in.
+    pub state: Option<String>,
+    /// Which of the calls that come to the rule, by number.
+    pub turn: Turn,
+    /// How likely it fires for each of those; none for always.
+    pub probability: Option<f64>,
+    /// Its own seed; none for the driver's.
+    pub seed: Option<u64>,
+}
+
+/// A choice of RPCs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Methods {
+    /// One, by its path.
+    One(String),
+    /// All of CSI whose name or path fits.
+    Like(WildMatch),
+}
+
+/// A choice of calls by number, from 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// The first, or the only one.
+    pub call: Option<u64>,
+    /// From the first on, each so manieth.
+    pub every: Option<u64>,
+}
+
+/// Where a volume is, seen from a call for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The array has it.
+    pub exists: bool,
+    /// It is attached to the node the call names.
+    pub here: bool,
+    /// It is attached to another node, or to any if the call names none.
+    pub elsewhere: bool,
+}
+
+/// What a rule asks of a volume's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceIs {
+    /// Attached to a node.
+    Attached,
+    /// Attached to the node the call names.
+    AttachedHere,
+    /// Attached to another node.
+    AttachedElsewhere,
+    /// There, and attached to no node.
+    Detached,
+    /// Not on the array.
+    Absent,
 }
 
 /// When a rule acts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Before the effect. With a code or a hang until the client leaves, there is no effect.
+    /// Before the effect. If the call ends there, there is no effect.
     #[default]
     Before,
     /// After the effect, and only if there was one: a call that fails by itself keeps its error.
     After,
+    /// The caller is answered at once, and the effect comes when delay and hang are over.
+    Background,
 }
 
-/// What goes wrong: first the delay, then the hang, then the code.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What goes wrong: first the delay, then the hang, then the end.
+#[derive(Clone, Debug, Default)]
 pub struct Action {
-    /// The answer; none to let the call go on.
-    pub code: Option<Code>,
-    /// The answer's text.
-    pub message: Option<String>,
     /// How long the call is slowed down.
-    pub delay: Duration,
+    pub delay: Option<Spread>,
     /// How long it hangs after that.
     pub hang: Option<Hang>,
+    /// How it ends; none to let it go on.
+    pub end: Option<End>,
+    /// The state the rules go into when this one fires.
+    pub set_state: Option<String>,
 }
 
 /// How long a call hangs.
@@ -71,231 +132,164 @@ pub struct Action {
 pub enum Hang {
     /// Until the client gives up.
     ClientCancel,
+    /// Until somebody releases the rule.
+    Release,
     /// For a time.
     For(Duration),
 }
 
-/// What is wrong with a list of rules.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RuleError {
-    /// The text is no YAML list.
-    #[error("not a YAML list of rules: {reason}")]
-    NotAList {
-        /// What the YAML reader says.
-        reason: String,
+/// How a call ends.
+#[derive(Clone, Debug)]
+pub enum End {
+    /// With an error.
+    Answer {
+        /// Its code.
+        code: Code,
+        /// Its text; none for one that names the rule.
+        message: Option<String>,
     },
-    /// One rule is wrong.
-    #[error("rule {number}{}: {field}: {reason}", id.as_ref().map(|id| format!(" (\"{id}\")")).unwrap_or_default())]
-    Rule {
-        /// Its place, from 1.
-        number: usize,
-        /// Its id, if it has one.
-        id: Option<String>,
-        /// The field.
-        field: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    /// With the reply of the effect, changed.
+    Edit(Edits),
+    /// With the loss of the connection it came over.
+    DropConnection,
+    /// With the loss of the socket and of all connections; the socket is back after the time.
+    SocketAway(Duration),
+    /// With the end of the driver's process.
+    Exit(Exit),
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    id: String,
-    #[serde(default, rename = "match")]
-    matches: WrittenMatch,
-    #[serde(default)]
-    phase: Phase,
-    action: WrittenAction,
-    times: Option<u64>,
+/// How the driver's process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// At once, with this status; the socket is removed.
+    Status(u8),
+    /// As if killed: nothing is tidied up.
+    Kill,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenMatch {
-    method: Option<String>,
-    volume: Option<String>,
-    node: Option<String>,
-    name: Option<String>,
+/// A call, as far as rules look at it. Empty text stands for a field the call has not.
+pub trait Occasion {
+    /// The RPC's path.
+    fn path(&self) -> &str;
+    /// The volume's id.
+    fn volume(&self) -> &str;
+    /// The node's id.
+    fn node(&self) -> &str;
+    /// The name of what is to be created.
+    fn name(&self) -> &str;
+    /// An entry of one of the request's maps.
+    fn entry(&self, field: &str, key: &str) -> Option<String>;
+    /// Where the volume is; none if nobody here knows.
+    fn place(&self) -> Option<Place>;
 }
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenAction {
-    code: Option<String>,
-    message: Option<String>,
-    delay: Option<String>,
-    hang: Option<String>,
-}
-
-/// A field and what is wrong with it.
-struct Flaw(&'static str, String);
 
 // === impl Rule ===
 
 impl Rule {
-    /// Reads a list of rules. An empty text is an empty list.
-    ///
-    /// # Errors
-    /// At the first rule that is wrong; the whole list counts as unread.
-    pub fn read_list(yaml: &str) -> Result<Vec<Self>, RuleError> {
-        let not_a_list = |error: serde_saphyr::Error| RuleError::NotAList {
-            reason: error.to_string(),
-        };
-        let items: Option<Vec<serde_json::Value>> = serde_saphyr::from_str(yaml).map_err(not_a_list)?;
-        let mut rules: Vec<Self> = Vec::new();
-        for (index, item) in items.unwrap_or_default().into_iter().enumerate() {
-            let id = item
-                .get("id")
-                .and_then(serde_json::Value::as_str)
-                .map(str::to_owned);
-            let wrong = |field: String, reason: String| RuleError::Rule {
-                number: index + 1,
-                id: id.clone(),
-                field,
-                reason,
-            };
-            let written: Written = serde_path_to_error::deserialize(item)
-                .map_err(|error| wrong(error.path().to_string(), error.inner().to_string()))?;
-            let rule =
-                Self::from_written(written).map_err(|Flaw(field, reason)| wrong(field.to_owned(), reason))?;
-            if let Some(first) = rules.iter().position(|other| other.id == rule.id) {
-                return Err(wrong("id".into(), format!("rule {} has the same", first + 1)));
-            }
-            rules.push(rule);
-        }
-        Ok(rules)
-    }
-
-    fn from_written(written: Written) -> Result<Self, Flaw> {
-        if written.id.is_empty() {
-            return Err(Flaw("id", "must not be empty".into()));
-        }
-        if written.times == Some(0) {
-            return Err(Flaw(
-                "times",
-                "must be at least 1; leave it out for every time".into(),
-            ));
-        }
-        Ok(Self {
-            id: written.id,
-            matches: Match::from_written(written.matches)?,
-            phase: written.phase,
-            action: Action::from_written(written.action)?,
-            times: written.times,
-        })
-    }
-
     /// The error the rule answers with, if it answers.
     pub fn answer(&self) -> Option<(Code, String)> {
-        let text = || format!("injected by fault rule \"{}\"", self.id);
-        self.action
-            .code
-            .map(|code| (code, self.action.message.clone().unwrap_or_else(text)))
+        match &self.action.end {
+            Some(End::Answer { code, message }) => {
+                let text = || format!("injected by fault rule \"{}\"", self.id);
+                Some((*code, message.clone().unwrap_or_else(text)))
+            }
+            None | Some(End::Edit(_) | End::DropConnection | End::SocketAway(_) | End::Exit(_)) => None,
+        }
     }
 
     /// Whether the rule keeps the call from having any effect.
     pub fn replaces_effect(&self) -> bool {
-        let never_goes_on = self.action.code.is_some() || self.action.hang == Some(Hang::ClientCancel);
+        let never_goes_on = self.action.end.is_some() || self.action.hang == Some(Hang::ClientCancel);
         self.phase == Phase::Before && never_goes_on
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &Value {
+        &self.text
+    }
+}
+
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
     }
 }
 
 // === impl Match ===
 
 impl Match {
-    fn from_written(written: WrittenMatch) -> Result<Self, Flaw> {
-        let method = match written.method {
-            None => None,
-            Some(name) => Some(
-                name.parse::<Method>()
-                    .map_err(|unknown| Flaw("match.method", unknown.to_string()))?,
-            ),
-        };
-        let pattern = |field, has: fn(Method) -> bool, text: Option<String>| match (text, method) {
-            (Some(text), _) if text.is_empty() => Err(Flaw(
-                field,
-                "must not be empty; leave it out to match every call".into(),
-            )),
-            (Some(_), Some(method)) if !has(method) => Err(Flaw(
-                field,
-                format!("{method} carries none, so the rule could never fire"),
-            )),
-            (text, _) => Ok(text.map(|text| WildMatch::new(&text))),
-        };
-        Ok(Self {
-            method,
-            volume: pattern("match.volume", Method::has_volume, written.volume)?,
-            node: pattern("match.node", Method::has_node, written.node)?,
-            name: pattern("match.name", Method::has_name, written.name)?,
-        })
-    }
-
-    /// Whether a call is meant.
-    pub(super) fn covers(&self, occasion: &Occasion<'_>) -> bool {
+    /// Whether a call is meant, by all that does not need counting or chance.
+    pub(super) fn covers(&self, occasion: &dyn Occasion, state: &str) -> bool {
         let fits = |pattern: &Option<WildMatch>, text: &str| match pattern {
             None => true,
             Some(pattern) => !text.is_empty() && pattern.matches(text),
         };
-        self.method.is_none_or(|method| method == occasion.method)
-            && fits(&self.volume, occasion.volume)
-            && fits(&self.node, occasion.node)
-            && fits(&self.name, occasion.name)
+        let has = |field: &str, wanted: &BTreeMap<String, String>| {
+            wanted
+                .iter()
+                .all(|(key, value)| occasion.entry(field, key).as_ref() == Some(value))
+        };
+        self.method
+            .as_ref()
+            .is_none_or(|method| method.has(occasion.path()))
+            && fits(&self.volume, occasion.volume())
+            && fits(&self.node, occasion.node())
+            && fits(&self.name, occasion.name())
+            && self.state.as_ref().is_none_or(|wanted| wanted == state)
+            && has("secrets", &self.secrets)
+            && (has("parameters", &self.parameters) || has("volume_context", &self.parameters))
+            && self
+                .place
+                .is_none_or(|wanted| occasion.place().is_some_and(|place| wanted.fits(place)))
     }
 }
 
-// === impl Action ===
+// === impl Methods ===
 
-impl Action {
-    fn from_written(written: WrittenAction) -> Result<Self, Flaw> {
-        let time = |field, text: Option<&str>| {
-            text.map(duration::parse)
-                .transpose()
-                .map_err(|error| Flaw(field, error.to_string()))
-        };
-        let hang = match written.hang.as_deref() {
-            Some("client-cancel") => Some(Hang::ClientCancel),
-            text => time("action.hang", text)
-                .map_err(|Flaw(field, reason)| Flaw(field, format!("{reason}, or client-cancel")))?
-                .map(Hang::For),
-        };
-        let code = match written.code {
-            None => None,
-            Some(name) => Some(error_code(&name)?),
-        };
-        let delay = time("action.delay", written.delay.as_deref())?;
-        if code.is_none() && delay.is_none() && hang.is_none() {
-            return Err(Flaw("action", "must have a code, a delay or a hang".into()));
+impl Methods {
+    /// The known RPCs meant; empty for one that only a proxy can meet.
+    pub fn known(&self) -> Vec<&'static Rpc> {
+        match self {
+            Self::One(path) => Rpc::at(path).into_iter().collect(),
+            Self::Like(pattern) => Rpc::all().iter().filter(|rpc| rpc.fits(pattern)).collect(),
         }
-        if code.is_none() && written.message.is_some() {
-            return Err(Flaw("action.message", "is never seen without a code".into()));
+    }
+
+    fn has(&self, path: &str) -> bool {
+        match self {
+            Self::One(own) => own == path,
+            Self::Like(pattern) => {
+                let name = path.rsplit('/').next().unwrap_or(path);
+                pattern.matches(path) || pattern.matches(name)
+            }
         }
-        if code.is_some() && hang == Some(Hang::ClientCancel) {
-            return Err(Flaw(
-                "action.code",
-                "is never seen by a client that has given up".into(),
-            ));
-        }
-        if written.message.as_ref().is_some_and(String::is_empty) {
-            return Err(Flaw(
-                "action.message",
-                "must not be empty: CSI asks for a text".into(),
-            ));
-        }
-        Ok(Self {
-            code,
-            message: written.message,
-            delay: delay.unwrap_or_default(),
-            hang,
-        })
     }
 }
 
-fn error_code(name: &str) -> Result<Code, Flaw> {
-    code::named(name).ok_or_else(|| {
-        Flaw(
-            "action.code",
-            format!("\"{name}\" is no error code; there are {}", code::names()),
-        )
-    })
+// === impl Turn ===
+
+impl Turn {
+    /// Whether the `number`th call is meant.
+    pub(super) fn has(self, number: u64) -> bool {
+        match (self.call, self.every) {
+            (None, None) => true,
+            (Some(call), None) => number == call,
+            (None, Some(every)) => number.is_multiple_of(every),
+            (Some(call), Some(every)) => number >= call && (number - call).is_multiple_of(every),
+        }
+    }
+}
+
+// === impl PlaceIs ===
+
+impl PlaceIs {
+    fn fits(self, place: Place) -> bool {
+        match self {
+            Self::Attached => place.here || place.elsewhere,
+            Self::AttachedHere => place.here,
+            Self::AttachedElsewhere => place.elsewhere,
+            Self::Detached => place.exists && !place.here && !place.elsewhere,
+            Self::Absent => !place.exists,
+        }
+    }
 }

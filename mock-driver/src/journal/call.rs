@@ -57,6 +57,8 @@ pub struct CallRecord {
     /// The request as the begin line has it.
     shown: Option<Value>,
     ended: bool,
+    /// The array works on when the answer is out, and what comes of it is told late.
+    apart: bool,
 }
 
 /// The array's side of a call: it outlives the record when the client leaves.
@@ -147,12 +149,19 @@ impl CallRecord {
             },
             shown,
             ended: false,
+            apart: false,
         }
     }
 
     /// The record of the work the array does for this call.
     pub fn work(&self) -> WorkRecord {
         self.work.clone()
+    }
+
+    /// Says that the answer does not wait for the array, and gives the record of the array's work.
+    pub fn part(&mut self) -> WorkRecord {
+        self.apart = true;
+        self.work()
     }
 
     /// Names the fault rule that has a hand in the call.
@@ -193,6 +202,9 @@ impl CallRecord {
         if call.end.set(end).is_ok() {
             journal.ended(call, self.shown.as_ref());
         }
+        if self.apart {
+            self.work.leave();
+        }
     }
 }
 
@@ -205,15 +217,8 @@ impl Drop for CallRecord {
             code: Code::Cancelled,
             message: "the client left".to_owned(),
         };
+        self.apart = true;
         self.conclude(left, None);
-        let done = {
-            let mut fate = self.work.fate.lock().unwrap_or_else(PoisonError::into_inner);
-            fate.client_left = true;
-            fate.done.take()
-        };
-        if let Some(outcome) = done {
-            self.work.late(outcome);
-        }
     }
 }
 
@@ -232,6 +237,18 @@ impl WorkRecord {
             }
         };
         if let Some(outcome) = late {
+            self.late(outcome);
+        }
+    }
+
+    /// The client is gone; what the array makes of the call is told late.
+    fn leave(&self) {
+        let done = {
+            let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
+            fate.client_left = true;
+            fate.done.take()
+        };
+        if let Some(outcome) = done {
             self.late(outcome);
         }
     }

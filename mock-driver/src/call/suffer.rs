@@ -1,0 +1,103 @@
+//! What a call goes through that a rule fired for.
+
+use prost::Message;
+use prost_reflect::DynamicMessage;
+use tokio::time;
+use tonic::Code;
+
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::fault::{End, Fired, Hang};
+use crate::schema;
+use crate::socket::ConnectionInfo;
+
+// === impl Driver ===
+
+impl Driver {
+    /// Does what a rule says up to and with its end, and gives the error to answer with, if any.
+    ///
+    /// # Cancellation
+    /// May be dropped at any time: that is how a call ends whose connection broke.
+    pub(crate) async fn suffer(
+        &self,
+        fired: &mut Fired,
+        connection: Option<&ConnectionInfo>,
+    ) -> Option<Error> {
+        fired.pause().await;
+        match &fired.rule().action.end {
+            None | Some(End::Edit(_)) => None,
+            Some(End::Answer { .. }) => {
+                let (code, message) = fired.rule().answer()?;
+                Some(Error::Injected { code, message })
+            }
+            Some(End::DropConnection) => match connection {
+                Some(connection) => {
+                    connection.wire.cut();
+                    std::future::pending().await
+                }
+                None => Some(fired.lost_connection()),
+            },
+            Some(End::SocketAway(time)) => {
+                self.door.take_away(Some(*time));
+                std::future::pending().await
+            }
+            Some(End::Exit(how)) => {
+                tracing::warn!(rule = fired.rule().id, ?how, "ending, as a fault rule says");
+                self.exit.order(*how);
+                std::future::pending().await
+            }
+        }
+    }
+}
+
+// === impl Fired ===
+
+impl Fired {
+    /// The delay and the hang.
+    pub(crate) async fn pause(&mut self) {
+        if !self.delay().is_zero() {
+            time::sleep(self.delay()).await;
+        }
+        match self.rule().action.hang {
+            Some(Hang::ClientCancel) => std::future::pending().await,
+            Some(Hang::Release) => self.released().await,
+            Some(Hang::For(time)) => time::sleep(time).await,
+            None => {}
+        }
+    }
+
+    /// What the caller hears whose call goes on behind its back.
+    pub(crate) fn background_answer(&self) -> Error {
+        let late = || {
+            let text = format!(
+                "fault rule \"{}\": the work goes on after this answer",
+                self.rule().id
+            );
+            (Code::DeadlineExceeded, text)
+        };
+        let (code, message) = self.rule().answer().unwrap_or_else(late);
+        Error::Injected { code, message }
+    }
+
+    /// The reply, with the rule's changes if it makes any.
+    pub(crate) fn edited<R: Message + Default + csi_proto::Secrets>(&self, path: &str, reply: R) -> R {
+        let Some(End::Edit(edits)) = &self.rule().action.end else {
+            return reply;
+        };
+        let Some(rpc) = schema::Rpc::at(path) else {
+            return reply;
+        };
+        let mut message = DynamicMessage::decode(rpc.reply(), reply.encode_to_vec().as_slice())
+            .expect("a reply must decode by its own descriptor");
+        edits.apply(&mut message);
+        R::decode(message.encode_to_vec().as_slice())
+            .expect("an edited reply must decode: its fields were checked")
+    }
+
+    fn lost_connection(&self) -> Error {
+        Error::Injected {
+            code: Code::Unavailable,
+            message: format!("fault rule \"{}\": the connection is lost", self.rule().id),
+        }
+    }
+}

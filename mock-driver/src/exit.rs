@@ -1,0 +1,44 @@
+//! The end of the driver, ordered from inside: by a fault rule or by whoever breaks things at run time.
+
+use tokio::sync::watch;
+
+use crate::fault::Exit;
+
+/// The order to end, given once.
+#[derive(Debug)]
+pub struct ExitOrder(watch::Sender<Option<Exit>>);
+
+// === impl ExitOrder ===
+
+impl Default for ExitOrder {
+    fn default() -> Self {
+        Self(watch::Sender::new(None))
+    }
+}
+
+impl ExitOrder {
+    /// Ends the driver at once: running calls are cut off, nothing is waited for. What the driver has
+    /// confirmed is safe all the same.
+    pub fn order(&self, how: Exit) {
+        if how == Exit::Kill {
+            let own = rustix::process::getpid();
+            if let Err(error) = rustix::process::kill_process(own, rustix::process::Signal::KILL) {
+                tracing::error!(%error, "cannot kill the own process");
+            }
+        }
+        self.0.send_if_modified(|order| {
+            let first = order.is_none();
+            order.get_or_insert(how);
+            first
+        });
+    }
+
+    /// Waits for the order.
+    pub(crate) async fn ordered(&self) -> Exit {
+        let mut order = self.0.subscribe();
+        match order.wait_for(Option::is_some).await.map(|order| *order) {
+            Ok(Some(how)) => how,
+            Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+}
