@@ -6,15 +6,11 @@
 
 use std::sync::LazyLock;
 
-use prost_reflect::{
-    DescriptorPool, ExtensionDescriptor, FieldDescriptor, MessageDescriptor, MethodDescriptor,
-};
+use prost_reflect::{DescriptorPool, MessageDescriptor, MethodDescriptor};
 use wildmatch::WildMatch;
 
 /// The package whose services rules can name.
 const PACKAGE: &str = "csi.v1";
-/// The option that marks a field as secret.
-const SECRET_OPTION: &str = "csi.v1.csi_secret";
 
 static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).expect("the built-in descriptors must decode")
@@ -32,9 +28,6 @@ static RPCS: LazyLock<Vec<Rpc>> = LazyLock::new(|| {
         })
         .collect()
 });
-
-static SECRET: LazyLock<Option<ExtensionDescriptor>> =
-    LazyLock::new(|| POOL.get_extension_by_name(SECRET_OPTION));
 
 /// A method of the specification.
 #[derive(Clone, Debug)]
@@ -97,15 +90,6 @@ impl Rpc {
     }
 }
 
-/// Whether the field holds secrets.
-pub(crate) fn is_secret(field: &FieldDescriptor) -> bool {
-    let Some(option) = SECRET.as_ref() else {
-        return false;
-    };
-    let options = field.options();
-    options.has_extension(option) && options.get_extension(option).as_bool().unwrap_or_default()
-}
-
 /// The message of this full name.
 pub(crate) fn message(name: &str) -> Option<MessageDescriptor> {
     POOL.get_message_by_name(name)
@@ -126,13 +110,5 @@ mod tests {
         assert_eq!(publish.path(), "/csi.v1.Controller/ControllerPublishVolume");
         assert!(publish.takes("node_id") && !publish.takes("name") && !publish.streams());
         assert!(Rpc::named("GetMetadataDelta").unwrap().streams());
-    }
-
-    #[test]
-    fn secret_fields_are_those_the_specification_marks() {
-        let request = Rpc::named("NodeStageVolume").unwrap().request();
-        let secret = |name: &str| is_secret(&request.get_field_by_name(name).unwrap());
-        assert!(secret("secrets"));
-        assert!(!secret("volume_context"));
     }
 }

@@ -1,0 +1,200 @@
+//! A rule in force: its counts, and the calls it has in its hands.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::{Occasion, Origin, Rule, Seed, Spread};
+
+/// A rule and how it fares.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Its id.
+    pub id: String,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Whether it is in force.
+    pub enabled: bool,
+    /// How many calls came to it that it is for.
+    pub seen: u64,
+    /// How often it fired.
+    pub fired: u64,
+    /// How often it may fire.
+    pub times: Option<u64>,
+    /// How many calls it has in its hands now.
+    pub holds: u64,
+    /// As it was written.
+    pub rule: Value,
+}
+
+/// A rule that fired for a call. The rule counts it as in its hands until it is dropped.
+#[derive(Debug)]
+pub struct Fired {
+    armed: Arc<Armed>,
+    delay: Duration,
+    released: watch::Receiver<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Armed {
+    pub(super) rule: Rule,
+    pub(super) origin: Origin,
+    enabled: AtomicBool,
+    holds: AtomicU64,
+    releases: watch::Sender<u64>,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    seen: u64,
+    fired: u64,
+    /// How often chance was asked, for each subject on its own: see [`draw`](super::draw).
+    draws: HashMap<u64, u64>,
+}
+
+// === impl Fired ===
+
+impl Fired {
+    /// The rule.
+    pub fn rule(&self) -> &Rule {
+        &self.armed.rule
+    }
+
+    /// How long the call is slowed down, drawn for this very call.
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    /// Waits until somebody releases the rule, or has done so since it fired.
+    pub async fn released(&mut self) {
+        // The sender lives in the rule, which this keeps alive.
+        if self.released.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Takes the firing back: the call never came to the point where the rule would have acted.
+    pub fn give_back(self) {
+        let mut counts = self.armed.counts();
+        counts.fired = counts.fired.saturating_sub(1);
+    }
+}
+
+impl Drop for Fired {
+    fn drop(&mut self) {
+        self.armed.holds.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// === impl Armed ===
+
+impl Armed {
+    pub(super) fn new(rule: Rule, origin: Origin) -> Arc<Self> {
+        Arc::new(Self {
+            enabled: AtomicBool::new(rule.enabled),
+            rule,
+            origin,
+            holds: AtomicU64::new(0),
+            releases: watch::Sender::new(0),
+            counts: Mutex::default(),
+        })
+    }
+
+    /// Counts a call the rule is for, and one firing if it is its turn.
+    pub(super) fn take(self: &Arc<Self>, occasion: &dyn Occasion, seed: Seed) -> Option<Fired> {
+        let matches = &self.rule.matches;
+        let mut counts = self.counts();
+        if self.rule.times.is_some_and(|times| counts.fired >= times) {
+            return None;
+        }
+        counts.seen += 1;
+        if !matches.turn.has(counts.seen) {
+            return None;
+        }
+        let seed = matches.seed.map_or(seed, Seed);
+        let whom = seed.mark(
+            format!(
+                "{}\n{}\n{}\n{}",
+                occasion.path(),
+                occasion.volume(),
+                occasion.node(),
+                occasion.name()
+            )
+            .as_bytes(),
+        );
+        let is_drawn =
+            matches.probability.is_some() || !matches!(self.rule.action.delay, None | Some(Spread::Fixed(_)));
+        let count = match is_drawn {
+            true => {
+                let draws = counts.draws.entry(whom).or_default();
+                *draws += 1;
+                *draws
+            }
+            false => 0,
+        };
+        let draw = |what: &str| seed.unit(&format!("{what}/{}", self.rule.id), whom, count);
+        if matches.probability.is_some_and(|chance| draw("fire") >= chance) {
+            return None;
+        }
+        counts.fired += 1;
+        self.holds.fetch_add(1, Ordering::Relaxed);
+        Some(Fired {
+            armed: self.clone(),
+            delay: self
+                .rule
+                .action
+                .delay
+                .map_or(Duration::ZERO, |spread| spread.at(draw("delay"))),
+            released: self.releases.subscribe(),
+        })
+    }
+
+    /// Whether it is in force.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed)
+    }
+
+    /// Switches it on or off; off, it lets go what hangs.
+    pub(super) fn set_enabled(&self, enabled: bool) {
+        self.enabled.store(enabled, Ordering::Relaxed);
+        if !enabled {
+            self.release();
+        }
+    }
+
+    /// As it was when it came into force.
+    pub(super) fn reset(&self) {
+        *self.counts() = Counts::default();
+        self.enabled.store(self.rule.enabled, Ordering::Relaxed);
+    }
+
+    /// Lets go what hangs until it is released, and says how many calls it has in its hands.
+    pub(super) fn release(&self) -> u64 {
+        self.releases.send_modify(|count| *count += 1);
+        self.holds.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn report(&self) -> Report {
+        let counts = self.counts();
+        Report {
+            id: self.rule.id.clone(),
+            origin: self.origin,
+            enabled: self.enabled.load(Ordering::Relaxed),
+            seen: counts.seen,
+            fired: counts.fired,
+            times: self.rule.times,
+            holds: self.holds.load(Ordering::Relaxed),
+            rule: self.rule.text().clone(),
+        }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
