@@ -5,6 +5,7 @@
 //! name, and cannot drop what others wrote meanwhile. See docs/adr/0003-strategic-merge-patches.md.
 
 mod api;
+mod attempt;
 mod client;
 mod credentials;
 pub mod events;

@@ -17,6 +17,7 @@
 
 mod campaign;
 mod elector;
+mod fence;
 mod leadership;
 mod server;
 
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 pub use campaign::{Campaign, Change};
 pub use elector::{Elector, Failure, Lost, Request, Step};
+pub use fence::Fenced;
 pub use leadership::{Leadership, NotLeading, Standing, Unrenewed};
 pub use server::{ApiLease, LeaseServer};
 

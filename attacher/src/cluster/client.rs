@@ -24,7 +24,8 @@ use tower::{BoxError, ServiceBuilder, service_fn};
 
 use super::credentials::{Credentials, CredentialsError};
 use super::tls::{self, Identity, TlsError};
-use super::{RateLimit, Requests};
+use super::{RateLimit, Requests, attempt};
+use crate::lease::Fenced;
 
 /// How long a connection may be silent before we ask whether anybody is there.
 const PING_AFTER: Duration = Duration::from_secs(15);
@@ -60,7 +61,7 @@ struct Way {
     namespace: String,
 }
 
-type Http = legacy::Client<HttpsConnector<HttpConnector>, Body>;
+type Http = legacy::Client<HttpsConnector<HttpConnector>, Fenced<Body>>;
 
 /// The connections of one client.
 struct Connections {
@@ -199,7 +200,9 @@ impl Connections {
         let http = self.made_with(pass.identity.as_ref());
         let answer = self
             .counts
-            .counted(request, |request| http.request(request))
+            .counted(request, |request| {
+                attempt::sent(request, |request| http.request(request))
+            })
             .await?;
         if answer.status() == StatusCode::UNAUTHORIZED {
             credentials.refused(&pass).await;

@@ -21,12 +21,17 @@ const WRITES: usize = 80;
 /// wait for them in the API server either, which takes one or two milliseconds for each.
 const WRITES_NOBODY_WAITS_FOR: usize = 32;
 
+/// How many reads of single objects may be under way at once. A Secret is read for each call that takes
+/// one; a burst of them must leave streams of the connection to the writes.
+const READS: usize = 64;
+
 /// The line in front of the API server.
 #[derive(Debug)]
 pub(super) struct Gate {
     rate: Option<RateLimit>,
     leadership: Leadership,
     counts: Requests,
+    reads: Semaphore,
     writes: Semaphore,
     unhurried: Semaphore,
 }
@@ -46,7 +51,7 @@ pub(super) enum Purpose {
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     _unhurried: Option<SemaphorePermit<'a>>,
-    _write: Option<SemaphorePermit<'a>>,
+    _request: SemaphorePermit<'a>,
 }
 
 /// A token bucket for all requests of the process, its watches included, as the Go sidecar has one
@@ -71,6 +76,7 @@ impl Gate {
             rate,
             leadership,
             counts,
+            reads: Semaphore::new(READS),
             writes: Semaphore::new(WRITES),
             unhurried: Semaphore::new(WRITES_NOBODY_WAITS_FOR),
         }
@@ -96,19 +102,26 @@ impl Gate {
             Purpose::Other => Some(permit(&self.unhurried).await),
             Purpose::Read | Purpose::Attach => None,
         };
-        let _write = match purpose {
-            Purpose::Read => None,
-            Purpose::Attach | Purpose::Other => Some(permit(&self.writes).await),
+        let _request = match purpose {
+            Purpose::Read => permit(&self.reads).await,
+            Purpose::Attach | Purpose::Other => permit(&self.writes).await,
         };
         if let Some(rate) = &self.rate {
             rate.turn().await;
         }
         // After all waits: somebody else may have come to lead during them.
-        match purpose {
-            Purpose::Read => {}
-            Purpose::Attach | Purpose::Other => self.leadership.check()?,
+        if let Some(leadership) = self.fence(purpose) {
+            leadership.check()?;
         }
-        Ok(Place { _unhurried, _write })
+        Ok(Place { _unhurried, _request })
+    }
+
+    /// What must last for as long as such a request is under way.
+    pub(super) fn fence(&self, purpose: Purpose) -> Option<&Leadership> {
+        match purpose {
+            Purpose::Read => None,
+            Purpose::Attach | Purpose::Other => Some(&self.leadership),
+        }
     }
 }
 
@@ -252,6 +265,22 @@ mod tests {
         assert_eq!(attaches.len(), WRITES - WRITES_NOBODY_WAITS_FOR);
         assert!(gate.enter(Purpose::Read).now_or_never().is_some());
         drop(detaches);
+        assert!(waiting.now_or_never().is_some());
+    }
+
+    #[test]
+    fn reads_are_bounded_and_stand_in_no_writers_way() {
+        let gate = mk_gate(None);
+        let reads: Vec<_> = (0..1000)
+            .map_while(|_| gate.enter(Purpose::Read).now_or_never())
+            .collect();
+        assert_eq!(reads.len(), READS);
+        let mut waiting = std::pin::pin!(gate.enter(Purpose::Read));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        for purpose in [Purpose::Attach, Purpose::Other] {
+            assert!(gate.enter(purpose).now_or_never().is_some());
+        }
+        drop(reads);
         assert!(waiting.now_or_never().is_some());
     }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use kube::core::Status;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::Error;
 use super::limit::{Gate, Purpose};
+use super::{Error, attempt};
+use crate::lease::Leadership;
 use crate::report::chain;
 
 /// How long one request may take in all, its repeats included and its time in line not. A request's
@@ -21,12 +22,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Sends a request that may be repeated until it is answered or its deadline passes.
 ///
 /// An answer that says "not now" (429, 5xx) or none at all is waited out, for as long as the server
-/// asks; any other answer is final. Each attempt passes the gate anew, and no write passes it while
-/// we do not lead.
+/// asks (up to five minutes); any other answer is final. Each attempt passes the gate anew. No write
+/// passes it while we do not lead, and one that has not been answered when we cease to is given up.
 pub(super) async fn until_answered<T, F>(
     gate: &Gate,
     purpose: Purpose,
-    mut attempt: impl FnMut() -> F,
+    mut request: impl FnMut() -> F,
 ) -> Result<T, Error>
 where
     F: Future<Output = Result<T, kube::Error>>,
@@ -38,10 +39,11 @@ where
         let place = gate.enter(purpose).await?;
         deadline += arrived.elapsed();
         let until = deadline.min(Instant::now() + ATTEMPT);
-        let failure = match timeout_at(until, attempt()).await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => Failure::from(error),
-            Err(_) => Failure::again(Error::Unanswered("no answer from the API server in time".into())),
+        let fence = gate.fence(purpose);
+        let failure = match timely(fence, until, attempt::attempt(fence, request())).await {
+            Some((Ok(answer), _)) => return Ok(answer),
+            Some((Err(error), asked_for)) => Failure::from(error).waiting(asked_for),
+            None => Failure::again(Error::Unanswered("no answer from the API server in time".into())),
         };
         drop(place);
         let Some(asked_for) = failure.again else {
@@ -50,12 +52,29 @@ where
         let wait = asked_for.max(pause);
         let resume = Instant::now() + wait;
         if resume >= deadline {
+            // Whoever tries again later does so by his own measure, so the server gets its time here.
+            sleep(asked_for).await;
             return Err(failure.error);
         }
         tracing::debug!(error = %failure.error, ?wait, "request to the API server is tried again");
         gate.counts().again();
         sleep(wait).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// The answer, if it comes until that time and before `fence` falls.
+async fn timely<T>(fence: Option<&Leadership>, until: Instant, answer: impl Future<Output = T>) -> Option<T> {
+    let fallen = async {
+        match fence {
+            Some(leadership) => leadership.ended().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        answer = timeout_at(until, answer) => answer.ok(),
+        () = fallen => None,
     }
 }
 
@@ -73,6 +92,14 @@ impl Failure {
             error,
             again: Some(Duration::ZERO),
         }
+    }
+
+    /// The same, not to be tried again before what the server `asked_for`.
+    fn waiting(mut self, asked_for: Option<Duration>) -> Self {
+        if let (Some(wait), Some(asked_for)) = (&mut self.again, asked_for) {
+            *wait = (*wait).max(asked_for);
+        }
+        self
     }
 }
 
@@ -107,9 +134,9 @@ impl Failure {
                 again: None,
             },
             code @ (409 | 429 | 500..=599) => {
+                // The same as in the answer's header, as a rule; an overloaded API server answers in plain
+                // text, with the header alone.
                 let asked_for = details.map_or(0, |details| details.retry_after_seconds);
-                // An overloaded API server answers in plain text, with the time in a header that does
-                // not reach us; it is one second.
                 let least = u32::from(code == TOO_MANY_REQUESTS);
                 let error = Error::Refused {
                     status: code,
@@ -117,7 +144,7 @@ impl Failure {
                 };
                 Self {
                     error,
-                    again: Some(Duration::from_secs(asked_for.max(least).into())),
+                    again: Some(Duration::from_secs(asked_for.max(least).into()).min(attempt::LONGEST)),
                 }
             }
             code => Self {

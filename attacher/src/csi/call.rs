@@ -76,7 +76,7 @@ impl Caller {
         F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
     {
         self.leadership.check()?;
-        let (mut request, deadline) = timed(request, self.timeout, migrated);
+        let (mut request, deadline) = timed(request, self.timeout, migrated, Some(&self.leadership));
         let span = trace::request(method);
         let answer = async {
             let context = trace::context().and_then(|context| context.parse().ok());

@@ -19,6 +19,7 @@ use tower::{BoxError, Service};
 use super::code::{CallError, Code};
 use super::session::Session;
 use crate::grpc::readable;
+use crate::lease::{Fenced, Leadership};
 use crate::metrics::{Exposition, Histogram, family};
 use crate::migration::is_migration_driver;
 use crate::model::Capabilities;
@@ -67,10 +68,13 @@ pub struct ConnectionCensus {
 }
 
 /// What the layer must know of a call and cannot see: rides along as an extension of its request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Terms {
     deadline: Instant,
     migrated: bool,
+    /// What must last until the call is sent, which may be a while after it was made: the connection has
+    /// as many streams as the driver likes.
+    fence: Option<Leadership>,
 }
 
 /// A channel whose calls are counted.
@@ -107,12 +111,23 @@ const BOUNDS: &[f64] = &[
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
 ];
 
-/// A request with a deadline, which is sent along and known to the layer.
-pub(super) fn timed<Q>(message: Q, timeout: Duration, migrated: bool) -> (tonic::Request<Q>, Instant) {
+/// A request with a deadline, which is sent along and known to the layer. It is sent only while `fence`
+/// allows it, if there is one.
+pub(super) fn timed<Q>(
+    message: Q,
+    timeout: Duration,
+    migrated: bool,
+    fence: Option<&Leadership>,
+) -> (tonic::Request<Q>, Instant) {
     let deadline = Instant::now() + timeout;
     let mut request = tonic::Request::new(message);
     request.set_timeout(timeout);
-    request.extensions_mut().insert(Terms { deadline, migrated });
+    let fence = fence.filter(|leadership| leadership.is_elected()).cloned();
+    request.extensions_mut().insert(Terms {
+        deadline,
+        migrated,
+        fence,
+    });
     (request, deadline)
 }
 
@@ -192,7 +207,7 @@ impl Calls {
         Running {
             calls: self.clone(),
             method: request.uri().path().into(),
-            terms: request.extensions().get().copied(),
+            terms: request.extensions().get().cloned(),
             begun: Instant::now(),
             ended: false,
         }
@@ -222,7 +237,7 @@ impl Running {
             driver,
             code: code.name(),
             method: self.method.clone(),
-            migrated: migrates.then(|| self.terms.is_some_and(|terms| terms.migrated)),
+            migrated: migrates.then(|| self.terms.as_ref().is_some_and(|terms| terms.migrated)),
         };
         counts
             .seconds
@@ -245,7 +260,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let late = self.terms.is_some_and(|terms| Instant::now() >= terms.deadline);
+        let late = self
+            .terms
+            .as_ref()
+            .is_some_and(|terms| Instant::now() >= terms.deadline);
         self.end(Code::from(if late {
             tonic::Code::DeadlineExceeded
         } else {
@@ -274,6 +292,11 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let mut running = self.calls.begin(&request);
+        let fence = running.terms.as_ref().and_then(|terms| terms.fence.clone());
+        let request = match fence {
+            Some(leadership) => request.map(|body| Body::new(Fenced::new(body, Some(leadership)))),
+            None => request,
+        };
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await.map_err(|error| {

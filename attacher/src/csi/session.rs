@@ -241,7 +241,7 @@ where
     F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
 {
     tracing::trace!(method, "GRPC call");
-    let (request, deadline) = timed(message, timeout, false);
+    let (request, deadline) = timed(message, timeout, false, None);
     let answer = match tokio::time::timeout_at(deadline, call(request)).await {
         Ok(answer) => answer.map_err(CallError::from),
         Err(_) => Err(CallError::deadline_exceeded()),

@@ -92,6 +92,33 @@ impl Leadership {
         }
     }
 
+    /// Waits until we lead no longer, however often the lease is renewed until then; for ever, without an
+    /// election.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe.
+    pub async fn ended(&self) {
+        let Some(standing) = &self.0 else {
+            return std::future::pending().await;
+        };
+        let mut standing = standing.clone();
+        loop {
+            let until = standing.borrow_and_update().valid_until;
+            let Some(until) = until.filter(|until| Instant::now() < *until) else {
+                return;
+            };
+            let renewed = async {
+                if standing.changed().await.is_err() {
+                    // The election is over, and what we have is all there is.
+                    std::future::pending::<()>().await;
+                }
+            };
+            // Either way the next look tells.
+            tokio::time::timeout_at(until, renewed).await.ok();
+        }
+    }
+
     /// Whether there is an election, and so others who may have led before us.
     pub fn is_elected(&self) -> bool {
         self.0.is_some()
@@ -163,6 +190,29 @@ mod tests {
         assert_eq!(leadership.check(), Ok(()));
         tokio::time::advance(2 * SECOND).await;
         assert_eq!(leadership.check(), Err(NotLeading));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_is_put_off_by_each_renewal() {
+        let begin = Instant::now();
+        let standing = Standing {
+            valid_until: Some(begin + 2 * SECOND),
+            ..Standing::new(&mk_settings("a"))
+        };
+        let (standing_tx, standing) = watch::channel(standing);
+        let leadership = Leadership::from(standing);
+        let renewals = async {
+            for renewal in 1..=5u32 {
+                tokio::time::sleep_until(begin + renewal * SECOND).await;
+                let until = Instant::now() + 2 * SECOND;
+                standing_tx.send_modify(|standing| standing.valid_until = Some(until));
+            }
+            drop(standing_tx);
+        };
+        futures::join!(renewals, leadership.ended());
+        assert_eq!(begin.elapsed(), 7 * SECOND);
+        leadership.ended().await;
+        assert_eq!(begin.elapsed(), 7 * SECOND, "it is over");
     }
 
     #[tokio::test(start_paused = true)]

@@ -40,7 +40,7 @@ fn data() -> Result<Frame<Bytes>, Status> {
 }
 
 fn request(migrated: bool) -> Request<Body> {
-    let (request, _) = timed((), TIMEOUT, migrated);
+    let (request, _) = timed((), TIMEOUT, migrated, None);
     let mut http = Request::new(Body::empty());
     *http.uri_mut() = METHOD.parse().expect("a path is a URI");
     *http.extensions_mut() = request.into_parts().1;
@@ -194,4 +194,28 @@ async fn a_driver_without_a_name_is_the_unknown_one() {
     let mut exposition = Exposition::default();
     calls.expose(&mut exposition);
     assert!(exposition.into_text().contains(r#"driver_name="unknown-driver""#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_stood_in_line_until_we_led_no_longer_is_not_sent() {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let taken = sent.clone();
+    let driver = service_fn(move |request: Request<Body>| {
+        let taken = taken.clone();
+        async move {
+            tokio::time::sleep(TIMEOUT / 3).await;
+            let body = request.into_body().collect().await;
+            taken.lock().expect("no other test holds it").push(body.is_ok());
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        }
+    });
+    for leads_for in [TIMEOUT, TIMEOUT / 4] {
+        let leadership = Leadership::until(Instant::now() + leads_for);
+        let (timed, _) = timed((), TIMEOUT, false, Some(&leadership));
+        let mut request = Request::new(Body::new(http_body_util::Full::new(Bytes::from_static(b"x"))));
+        *request.extensions_mut() = timed.into_parts().1;
+        let answer = Calls::default().count(driver.clone()).oneshot(request).await;
+        assert!(answer.is_ok());
+    }
+    assert_eq!(*sent.lock().expect("no other test holds it"), [true, false]);
 }

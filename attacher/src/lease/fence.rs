@@ -1,0 +1,90 @@
+//! The last look at the leadership, at the moment when a request is handed to a connection.
+//!
+//! Whoever is about to write or to call asks first. But then a connection may have to be made, or the
+//! request may stand in line for a free stream, and the process may be suspended for as long as it likes.
+//! What a request asks for is in its body, and no server acts on one whose body is cut off: so the body
+//! asks once more when it is taken.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::body::{Body, Frame, SizeHint};
+use tower::BoxError;
+
+use super::Leadership;
+
+/// A request's body that fails unless we lead when it is taken.
+#[derive(Debug)]
+pub struct Fenced<B> {
+    body: B,
+    /// None: it changes nothing, and anybody may send it.
+    leadership: Option<Leadership>,
+}
+
+// === impl Fenced ===
+
+impl<B> Fenced<B> {
+    /// `body`, fenced by `leadership` if there is one.
+    pub fn new(body: B, leadership: Option<Leadership>) -> Self {
+        Self { body, leadership }
+    }
+}
+
+impl<B> Body for Fenced<B>
+where
+    B: Body + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = B::Data;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
+        if let Some(Err(reason)) = self.leadership.as_ref().map(Leadership::check) {
+            return Poll::Ready(Some(Err(reason.into())));
+        }
+        Pin::new(&mut self.body).poll_frame(cx).map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::FutureExt as _;
+    use http_body_util::{BodyExt as _, Full};
+    use hyper::body::Bytes;
+    use tokio::time::Instant;
+
+    use super::super::NotLeading;
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_is_handed_over_only_while_we_lead() {
+        let bytes = || Full::new(Bytes::from_static(b"{}"));
+        let leadership = Leadership::until(Instant::now() + SECOND);
+        let (early, late) = (
+            Fenced::new(bytes(), Some(leadership.clone())),
+            Fenced::new(bytes(), Some(leadership)),
+        );
+        let free = Fenced::new(bytes(), None);
+        assert_eq!(late.size_hint().exact(), Some(2));
+        let taken = |body: Fenced<_>| body.collect().now_or_never().unwrap();
+        assert_eq!(taken(early).unwrap().to_bytes(), "{}");
+        tokio::time::advance(SECOND).await;
+        assert!(taken(late).unwrap_err().is::<NotLeading>());
+        assert!(taken(free).is_ok());
+    }
+}
