@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::identity_client::IdentityClient;
 use csi_proto::v1::volume_capability::access_mode::Mode;
-use csi_proto::v1::volume_capability::{AccessMode, AccessType, MountVolume};
+use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use csi_proto::v1::{CreateVolumeRequest, DeleteVolumeRequest, ProbeRequest, Volume, VolumeCapability};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
@@ -203,16 +203,32 @@ impl Driver {
             Access::OneNode => Mode::SingleNodeWriter,
             Access::ManyNodes => Mode::MultiNodeMultiWriter,
         };
+        self.create(
+            name,
+            vec![capability(AccessType::Mount(MountVolume::default()), mode)],
+        )
+        .await
+    }
+
+    /// Makes a volume for block and mount use in any access mode.
+    pub async fn create_versatile_volume(&self, name: &str) -> Result<Volume> {
+        // What serves many writers on many nodes serves any fewer.
+        let mode = Mode::MultiNodeMultiWriter;
+        let uses = vec![
+            capability(AccessType::Mount(MountVolume::default()), mode),
+            capability(AccessType::Block(BlockVolume {}), mode),
+        ];
+        self.create(name, uses).await
+    }
+
+    async fn create(&self, name: &str, volume_capabilities: Vec<VolumeCapability>) -> Result<Volume> {
         let request = CreateVolumeRequest {
             name: name.to_owned(),
             capacity_range: Some(csi_proto::v1::CapacityRange {
                 required_bytes: VOLUME_BYTES,
                 limit_bytes: 0,
             }),
-            volume_capabilities: vec![VolumeCapability {
-                access_mode: Some(AccessMode { mode: mode.into() }),
-                access_type: Some(AccessType::Mount(MountVolume::default())),
-            }],
+            volume_capabilities,
             ..CreateVolumeRequest::default()
         };
         let answer = timeout(CALL, self.controller().create_volume(request))
@@ -336,6 +352,13 @@ impl Driver {
 const SOCKET: &str = "csi.sock";
 /// Name of the fault file in the driver's directory.
 const FAULTS: &str = "faults.yaml";
+
+fn capability(access_type: AccessType, mode: Mode) -> VolumeCapability {
+    VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.into() }),
+        access_type: Some(access_type),
+    }
+}
 
 /// A channel that connects on its first call, and again after the driver was restarted.
 fn connect(socket: PathBuf) -> Channel {

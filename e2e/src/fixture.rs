@@ -56,7 +56,7 @@ pub const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
 const NODE_LEASE_SECONDS: i32 = 40;
 
 /// Size of every volume: no byte of it is ever written, but the API wants one.
-const CAPACITY: &str = "1Gi";
+pub const CAPACITY: &str = "1Gi";
 
 /// How many nodes may have a volume at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

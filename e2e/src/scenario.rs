@@ -26,6 +26,7 @@ mod pod_moves;
 mod trivial_driver;
 mod two_pods_one_volume;
 mod volume_deleted;
+mod volume_shapes;
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -85,6 +86,8 @@ pub const ALL: &[Scenario] = &[
     attacher_killed::AFTER_PUBLISH,
     attacher_killed::BEFORE_FINALIZER_REMOVAL,
     volume_deleted::SCENARIO,
+    volume_shapes::ALL,
+    volume_shapes::PLAIN,
     node_lost::SCENARIO,
     migrated_volume::SCENARIO,
     lost_attachment::SCENARIO,

@@ -10,11 +10,12 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{PATIENCE, SECRET, Stage};
 use crate::fixture::{
-    Access, BIND_COMPLETED, SCENARIO_LABEL, VolumeSource, into_ebs_volume, mk_claim, mk_persistent_volume,
+    Access, BIND_COMPLETED, CAPACITY, SCENARIO_LABEL, VolumeSource, into_ebs_volume, mk_claim, mk_meta,
+    mk_persistent_volume,
 };
 use crate::node::attachment_name;
 use crate::wait::{self, Progress};
@@ -53,6 +54,36 @@ impl Stage<'_> {
     ) -> Result<StageVolume> {
         self.bound_volume(name, access, |pv| into_ebs_volume(pv, annotation))
             .await
+    }
+
+    /// Makes a volume at the driver that any use will suit, and nothing in Kubernetes; answers with its handle.
+    pub async fn loose_volume(&mut self, name: &str) -> Result<String> {
+        let pv = format!("{}-{name}", self.prefix);
+        let made = self.driver.create_versatile_volume(&pv).await?;
+        let volume = StageVolume {
+            pv: pv.clone(),
+            claim: name.to_owned(),
+            handle: made.volume_id.clone(),
+            access: Access::ManyNodes,
+        };
+        self.volumes.insert(pv, volume);
+        Ok(made.volume_id)
+    }
+
+    /// Makes a PersistentVolume that no claim asks for, with this spec where size and reclaim policy are missing.
+    pub async fn loose_persistent_volume(&self, name: &str, mut spec: Value) -> Result<()> {
+        spec["capacity"] = json!({"storage": CAPACITY});
+        spec["persistentVolumeReclaimPolicy"] = "Retain".into();
+        let volume = PersistentVolume {
+            metadata: mk_meta(&self.prefix, name),
+            spec: Some(serde_json::from_value(spec).context("understand the volume's spec")?),
+            ..PersistentVolume::default()
+        };
+        Api::<PersistentVolume>::all(self.client())
+            .create(&PostParams::default(), &volume)
+            .await
+            .with_context(|| format!("make the volume {name}"))?;
+        Ok(())
     }
 
     async fn bound_volume(

@@ -1,0 +1,186 @@
+//! The accounts that attachers run under.
+//!
+//! Invariants: an account has the rights that `deploy/` gives its own, no more and no fewer; and it is handed out
+//! only when the API server grants them. It learns of a new binding by a watch of its own, so the first requests
+//! of somebody quick would be refused otherwise.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{DeleteParams, DynamicObject, PostParams};
+use kube::{Api, ResourceExt};
+use tokio::time::{Instant, sleep};
+
+use super::{Cluster, SETTLED, manifest};
+use crate::kubeconfig;
+use crate::rights::{self, Right};
+
+/// How long a subject's token is valid: longer than any run.
+const TOKEN_SECONDS: i64 = 24 * 60 * 60;
+/// Between two questions whether a right has taken effect: there is nothing to watch for it.
+const PAUSE: Duration = Duration::from_millis(20);
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// Makes a service account for an attacher in `namespace` and gives it exactly what `deploy/` gives its
+    /// own; with `publish_secrets`, what its opt-in component adds too, for secrets in this namespace.
+    pub async fn create_attacher_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        publish_secrets: bool,
+    ) -> Result<()> {
+        let mut objects = self.deploy.clone();
+        if publish_secrets {
+            objects.extend_from_slice(&self.publish_secrets);
+        }
+        let own = manifest::for_account(&objects, namespace, name)?;
+        self.apply_objects(&own, false).await?;
+        let deadline = Instant::now() + SETTLED;
+        for (binding, role) in bindings(&own, &objects)? {
+            let of_namespace = binding.metadata.namespace.as_deref();
+            for right in rights::granted([role])? {
+                while !self.grants(namespace, name, of_namespace, &right).await? {
+                    ensure!(
+                        Instant::now() < deadline,
+                        "{} gives {namespace}/{name} the right to {right}, but the API server does not know it",
+                        binding.name_any()
+                    );
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what [`Cluster::create_attacher_account`] made outside the namespace; the rest goes with it.
+    pub async fn delete_attacher_account(&self, namespace: &str, name: &str) -> Result<()> {
+        let mut objects = manifest::for_account(&self.deploy, namespace, name)?;
+        objects.retain(|object| object.metadata.namespace.is_none());
+        for object in &objects {
+            let api = self.api_for(object).await?;
+            match api.delete(&object.name_any(), &DeleteParams::default()).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                Err(error) => return Err(error).with_context(|| format!("delete {}", object.name_any())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `<service account>.kubeconfig` into `dir`, with which a program acts as the service account.
+    pub async fn service_account_kubeconfig(
+        &self,
+        namespace: &str,
+        service_account: &str,
+        dir: &Path,
+    ) -> Result<PathBuf> {
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                expiration_seconds: Some(TOKEN_SECONDS),
+                ..TokenRequestSpec::default()
+            }),
+            ..TokenRequest::default()
+        };
+        let issued = Api::<ServiceAccount>::namespaced(self.client(), namespace)
+            .create_token_request(service_account, &PostParams::default(), &request)
+            .await
+            .with_context(|| format!("request a token for {namespace}/{service_account}"))?;
+        let token = issued
+            .status
+            .and_then(|status| status.token)
+            .context("a token request must be answered with a token")?;
+        let path = dir.join(format!("{service_account}.kubeconfig"));
+        kubeconfig::write(&path, kubeconfig::current_cluster(&self.admin)?, &token)?;
+        Ok(path)
+    }
+
+    /// Whether the API server would let the account use a right in `of_namespace`, or everywhere if there is none.
+    async fn grants(
+        &self,
+        namespace: &str,
+        name: &str,
+        of_namespace: Option<&str>,
+        right: &Right,
+    ) -> Result<bool> {
+        let (resource, subresource) = match right.resource.split_once('/') {
+            Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
+            None => (right.resource.as_str(), None),
+        };
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some(format!("system:serviceaccount:{namespace}:{name}")),
+                resource_attributes: Some(ResourceAttributes {
+                    group: Some(right.group.clone()),
+                    namespace: of_namespace.map(str::to_owned),
+                    resource: Some(resource.to_owned()),
+                    subresource,
+                    verb: Some(right.verb.clone()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let reviewed = Api::<SubjectAccessReview>::all(self.client())
+            .create(&PostParams::default(), &review)
+            .await
+            .with_context(|| format!("ask whether {namespace}/{name} may {right}"))?;
+        Ok(reviewed.status.is_some_and(|status| status.allowed))
+    }
+}
+
+/// Each binding among `own` with the role it names, which is among `own` or `installed`.
+fn bindings<'a>(
+    own: &'a [DynamicObject],
+    installed: &'a [DynamicObject],
+) -> Result<Vec<(&'a DynamicObject, &'a DynamicObject)>> {
+    let mut found = Vec::new();
+    for binding in own {
+        let Some(reference) = binding.data.get("roleRef") else {
+            continue;
+        };
+        let role = own.iter().chain(installed).find(|object| {
+            let kind = object.types.as_ref().map(|types| types.kind.as_str());
+            reference["kind"].as_str() == kind && reference["name"] == object.name_any()
+        });
+        let role = role.with_context(|| format!("{} names a role that is not here", binding.name_any()))?;
+        found.push((binding, role));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_binding_finds_its_role() {
+        let mut installed = manifest::base().unwrap();
+        installed.extend(manifest::publish_secrets().unwrap());
+        let own = manifest::for_account(&installed, "scenario", "attacher").unwrap();
+        let pairs: Vec<_> = bindings(&own, &installed)
+            .unwrap()
+            .into_iter()
+            .map(|(binding, role)| (binding.name_any(), role.name_any()))
+            .collect();
+        let pair = |binding: &str, role: &str| (binding.to_owned(), role.to_owned());
+        assert_eq!(
+            pairs,
+            [
+                pair("csi-attacher-scenario-attacher", "csi-attacher"),
+                pair("csi-attacher-lease-attacher", "csi-attacher-lease"),
+                pair(
+                    "csi-attacher-publish-secrets-attacher",
+                    "csi-attacher-publish-secrets"
+                ),
+            ]
+        );
+        assert!(bindings(&own, &[]).is_err());
+    }
+}

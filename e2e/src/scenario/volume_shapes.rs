@@ -1,0 +1,321 @@
+//! Volumes of all shapes: what a PersistentVolume says is what the driver is asked for.
+//!
+//! Volumes and attachments are made by hand, because the attach/detach controller would let some of these shapes
+//! through only with a pod to match.
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use super::stage::{A, PATIENCE, SECRET, SECRET_KEY, Setting, Stage};
+use super::{Scenario, Verdict};
+use crate::driver::journal::Line;
+use crate::wait::{self, Progress};
+
+/// A driver that tells pods of one node apart and takes attachments for reading.
+pub(super) const ALL: Scenario = Scenario {
+    name: "volume-shapes",
+    about: "Block and mount, access modes, read-only, secrets, contexts and inline volumes arrive at the driver as they were asked for.",
+    setting: Setting {
+        nodes: 1,
+        ..Setting::DEFAULT
+    },
+    go: Verdict::Passes,
+    play: |stage| Box::pin(play(stage, Driver::Complete)),
+};
+
+/// A driver that can do neither.
+pub(super) const PLAIN: Scenario = Scenario {
+    name: "volume-shapes-plain",
+    about: "A driver with neither SINGLE_NODE_MULTI_WRITER nor PUBLISH_READONLY is asked for what it understands.",
+    setting: Setting {
+        nodes: 1,
+        capabilities: "-SINGLE_NODE_MULTI_WRITER,-PUBLISH_READONLY",
+        ..Setting::DEFAULT
+    },
+    go: Verdict::Passes,
+    play: |stage| Box::pin(play(stage, Driver::Plain)),
+};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Driver {
+    Complete,
+    Plain,
+}
+
+/// A volume as Kubernetes knows it, and what comes of it.
+struct Shape {
+    name: &'static str,
+    /// The PersistentVolume's spec, without the source.
+    spec: Value,
+    /// Fields of its `csi` source beside driver and handle.
+    csi: Value,
+    /// Whether the spec stands in the attachment itself and there is no PersistentVolume.
+    inline: bool,
+    outcome: Outcome,
+}
+
+enum Outcome {
+    Published(Published),
+    /// Refused without a call; the attachment's error says this.
+    Refused(&'static str),
+}
+
+/// The fields of the publish request.
+struct Published {
+    access: Value,
+    mode: &'static str,
+    readonly: bool,
+    secret: bool,
+    context: Value,
+}
+
+// === shapes ===
+
+impl Shape {
+    /// A volume with nothing but these access modes.
+    fn mount(name: &'static str, access_modes: &[&str], mode: &'static str) -> Self {
+        Self {
+            name,
+            spec: json!({ "accessModes": access_modes }),
+            csi: json!({}),
+            inline: false,
+            outcome: Outcome::Published(Published {
+                access: json!({"mount": {}}),
+                mode,
+                readonly: false,
+                secret: false,
+                context: json!({}),
+            }),
+        }
+    }
+
+    fn refused(name: &'static str, access_modes: &[&str], error: &'static str) -> Self {
+        Self {
+            outcome: Outcome::Refused(error),
+            ..Self::mount(name, access_modes, "")
+        }
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Value, &mut Value, &mut Published)) -> Self {
+        if let Outcome::Published(published) = &mut self.outcome {
+            change(&mut self.spec, &mut self.csi, published);
+        }
+        self
+    }
+}
+
+fn shapes(driver: Driver, namespace: &str) -> Vec<Shape> {
+    let complete = driver == Driver::Complete;
+    let one_node = if complete {
+        "SINGLE_NODE_MULTI_WRITER"
+    } else {
+        "SINGLE_NODE_WRITER"
+    };
+    let one_pod = if complete {
+        "SINGLE_NODE_SINGLE_WRITER"
+    } else {
+        "SINGLE_NODE_WRITER"
+    };
+    let many = "MULTI_NODE_MULTI_WRITER";
+    let secret = json!({"name": SECRET, "namespace": namespace});
+    let mut shapes = vec![
+        Shape::mount("rwo", &["ReadWriteOnce"], one_node),
+        Shape::mount("rwop", &["ReadWriteOncePod"], one_pod),
+        Shape::mount("rox", &["ReadOnlyMany"], "MULTI_NODE_READER_ONLY"),
+        Shape::mount("rwx", &["ReadWriteMany"], many),
+        Shape::mount("rwx-rwo", &["ReadWriteOnce", "ReadWriteMany"], many),
+        Shape::mount("rwx-rox", &["ReadOnlyMany", "ReadWriteMany"], many),
+        Shape::refused(
+            "rwo-rox",
+            &["ReadWriteOnce", "ReadOnlyMany"],
+            "CSI does not support ReadOnlyMany and ReadWriteOnce on the same PersistentVolume",
+        ),
+        Shape::mount("block", &["ReadWriteOnce"], one_node).with(|spec, csi, published| {
+            spec["volumeMode"] = "Block".into();
+            // Of no meaning for a block volume.
+            csi["fsType"] = "ext4".into();
+            published.access = json!({"block": {}});
+        }),
+        Shape::mount("filesystem", &["ReadWriteOnce"], one_node).with(|spec, csi, published| {
+            spec["volumeMode"] = "Filesystem".into();
+            spec["mountOptions"] = json!(["noatime", "discard"]);
+            csi["fsType"] = "xfs".into();
+            published.access = json!({"mount": {"fs_type": "xfs", "mount_flags": ["noatime", "discard"]}});
+        }),
+        Shape::mount("read-only", &["ReadWriteMany"], many).with(|_, csi, published| {
+            csi["readOnly"] = true.into();
+            published.readonly = complete;
+        }),
+        Shape::mount("context", &["ReadWriteOnce"], one_node).with(|_, csi, published| {
+            csi["volumeAttributes"] = json!({"tier": "gold", "empty": ""});
+            published.context = json!({"tier": "gold", "empty": ""});
+        }),
+        Shape::mount("secret", &["ReadWriteOnce"], one_node).with(|_, csi, published| {
+            csi["controllerPublishSecretRef"] = secret.clone();
+            published.secret = true;
+        }),
+    ];
+    let mut lost_secret = Shape::refused("lost-secret", &["ReadWriteOnce"], "failed to load secret");
+    lost_secret.csi = json!({"controllerPublishSecretRef": {"name": "lost", "namespace": namespace}});
+    shapes.push(lost_secret);
+
+    let inline = |mut shape: Shape| {
+        shape.inline = true;
+        shape
+    };
+    shapes.push(inline(Shape::mount("inline", &["ReadWriteOnce"], one_node).with(
+        |spec, csi, published| {
+            spec["mountOptions"] = json!(["ro"]);
+            csi["fsType"] = "ext4".into();
+            csi["controllerPublishSecretRef"] = secret.clone();
+            csi["volumeAttributes"] = json!({"inline": "yes"});
+            published.access = json!({"mount": {"fs_type": "ext4", "mount_flags": ["ro"]}});
+            published.secret = true;
+            published.context = json!({"inline": "yes"});
+        },
+    )));
+    shapes.push(inline(Shape::refused(
+        "inline-rwo-rox",
+        &["ReadWriteOnce", "ReadOnlyMany"],
+        "CSI does not support ReadOnlyMany and ReadWriteOnce on the same PersistentVolume",
+    )));
+    shapes
+}
+
+// === the scenario ===
+
+async fn play(stage: &mut Stage<'_>, driver: Driver) -> Result<()> {
+    let shapes = shapes(driver, stage.prefix());
+    let attachments = Api::<VolumeAttachment>::all(stage.client());
+    let mut made = Vec::new();
+    for shape in &shapes {
+        let handle = stage.loose_volume(shape.name).await?;
+        let mut spec = shape.spec.clone();
+        spec["csi"] = shape.csi.clone();
+        spec["csi"]["driver"] = stage.driver.name().into();
+        spec["csi"]["volumeHandle"] = handle.clone().into();
+        let name = format!("{}-{}", stage.prefix(), shape.name);
+        let source = if shape.inline {
+            json!({ "inlineVolumeSpec": spec })
+        } else {
+            stage.loose_persistent_volume(&name, spec).await?;
+            json!({ "persistentVolumeName": name })
+        };
+        let attachment: VolumeAttachment = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {"attacher": stage.driver.name(), "nodeName": stage.node(A).name(), "source": source},
+        }))?;
+        attachments
+            .create(&PostParams::default(), &attachment)
+            .await
+            .with_context(|| format!("make the attachment {name}"))?;
+        made.push((shape, name, handle));
+    }
+    for (shape, name, handle) in &made {
+        let judged = judge(stage, shape, name, handle).await;
+        judged.with_context(|| format!("a volume of the shape {}", shape.name))?;
+    }
+    for (_, name, _) in &made {
+        attachments.delete(name, &DeleteParams::default()).await?;
+    }
+    stage.wait_until_all_detached(PATIENCE).await?;
+    let published = stage.driver.published().await?;
+    ensure!(published.is_empty(), "still published: {published:?}");
+    for (shape, _, handle) in &made {
+        if let Outcome::Published(wanted) = &shape.outcome {
+            let request = request(stage, "ControllerUnpublishVolume", handle)?
+                .with_context(|| format!("{}: no ControllerUnpublishVolume", shape.name))?;
+            has_secrets(&request, wanted.secret).with_context(|| format!("unpublish of {}", shape.name))?;
+        }
+    }
+    Ok(())
+}
+
+async fn judge(stage: &Stage<'_>, shape: &Shape, name: &str, handle: &str) -> Result<()> {
+    let attachments = Api::<VolumeAttachment>::all(stage.client());
+    let what = format!("{name} to be attached or refused");
+    let attachment = wait::for_object(&attachments, name, PATIENCE, &what, |attachment| {
+        let status = attachment.and_then(|attachment| attachment.status.as_ref());
+        match (attachment, status) {
+            (Some(attachment), Some(status)) if status.attached || status.attach_error.is_some() => {
+                Progress::Reached(attachment.clone())
+            }
+            _ => Progress::Pending(format!("its status is {status:?}")),
+        }
+    })
+    .await?;
+    let status = attachment.status.clone().unwrap_or_default();
+    let told = status.attach_error.and_then(|error| error.message);
+    let request = request(stage, "ControllerPublishVolume", handle)?;
+    let wanted = match (&shape.outcome, request) {
+        (Outcome::Refused(error), None) => {
+            ensure!(
+                told.as_ref().is_some_and(|told| told.contains(error)),
+                "the error is {told:?} and should hold \"{error}\""
+            );
+            ensure!(
+                attachment.finalizers().is_empty(),
+                "nothing was published, but it is held by {:?}",
+                attachment.finalizers()
+            );
+            return Ok(());
+        }
+        (Outcome::Refused(_), Some(request)) => bail!("the driver was asked: {request}"),
+        (Outcome::Published(_), None) => bail!("the driver was not asked; the error is {told:?}"),
+        (Outcome::Published(wanted), Some(request)) => (wanted, request),
+    };
+    let (wanted, request) = wanted;
+    ensure!(status.attached, "published, but not attached: {told:?}");
+    let mut capability = wanted.access.clone();
+    capability["access_mode"] = json!({"mode": wanted.mode});
+    ensure!(
+        request["volume_capability"] == capability,
+        "the capability is {}, should be {capability}",
+        request["volume_capability"]
+    );
+    ensure!(
+        request["readonly"].as_bool().unwrap_or_default() == wanted.readonly,
+        "readonly is {}",
+        request["readonly"]
+    );
+    let context = request.get("volume_context").cloned().unwrap_or(json!({}));
+    ensure!(
+        context == wanted.context,
+        "the volume context is {context}, should be {}",
+        wanted.context
+    );
+    has_secrets(&request, wanted.secret)?;
+    ensure!(
+        attachment.finalizers() == [stage.finalizer()],
+        "the attachment is held by {:?}",
+        attachment.finalizers()
+    );
+    Ok(())
+}
+
+/// The latest request of this method about a volume.
+fn request(stage: &Stage<'_>, method: &str, handle: &str) -> Result<Option<Value>> {
+    let lines = stage.driver.journal().lines()?;
+    let mut requests = lines.into_iter().filter_map(|line| match line {
+        Line::Begin { method, request, .. } => Some((method, request)),
+        Line::End { .. } | Line::Late { .. } | Line::Faults { .. } => None,
+    });
+    let found = requests
+        .rfind(|(of, request)| of.ends_with(&format!("/{method}")) && request["volume_id"] == handle)
+        .map(|(_, request)| request);
+    Ok(found)
+}
+
+fn has_secrets(request: &Value, wanted: bool) -> Result<()> {
+    let keys: Vec<_> = request["secrets"].as_object().into_iter().flatten().collect();
+    let right = match keys.as_slice() {
+        [] => !wanted,
+        [(key, _)] => wanted && *key == SECRET_KEY,
+        _ => false,
+    };
+    ensure!(right, "the secrets are those of {keys:?}");
+    Ok(())
+}
