@@ -49,18 +49,6 @@ pub const RESERVES: &[Reserve] = &[
         resource: "persistentvolumes",
         why: "looked at afresh only when a write was refused or its answer lost",
     },
-    Reserve {
-        verbs: &["create", "patch"],
-        group: "",
-        resource: "events",
-        why: "trouble need not come, and need not go on for long; the Go sidecar's leader election tells of itself",
-    },
-    Reserve {
-        verbs: &["get", "watch", "create", "update"],
-        group: "coordination.k8s.io",
-        resource: "leases",
-        why: "most scenarios have one attacher, which needs no lease",
-    },
 ];
 
 // === impl Right ===
