@@ -58,6 +58,8 @@ pub struct SubjectSpec {
     pub timeout: Duration,
     /// How often it asks the driver where its volumes are.
     pub reconcile_sync: Duration,
+    /// More flags, as both kinds take them.
+    pub flags: &'static [&'static str],
     /// How it is one of several, if it is.
     pub replica: Option<Replica>,
 }
@@ -133,6 +135,7 @@ impl SubjectSpec {
             // One word each: Go's flags take `-v 5` too, but not for booleans.
             command = command.arg(format!("{flag}={value}"));
         }
+        command = command.args(self.flags);
         match self.kind {
             Kind::Ours => command,
             // Ours has no client-side rate limit unless asked for one.
@@ -372,6 +375,7 @@ mod tests {
             socket: path,
             timeout: Duration::from_millis(1500),
             reconcile_sync: Duration::from_secs(60),
+            flags: &[],
             replica: None,
         };
         format!("{:?}", spec.command())

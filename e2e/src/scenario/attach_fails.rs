@@ -12,7 +12,8 @@ use crate::wait::Progress;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const REASON: &str = "no free slot on this node";
 
-pub(super) const SCENARIO: Scenario = Scenario {
+/// With the feature gate for codes as it is by default.
+pub(super) const CODED: Scenario = Scenario {
     name: "attach-fails",
     about: "The driver's error reaches the attachment, with its code, and the pod's events; then the attach recovers.",
     setting: Setting {
@@ -20,10 +21,23 @@ pub(super) const SCENARIO: Scenario = Scenario {
         ..Setting::DEFAULT
     },
     go: Verdict::Passes,
-    play: |stage| Box::pin(play(stage)),
+    play: |stage| Box::pin(play(stage, Some(RESOURCE_EXHAUSTED))),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
+/// For API servers that know no code and refuse a status that has one.
+pub(super) const UNCODED: Scenario = Scenario {
+    name: "attach-fails-uncoded",
+    about: "With the feature gate for codes off, the attachment's error has none.",
+    setting: Setting {
+        nodes: 1,
+        flags: &["--feature-gates=MutableCSINodeAllocatableCount=false"],
+        ..Setting::DEFAULT
+    },
+    go: Verdict::Passes,
+    play: |stage| Box::pin(play(stage, None)),
+};
+
+async fn play(stage: &mut Stage<'_>, code: Option<i32>) -> Result<()> {
     let full = FaultRule::fail(
         "full",
         Method::ControllerPublishVolume,
@@ -52,7 +66,7 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
     let message = error.message.context("the attachError must have a message")?;
     ensure!(message.contains(REASON), "the attachError says \"{message}\"");
     ensure!(
-        error.error_code == Some(RESOURCE_EXHAUSTED),
+        error.error_code == code,
         "its errorCode is {:?}",
         error.error_code
     );

@@ -66,6 +66,8 @@ pub struct Setting {
     pub reconcile_sync: Duration,
     /// What the driver cannot do, as its flag takes it.
     pub capabilities: &'static str,
+    /// More flags of the attacher.
+    pub flags: &'static [&'static str],
 }
 
 /// One scenario's own driver, attacher, nodes, namespace and objects.
@@ -100,6 +102,7 @@ impl Setting {
         driver: None,
         reconcile_sync: Duration::from_secs(60),
         capabilities: "",
+        flags: &[],
     };
 }
 
@@ -159,6 +162,7 @@ impl<'site> Stage<'site> {
             socket: driver.socket(),
             timeout: setting.timeout,
             reconcile_sync: setting.reconcile_sync,
+            flags: setting.flags,
             replica: None,
         };
         let spec = subject.clone();

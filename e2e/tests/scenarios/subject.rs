@@ -79,6 +79,7 @@ fn script(dir: &Path, kind: Kind, then: &str) -> Result<SubjectSpec> {
         socket: PathBuf::from("/dev/null"),
         timeout: PATIENCE,
         reconcile_sync: PATIENCE,
+        flags: &[],
         replica: None,
     })
 }
