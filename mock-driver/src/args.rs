@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use tracing::Level;
 
@@ -17,9 +18,11 @@ use crate::offer::Offer;
 use crate::socket::Endpoint;
 
 pub use self::admin::AdminArgs;
+pub use self::faults::FaultArgs;
 pub use self::node::NodeArgs;
 
 mod admin;
+mod faults;
 mod node;
 
 /// The most entries in one page of ListVolumes unless told otherwise. Keeps an answer with a
@@ -84,9 +87,9 @@ pub struct Args {
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub journal: PathBuf,
 
-    /// The YAML file with fault rules, read again when it changes; empty for none.
-    #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
-    pub faults: PathBuf,
+    /// What goes wrong.
+    #[command(flatten)]
+    pub faults: FaultArgs,
 
     /// The admin API and what it looks at.
     #[command(flatten)]
@@ -110,7 +113,11 @@ impl Args {
     /// With a text for the user, also for `--help` and `--version`.
     pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches_from(with_two_dashes(args))?;
-        Self::from_arg_matches(&matches)
+        let args = Self::from_arg_matches(&matches)?;
+        match args.faults.help() {
+            Some(text) => Err(clap::Error::raw(ErrorKind::DisplayVersion, text)),
+            None => Ok(args),
+        }
     }
 
     /// What the driver is to be started with.
@@ -135,7 +142,9 @@ impl Args {
             media_dir: given(&self.node.media_dir),
             journal: given(&self.journal),
             readers: self.admin.readers(),
-            faults: given(&self.faults),
+            faults: given(&self.faults.faults),
+            scenarios: self.faults.scenario.0.clone(),
+            seed: self.faults.seed,
         }
     }
 

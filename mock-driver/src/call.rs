@@ -17,7 +17,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::busy::{Held, Subject};
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::fault::{Fired, Phase};
+use crate::fault::{Fired, Obstacle, Phase};
 use crate::journal::{CallRecord, Journal, Outcome, Peer, WorkRecord};
 use crate::method::Method;
 use crate::request::Invalid;
@@ -123,6 +123,7 @@ impl Driver {
             driver: self,
         });
         set_fault(record, fired.as_ref());
+        let obstacle = self.obstacle(request, fired.is_none(), record);
 
         let (before, after) = match fired {
             Some(mut fired) if fired.rule().replaces_effect() => {
@@ -133,14 +134,14 @@ impl Driver {
                 Phase::After => (None, Some(fired)),
                 Phase::Background => {
                     let answer = fired.background_answer();
-                    let work = self.clone().work_off::<Q>(plan, Some(fired));
+                    let work = self.clone().work_off::<Q>(plan, Some(fired), obstacle);
                     self.in_background(work, held, record.as_mut().map(CallRecord::part));
                     return Err(answer);
                 }
             },
             None => (None, None),
         };
-        let work = self.clone().work_off::<Q>(plan, before);
+        let work = self.clone().work_off::<Q>(plan, before, obstacle);
         // `_held` lives until the answer is out.
         let (result, _held) = match Q::KIND {
             Kind::Look => (work.await, held),
@@ -171,9 +172,15 @@ impl Driver {
         self: Arc<Self>,
         plan: Q::Plan,
         fired: Option<Fired>,
+        obstacle: Option<Obstacle>,
     ) -> Result<Q::Reply, Error> {
         if let Some(mut fired) = fired {
             fired.pause().await;
+        }
+        match obstacle {
+            Some(Obstacle::Refuse { code, message }) => return Err(Error::Injected { code, message }),
+            Some(Obstacle::Wait(time)) => time::sleep(time).await,
+            None => {}
         }
         if Q::KIND == Kind::Move && !self.latency.is_zero() {
             time::sleep(self.latency).await;

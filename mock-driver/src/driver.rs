@@ -10,7 +10,8 @@ use tokio_util::task::TaskTracker;
 use crate::backend;
 use crate::busy::{Busy, BusyRule};
 use crate::exit::ExitOrder;
-use crate::fault::{FaultFile, Faults, LoadError, Place};
+use crate::fault::scenario::{self, Scenario};
+use crate::fault::{self, FaultFile, Faults, LoadError, Place, Seed};
 use crate::journal::{self, Journal};
 use crate::media::Media;
 use crate::offer::{LiveOffer, Offer};
@@ -45,6 +46,10 @@ pub struct Settings {
     pub readers: journal::Readers,
     /// Where fault rules come from.
     pub faults: Option<PathBuf>,
+    /// The built-in scenarios to play.
+    pub scenarios: Vec<&'static Scenario>,
+    /// What all chance comes from, and the ids of volumes; none for another one each time.
+    pub seed: Option<u64>,
 }
 
 /// Why a driver did not start.
@@ -62,6 +67,9 @@ pub enum OpenError {
     /// The fault rules.
     #[error(transparent)]
     Faults(#[from] LoadError),
+    /// Two scenarios that do not go together.
+    #[error("--scenario")]
+    Scenario(#[from] fault::Taken),
 }
 
 /// A driver, ready to be served.
@@ -107,6 +115,8 @@ impl Default for Settings {
             journal: None,
             readers: journal::Readers::default(),
             faults: None,
+            scenarios: Vec::new(),
+            seed: None,
         }
     }
 }
@@ -133,6 +143,8 @@ impl Driver {
             journal,
             readers,
             faults,
+            scenarios,
+            seed,
         } = settings;
         let attach_limit = array.attach_limit;
         let journal = if journal.is_some() || readers.any() {
@@ -141,12 +153,21 @@ impl Driver {
         } else {
             None
         };
-        let rules = Faults::default();
+        let entropy = random()?;
+        let seed_of_now = u64::from(u32::from_le_bytes([
+            entropy[0], entropy[1], entropy[2], entropy[3],
+        ]));
+        let rules = Faults::new(Seed(seed.unwrap_or(seed_of_now)));
+        tracing::info!(seed = rules.seed().0, "repeat this run's chance with --seed");
+        scenario::play(&scenarios, &rules)?;
         let fault_file = match faults {
             Some(path) => Some(FaultFile::open(&path, &rules, journal.as_deref())?),
             None => None,
         };
-        let epoch = u128::from_le_bytes(random()?);
+        let epoch = match seed {
+            Some(_) => u128::from(rules.seed().mark(b"array")),
+            None => u128::from_le_bytes(random()?),
+        };
         let media = match (media_dir, &state_dir) {
             (Some(directory), _) => Media::kept(directory),
             (None, Some(directory)) => Media::kept(directory.join("media")),
@@ -156,6 +177,7 @@ impl Driver {
             Some(directory) => Store::open(directory, array, epoch, premade)?,
             None => Store::in_memory(array, epoch, premade),
         };
+        let store = store.keeping_past(rules.troubles().frozen());
         let driver = Self {
             name,
             node_id,

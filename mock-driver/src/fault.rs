@@ -29,6 +29,7 @@
 //! | `match.method` | a name (`Probe`), a pattern (`Node*`), a path (`/csi.v1.Node/NodeGetInfo`, `/vendor.v1.Copy/Start`) |
 //! | `match.volume`, `.node`, `.name` | patterns (`*`, `?`) for ids and for the name of what is to be created |
 //! | `match.secrets`, `.parameters` | entries the request must have, with these very values; `parameters` also looks into `volume_context` |
+//! | `match.bytes-above` | the call asks for more bytes than this |
 //! | `match.call`, `.every` | which of the calls that come to the rule: `call: 3` the third, `every: 2` each second, both together each second from the third on |
 //! | `match.probability`, `.seed` | how likely it fires, from 0 to 1; with a seed of its own or the driver's |
 //! | `match.while` | `volume`: `attached`, `attached-here`, `attached-elsewhere`, `detached` or `absent`; `state`: the state `set-state` left, at first `start` |
@@ -43,6 +44,9 @@
 //! | `action.exit` | end: the driver ends with a status, or with `kill` as if killed |
 //! | `action.set-state` | the state of the rules from now on |
 //! | `times` | how often the rule fires before it is passed over; absent for every time |
+//!
+//! A file is a list of rules, or a mapping with such a list as `rules` and one of `troubles`:
+//! `{id: old-list, trouble: frozen-list, age: 30s}`.
 //!
 //! Before the effect, an end takes the effect's place; a delay or a hang only puts it off. After the effect, a
 //! rule acts only if the call has succeeded. The volume is busy as long as a rule holds its call up.
@@ -60,6 +64,9 @@ pub use self::armed::{Fired, Report};
 pub use self::draw::{Seed, Spread};
 pub use self::file::{FaultFile, LoadError};
 pub use self::rule::{Action, End, Exit, Hang, Match, Methods, Occasion, Phase, Place, PlaceIs, Rule, Turn};
+pub use self::script::Script;
+pub use self::trouble::{Obstacle, Scope, Stock, Trouble, TroubleKind};
+pub use self::troubles::{DeviceView, ListingView, TroubleReport, Troubles};
 pub use self::written::{Part, RuleError};
 
 mod armed;
@@ -67,6 +74,10 @@ mod draw;
 mod edit;
 mod file;
 mod rule;
+pub mod scenario;
+mod script;
+pub mod trouble;
+mod troubles;
 mod written;
 
 /// The state the rules are in before one sets another.
@@ -78,6 +89,7 @@ pub struct Faults {
     seed: Seed,
     armed: RwLock<Arc<[Arc<Armed>]>>,
     state: RwLock<Arc<str>>,
+    troubles: Troubles,
 }
 
 /// Where a rule comes from, in the order in which they are asked.
@@ -115,12 +127,28 @@ impl Faults {
             seed,
             armed: RwLock::default(),
             state: RwLock::new(FIRST_STATE.into()),
+            troubles: Troubles::default(),
         }
     }
 
     /// The seed of all chance.
     pub fn seed(&self) -> Seed {
         self.seed
+    }
+
+    /// The troubles of the array.
+    pub fn troubles(&self) -> &Troubles {
+        &self.troubles
+    }
+
+    /// Puts a script into force in place of all that came from the same origin.
+    ///
+    /// # Errors
+    /// As for [`Faults::replace`].
+    pub fn load(&self, origin: Origin, script: Script) -> Result<(), Taken> {
+        self.replace(origin, script.rules)?;
+        self.troubles.replace(origin, script.troubles);
+        Ok(())
     }
 
     /// Puts other rules into force in place of all those of the same origin.

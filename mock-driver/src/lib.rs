@@ -26,3 +26,4 @@ pub mod store;
 
 mod call;
 mod code;
+mod listing;

@@ -72,7 +72,13 @@ struct Ended {
 pub async fn run(args: Args) -> Result<(), Error> {
     let mut signals = Signals::new().map_err(Error::Signals)?;
     let (driver, faults) = Driver::open(args.settings())?;
-    let listener = Listener::bind(&args.endpoint).map_err(Error::Bind)?;
+    let listener = match args.faults.listen_after {
+        Duration::ZERO => Listener::bind(&args.endpoint).map_err(Error::Bind)?,
+        late => {
+            driver.door.take_away(Some(late));
+            Listener::later(&args.endpoint)
+        }
+    };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         driver = driver.name,

@@ -9,20 +9,28 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::backend::{self, Array, Done, Image, Settings};
 
 use self::log::Log;
+use self::past::Past;
 
 mod directory;
 mod log;
+mod past;
 
 /// The array as calls reach it.
 #[derive(Debug)]
 pub struct Store {
     array: Mutex<Array>,
     log: Option<Log>,
+    /// The array as it was, while somebody wants that; locked after the array.
+    past: Mutex<Option<Past>>,
+    /// Whether somebody does.
+    wants_past: Arc<AtomicBool>,
 }
 
 /// Why an operation got no answer from the array, or another one than asked.
@@ -75,6 +83,8 @@ impl Store {
         Self {
             array: Mutex::new(array),
             log: None,
+            past: Mutex::default(),
+            wants_past: Arc::default(),
         }
     }
 
@@ -99,6 +109,8 @@ impl Store {
         Ok(Self {
             array: Mutex::new(array),
             log: Some(Log::start(file)),
+            past: Mutex::default(),
+            wants_past: Arc::default(),
         })
     }
 
@@ -119,7 +131,11 @@ impl Store {
     ) -> Result<T, Error> {
         let (outcome, position) = {
             let mut array = self.lock();
+            let mut past = self.past(&array);
             let outcome = act(&mut array).map(|done| {
+                if let (Some(past), Some(change)) = (past.as_mut(), &done.change) {
+                    past.note(change);
+                }
                 if let (Some(log), Some(change)) = (&self.log, &done.change) {
                     log.append(change);
                 }
@@ -148,6 +164,40 @@ impl Store {
     /// yet, so it must never be told to a caller.
     pub fn peek<T>(&self, look: impl FnOnce(&Array) -> T) -> T {
         look(&self.lock())
+    }
+
+    /// Keeps the past from the moment on that the flag is set.
+    #[must_use]
+    pub fn keeping_past(mut self, wants: Arc<AtomicBool>) -> Self {
+        self.wants_past = wants;
+        self
+    }
+
+    /// Looks at the array as it was so long ago, or, without an age, when the past began to be kept.
+    ///
+    /// # Errors
+    /// What the array refuses.
+    pub fn read_past<T>(
+        &self,
+        age: Option<Duration>,
+        look: impl FnOnce(&Array) -> Result<T, backend::Error>,
+    ) -> Result<T, Error> {
+        let array = self.lock();
+        match self.past(&array).as_mut() {
+            Some(past) => Ok(look(past.at(age))?),
+            None => Ok(look(&array)?),
+        }
+    }
+
+    /// The past, begun or given up as is wanted.
+    fn past(&self, array: &Array) -> MutexGuard<'_, Option<Past>> {
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        match (self.wants_past.load(Ordering::SeqCst), past.is_some()) {
+            (true, false) => *past = Some(Past::of(array)),
+            (false, true) => *past = None,
+            (true, true) | (false, false) => {}
+        }
+        past
     }
 
     /// Waits until the log fails, and says how. Never returns while all is well.

@@ -82,6 +82,11 @@ impl Array {
         }
     }
 
+    /// An array in the same state with the same settings, which goes its own way from here.
+    pub fn twin(&self) -> Self {
+        Self::from_image(self.settings.clone(), self.image())
+    }
+
     /// Makes a change happen: one just decided, or one replayed.
     pub fn apply(&mut self, change: Change) {
         match change {

@@ -30,17 +30,37 @@ impl<Q: Rpc> Occasion for Arrival<'_, Q> {
         self.request.name()
     }
 
-    /// Reads the request by its descriptor: few rules ask, so nobody else pays for it.
     fn entry(&self, field: &str, key: &str) -> Option<String> {
-        let descriptor = schema::message(Q::MESSAGE)?;
-        let message = DynamicMessage::decode(descriptor, self.request.encode_to_vec().as_slice()).ok()?;
-        entry(&message, field, key)
+        entry(&self.message()?, field, key)
+    }
+
+    fn size(&self) -> u64 {
+        self.message().map_or(0, |message| size(&message))
     }
 
     fn place(&self) -> Option<Place> {
         let volume = self.request.volume();
         (!volume.is_empty()).then(|| self.driver.place(volume, self.request.node()))
     }
+}
+
+impl<Q: Rpc> Arrival<'_, Q> {
+    /// The request by its descriptor: few rules ask, so nobody else pays for it.
+    fn message(&self) -> Option<DynamicMessage> {
+        let descriptor = schema::message(Q::MESSAGE)?;
+        DynamicMessage::decode(descriptor, self.request.encode_to_vec().as_slice()).ok()
+    }
+}
+
+/// The bytes a request asks for at least.
+pub(crate) fn size(message: &DynamicMessage) -> u64 {
+    let range = message.get_field_by_name("capacity_range");
+    let bytes = range
+        .as_deref()
+        .and_then(|range| range.as_message()?.get_field_by_name("required_bytes")?.as_i64());
+    bytes
+        .and_then(|bytes| u64::try_from(bytes).ok())
+        .unwrap_or_default()
 }
 
 /// An entry of a map of texts.

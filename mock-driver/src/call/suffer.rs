@@ -5,9 +5,12 @@ use prost_reflect::DynamicMessage;
 use tokio::time;
 use tonic::Code;
 
+use super::arrival::Arrival;
+use super::{Kind, Rpc};
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::fault::{End, Fired, Hang};
+use crate::fault::{End, Fired, Hang, Obstacle, Occasion, Stock};
+use crate::journal::CallRecord;
 use crate::schema;
 use crate::socket::ConnectionInfo;
 
@@ -47,6 +50,48 @@ impl Driver {
                 std::future::pending().await
             }
         }
+    }
+}
+
+impl Driver {
+    /// What the array's troubles put in a call's way; named in the journal unless a rule is.
+    pub(super) fn obstacle<Q: Rpc>(
+        &self,
+        request: &Q,
+        is_named: bool,
+        record: &mut Option<CallRecord>,
+    ) -> Option<Obstacle> {
+        let arrival = Arrival {
+            request,
+            driver: self,
+        };
+        let stock = || self.stock(&arrival);
+        let troubles = self.faults.troubles();
+        let (id, obstacle) = troubles.meet(&arrival, Q::KIND != Kind::Look, &stock)?;
+        if let Some(record) = record.as_mut().filter(|_| is_named) {
+            record.set_fault(Some(&id));
+        }
+        Some(obstacle)
+    }
+
+    fn stock(&self, call: &dyn Occasion) -> Stock {
+        self.store.peek(|array| {
+            let mut stock = Stock {
+                asked: call.size(),
+                ..Stock::default()
+            };
+            for volume in array.volumes() {
+                stock.volumes += 1;
+                stock.bytes += volume.spec.capacity_bytes;
+                let is_here = volume.attachments.keys().any(|node| node.as_str() == call.node());
+                stock.on_node += u64::from(is_here);
+                stock.is_repeat |= match call.volume() {
+                    "" => volume.spec.name == call.name(),
+                    id => is_here && volume.spec.id.as_str() == id,
+                };
+            }
+            stock
+        })
     }
 }
 

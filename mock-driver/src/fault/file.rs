@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{self, MissedTickBehavior};
 
-use super::{Faults, Origin, Rule, RuleError, Taken};
+use super::{Faults, Origin, RuleError, Script, Taken};
 use crate::journal::Journal;
 
 /// How often the file is looked at. A stat of a cached inode costs a microsecond; a person or a
@@ -113,13 +113,13 @@ impl FaultFile {
             path: self.path.clone(),
             source,
         })?;
-        let rules = Rule::read_list(&text).map_err(|reason| LoadError::Rules {
+        let script = Script::read(&text).map_err(|reason| LoadError::Rules {
             path: self.path.clone(),
             reason,
         })?;
-        let ids: Vec<String> = rules.iter().map(|rule| rule.id.clone()).collect();
+        let ids = script.ids();
         faults
-            .replace(Origin::File, rules)
+            .load(Origin::File, script)
             .map_err(|source| LoadError::Taken {
                 path: self.path.clone(),
                 source,

@@ -46,6 +46,8 @@ pub struct Match {
     pub secrets: BTreeMap<String, String>,
     /// Entries that the parameters must have.
     pub parameters: BTreeMap<String, String>,
+    /// The call must ask for more bytes than this.
+    pub bytes_above: Option<u64>,
     /// Where the volume must be.
     pub place: Option<PlaceIs>,
     /// Which state the rules themselves must be in.
@@ -179,6 +181,8 @@ pub trait Occasion {
     fn name(&self) -> &str;
     /// An entry of one of the request's maps.
     fn entry(&self, field: &str, key: &str) -> Option<String>;
+    /// The bytes that are asked for; 0 if none are.
+    fn size(&self) -> u64;
     /// Where the volume is; none if nobody here knows.
     fn place(&self) -> Option<Place>;
 }
@@ -238,6 +242,7 @@ impl Match {
             && self.state.as_ref().is_none_or(|wanted| wanted == state)
             && has("secrets", &self.secrets)
             && (has("parameters", &self.parameters) || has("volume_context", &self.parameters))
+            && self.bytes_above.is_none_or(|bytes| occasion.size() > bytes)
             && self
                 .place
                 .is_none_or(|wanted| occasion.place().is_some_and(|place| wanted.fits(place)))
@@ -255,7 +260,8 @@ impl Methods {
         }
     }
 
-    fn has(&self, path: &str) -> bool {
+    /// Whether the RPC of this path is meant.
+    pub(super) fn has(&self, path: &str) -> bool {
         match self {
             Self::One(own) => own == path,
             Self::Like(pattern) => {

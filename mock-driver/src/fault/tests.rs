@@ -49,6 +49,10 @@ impl Occasion for Publish {
         map.get(key).cloned()
     }
 
+    fn size(&self) -> u64 {
+        0
+    }
+
     fn place(&self) -> Option<Place> {
         self.place
     }

@@ -7,7 +7,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use self::ending::WrittenAction;
+pub(super) use self::ending::error_code;
 use self::meant::WrittenMatch;
+pub(super) use self::meant::read_methods;
 use super::rule::{Phase, Rule};
 
 mod ending;
@@ -97,10 +99,10 @@ impl Rule {
     /// # Errors
     /// At the first rule that is wrong; the whole list counts as unread.
     pub fn read_list(yaml: &str) -> Result<Vec<Self>, RuleError> {
-        let not_a_list = |error: serde_saphyr::Error| RuleError::NotAList {
-            reason: error.to_string(),
-        };
-        let items: Option<Vec<Value>> = serde_saphyr::from_str(yaml).map_err(not_a_list)?;
+        let items: Option<Vec<Value>> =
+            serde_saphyr::from_str(yaml).map_err(|error| RuleError::NotAList {
+                reason: error.to_string(),
+            })?;
         Self::from_items(items.unwrap_or_default())
     }
 

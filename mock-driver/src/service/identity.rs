@@ -101,8 +101,10 @@ impl Rpc for ProbeRequest {
         Ok(())
     }
 
-    /// The socket is bound when the array is there, so whoever can ask finds it ready.
-    async fn act((): (), _driver: &Driver) -> Result<Self::Reply, Error> {
-        Ok(ProbeResponse { ready: Some(true) })
+    /// The socket is bound when the array is there, so whoever can ask finds it ready unless a trouble says no.
+    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
+        Ok(ProbeResponse {
+            ready: Some(driver.faults.troubles().is_ready()),
+        })
     }
 }

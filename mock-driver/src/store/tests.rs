@@ -55,6 +55,8 @@ fn mk_store_on(file: fs::File) -> Store {
     Store {
         array: Mutex::new(array),
         log: Some(log),
+        past: Mutex::default(),
+        wants_past: Arc::default(),
     }
 }
 

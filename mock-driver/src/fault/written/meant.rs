@@ -20,6 +20,8 @@ pub(super) struct WrittenMatch {
     secrets: BTreeMap<String, String>,
     #[serde(default)]
     parameters: BTreeMap<String, String>,
+    #[serde(rename = "bytes-above")]
+    bytes_above: Option<u64>,
     call: Option<u64>,
     every: Option<u64>,
     probability: Option<f64>,
@@ -85,6 +87,9 @@ fn read_match(written: WrittenMatch) -> Result<Match, Flaw> {
     if written.seed.is_some() && written.probability.is_none() {
         return Err(flaw("match.seed", "is never used without a probability"));
     }
+    if written.bytes_above.is_some() && !has("capacity_range") {
+        return Err(never("match.bytes-above"));
+    }
     let place = written.during.volume.as_deref().map(read_place).transpose()?;
     if place.is_some() && !has("volume_id") {
         return Err(never("match.while.volume"));
@@ -96,6 +101,7 @@ fn read_match(written: WrittenMatch) -> Result<Match, Flaw> {
         method,
         secrets: written.secrets,
         parameters: written.parameters,
+        bytes_above: written.bytes_above,
         place,
         state: read_state("match.while.state", written.during.state)?,
         turn: Turn {
@@ -108,7 +114,7 @@ fn read_match(written: WrittenMatch) -> Result<Match, Flaw> {
 }
 
 /// A name, a path or a pattern of CSI's methods, or the path of another service's method.
-fn read_methods(text: &str) -> Result<Methods, Flaw> {
+pub(in crate::fault) fn read_methods(text: &str) -> Result<Methods, Flaw> {
     if let Some(rpc) = Rpc::named(text) {
         return Ok(Methods::One(rpc.path().to_owned()));
     }

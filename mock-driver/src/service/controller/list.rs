@@ -36,10 +36,7 @@ impl Rpc for ListVolumesRequest {
 
     async fn act(wish: Wish, driver: &Driver) -> Result<Self::Reply, Error> {
         let tells_nodes = driver.offer.has(Capability::ListVolumesPublishedNodes);
-        let page = driver
-            .store
-            .read(|array| array.list(wish.max_entries, wish.token.as_deref()))
-            .await?;
+        let page = driver.page(wish.max_entries, wish.token.as_deref()).await?;
         Ok(ListVolumesResponse {
             entries: page
                 .entries

@@ -11,6 +11,7 @@ use crate::backend::{Hold, Publication};
 use crate::call::{Kind, Rpc};
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::fault::DeviceView;
 use crate::method::Method;
 use crate::request::{self, Invalid};
 
@@ -63,9 +64,12 @@ impl Rpc for ControllerPublishVolumeRequest {
             .store
             .change(|array| array.publish(&volume, &node, &hold))
             .await?;
-        Ok(ControllerPublishVolumeResponse {
-            publish_context: publish_context(&publication),
-        })
+        let mut publish_context = publish_context(&publication);
+        if let DeviceView::Wrong(device) = driver.faults.troubles().device(&volume, &node) {
+            publish_context.insert("serial".to_owned(), format!("wrong-{}", publication.serial));
+            publish_context.insert("device".to_owned(), device);
+        }
+        Ok(ControllerPublishVolumeResponse { publish_context })
     }
 }
 

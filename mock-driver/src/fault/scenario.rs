@@ -1,0 +1,161 @@
+//! Built-in scenarios: fault scripts for what goes wrong with storage in practice, by name.
+//!
+//! Each is a YAML file in `scenarios/` of the same format as `--faults`. Its first line is a comment of one
+//! sentence, which tells people what it is.
+
+use super::{Faults, Origin, Script, Taken};
+
+/// A built-in scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    /// The file.
+    pub yaml: &'static str,
+}
+
+/// There is no scenario of that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{name}\" is no scenario; there are {}", Scenario::ALL.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", "))]
+pub struct UnknownScenario {
+    name: String,
+}
+
+macro_rules! scenarios {
+    ($($name:literal),+ $(,)?) => {
+        &[$(Scenario {
+            name: $name,
+            yaml: include_str!(concat!("scenarios/", $name, ".yaml")),
+        }),+]
+    };
+}
+
+// === impl Scenario ===
+
+impl Scenario {
+    /// Every scenario, by name.
+    pub const ALL: &'static [Self] = scenarios![
+        "array-busy",
+        "attach-full",
+        "attach-late",
+        "attach-uncertain",
+        "crash-mid-attach",
+        "create-exhausted",
+        "detach-fails",
+        "detach-hangs",
+        "detach-lost",
+        "detach-slow",
+        "device-missing",
+        "flaky-10pct",
+        "limit-lie",
+        "limit-shrinks",
+        "list-lies",
+        "node-lost",
+        "node-resize-infeasible",
+        "probe-hangs",
+        "rate-limit",
+        "resize-denied",
+        "resize-infeasible",
+        "slow-start",
+        "socket-flaps",
+        "stage-final",
+        "stage-uncertain",
+        "stale-list",
+        "unstage-fails",
+        "unstage-uncertain",
+    ];
+
+    /// The scenario of that name.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn named(name: &str) -> Result<&'static Self, UnknownScenario> {
+        let found = Self::ALL.iter().find(|scenario| scenario.name == name);
+        found.ok_or_else(|| UnknownScenario {
+            name: name.to_owned(),
+        })
+    }
+
+    /// What it is, in a sentence.
+    pub fn about(&self) -> &'static str {
+        let first = self.yaml.lines().next().unwrap_or_default();
+        first.trim_start_matches('#').trim()
+    }
+
+    /// Its rules and troubles.
+    pub fn script(&self) -> Script {
+        Script::read(self.yaml).expect("a built-in scenario must be valid")
+    }
+
+    /// Every scenario with its sentence, for people.
+    pub fn help() -> String {
+        let longest = Self::ALL
+            .iter()
+            .map(|scenario| scenario.name.len())
+            .max()
+            .unwrap_or_default();
+        let line = |scenario: &Self| format!("{:longest$}  {}\n", scenario.name, scenario.about());
+        Self::ALL.iter().map(line).collect()
+    }
+}
+
+/// Puts the rules of scenarios into force.
+///
+/// # Errors
+/// If an id is taken.
+pub fn play(scenarios: &[&Scenario], faults: &Faults) -> Result<(), Taken> {
+    let mut whole = Script::default();
+    for (index, scenario) in scenarios.iter().enumerate() {
+        if scenarios[..index].contains(scenario) {
+            continue;
+        }
+        let script = scenario.script();
+        whole.rules.extend(script.rules);
+        whole.troubles.extend(script.troubles);
+        tracing::info!(scenario = scenario.name, about = scenario.about(), "playing");
+    }
+    faults.load(Origin::Scenario, whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_scenario_is_valid_tells_what_it_is_and_owns_its_ids() {
+        let mut ids = BTreeSet::new();
+        for scenario in Scenario::ALL {
+            let script =
+                Script::read(scenario.yaml).unwrap_or_else(|error| panic!("{}: {error}", scenario.name));
+            let about = scenario.about();
+            assert!(
+                scenario.yaml.starts_with("# ") && about.ends_with('.'),
+                "{}: {about}",
+                scenario.name
+            );
+            assert!(!script.ids().is_empty(), "{}", scenario.name);
+            for id in script.ids() {
+                assert!(id.starts_with(scenario.name), "{}: {id}", scenario.name);
+                assert!(ids.insert(id.clone()), "{id} is there twice");
+            }
+        }
+        assert!(Scenario::ALL.is_sorted_by_key(|scenario| scenario.name));
+    }
+
+    #[test]
+    fn all_scenarios_can_be_played_together() {
+        let faults = Faults::default();
+        play(
+            &Scenario::ALL.iter().chain(Scenario::ALL).collect::<Vec<_>>(),
+            &faults,
+        )
+        .unwrap();
+        let rules: usize = Scenario::ALL
+            .iter()
+            .map(|scenario| scenario.script().rules.len())
+            .sum();
+        assert_eq!(faults.len(), rules);
+    }
+}

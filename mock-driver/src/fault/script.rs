@@ -1,0 +1,84 @@
+//! A whole fault file: a list of rules, or a mapping with `rules` and `troubles`.
+
+use serde_json::Value;
+
+use super::rule::Rule;
+use super::trouble::Trouble;
+use super::written::{Flaw, Part, RuleError};
+
+/// Rules and troubles that belong together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Script {
+    /// The rules, in the order in which they are asked.
+    pub rules: Vec<Rule>,
+    /// The troubles.
+    pub troubles: Vec<Trouble>,
+}
+
+// === impl Script ===
+
+impl Script {
+    /// Reads a fault file. An empty text is an empty script.
+    ///
+    /// # Errors
+    /// At the first thing that is wrong; the whole script counts as unread.
+    pub fn read(yaml: &str) -> Result<Self, RuleError> {
+        let not_a_list = |reason: String| RuleError::NotAList { reason };
+        let whole: Option<Value> = serde_saphyr::from_str(yaml)
+            .map_err(|error: serde_saphyr::Error| not_a_list(error.to_string()))?;
+        let (rules, troubles) = match whole {
+            None | Some(Value::Null) => (Vec::new(), Vec::new()),
+            Some(Value::Array(rules)) => (rules, Vec::new()),
+            Some(Value::Object(mut parts)) => {
+                let mut part = |name: &str| match parts.remove(name) {
+                    None | Some(Value::Null) => Ok(Vec::new()),
+                    Some(Value::Array(items)) => Ok(items),
+                    Some(_) => Err(not_a_list(format!("{name}: must be a list"))),
+                };
+                let lists = (part("rules")?, part("troubles")?);
+                if let Some(odd) = parts.keys().next() {
+                    return Err(not_a_list(format!(
+                        "{odd}: unknown field, a fault file has rules and troubles"
+                    )));
+                }
+                lists
+            }
+            Some(_) => {
+                return Err(not_a_list(
+                    "write a list, or a mapping with rules and troubles".into(),
+                ));
+            }
+        };
+        let script = Self {
+            rules: Rule::from_items(rules)?,
+            troubles: Trouble::from_items(troubles)?,
+        };
+        script.ids_are_unique()?;
+        Ok(script)
+    }
+
+    /// Every id.
+    pub fn ids(&self) -> Vec<String> {
+        let rules = self.rules.iter().map(|rule| &rule.id);
+        rules
+            .chain(self.troubles.iter().map(|trouble| &trouble.id))
+            .cloned()
+            .collect()
+    }
+
+    /// The journal names troubles and rules alike.
+    fn ids_are_unique(&self) -> Result<(), RuleError> {
+        for (index, trouble) in self.troubles.iter().enumerate() {
+            let is_taken = self.rules.iter().any(|rule| rule.id == trouble.id)
+                || self.troubles[..index].iter().any(|other| other.id == trouble.id);
+            if is_taken {
+                let flaw = Flaw(
+                    "id".into(),
+                    "another rule or trouble has the same: give each its own".into(),
+                );
+                return Err(RuleError::at(Part::Trouble, index, trouble.text(), flaw));
+            }
+        }
+        Ok(())
+    }
+}

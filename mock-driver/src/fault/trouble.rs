@@ -1,0 +1,300 @@
+//! Troubles: what is wrong with the array itself, for every call, as long as it lasts. Pure: the time and the
+//! array's stock are arguments.
+//!
+//! | `trouble` | what happens |
+//! |---|---|
+//! | `device-absent` (`volume`, `node`) | attaching succeeds, but no device shows up on the node |
+//! | `wrong-device` (`volume`, `node`, `device`) | the publish context names another device and serial |
+//! | `node-gone` (`node`) | attaching to the node answers NOT_FOUND; detaching from it works |
+//! | `node-limit` (`node`, `limit`) | a node takes so many volumes, whatever NodeGetInfo says: RESOURCE_EXHAUSTED |
+//! | `read-only` (`code`) | whatever would change the array is refused, FAILED_PRECONDITION unless `code` says otherwise |
+//! | `busy` (`volume`, `node`, `code`) | changes are refused, ABORTED unless `code` says otherwise |
+//! | `quota` (`volumes`, `bytes`) | CreateVolume beyond it answers RESOURCE_EXHAUSTED |
+//! | `frozen-list` (`age`) | ListVolumes answers the state of `age` ago, or of when the trouble began |
+//! | `list-lacks` (`volume`) | ListVolumes leaves volumes out |
+//! | `list-adds` (`volume`, `node`) | ListVolumes says they are on this node, too; it may be one nobody knows |
+//! | `slow-node` (`node`, `time`) | attaches and detaches of a node go one after the other and take that long each |
+//! | `rate-limit` (`method`, `per-second`, `burst`, `code`) | calls beyond it are refused, RESOURCE_EXHAUSTED unless `code` says otherwise |
+//! | `not-ready` (`for`) | Probe says that the driver is not ready, for a time or as long as the trouble lasts |
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use tonic::Code;
+use wildmatch::WildMatch;
+
+use super::rule::{Methods, Occasion};
+
+mod written;
+
+const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
+const UNPUBLISH: &str = "/csi.v1.Controller/ControllerUnpublishVolume";
+const CREATE: &str = "/csi.v1.Controller/CreateVolume";
+
+/// Something wrong with the array.
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    /// Its name in the journal.
+    pub id: String,
+    /// Whether it is there from the start.
+    pub enabled: bool,
+    /// What is wrong.
+    pub kind: TroubleKind,
+    text: Value,
+}
+
+/// What is wrong. Patterns that are absent mean all.
+#[derive(Clone, Debug)]
+pub enum TroubleKind {
+    /// No device shows up.
+    DeviceAbsent(Scope),
+    /// Another device shows up.
+    WrongDevice {
+        /// Where.
+        scope: Scope,
+        /// Which.
+        device: String,
+    },
+    /// A node the array does not know any more.
+    NodeGone(Scope),
+    /// A node takes fewer volumes than it says.
+    NodeLimit {
+        /// Which nodes.
+        scope: Scope,
+        /// How many each.
+        limit: u64,
+    },
+    /// Nothing can be changed.
+    ReadOnly(Code),
+    /// Nothing can be changed just now.
+    Busy {
+        /// Where.
+        scope: Scope,
+        /// The answer.
+        code: Code,
+    },
+    /// There is only so much.
+    Quota {
+        /// At most so many volumes.
+        volumes: Option<u64>,
+        /// At most so many bytes in all.
+        bytes: Option<u64>,
+    },
+    /// ListVolumes answers the state of so long ago, or of the trouble's begin.
+    FrozenList(Option<Duration>),
+    /// ListVolumes leaves volumes out.
+    ListLacks(Scope),
+    /// ListVolumes puts volumes on a node.
+    ListAdds {
+        /// Which volumes.
+        scope: Scope,
+        /// The node.
+        node: String,
+    },
+    /// Attaches and detaches of a node queue up.
+    SlowNode {
+        /// Which nodes, each with its own queue.
+        scope: Scope,
+        /// How long each takes.
+        time: Duration,
+    },
+    /// Only so many calls are taken.
+    RateLimit {
+        /// Which.
+        methods: Option<Methods>,
+        /// How many a second.
+        per_second: f64,
+        /// How many at once after a pause.
+        burst: f64,
+        /// The answer to the others.
+        code: Code,
+    },
+    /// Probe says no.
+    NotReady(Option<Duration>),
+}
+
+/// Volumes and nodes by pattern.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    volume: Option<WildMatch>,
+    node: Option<WildMatch>,
+}
+
+/// What the array holds, as far as a quota asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stock {
+    /// How many volumes.
+    pub volumes: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The bytes the call asks for.
+    pub asked: u64,
+    /// How many volumes the node of the call has.
+    pub on_node: u64,
+    /// What the call asks for is there already.
+    pub is_repeat: bool,
+}
+
+/// What a trouble does to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// It has to wait.
+    Wait(Duration),
+    /// It is refused.
+    Refuse {
+        /// The code.
+        code: Code,
+        /// The text.
+        message: String,
+    },
+}
+
+/// What a trouble remembers of earlier calls.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// When it began, since the driver's start.
+    pub(super) since: Duration,
+    /// Until when each node's queue is taken.
+    queues: HashMap<String, Duration>,
+    /// Calls that may still be made, and when that was counted.
+    tokens: Option<(f64, Duration)>,
+}
+
+// === impl Memory ===
+
+impl Memory {
+    /// Of a trouble that begins now.
+    pub(super) fn beginning(now: Duration) -> Self {
+        Self {
+            since: now,
+            ..Self::default()
+        }
+    }
+}
+
+// === impl Trouble ===
+
+impl Trouble {
+    /// As it was written.
+    pub fn text(&self) -> &Value {
+        &self.text
+    }
+}
+
+impl PartialEq for Trouble {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+// === impl Scope ===
+
+impl Scope {
+    /// Whether a volume and a node are meant.
+    pub fn has(&self, volume: &str, node: &str) -> bool {
+        let fits = |pattern: &Option<WildMatch>, text: &str| {
+            pattern.as_ref().is_none_or(|pattern| pattern.matches(text))
+        };
+        fits(&self.volume, volume) && fits(&self.node, node)
+    }
+}
+
+// === impl TroubleKind ===
+
+impl TroubleKind {
+    /// What it does to a call. `changes` says whether the call would change the array.
+    pub(super) fn meet(
+        &self,
+        memory: &mut Memory,
+        call: &dyn Occasion,
+        changes: bool,
+        stock: &dyn Fn() -> Stock,
+        now: Duration,
+    ) -> Option<Obstacle> {
+        let refuse = |code: Code, message: String| Some(Obstacle::Refuse { code, message });
+        match self {
+            Self::NodeGone(scope) if call.path() == PUBLISH && scope.has("", call.node()) => refuse(
+                Code::NotFound,
+                format!("node \"{}\" is not known to the array any more", call.node()),
+            ),
+            Self::NodeLimit { scope, limit } if call.path() == PUBLISH && scope.has("", call.node()) => {
+                let stock = stock();
+                match stock.on_node >= *limit && !stock.is_repeat {
+                    true => refuse(
+                        Code::ResourceExhausted,
+                        format!(
+                            "node \"{}\" has {} volumes and takes no more",
+                            call.node(),
+                            stock.on_node
+                        ),
+                    ),
+                    false => None,
+                }
+            }
+            Self::ReadOnly(code) if changes => {
+                refuse(*code, "the array is read-only: it takes no changes".into())
+            }
+            Self::Busy { scope, code } if changes && scope.has(call.volume(), call.node()) => {
+                refuse(*code, "the array is busy: try again later".into())
+            }
+            Self::Quota { volumes, bytes } if call.path() == CREATE => {
+                let stock = stock();
+                let is_beyond = volumes.is_some_and(|most| stock.volumes >= most)
+                    || bytes.is_some_and(|most| stock.bytes.saturating_add(stock.asked) > most);
+                match is_beyond && !stock.is_repeat {
+                    true => refuse(
+                        Code::ResourceExhausted,
+                        format!(
+                            "the quota is used up: {} volumes of {} bytes",
+                            stock.volumes, stock.bytes
+                        ),
+                    ),
+                    false => None,
+                }
+            }
+            Self::SlowNode { scope, time }
+                if [PUBLISH, UNPUBLISH].contains(&call.path()) && scope.has("", call.node()) =>
+            {
+                let free = memory.queues.entry(call.node().to_owned()).or_default();
+                *free = now.max(*free) + *time;
+                Some(Obstacle::Wait(free.saturating_sub(now)))
+            }
+            Self::RateLimit {
+                methods,
+                per_second,
+                burst,
+                code,
+            } if methods.as_ref().is_none_or(|methods| methods.has(call.path())) => {
+                let (tokens, counted) = memory.tokens.unwrap_or((*burst, now));
+                let gained = now.saturating_sub(counted).as_secs_f64() * per_second;
+                let tokens = (tokens + gained).min(*burst);
+                let is_allowed = tokens >= 1.0;
+                memory.tokens = Some((if is_allowed { tokens - 1.0 } else { tokens }, now));
+                match is_allowed {
+                    true => None,
+                    false => refuse(
+                        *code,
+                        format!("the array takes {per_second} calls a second: slow down"),
+                    ),
+                }
+            }
+            Self::DeviceAbsent(_)
+            | Self::WrongDevice { .. }
+            | Self::NodeGone(_)
+            | Self::NodeLimit { .. }
+            | Self::ReadOnly(_)
+            | Self::Busy { .. }
+            | Self::Quota { .. }
+            | Self::FrozenList(_)
+            | Self::ListLacks(_)
+            | Self::ListAdds { .. }
+            | Self::SlowNode { .. }
+            | Self::RateLimit { .. }
+            | Self::NotReady(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

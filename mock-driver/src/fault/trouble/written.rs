@@ -1,0 +1,209 @@
+//! How troubles are written in YAML: as strictly as rules.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tonic::Code;
+use wildmatch::WildMatch;
+
+use super::{Scope, Trouble, TroubleKind};
+use crate::duration;
+use crate::fault::written::{Flaw, Part, RuleError, error_code, read_methods};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Written {
+    id: String,
+    trouble: String,
+    #[serde(default = "yes")]
+    enabled: bool,
+    volume: Option<String>,
+    node: Option<String>,
+    device: Option<String>,
+    code: Option<String>,
+    limit: Option<u64>,
+    volumes: Option<u64>,
+    bytes: Option<u64>,
+    age: Option<String>,
+    time: Option<String>,
+    #[serde(rename = "for")]
+    period: Option<String>,
+    method: Option<String>,
+    per_second: Option<f64>,
+    burst: Option<f64>,
+}
+
+// === impl Trouble ===
+
+impl Trouble {
+    /// Reads one trouble, for example from a request of the admin API.
+    ///
+    /// # Errors
+    /// If it is wrong, as in a list of one.
+    pub fn from_value(item: Value) -> Result<Self, RuleError> {
+        Self::read(&item).map_err(|flaw| RuleError::at(Part::Trouble, 0, &item, flaw))
+    }
+
+    pub(in crate::fault) fn from_items(items: Vec<Value>) -> Result<Vec<Self>, RuleError> {
+        let read = |(index, item): (usize, Value)| {
+            Self::read(&item).map_err(|flaw| RuleError::at(Part::Trouble, index, &item, flaw))
+        };
+        items.into_iter().enumerate().map(read).collect()
+    }
+
+    fn read(item: &Value) -> Result<Self, Flaw> {
+        let written: Written = serde_path_to_error::deserialize(item.clone())
+            .map_err(|error| Flaw(error.path().to_string(), error.inner().to_string()))?;
+        if written.id.is_empty() {
+            return Err(Flaw("id".into(), "must not be empty".into()));
+        }
+        Ok(Self {
+            id: written.id.clone(),
+            enabled: written.enabled,
+            kind: written.kind(item)?,
+            text: item.clone(),
+        })
+    }
+}
+
+// === impl Written ===
+
+impl Written {
+    fn kind(&self, item: &Value) -> Result<TroubleKind, Flaw> {
+        let allowed: &[&str] = match self.trouble.as_str() {
+            "device-absent" => &["volume", "node"],
+            "wrong-device" => &["volume", "node", "device"],
+            "node-gone" => &["node"],
+            "node-limit" => &["node", "limit"],
+            "read-only" => &["code"],
+            "busy" => &["volume", "node", "code"],
+            "quota" => &["volumes", "bytes"],
+            "frozen-list" => &["age"],
+            "list-lacks" => &["volume"],
+            "list-adds" => &["volume", "node"],
+            "slow-node" => &["node", "time"],
+            "rate-limit" => &["method", "per-second", "burst", "code"],
+            "not-ready" => &["for"],
+            other => {
+                let reason = format!(
+                    "\"{other}\" is none: write device-absent, wrong-device, node-gone, node-limit, read-only, busy, quota, \
+                     frozen-list, list-lacks, list-adds, slow-node, rate-limit or not-ready"
+                );
+                return Err(Flaw("trouble".into(), reason));
+            }
+        };
+        let fields = item.as_object().into_iter().flat_map(serde_json::Map::keys);
+        let mut own = fields.filter(|field| !["id", "trouble", "enabled"].contains(&field.as_str()));
+        if let Some(odd) = own.find(|field| !allowed.contains(&field.as_str())) {
+            let reason = format!(
+                "means nothing for {}, which has {}",
+                self.trouble,
+                allowed.join(", ")
+            );
+            return Err(Flaw(odd.clone(), reason));
+        }
+        self.kind_of_fields()
+    }
+
+    fn kind_of_fields(&self) -> Result<TroubleKind, Flaw> {
+        let scope = self.scope()?;
+        let missing = |field: &str, example: &str| {
+            Flaw(
+                field.into(),
+                format!("must be there for {}, as in {example}", self.trouble),
+            )
+        };
+        Ok(match self.trouble.as_str() {
+            "device-absent" => TroubleKind::DeviceAbsent(scope),
+            "wrong-device" => TroubleKind::WrongDevice {
+                scope,
+                device: self
+                    .device
+                    .clone()
+                    .unwrap_or_else(|| "/dev/disk/by-id/wrong".into()),
+            },
+            "node-gone" => TroubleKind::NodeGone(scope),
+            "node-limit" => TroubleKind::NodeLimit {
+                scope,
+                limit: self.limit.ok_or_else(|| missing("limit", "limit: 3"))?,
+            },
+            "read-only" => TroubleKind::ReadOnly(self.code(Code::FailedPrecondition)?),
+            "busy" => TroubleKind::Busy {
+                scope,
+                code: self.code(Code::Aborted)?,
+            },
+            "quota" if self.volumes.is_none() && self.bytes.is_none() => {
+                return Err(missing("volumes", "volumes: 10 or bytes: 1073741824"));
+            }
+            "quota" => TroubleKind::Quota {
+                volumes: self.volumes,
+                bytes: self.bytes,
+            },
+            "frozen-list" => TroubleKind::FrozenList(time("age", self.age.as_deref())?),
+            "list-lacks" => TroubleKind::ListLacks(scope),
+            "list-adds" => TroubleKind::ListAdds {
+                node: self.node.clone().ok_or_else(|| missing("node", "node: node-9"))?,
+                scope: Scope { node: None, ..scope },
+            },
+            "slow-node" => TroubleKind::SlowNode {
+                scope,
+                time: time("time", self.time.as_deref())?.ok_or_else(|| missing("time", "time: 2s"))?,
+            },
+            "rate-limit" => {
+                let per_second = self
+                    .per_second
+                    .ok_or_else(|| missing("per-second", "per-second: 5"))?;
+                let burst = self.burst.unwrap_or(1.0);
+                for (field, number) in [("per-second", per_second), ("burst", burst)] {
+                    if !(number.is_finite() && number > 0.0) {
+                        return Err(Flaw(field.into(), "must be a number above 0".into()));
+                    }
+                }
+                TroubleKind::RateLimit {
+                    methods: self
+                        .method
+                        .as_deref()
+                        .map(read_methods)
+                        .transpose()
+                        .map_err(|flaw| Flaw("method".into(), flaw.1))?,
+                    per_second,
+                    burst: burst.max(1.0),
+                    code: self.code(Code::ResourceExhausted)?,
+                }
+            }
+            _ => TroubleKind::NotReady(time("for", self.period.as_deref())?),
+        })
+    }
+
+    fn code(&self, usual: Code) -> Result<Code, Flaw> {
+        match &self.code {
+            Some(name) => error_code(name).map_err(|flaw| Flaw("code".into(), flaw.1)),
+            None => Ok(usual),
+        }
+    }
+
+    fn scope(&self) -> Result<Scope, Flaw> {
+        let pattern = |field: &str, text: &Option<String>| match text {
+            Some(text) if text.is_empty() => Err(Flaw(
+                field.into(),
+                "must not be empty; leave it out to mean all".into(),
+            )),
+            text => Ok(text.as_deref().map(WildMatch::new)),
+        };
+        Ok(Scope {
+            volume: pattern("volume", &self.volume)?,
+            node: pattern("node", &self.node)?,
+        })
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn time(field: &str, text: Option<&str>) -> Result<Option<Duration>, Flaw> {
+    text.map(duration::parse)
+        .transpose()
+        .map_err(|error| Flaw(field.into(), error.to_string()))
+}

@@ -1,0 +1,291 @@
+//! The troubles the array is in: which there are, and what they do together.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::Origin;
+use super::rule::Occasion;
+use super::trouble::{Memory, Obstacle, Scope, Stock, Trouble, TroubleKind};
+
+/// The troubles of one array.
+#[derive(Debug)]
+pub struct Troubles {
+    began: Instant,
+    list: Mutex<Vec<Standing>>,
+    /// So that calls need no lock while all is well.
+    any: AtomicBool,
+    /// Whether the listing is frozen; shared with the store, which keeps the old state then.
+    frozen: Arc<AtomicBool>,
+}
+
+/// A trouble and how it fares.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TroubleReport {
+    /// Its id.
+    pub id: String,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Whether it is there now.
+    pub enabled: bool,
+    /// How many calls it stood in the way of.
+    pub met: u64,
+    /// As it was written.
+    pub trouble: Value,
+}
+
+/// How ListVolumes answers.
+#[derive(Clone, Debug, Default)]
+pub struct ListingView {
+    /// The state of so long ago, or of when the trouble began; none for the state of now.
+    pub frozen: Option<Option<Duration>>,
+    /// Volumes to leave out.
+    pub lacks: Vec<Scope>,
+    /// Volumes to put on a node.
+    pub adds: Vec<(Scope, String)>,
+}
+
+/// The device that shows up for an attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceView {
+    /// The right one.
+    Right,
+    /// None.
+    Absent,
+    /// Another one, by its path.
+    Wrong(String),
+}
+
+#[derive(Debug)]
+struct Standing {
+    trouble: Trouble,
+    origin: Origin,
+    enabled: bool,
+    met: u64,
+    memory: Memory,
+}
+
+// === impl Troubles ===
+
+impl Default for Troubles {
+    fn default() -> Self {
+        Self {
+            began: Instant::now(),
+            list: Mutex::default(),
+            any: AtomicBool::new(false),
+            frozen: Arc::default(),
+        }
+    }
+}
+
+impl Troubles {
+    /// Puts other troubles in place of all those of the same origin. One that comes back unchanged goes on as
+    /// it was. Of two with one id, the one set later at run time wins over files and scenarios.
+    pub fn replace(&self, origin: Origin, troubles: Vec<Trouble>) {
+        self.change(|list, now| {
+            let (mut old, others): (Vec<_>, Vec<_>) = std::mem::take(list)
+                .into_iter()
+                .partition(|standing| standing.origin == origin);
+            *list = others;
+            for trouble in troubles {
+                let same = old.iter().position(|standing| standing.trouble == trouble);
+                list.push(match same {
+                    Some(index) => old.swap_remove(index),
+                    None => Standing::new(trouble, origin, now),
+                });
+            }
+            list.sort_by_key(|standing| standing.origin);
+        });
+    }
+
+    /// Puts a trouble in place at run time, instead of the one with its id if there is one.
+    pub fn put(&self, trouble: Trouble) {
+        self.change(
+            |list, now| match list.iter_mut().find(|standing| standing.trouble.id == trouble.id) {
+                Some(place) => *place = Standing::new(trouble, place.origin, now),
+                None => list.insert(0, Standing::new(trouble, Origin::Admin, now)),
+            },
+        );
+    }
+
+    /// Ends a trouble for good, and says whether there was one.
+    pub fn remove(&self, id: &str) -> bool {
+        self.change(|list, _| {
+            let before = list.len();
+            list.retain(|standing| standing.trouble.id != id);
+            list.len() < before
+        })
+    }
+
+    /// Has a trouble begin or end, and says whether there is one.
+    pub fn set_enabled(&self, id: &str, enabled: bool) -> bool {
+        self.change(|list, now| {
+            let found = list.iter_mut().find(|standing| standing.trouble.id == id);
+            let is_there = found.is_some();
+            if let Some(standing) = found.filter(|standing| standing.enabled != enabled) {
+                standing.enabled = enabled;
+                standing.memory = Memory::beginning(now);
+            }
+            is_there
+        })
+    }
+
+    /// Every trouble.
+    pub fn reports(&self) -> Vec<TroubleReport> {
+        let report = |standing: &Standing| TroubleReport {
+            id: standing.trouble.id.clone(),
+            origin: standing.origin,
+            enabled: standing.enabled,
+            met: standing.met,
+            trouble: standing.trouble.text().clone(),
+        };
+        self.list().iter().map(report).collect()
+    }
+
+    /// What stands in a call's way, and the id of the trouble that says so: a refusal before any wait, the
+    /// longest wait before shorter ones.
+    pub fn meet(
+        &self,
+        call: &dyn Occasion,
+        changes: bool,
+        stock: &dyn Fn() -> Stock,
+    ) -> Option<(String, Obstacle)> {
+        if !self.any.load(Ordering::Relaxed) {
+            return None;
+        }
+        let now = self.began.elapsed();
+        let mut worst: Option<(String, Obstacle)> = None;
+        for standing in self.list().iter_mut().filter(|standing| standing.enabled) {
+            let kind = &standing.trouble.kind;
+            let Some(obstacle) = kind.meet(&mut standing.memory, call, changes, stock, now) else {
+                continue;
+            };
+            standing.met += 1;
+            let is_refusal = matches!(obstacle, Obstacle::Refuse { .. });
+            let is_worse = match (&worst, &obstacle) {
+                (Some((_, Obstacle::Wait(other))), Obstacle::Wait(time)) => time > other,
+                _ => true,
+            };
+            if is_worse {
+                worst = Some((standing.trouble.id.clone(), obstacle));
+            }
+            if is_refusal {
+                break;
+            }
+        }
+        worst
+    }
+
+    /// How ListVolumes answers.
+    pub fn listing(&self) -> ListingView {
+        let mut view = ListingView::default();
+        self.each(|kind, _| match kind {
+            TroubleKind::FrozenList(age) => {
+                view.frozen.get_or_insert(*age);
+            }
+            TroubleKind::ListLacks(scope) => view.lacks.push(scope.clone()),
+            TroubleKind::ListAdds { scope, node } => view.adds.push((scope.clone(), node.clone())),
+            TroubleKind::DeviceAbsent(_)
+            | TroubleKind::WrongDevice { .. }
+            | TroubleKind::NodeGone(_)
+            | TroubleKind::NodeLimit { .. }
+            | TroubleKind::ReadOnly(_)
+            | TroubleKind::Busy { .. }
+            | TroubleKind::Quota { .. }
+            | TroubleKind::SlowNode { .. }
+            | TroubleKind::RateLimit { .. }
+            | TroubleKind::NotReady(_) => {}
+        });
+        view
+    }
+
+    /// Which device shows up on a node for a volume: the first trouble that speaks of it says so.
+    pub fn device(&self, volume: &str, node: &str) -> DeviceView {
+        let mut view = DeviceView::Right;
+        self.each(|kind, _| {
+            if view != DeviceView::Right {
+                return;
+            }
+            match kind {
+                TroubleKind::DeviceAbsent(scope) if scope.has(volume, node) => view = DeviceView::Absent,
+                TroubleKind::WrongDevice { scope, device } if scope.has(volume, node) => {
+                    view = DeviceView::Wrong(device.clone());
+                }
+                TroubleKind::DeviceAbsent(_)
+                | TroubleKind::WrongDevice { .. }
+                | TroubleKind::FrozenList(_)
+                | TroubleKind::ListLacks(_)
+                | TroubleKind::ListAdds { .. }
+                | TroubleKind::NodeGone(_)
+                | TroubleKind::NodeLimit { .. }
+                | TroubleKind::ReadOnly(_)
+                | TroubleKind::Busy { .. }
+                | TroubleKind::Quota { .. }
+                | TroubleKind::SlowNode { .. }
+                | TroubleKind::RateLimit { .. }
+                | TroubleKind::NotReady(_) => {}
+            }
+        });
+        view
+    }
+
+    /// Whether Probe says that the driver is ready.
+    pub fn is_ready(&self) -> bool {
+        let now = self.began.elapsed();
+        let mut is_ready = true;
+        self.each(|kind, since| {
+            if let TroubleKind::NotReady(period) = kind {
+                is_ready &= period.is_some_and(|period| now >= since + period);
+            }
+        });
+        is_ready
+    }
+
+    /// Whether the listing is frozen, as it is at any time.
+    pub(crate) fn frozen(&self) -> Arc<AtomicBool> {
+        self.frozen.clone()
+    }
+
+    fn each(&self, mut look: impl FnMut(&TroubleKind, Duration)) {
+        if self.any.load(Ordering::Relaxed) {
+            for standing in self.list().iter().filter(|standing| standing.enabled) {
+                look(&standing.trouble.kind, standing.memory.since);
+            }
+        }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<Standing>, Duration) -> T) -> T {
+        let now = self.began.elapsed();
+        let mut list = self.list();
+        let outcome = change(&mut list, now);
+        let is_frozen = |standing: &Standing| {
+            standing.enabled && matches!(standing.trouble.kind, TroubleKind::FrozenList(_))
+        };
+        self.frozen.store(list.iter().any(is_frozen), Ordering::SeqCst);
+        self.any
+            .store(list.iter().any(|standing| standing.enabled), Ordering::Relaxed);
+        outcome
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<Standing>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Standing ===
+
+impl Standing {
+    fn new(trouble: Trouble, origin: Origin, now: Duration) -> Self {
+        Self {
+            enabled: trouble.enabled,
+            trouble,
+            origin,
+            met: 0,
+            memory: Memory::beginning(now),
+        }
+    }
+}
