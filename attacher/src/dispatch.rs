@@ -43,6 +43,8 @@ pub struct Dispatcher<K, D> {
 
 /// How many events are taken in one go, so that a burst of them does not keep jobs from starting.
 const EVENTS_AT_ONCE: usize = 256;
+/// How many finished jobs are, so that those that follow one another without end do not keep events waiting.
+const REPORTS_AT_ONCE: usize = 256;
 
 // === impl Dispatcher ===
 
@@ -67,14 +69,17 @@ impl<K: Cluster, D: Controller> Dispatcher<K, D> {
         let mut resyncs = resyncs(resync);
         loop {
             pulse.beat(Instant::now());
-            let (next_start, synced) = {
+            // Each turn takes in both what was seen and what is done, so that neither a flood of events nor
+            // one of finished jobs keeps the other waiting, and the next attach with it.
+            take_in(&mut events, &engine, &worker);
+            let next_start = {
                 let mut engine = lock(&engine);
                 engine.tell(now());
                 let synced = engine.listed().all();
                 while let Some(job) = synced.then(|| engine.start(now())).flatten() {
                     running.push(worker.run(job));
                 }
-                (engine.next_start(), synced)
+                engine.next_start()
             };
             let next_beat = Instant::now() + Pulse::PERIOD;
             let due = next_start.map_or(next_beat, |start| next_beat.min(start.into()));
@@ -85,7 +90,8 @@ impl<K: Cluster, D: Controller> Dispatcher<K, D> {
                 Some(report) = running.next(), if !running.is_empty() => {
                     // Jobs lock the engine themselves, so it must not be held while they are polled.
                     lock(&engine).finish(report, now());
-                    while let Some(Some(report)) = running.next().now_or_never() {
+                    for _ in 1..REPORTS_AT_ONCE {
+                        let Some(Some(report)) = running.next().now_or_never() else { break };
                         lock(&engine).finish(report, now());
                     }
                 }
@@ -95,21 +101,7 @@ impl<K: Cluster, D: Controller> Dispatcher<K, D> {
                 event = events.recv() => {
                     // The watches never end; the supervisor ends us if one does.
                     let Some(event) = event else { break };
-                    let mut engine = lock(&engine);
-                    let more = std::iter::from_fn(|| events.try_recv().ok()).take(EVENTS_AT_ONCE);
-                    for event in std::iter::once(event).chain(more) {
-                        engine.handle(event);
-                    }
-                    let findings = engine.take_findings();
-                    let listed = engine.listed().all();
-                    drop(engine);
-                    if listed && !synced {
-                        tracing::info!("all lists are complete; work starts");
-                    }
-                    for finding in &findings {
-                        reconcile::tell(finding);
-                        worker.announce_finding(finding);
-                    }
+                    handle(std::iter::once(event), &engine, &worker);
                 }
                 () = &mut due => {}
                 _ = resyncs.tick() => lock(&engine).handle(Event::Resync),
@@ -133,6 +125,42 @@ impl<K: Cluster, D: Controller> Dispatcher<K, D> {
                 "not all work was finished in time; the next process takes it up"
             );
         }
+    }
+}
+
+/// Takes in what the watches have seen by now, as much as is taken at once.
+fn take_in<K: Cluster, D: Controller>(
+    events: &mut mpsc::Receiver<Event>,
+    engine: &Mutex<Engine>,
+    worker: &Worker<K, D>,
+) {
+    let mut seen = std::iter::from_fn(|| events.try_recv().ok())
+        .take(EVENTS_AT_ONCE)
+        .peekable();
+    if seen.peek().is_some() {
+        handle(seen, engine, worker);
+    }
+}
+
+fn handle<K: Cluster, D: Controller>(
+    seen: impl Iterator<Item = Event>,
+    engine: &Mutex<Engine>,
+    worker: &Worker<K, D>,
+) {
+    let (findings, now_synced) = {
+        let mut engine = lock(engine);
+        let synced = engine.listed().all();
+        for event in seen {
+            engine.handle(event);
+        }
+        (engine.take_findings(), !synced && engine.listed().all())
+    };
+    if now_synced {
+        tracing::info!("all lists are complete; work starts");
+    }
+    for finding in &findings {
+        reconcile::tell(finding);
+        worker.announce_finding(finding);
     }
 }
 

@@ -128,7 +128,8 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 Err(_) => Failure::panicked(),
             };
             if let Subject::Attachment(wanted, attachment) = &subject {
-                let told = AssertUnwindSafe(self.tell_all(*wanted, attachment, &failure)).catch_unwind();
+                let told = Box::pin(self.tell_all(*wanted, attachment, &failure));
+                let told = AssertUnwindSafe(told).catch_unwind();
                 if told.await.is_err() {
                     tracing::error!("panicked while the failure was told");
                 }
@@ -147,20 +148,21 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     }
 
     async fn carry_out(&self, job: Job) -> Result<(), Failure> {
+        // In boxes, so that a detach does not take the room of an attach: thousands may wait for the driver.
         match job {
             Job::Attachment {
                 wanted: Wanted::Attach,
                 facts,
                 answer,
                 ..
-            } => self.attach(facts, answer).await,
+            } => Box::pin(self.attach(facts, answer)).await,
             Job::Attachment {
                 wanted: Wanted::Detach,
                 facts,
                 answer,
                 repair,
-            } => self.detach(facts, answer, repair).await,
-            Job::Release { volume } => self.unless_winding_up(self.release_volume(&volume)).await,
+            } => Box::pin(self.detach(facts, answer, repair)).await,
+            Job::Release { volume } => Box::pin(self.unless_winding_up(self.release_volume(&volume))).await,
         }
     }
 

@@ -65,14 +65,12 @@ impl ApiServer {
             Part::Object => (K::plural(&()), ""),
             Part::Status => (K::plural(&()), "/status"),
         };
-        // A request's state is several kilobytes. In a box of its own it does not take room in a job
-        // that waits for the driver, of which there may be thousands.
-        let request = Box::pin(until_answered(&self.gate, purpose, || async {
+        let request = until_answered(&self.gate, purpose, || async {
             match part {
                 Part::Object => api.patch(name, &params, &patch).await,
                 Part::Status => api.patch_status(name, &params, &patch).await,
             }
-        }));
+        });
         let span = trace::request(format_args!("PATCH {plural}{status}"));
         traced(span, request).await
     }
@@ -82,7 +80,7 @@ impl ApiServer {
         K: Resource<DynamicType = ()>,
         F: Future<Output = Result<K, kube::Error>>,
     {
-        let request = Box::pin(until_answered(&self.gate, Purpose::Read, get));
+        let request = until_answered(&self.gate, Purpose::Read, get);
         let span = trace::request(format_args!("GET {}", K::plural(&())));
         traced(span, request).await
     }

@@ -11,9 +11,9 @@
 mod ledger;
 mod object;
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -30,6 +30,8 @@ use ledger::{Ledger, Write};
 /// Notices that may wait for the task that sends them, which takes them in at once unless a request is
 /// under way.
 const WAITING: usize = 1024;
+/// Objects of which it is known that something was told, beyond those that the ledger remembers.
+const MENTIONED: usize = 4096;
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_secs(5);
 /// How long no Event is sent to a namespace that refused one.
@@ -96,13 +98,20 @@ pub struct Recorder {
     /// None: nobody is told anything.
     told_tx: Option<mpsc::Sender<Told>>,
     dropped: Arc<AtomicU64>,
+    mentioned: Mentioned,
 }
+
+/// Objects that something was told about. There is nothing to forget of others, which are nearly all: word
+/// of their going would take the places of notices.
+#[derive(Clone, Debug, Default)]
+struct Mentioned(Arc<Mutex<HashSet<Uid>>>);
 
 /// Sends what a [`Recorder`] took.
 pub struct Publisher<L> {
     client: Client,
     told: mpsc::Receiver<Told>,
     dropped: Arc<AtomicU64>,
+    mentioned: Mentioned,
     ledger: Ledger,
     /// Who says that they write; the Go sidecar's name with the driver's.
     component: String,
@@ -192,14 +201,17 @@ impl Recorder {
     ) -> (Self, Publisher<L>) {
         let (told_tx, told) = mpsc::channel(WAITING);
         let dropped = Arc::new(AtomicU64::new(0));
+        let mentioned = Mentioned::default();
         let recorder = Self {
             told_tx: Some(told_tx),
             dropped: dropped.clone(),
+            mentioned: mentioned.clone(),
         };
         let publisher = Publisher {
             client,
             told,
             dropped,
+            mentioned,
             ledger: Ledger::default(),
             component,
             instance,
@@ -214,14 +226,17 @@ impl Recorder {
         Self {
             told_tx: None,
             dropped: Arc::default(),
+            mentioned: Mentioned::default(),
         }
     }
 
     /// Tells of something that happened. Never waits; what cannot be taken is dropped.
     pub fn tell(&self, regarding: impl Into<Regarding>, reason: Reason, message: impl Into<String>) {
         self.send(|| {
+            let regarding = regarding.into();
+            self.mentioned.lock().insert(regarding.uid.clone());
             Told::Notice(Notice {
-                regarding: regarding.into(),
+                regarding,
                 reason,
                 message: message.into(),
             })
@@ -230,7 +245,9 @@ impl Recorder {
 
     /// The object is gone, and nothing more will be told about it.
     pub fn forget(&self, uid: &Uid) {
-        self.send(|| Told::Gone(uid.clone()));
+        if self.mentioned.lock().remove(uid) {
+            self.send(|| Told::Gone(uid.clone()));
+        }
     }
 
     fn send(&self, told: impl FnOnce() -> Told) {
@@ -243,6 +260,14 @@ impl Recorder {
     /// Tells of a change of leadership, as client-go does: "`identity` became leader", on the Lease.
     pub fn leadership(&self, lease: Regarding, message: impl Into<String>) {
         self.tell(lease, Reason::LeaderElection, message);
+    }
+}
+
+// === impl Mentioned ===
+
+impl Mentioned {
+    fn lock(&self) -> MutexGuard<'_, HashSet<Uid>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -308,6 +333,12 @@ impl<L: Fn() -> bool> Publisher<L> {
                 Told::Gone(uid) => self.ledger.forget(&uid),
             }
         }
+        let mut mentioned = self.mentioned.lock();
+        if mentioned.len() > MENTIONED {
+            // Not all go by our hand.
+            mentioned.retain(|uid| self.ledger.remembers(uid));
+        }
+        drop(mentioned);
         let dropped = self.dropped.swap(0, Ordering::Relaxed) + self.ledger.take_dropped();
         if dropped > 0 {
             tracing::debug!(dropped, "more happened than Events can tell");
@@ -358,5 +389,58 @@ impl<L: Fn() -> bool> Publisher<L> {
     async fn request(&self, write: &Write) -> Result<(), kube::Error> {
         let request = object::request(write, &self.component, &self.instance)?;
         self.client.request::<IgnoredAny>(request).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tower::service_fn;
+
+    use super::*;
+    use crate::decide::tests::mk_attachment;
+
+    fn mk_client() -> Client {
+        let refuse = service_fn(|_: http::Request<kube::client::Body>| async {
+            Err::<http::Response<kube::client::Body>, _>(std::io::Error::other("nobody is asked"))
+        });
+        Client::new(refuse, "default")
+    }
+
+    #[tokio::test]
+    async fn objects_that_nothing_was_told_about_take_no_place() {
+        let (recorder, mut publisher) = Recorder::new(mk_client(), String::new(), String::new(), || true);
+        let told = mk_attachment("told");
+        recorder.tell(&told, Reason::AttachFailed, "why");
+        for n in 0..2 * WAITING {
+            recorder.forget(&mk_attachment(&n.to_string()).uid);
+        }
+        recorder.forget(&told.uid);
+        recorder.forget(&told.uid);
+        recorder.tell(&told, Reason::DetachRecovered, "how");
+        assert_eq!(recorder.dropped.load(Ordering::Relaxed), 0);
+        let mut waiting = std::iter::from_fn(|| publisher.told.try_recv().ok());
+        assert!(
+            matches!(waiting.next(), Some(Told::Notice(notice)) if notice.reason == Reason::AttachFailed)
+        );
+        assert!(matches!(waiting.next(), Some(Told::Gone(uid)) if uid == told.uid));
+        assert!(
+            matches!(waiting.next(), Some(Told::Notice(notice)) if notice.reason == Reason::DetachRecovered)
+        );
+        assert!(waiting.next().is_none());
+    }
+
+    #[tokio::test]
+    async fn what_is_known_of_objects_is_bounded() {
+        let (recorder, mut publisher) = Recorder::new(mk_client(), String::new(), String::new(), || true);
+        for n in 0..2 * MENTIONED {
+            recorder.tell(&mk_attachment(&n.to_string()), Reason::AttachFailed, "why");
+            if let Ok(told) = publisher.told.try_recv() {
+                publisher.take_in(told);
+            }
+        }
+        assert!(recorder.mentioned.lock().len() <= MENTIONED + 1);
+        // What the ledger remembers can still be forgotten.
+        let mentioned = recorder.mentioned.lock().clone();
+        assert!(publisher.ledger.uids().all(|uid| mentioned.contains(uid)));
     }
 }

@@ -3,7 +3,7 @@
 //! Waiting here is no part of a request's deadline: who stands in line is not answered late, and a
 //! thousand statuses that are due at once must not time out on their way to the door.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -17,9 +17,12 @@ use crate::lease::{Leadership, NotLeading};
 /// spends more CPU on each (docs/adr/0002-own-http-stack.md).
 const WRITES: usize = 80;
 /// How many of these may be such that no pod waits for. The rest is kept for attaches, so that a
-/// thousand detaches that end together do not delay the next attach here; and so few that it does not
-/// wait for them in the API server either, which takes one or two milliseconds for each.
+/// thousand detaches that end together do not delay the next attach here.
 const WRITES_NOBODY_WAITS_FOR: usize = 32;
+/// How many of those while a write of an attach is under way or in line: so few that it does not wait for
+/// them in the API server either, which takes one or two milliseconds of a processor for each. Those that
+/// were sent before end by themselves; what follows waits here. Never none, for attaches may go on for ever.
+const WRITES_BESIDE_AN_ATTACH: usize = 4;
 
 /// How many reads of single objects may be under way at once. A Secret is read for each call that takes
 /// one; a burst of them must leave streams of the connection to the writes.
@@ -34,6 +37,16 @@ pub(super) struct Gate {
     reads: Semaphore,
     writes: Semaphore,
     unhurried: Semaphore,
+    precedence: Mutex<Precedence>,
+}
+
+/// Which places for writes that nobody waits for are held back.
+#[derive(Debug, Default)]
+struct Precedence {
+    /// Writes of attaches that are under way or in line.
+    attaches: usize,
+    /// Places that are held back from the others meanwhile.
+    held_back: usize,
 }
 
 /// What a request is for.
@@ -50,8 +63,20 @@ pub(super) enum Purpose {
 /// The right to have one request under way, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
-    _unhurried: Option<SemaphorePermit<'a>>,
+    _urgent: Option<Urgent<'a>>,
+    _unhurried: Option<Unhurried<'a>>,
     _request: SemaphorePermit<'a>,
+}
+
+/// A write of an attach that is under way or in line, until it is dropped.
+#[derive(Debug)]
+struct Urgent<'a>(&'a Gate);
+
+/// The place of a write that nobody waits for, until it is dropped.
+#[derive(Debug)]
+struct Unhurried<'a> {
+    gate: &'a Gate,
+    permit: Option<SemaphorePermit<'a>>,
 }
 
 /// A token bucket for all requests of the process, its watches included, as the Go sidecar has one
@@ -79,6 +104,7 @@ impl Gate {
             reads: Semaphore::new(READS),
             writes: Semaphore::new(WRITES),
             unhurried: Semaphore::new(WRITES_NOBODY_WAITS_FOR),
+            precedence: Mutex::default(),
         }
     }
 
@@ -97,9 +123,13 @@ impl Gate {
     ///
     /// The place in line is lost, and the token with it.
     pub(super) async fn enter(&self, purpose: Purpose) -> Result<Place<'_>, NotLeading> {
+        let _urgent = (purpose == Purpose::Attach).then(|| Urgent::new(self));
         // In this order, so that who waits for an unhurried place stands in nobody's way.
         let _unhurried = match purpose {
-            Purpose::Other => Some(permit(&self.unhurried).await),
+            Purpose::Other => Some(Unhurried {
+                permit: Some(permit(&self.unhurried).await),
+                gate: self,
+            }),
             Purpose::Read | Purpose::Attach => None,
         };
         let _request = match purpose {
@@ -113,7 +143,11 @@ impl Gate {
         if let Some(leadership) = self.fence(purpose) {
             leadership.check()?;
         }
-        Ok(Place { _unhurried, _request })
+        Ok(Place {
+            _urgent,
+            _unhurried,
+            _request,
+        })
     }
 
     /// What must last for as long as such a request is under way.
@@ -121,6 +155,51 @@ impl Gate {
         match purpose {
             Purpose::Read => None,
             Purpose::Attach | Purpose::Other => Some(&self.leadership),
+        }
+    }
+
+    fn precedence(&self) -> MutexGuard<'_, Precedence> {
+        self.precedence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How many places are held back while there are attaches.
+const HELD_BACK: usize = WRITES_NOBODY_WAITS_FOR - WRITES_BESIDE_AN_ATTACH;
+
+// === impl Urgent ===
+
+impl<'a> Urgent<'a> {
+    fn new(gate: &'a Gate) -> Self {
+        let mut precedence = gate.precedence();
+        precedence.attaches += 1;
+        // The free ones at once; the others when they are given back.
+        let wanted = HELD_BACK - precedence.held_back;
+        precedence.held_back += gate.unhurried.forget_permits(wanted);
+        Self(gate)
+    }
+}
+
+impl Drop for Urgent<'_> {
+    fn drop(&mut self) {
+        let mut precedence = self.0.precedence();
+        precedence.attaches -= 1;
+        if precedence.attaches == 0 {
+            let held_back = std::mem::take(&mut precedence.held_back);
+            self.0.unhurried.add_permits(held_back);
+        }
+    }
+}
+
+// === impl Unhurried ===
+
+impl Drop for Unhurried<'_> {
+    fn drop(&mut self) {
+        let mut precedence = self.gate.precedence();
+        if precedence.attaches > 0 && precedence.held_back < HELD_BACK {
+            precedence.held_back += 1;
+            if let Some(permit) = self.permit.take() {
+                permit.forget();
+            }
         }
     }
 }
@@ -282,5 +361,61 @@ mod tests {
         }
         drop(reads);
         assert!(waiting.now_or_never().is_some());
+    }
+
+    /// How many more unhurried writes could be sent now.
+    fn free(gate: &Gate) -> usize {
+        let taken = (0..1000).map_while(|_| gate.enter(Purpose::Other).now_or_never());
+        taken.collect::<Vec<_>>().len()
+    }
+
+    #[test]
+    fn detaches_hold_back_while_an_attach_is_written() {
+        let gate = mk_gate(None);
+        let mut detaches: Vec<_> = (0..WRITES_NOBODY_WAITS_FOR)
+            .filter_map(|_| gate.enter(Purpose::Other).now_or_never())
+            .collect();
+        let attach = gate.enter(Purpose::Attach).now_or_never();
+        let other = gate.enter(Purpose::Attach).now_or_never();
+        assert!(attach.is_some() && other.is_some());
+        // What is under way ends; few take its place.
+        while detaches.len() > WRITES_BESIDE_AN_ATTACH {
+            detaches.pop();
+            assert_eq!(free(&gate), 0, "{} are under way", detaches.len());
+        }
+        for expected in 1..=WRITES_BESIDE_AN_ATTACH {
+            detaches.pop();
+            assert_eq!(free(&gate), expected);
+        }
+        drop(attach);
+        assert_eq!(
+            free(&gate),
+            WRITES_BESIDE_AN_ATTACH,
+            "the other attach is written yet"
+        );
+        drop(other);
+        assert_eq!(free(&gate), WRITES_NOBODY_WAITS_FOR);
+        let attach = gate.enter(Purpose::Attach).now_or_never();
+        assert_eq!(
+            free(&gate),
+            WRITES_BESIDE_AN_ATTACH,
+            "the free ones are held back at once"
+        );
+        drop(attach);
+        assert_eq!(free(&gate), WRITES_NOBODY_WAITS_FOR);
+    }
+
+    #[test]
+    fn an_attach_in_line_holds_detaches_back_until_it_is_dropped() {
+        let gate = mk_gate(None);
+        let attaches: Vec<_> = (0..WRITES)
+            .filter_map(|_| gate.enter(Purpose::Attach).now_or_never())
+            .collect();
+        let mut in_line = Box::pin(gate.enter(Purpose::Attach));
+        assert!(in_line.as_mut().now_or_never().is_none());
+        drop(attaches);
+        assert_eq!(free(&gate), WRITES_BESIDE_AN_ATTACH);
+        drop(in_line);
+        assert_eq!(free(&gate), WRITES_NOBODY_WAITS_FOR);
     }
 }

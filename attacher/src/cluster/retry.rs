@@ -40,7 +40,10 @@ where
         deadline += arrived.elapsed();
         let until = deadline.min(Instant::now() + ATTEMPT);
         let fence = gate.fence(purpose);
-        let failure = match timely(fence, until, attempt::attempt(fence, request())).await {
+        // A request's state is several kilobytes. In a box it takes no room in those who stand in line, of
+        // whom there may be thousands.
+        let attempt = Box::pin(attempt::attempt(fence, request()));
+        let failure = match timely(fence, until, attempt).await {
             Some((Ok(answer), _)) => return Ok(answer),
             Some((Err(error), asked_for)) => Failure::from(error).waiting(asked_for),
             None => Failure::again(Error::Unanswered("no answer from the API server in time".into())),

@@ -78,7 +78,8 @@ impl Caller {
         self.leadership.check()?;
         let (mut request, deadline) = timed(request, self.timeout, migrated, Some(&self.leadership));
         let span = trace::request(method);
-        let answer = async {
+        // A call's state is some kilobytes. In a box it is there once, and only while the call is under way.
+        let answer = Box::pin(async move {
             let context = trace::context().and_then(|context| context.parse().ok());
             if let Some(context) = context {
                 request.metadata_mut().insert("traceparent", context);
@@ -87,7 +88,7 @@ impl Caller {
                 Ok(answer) => Ok(answer.map_err(CallError::from)?.into_inner()),
                 Err(_) => Err(CallError::deadline_exceeded()),
             }
-        };
+        });
         let answer = answer.instrument(span.clone()).await.map_err(|error| CallError {
             message: stripped(secrets, error.message),
             ..error

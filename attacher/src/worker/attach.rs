@@ -18,37 +18,39 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     pub(super) async fn attach(&self, facts: Facts, answer: Option<Answer>) -> Result<(), Failure> {
         let attachment = &facts.attachment.clone();
         let answer = answer.filter(|answer| matches!(answer, Answer::Published { .. }));
-        let plan = match self.look(facts, answer.is_some()).await {
+        let plan = match Box::pin(self.look(facts, answer.is_some())).await {
             Ok(plan) => plan,
             // Nobody was called, so what is known from the last time still holds.
             Err(failure) => return Err(Failure { answer, ..failure }),
         };
         let Some(mut plan) = plan else {
-            return self.unless_winding_up(self.attach_without_call(attachment)).await;
+            return Box::pin(self.unless_winding_up(self.attach_without_call(attachment))).await;
         };
         let context = match known(answer, &plan) {
             Some(context) => context,
             None => {
                 if let Some(stale) = &plan.stale {
-                    if !self.unless_winding_up(self.is_still_wanted(attachment)).await? {
+                    let wanted = Box::pin(self.unless_winding_up(self.is_still_wanted(attachment))).await?;
+                    if !wanted {
                         return Ok(());
                     }
-                    self.undo(attachment, stale, plan.migrated).await?;
+                    Box::pin(self.undo(attachment, stale, plan.migrated)).await?;
                 }
-                let Some(secrets) = self.prepare(attachment, &plan).await? else {
+                // In boxes, so that an attach that waits for the driver does not take their room.
+                let prepared = Box::pin(self.prepare(attachment, &plan)).await?;
+                let Some(secrets) = prepared else {
                     return Ok(());
                 };
                 self.may_begin()?;
-                match self.publish(&plan, secrets.clone()).await {
+                match Box::pin(self.publish(&plan, secrets.clone())).await {
                     Ok(context) => context,
                     Err(error) => {
-                        self.publish_elsewhere(attachment, &mut plan, secrets, error)
-                            .await?
+                        Box::pin(self.publish_elsewhere(attachment, &mut plan, secrets, error)).await?
                     }
                 }
             }
         };
-        self.mark_attached(attachment, &plan, context).await
+        Box::pin(self.mark_attached(attachment, &plan, context)).await
     }
 
     /// Plans the attach; `None` if the driver has no calls to publish volumes. Whoever has its `answered`

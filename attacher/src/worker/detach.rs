@@ -21,7 +21,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         let attachment = facts.attachment.clone();
         if answer != Some(Answer::Unpublished) {
             // Nothing of ours on the attachment keeps its successor from being made and attached.
-            if repair && !self.unless_winding_up(self.is_still_there(&attachment)).await? {
+            if repair && !Box::pin(self.unless_winding_up(self.is_still_there(&attachment))).await? {
                 return Ok(());
             }
             // With the handle recorded the volume is not needed; it may be long gone.
@@ -33,7 +33,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 };
                 Ok((facts, self.driver().await?))
             };
-            let (facts, driver) = self.unless_winding_up(look).await?;
+            let (facts, driver) = Box::pin(self.unless_winding_up(look)).await?;
             if driver.capabilities.publish {
                 let plan = decide::detach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?;
                 self.unpublish_unless_held(&attachment, &plan).await?;
@@ -46,7 +46,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 );
             }
         }
-        self.let_go(&attachment).await?;
+        Box::pin(self.let_go(&attachment)).await?;
         self.announce_recovery(Wanted::Detach, &attachment);
         Ok(())
     }
@@ -88,13 +88,13 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
 
     async fn unpublish(&self, attachment: &Attachment, plan: &DetachPlan) -> Result<(), Failure> {
         let secrets = self.secrets_if_there(plan.secret.as_ref());
-        let (secrets, missing) = self.unless_winding_up(secrets).await?;
+        let (secrets, missing) = Box::pin(self.unless_winding_up(secrets)).await?;
         let send = |target| {
-            self.csi.unpublish(UnpublishRequest {
+            Box::pin(self.csi.unpublish(UnpublishRequest {
                 target,
                 secrets: secrets.clone(),
                 migrated: plan.migrated,
-            })
+            }))
         };
         self.may_begin()?;
         let mut result = send(plan.target.clone()).await;

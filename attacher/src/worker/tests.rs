@@ -7,10 +7,11 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::*;
-use crate::cluster::{Released, Side};
-use crate::csi::{Code, ListRequest, Page, PublishRequest, UnpublishRequest};
+use crate::cluster::{ApiServer, Clients, Released, Side};
+use crate::csi::{Caller, Code, Keeper, ListRequest, Page, PublishRequest, UnpublishRequest};
 use crate::decide::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 use crate::decide::{Claim, Record};
+use crate::lease::Leadership;
 use crate::model::{Capabilities, Problem, Recorded, Target, Version, VolumeSource};
 use crate::queue::{Backoff, Limits};
 
@@ -518,4 +519,56 @@ async fn a_panic_is_told_in_the_status() {
     bench.fails().await;
     let told = bench.attachment().attach_error.expect("people must know");
     assert!(told.message.contains("a fault of its own"), "{told:?}");
+}
+
+/// Each job that waits for the driver is a future of its own, and there may be thousands: with the states of
+/// all steps side by side it had ten kilobytes, which made half of the process. A step that is not taken now
+/// takes no room, since it is in a box. What a call itself needs, two kilobytes, is in another one.
+#[tokio::test]
+async fn a_job_that_waits_for_the_driver_is_small() {
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let clients = Clients::new(&config, None).unwrap();
+    let (_keeper, link) = Keeper::new("/nowhere".parse().unwrap(), FOREVER);
+    let driver = mk_driver();
+    let cluster = ApiServer::new(&clients, Leadership::unopposed(), Arc::new(driver.clone()));
+    let csi = Caller::new(link, FOREVER, Leadership::unopposed());
+    let limits = Limits {
+        attach: 1,
+        detach: 1,
+        volume: 1,
+    };
+    let backoff = Backoff {
+        start: FOREVER,
+        max: FOREVER,
+    };
+    let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, 0)));
+    let worker = Worker::new(cluster, csi, driver, engine, || Timestamp::UNIX_EPOCH);
+    let facts = || Facts {
+        attachment: Arc::new(mk_attachment("va")),
+        volume: None,
+        node: None,
+    };
+    let target = Target {
+        handle: "h".into(),
+        node_id: "n".into(),
+    };
+    let request = UnpublishRequest {
+        target,
+        secrets: Secrets::default(),
+        migrated: false,
+    };
+    let job = Job::Attachment {
+        wanted: Wanted::Attach,
+        facts: facts(),
+        answer: None,
+        repair: false,
+    };
+    for (future, bytes, most) in [
+        ("a job", size_of_val(&worker.run(job)), 768),
+        ("an attach", size_of_val(&worker.attach(facts(), None)), 1280),
+        ("a detach", size_of_val(&worker.detach(facts(), None, false)), 768),
+        ("a call", size_of_val(&worker.csi.unpublish(request)), 896),
+    ] {
+        assert!(bytes <= most, "{future} takes {bytes} bytes, and may take {most}");
+    }
 }

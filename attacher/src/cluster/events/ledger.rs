@@ -158,6 +158,17 @@ impl Ledger {
         }
     }
 
+    /// Whether anything is remembered of this object.
+    pub(super) fn remembers(&self, uid: &Uid) -> bool {
+        self.objects.contains_key(uid)
+    }
+
+    /// All objects that something is remembered of.
+    #[cfg(test)]
+    pub(super) fn uids(&self) -> impl Iterator<Item = &Uid> {
+        self.objects.keys()
+    }
+
     /// When [`Ledger::start`] is next worth calling.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
         let ((due, _), _) = self.due.first_key_value()?;
