@@ -1,0 +1,166 @@
+//! Attachments that are there and not attached.
+
+use serde_json::json;
+
+use super::*;
+
+const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
+    (
+        "untouched, leader there",
+        World::unattached,
+        |_| (),
+        VA,
+        (Cause::AttacherBehind, Stuck, Attacher),
+        &["held by attacher-0"],
+    ),
+    (
+        "untouched, no lease",
+        World::unattached,
+        |w| w.remove("lease"),
+        POD,
+        (Cause::AttacherSilent, Stuck, Attacher),
+        &["There is no lease external-attacher-leader-d-example"],
+    ),
+    (
+        "lease stale",
+        World::unattached,
+        lease_ended,
+        POD,
+        (Cause::AttacherLeaseStale, Stuck, Attacher),
+        &["renewed it last 20 min 0 s ago", "valid for 15 s"],
+    ),
+    (
+        "nobody leads",
+        World::unattached,
+        |w| w.set("lease", json!({"spec": {"holderIdentity": ""}})),
+        POD,
+        (Cause::NobodyLeads, Stuck, Attacher),
+        &["was given back"],
+    ),
+    (
+        "lease left over from before leader election was switched off",
+        World::unattached,
+        |w| {
+            lease_ended(w);
+            w.set("va", json!({"status": {"attachError": {"message": "rpc error: code = Aborted desc = busy", "time": EARLIER}}}));
+        },
+        VA,
+        (Cause::AttachFails, Stuck, Driver),
+        &["still under way"],
+    ),
+    (
+        "driver fails",
+        World::unattached,
+        |w| {
+            w.set(
+                "va",
+                json!({"status": {"attachError": {"message": "boom", "time": EARLIER, "errorCode": 13}}}),
+            )
+        },
+        VA,
+        (Cause::AttachFails, Stuck, Driver),
+        &["boom", "Code Internal (13)", "--retry-interval-max"],
+    ),
+    (
+        "limit",
+        World::unattached,
+        |w| {
+            w.set("va", json!({"status": {"attachError": {"message": "rpc error: code = ResourceExhausted desc = full", "errorCode": 8}}}))
+        },
+        POD,
+        (Cause::AttachLimit, Stuck, Person),
+        &["no more volumes of driver d.example", "may have 8 volumes"],
+    ),
+    (
+        "secret",
+        World::unattached,
+        |w| {
+            w.set("pv", json!({"spec": {"csi": {"controllerPublishSecretRef": {"namespace": "ns", "name": "creds"}}}}));
+            w.set("va", json!({"status": {"attachError": {"message": "failed to load secret \"ns/creds\": secrets \"creds\" not found"}}}));
+        },
+        POD,
+        (Cause::SecretUnreadable, Stuck, Person),
+        &["kubectl -n ns get secret creds"],
+    ),
+    (
+        "driver not on node",
+        World::unattached,
+        |w| w.set("csinode", json!({"spec": {"drivers": []}})),
+        POD,
+        (Cause::DriverNotOnNode, Stuck, Person),
+        &[
+            "CSINode node-a does not contain driver d.example",
+            "kubectl get csinode node-a",
+        ],
+    ),
+    (
+        "driver unheard of",
+        World::unattached,
+        |w| {
+            w.remove("lease");
+            w.remove("driver");
+            w.set("csinode", json!({"spec": {"drivers": null}}));
+        },
+        POD,
+        (Cause::DriverUnknown, Stuck, Person),
+        &["knows a CSI driver named d.example"],
+    ),
+    (
+        "node gone",
+        World::unattached,
+        |w| {
+            w.remove("csinode");
+            w.remove("node");
+        },
+        VA,
+        (Cause::NodeGone, Stuck, AttachDetachController),
+        &["\"node-a\" not found"],
+    ),
+    (
+        "volume gone",
+        World::unattached,
+        |w| w.remove("pv"),
+        VA,
+        (Cause::VolumeMissing, Stuck, Person),
+        &["persistentvolume \"pv-1\" not found"],
+    ),
+    (
+        "volume leaving",
+        World::unattached,
+        |w| w.set("pv", json!({"metadata": {"deletionTimestamp": EARLIER}})),
+        VA,
+        (Cause::VolumeTerminating, Stuck, Person),
+        &["marked for deletion"],
+    ),
+    (
+        "foreign volume",
+        World::unattached,
+        |w| w.set("pv", json!({"spec": {"csi": {"driver": "other"}}})),
+        VA,
+        (Cause::AttachmentRefused, Stuck, Person),
+        &["belongs to CSI driver \"other\""],
+    ),
+    (
+        "called",
+        World::unattached,
+        |w| {
+            w.set("va", json!({"metadata": {"finalizers": ["external-attacher/d-example"], "managedFields": [{"manager": "csi-attacher", "time": "2026-01-01T00:59:45Z"}]}}))
+        },
+        POD,
+        (Cause::Attaching, Progressing, Driver),
+        &["15 s ago", "[>] attached by the driver"],
+    ),
+    (
+        "attachRequired: false",
+        World::unattached,
+        |w| w.set("driver", json!({"spec": {"attachRequired": false}})),
+        VA,
+        (Cause::AttachmentNotRequired, Stuck, Person),
+        &["kubectl delete volumeattachment va-1"],
+    ),
+];
+
+#[test]
+fn attachments_that_are_not_attached() {
+    check(ATTACHMENTS_THAT_ARE_NOT_ATTACHED);
+}
