@@ -28,7 +28,7 @@ use crate::queue::{Backoff, Class, Failed, Finished, Key, Lane, Limits, Queue};
 pub use holder::Held;
 pub use job::{Answer, Job, Outcome, Report, Subject};
 use reconcile::Repairs;
-pub use reconcile::{Fault, Finding, Tally};
+pub use reconcile::{Fault, Finding, LastRound, Round, Tally};
 
 /// See the module.
 #[derive(Debug)]
@@ -61,9 +61,9 @@ pub enum Event {
     /// The driver can be called, for the first time or again, and this is what it can do now.
     DriverBack(Capabilities),
     /// A survey that [`Engine::begin_survey`] began is complete.
-    Surveyed(Survey),
-    /// It came to nothing.
-    SurveyFailed,
+    Surveyed(Survey, Round),
+    /// It came to nothing, for this reason.
+    SurveyFailed(Round, Arc<str>),
     /// Time to look at everything again (`--resync`).
     Resync,
 }
@@ -94,8 +94,8 @@ impl Engine {
             Event::Volumes(change) => self.volumes_changed(change),
             Event::Nodes(change) => self.nodes_changed(change),
             Event::DriverBack(capabilities) => self.driver_back(capabilities),
-            Event::Surveyed(survey) => self.surveyed(survey),
-            Event::SurveyFailed => self.survey_failed(),
+            Event::Surveyed(survey, round) => self.surveyed(survey, round),
+            Event::SurveyFailed(round, why) => self.survey_failed(round, why),
             Event::Resync => self.consider_all(),
         }
     }
@@ -220,11 +220,15 @@ impl Engine {
         else {
             return self.reconsider(done, attachment, newest.as_ref(), finished, now);
         };
-        if newest.uid != attachment.uid || self.wanted(newest) != Some(done) {
-            return self.reconsider(done, attachment, Some(newest), finished, now);
-        }
-        if let Some(answer) = answer {
+        // First, since the work that is left may follow from nothing else.
+        if newest.uid == attachment.uid
+            && let Some(answer) = answer
+        {
             self.answers.insert(newest.uid.clone(), answer.clone());
+        }
+        if newest.uid != attachment.uid || self.wanted(newest) != Some(done) {
+            self.answers.remove(&attachment.uid);
+            return self.reconsider(done, attachment, Some(newest), finished, now);
         }
         let failed = Failed {
             uid: newest.uid.clone(),

@@ -1,18 +1,19 @@
 //! The loop that asks the driver where its volumes are and hands the answer to the [`Engine`].
 //!
 //! A round is bound to one session: a driver that went away and came back may read another's token as it
-//! pleases. Every page has a deadline of its own, so an array of any size can be listed
-//! (docs/adr/0014-reconcile.md). Whatever goes wrong skips the round; the next one starts afresh.
+//! pleases. Every page has a deadline of its own, so an array of any size can be listed; but a list without
+//! an end is given up (docs/adr/0014-reconcile.md). Whatever goes wrong skips the round; the next one starts afresh.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::csi::{CallError, Controller, Link, ListRequest};
 use crate::decide::reconcile::Survey;
-use crate::engine::{Engine, Event, Fault, Finding, lock};
+use crate::engine::{Engine, Event, Fault, Finding, Round, lock};
 use crate::model::Driver;
 use crate::report::chain;
 
@@ -41,6 +42,12 @@ enum Error {
     Call(#[source] CallError),
     #[error("the driver gave out the ListVolumes token {0:?} again, so its list has no end")]
     RepeatedToken(String),
+    #[error(
+        "the driver gave out {EMPTY_PAGES} pages of ListVolumes in a row without a volume, so its list has no end"
+    )]
+    OnlyTokens,
+    #[error("the driver's list (ListVolumes) had not come to an end after {0:?}")]
+    TooLong(Duration),
     #[error("the driver's connection changed during ListVolumes")]
     OtherSession,
 }
@@ -53,6 +60,14 @@ struct Circle {
     seen: u64,
     next: u64,
 }
+
+/// A driver may filter its pages after it has cut them, so some may be empty. It does not make up tokens for
+/// so many.
+const EMPTY_PAGES: u32 = 1000;
+/// The least that a list may take in all.
+const PATIENCE: Duration = Duration::from_secs(10 * 60);
+/// A list may also take so many times the interval between two of them: whoever lists seldom has a reason.
+const INTERVALS: u32 = 10;
 
 /// How soon to look again whether there is anything to survey: before the first lists are complete, for
 /// one.
@@ -102,30 +117,47 @@ impl<D: Controller> Reconciler<D> {
     pub async fn round(&mut self) -> bool {
         let survey = lock(&self.engine).begin_survey(&self.driver);
         let Some(mut survey) = survey else { return false };
-        if survey.is_empty() {
+        let began = Instant::now();
+        let mut listed = 0;
+        let result = if survey.is_empty() {
             // Nobody needs the answer.
-            self.send(Event::Surveyed(survey)).await;
-            return true;
-        }
-        let mut link = self.link.clone();
-        let result = tokio::select! {
-            biased;
-            _ = link.changed() => Err(Error::OtherSession),
-            result = self.list(&mut survey) => result,
+            Ok(())
+        } else {
+            self.look(&mut survey, &mut listed).await
+        };
+        let round = Round {
+            ended: Instant::now().into_std(),
+            took: began.elapsed(),
+            listed,
         };
         match result {
-            Ok(()) => self.send(Event::Surveyed(survey)).await,
+            Ok(()) => self.send(Event::Surveyed(survey, round)).await,
             Err(error) => {
-                tracing::warn!(error = chain(&error), "not reconciled this time");
-                self.send(Event::SurveyFailed).await;
+                let why = chain(&error);
+                tracing::warn!(error = why, "not reconciled this time");
+                self.send(Event::SurveyFailed(round, why.into())).await;
             }
         }
         true
     }
 
-    async fn list(&self, survey: &mut Survey) -> Result<(), Error> {
+    /// Feeds `survey` with all that the driver lists, and counts it.
+    async fn look(&mut self, survey: &mut Survey, listed: &mut u64) -> Result<(), Error> {
+        let longest = self.interval.saturating_mul(INTERVALS).max(PATIENCE);
+        let mut link = self.link.clone();
+        tokio::select! {
+            biased;
+            _ = link.changed() => Err(Error::OtherSession),
+            result = tokio::time::timeout(longest, self.list(survey, listed)) => {
+                result.unwrap_or(Err(Error::TooLong(longest)))
+            }
+        }
+    }
+
+    async fn list(&self, survey: &mut Survey, listed: &mut u64) -> Result<(), Error> {
         let mut starting_token = String::new();
         let mut circle = Circle::default();
+        let mut empty = 0;
         loop {
             let request = ListRequest {
                 max_entries: self.max_entries,
@@ -134,12 +166,17 @@ impl<D: Controller> Reconciler<D> {
             let page = self.csi.list(request).await.map_err(Error::Call)?;
             for volume in &page.volumes {
                 survey.see(&volume.handle, volume.published.as_deref());
+                *listed += 1;
             }
             if page.next_token.is_empty() {
                 return Ok(());
             }
             if circle.closes_with(&page.next_token) {
                 return Err(Error::RepeatedToken(page.next_token));
+            }
+            empty = if page.volumes.is_empty() { empty + 1 } else { 0 };
+            if empty == EMPTY_PAGES {
+                return Err(Error::OnlyTokens);
             }
             starting_token = page.next_token;
         }
@@ -189,23 +226,4 @@ pub fn tell(finding: &Finding) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_that_go_round_are_noticed_whatever_the_circle() {
-        for (before, circle) in [(0usize, 1usize), (0, 2), (5, 1), (3, 7), (100, 13)] {
-            let tokens = (0..before)
-                .map(|n| format!("before-{n}"))
-                .chain((0..).map(|n| format!("circle-{}", n % circle)));
-            let mut noticed = Circle::default();
-            let steps = tokens
-                .take_while(|token| !noticed.closes_with(token))
-                .take(10_000)
-                .count();
-            assert!(steps <= 4 * (before + circle) + 4, "{before} {circle}: {steps}");
-        }
-        let mut straight = Circle::default();
-        assert!((0..10_000).all(|n| !straight.closes_with(&n.to_string())));
-    }
-}
+mod tests;

@@ -111,6 +111,9 @@ fn lanes(text: &mut Exposition, view: &View, census: &Census) {
     let mut samples = text.family(&family::RECONCILE_ROUNDS);
     samples.sample(&["completed"], surveys.rounds as f64);
     samples.sample(&["failed"], surveys.failed_rounds as f64);
+    let last = census.last_survey.as_ref();
+    let took = last.map_or(0.0, |last| last.round.took.as_secs_f64());
+    text.single(&family::RECONCILE_SECONDS, took);
     text.single(&family::LOST, surveys.lost as f64);
     text.single(&family::LEFTOVER, surveys.leftover as f64);
     text.single(&family::REPAIRED, surveys.repaired as f64);

@@ -35,6 +35,8 @@ pub struct Status {
     pub lists: Vec<ListStatus>,
     /// The API server.
     pub api: ApiStatus,
+    /// The comparison with the driver's list, once there was one.
+    pub reconcile: Option<ReconcileStatus>,
     /// The lanes.
     pub lanes: Vec<LaneStatus>,
     /// What runs.
@@ -103,6 +105,30 @@ pub struct ApiStatus {
     pub failure: Option<String>,
 }
 
+/// The comparison of all attachments with what the driver lists.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReconcileStatus {
+    /// How long ago the last one ended.
+    pub last: f64,
+    /// How long it took.
+    pub took: f64,
+    /// How many volumes the driver listed in it.
+    pub listed: u64,
+    /// How many attachments it found lost; they are published again.
+    pub lost: u64,
+    /// How many volumes it found on a node for no attachment any more; they are unpublished.
+    pub leftover: u64,
+    /// Why it came to nothing, if it did.
+    pub error: Option<String>,
+    /// How many were completed since the start.
+    pub completed: u64,
+    /// How many came to nothing.
+    pub failed: u64,
+    /// How many repairs have succeeded.
+    pub repaired: u64,
+}
+
 /// One lane.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -165,6 +191,9 @@ impl Status {
             leader_election: view.election.get().and_then(ElectionStatus::of),
             lists: census.as_ref().map(lists).unwrap_or_default(),
             api: ApiStatus::of(view, now),
+            reconcile: census
+                .as_ref()
+                .and_then(|census| ReconcileStatus::of(census, now)),
             lanes: census
                 .iter()
                 .flat_map(|census| &census.lanes)
@@ -255,6 +284,26 @@ impl ApiStatus {
             last_failure: state.unanswered.as_ref().map(|(then, _)| ago(*then)),
             failure: state.unanswered.map(|(_, why)| why.to_string()),
         }
+    }
+}
+
+// === impl ReconcileStatus ===
+
+impl ReconcileStatus {
+    fn of(census: &Census, now: Instant) -> Option<Self> {
+        let last = census.last_survey.as_ref()?;
+        let since = now.into_std().saturating_duration_since(last.round.ended);
+        Some(Self {
+            last: since.as_secs_f64(),
+            took: last.round.took.as_secs_f64(),
+            listed: last.round.listed,
+            lost: last.lost,
+            leftover: last.leftover,
+            error: last.error.as_ref().map(ToString::to_string),
+            completed: census.surveys.rounds,
+            failed: census.surveys.failed_rounds,
+            repaired: census.surveys.repaired,
+        })
     }
 }
 

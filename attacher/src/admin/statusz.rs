@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use http::StatusCode;
 
-use super::status::{DriverStatus, Status, WorkStatus};
+use super::status::{DriverStatus, ReconcileStatus, Status, WorkStatus};
 use super::{Page, View};
 
 pub(super) fn page(view: &View, query: &str) -> Page {
@@ -78,6 +78,9 @@ impl Display for Text<'_> {
                 " so far; the list is not complete"
             };
             writeln!(f, "{head:<13} {:>7} {}{state}", list.objects, list.resource)?;
+        }
+        if let Some(reconcile) = &status.reconcile {
+            rounds(f, reconcile)?;
         }
         self.lanes(f)?;
         let total = |stage: fn(&super::status::LaneStatus) -> usize| status.lanes.iter().map(stage).sum();
@@ -153,6 +156,24 @@ fn driver(f: &mut Formatter<'_>, driver: &DriverStatus) -> fmt::Result {
         writeln!(f, "              can {}", driver.capabilities.join(", "))?;
     }
     Ok(())
+}
+
+fn rounds(f: &mut Formatter<'_>, reconcile: &ReconcileStatus) -> fmt::Result {
+    let (last, took) = (For(reconcile.last), For(reconcile.took));
+    write!(
+        f,
+        "reconcile     last round {last} ago in {took}, {} volumes listed",
+        reconcile.listed
+    )?;
+    match &reconcile.error {
+        Some(error) => writeln!(f, "\n              FAILED: {}", Line(error))?,
+        None => writeln!(f, ", {} lost, {} left over", reconcile.lost, reconcile.leftover)?,
+    }
+    writeln!(
+        f,
+        "              {} rounds completed, {} failed; {} repairs succeeded",
+        reconcile.completed, reconcile.failed, reconcile.repaired
+    )
 }
 
 fn works(f: &mut Formatter<'_>, title: &str, works: &[WorkStatus], total: usize) -> fmt::Result {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use super::{Engine, Event};
+use super::{Engine, Event, LastRound};
 use crate::decide::Wanted;
 use crate::index::{Change, Known};
 use crate::metrics::Histogram;
@@ -36,6 +36,8 @@ pub struct Census {
     pub reached: Reached,
     /// What surveys of the driver's volumes found.
     pub surveys: super::Tally,
+    /// The last of them.
+    pub last_survey: Option<LastRound>,
 }
 
 /// One lane.
@@ -153,6 +155,7 @@ impl Engine {
             known: self.index.known(),
             reached: self.reached.clone(),
             surveys: self.tally(),
+            last_survey: self.last_round().cloned(),
         }
     }
 
@@ -279,8 +282,8 @@ impl Listed {
             | Event::Volumes(_)
             | Event::Nodes(_)
             | Event::DriverBack(_)
-            | Event::Surveyed(_)
-            | Event::SurveyFailed
+            | Event::Surveyed(..)
+            | Event::SurveyFailed(..)
             | Event::Resync => {}
         }
     }

@@ -7,8 +7,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::{Engine, Held};
+use super::{Answer, Engine, Held};
 use crate::decide::reconcile::{Subject, Survey, Verdict, listed_handle, verdict, whereabouts};
 use crate::decide::{self, Wanted};
 use crate::model::{Attachment, Capabilities, Driver, Target, Uid};
@@ -23,6 +24,31 @@ pub(super) struct Repairs {
     doubts: HashMap<Uid, Doubt>,
     findings: Vec<Finding>,
     tally: Tally,
+    last: Option<LastRound>,
+}
+
+/// How the survey of one round went, as who carried it out tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// When it ended.
+    pub ended: Instant,
+    /// How long it took.
+    pub took: Duration,
+    /// How many volumes the driver listed, as far as it came.
+    pub listed: u64,
+}
+
+/// The last round, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastRound {
+    /// How it went.
+    pub round: Round,
+    /// How many attachments it found lost, which are published again.
+    pub lost: u64,
+    /// How many volumes it found published for nobody, which are unpublished.
+    pub leftover: u64,
+    /// Why it came to nothing, if it did.
+    pub error: Option<Arc<str>>,
 }
 
 /// Something that a survey found wrong and that is going to be repaired. To be told to people.
@@ -113,17 +139,29 @@ impl Engine {
         self.repairs.tally
     }
 
-    pub(super) fn survey_failed(&mut self) {
-        self.repairs.disturbed = None;
-        self.repairs.tally.failed_rounds += 1;
+    /// The last round of surveys, if there was one.
+    pub fn last_round(&self) -> Option<&LastRound> {
+        self.repairs.last.as_ref()
     }
 
-    pub(super) fn surveyed(&mut self, survey: Survey) {
+    pub(super) fn survey_failed(&mut self, round: Round, why: Arc<str>) {
+        self.repairs.disturbed = None;
+        self.repairs.tally.failed_rounds += 1;
+        self.repairs.last = Some(LastRound {
+            round,
+            lost: 0,
+            leftover: 0,
+            error: Some(why),
+        });
+    }
+
+    pub(super) fn surveyed(&mut self, survey: Survey, round: Round) {
         // The driver's capabilities changed while it listed.
         let Some(disturbed) = self.repairs.disturbed.take() else {
             return;
         };
         self.repairs.tally.rounds += 1;
+        let before = self.repairs.tally;
         let mut subjects = survey.into_subjects();
         // The index has no order, and the same calls are to give the same one.
         subjects.sort_unstable_by(|a, b| a.attachment.name.cmp(&b.attachment.name));
@@ -132,6 +170,13 @@ impl Engine {
                 self.judge(subject);
             }
         }
+        let tally = self.repairs.tally;
+        self.repairs.last = Some(LastRound {
+            round,
+            lost: tally.lost - before.lost,
+            leftover: tally.leftover - before.leftover,
+            error: None,
+        });
     }
 
     /// Whether nothing has happened to the attachment, nor to another one of the same volume on the same
@@ -243,7 +288,18 @@ impl Engine {
 
     /// The work that an attachment waits for, repairs included.
     pub(super) fn wanted(&self, attachment: &Attachment) -> Option<Wanted> {
-        decide::wanted(attachment, self.publishes()).or_else(|| self.wanted_repair(attachment))
+        decide::wanted(attachment, self.publishes())
+            .or_else(|| self.wanted_repair(attachment))
+            .or_else(|| self.is_to_be_marked(attachment).then_some(Wanted::Detach))
+    }
+
+    /// Whether we let go of an attachment whose status still says that it is attached: a finalizer of
+    /// somebody else that we had not seen keeps it, and the status could not be written.
+    fn is_to_be_marked(&self, attachment: &Attachment) -> bool {
+        attachment.deleting
+            && !attachment.finalizer
+            && attachment.says_attached()
+            && self.answers.get(&attachment.uid) == Some(&Answer::Unpublished)
     }
 
     pub(super) fn wanted_repair(&self, attachment: &Attachment) -> Option<Wanted> {

@@ -131,6 +131,8 @@ families! {
         "Requests that wait for the answer of the API server";
     RECONCILE_ROUNDS = Counter "csi_attacher_reconcile_rounds_total" ["result"]
         "Comparisons of all attachments with what the driver lists, by result (completed, failed)";
+    RECONCILE_SECONDS = Gauge "csi_attacher_reconcile_last_duration_seconds" []
+        "How long the last comparison took, be it completed or failed; 0 before the first";
     LOST = Counter "csi_attacher_lost_attachments_total" []
         "Attachments found lost: their volume was not on the node any more";
     LEFTOVER = Counter "csi_attacher_leftover_attachments_total" []

@@ -141,6 +141,11 @@ impl Attachment {
         })
     }
 
+    /// Whether the status says anything that a detach makes wrong.
+    pub fn says_attached(&self) -> bool {
+        self.attached || self.detach_error.is_some() || !self.metadata_keys.is_empty()
+    }
+
     /// Name of the PersistentVolume that is attached, if it is one.
     pub fn volume_name(&self) -> Option<&Arc<str>> {
         match &self.source {

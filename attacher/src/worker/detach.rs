@@ -2,12 +2,11 @@
 
 use super::problem::Failure;
 use super::{Worker, called, unread, unwritten};
-use crate::cluster::{Cluster, Released, Secrets};
+use crate::cluster::{Cluster, Error, Released, Secrets};
 use crate::csi::{CallError, Controller, UnpublishRequest};
 use crate::decide::{self, DetachPlan, Facts, Wanted};
 use crate::engine::{Answer, Held};
 use crate::model::{Attachment, Recorded, SecretRef, Target};
-use crate::report::chain;
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Detaches the volume, or takes up where an earlier run left off. A `repair` is for an attachment
@@ -136,48 +135,45 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Tells the status if others keep the object, then takes our finalizer off. In this order a
     /// crash in between repeats the detach; in the other it would leave `attached: true` for ever.
     async fn let_go(&self, attachment: &Attachment) -> Result<(), Failure> {
-        let failed = |error| unwritten("could not mark as detached", &error, Answer::Unpublished);
-        if attachment.foreign_finalizers && says_attached(attachment) {
-            match self.cluster.mark_detached(attachment).await {
-                Ok(attachment) => self.written(attachment),
-                Err(error) if error.is_gone() => {
-                    self.departed(attachment);
-                    return Ok(());
-                }
-                Err(error) => return Err(failed(error)),
-            }
+        if attachment.foreign_finalizers && attachment.says_attached() {
+            self.mark_detached(attachment).await?;
         }
         if !attachment.finalizer {
             return Ok(());
         }
-        match self.cluster.release(attachment).await {
-            Ok(Released::Kept(left)) => {
-                // Somebody put a finalizer on it that we had not seen.
-                if says_attached(&left) {
-                    self.mark_late(&left).await;
-                }
-                self.written(*left);
-            }
-            Ok(Released::Gone) => self.departed(attachment),
-            Err(error) if error.is_gone() => self.departed(attachment),
-            Err(error) => return Err(failed(error)),
-        }
+        let left = match self.cluster.release(attachment).await {
+            Ok(Released::Kept(left)) => Some(left),
+            Ok(Released::Gone) => None,
+            Err(error) if error.is_gone() => None,
+            Err(error) => return Err(not_marked(&error)),
+        };
         self.reached(Wanted::Detach, attachment);
+        let Some(left) = left else {
+            self.departed(attachment);
+            return Ok(());
+        };
+        self.written((*left).clone());
+        // Somebody put a finalizer on it that we had not seen. What the engine remembers of the driver's
+        // answer is then all that tells of the write that is left to do.
+        if left.says_attached() {
+            self.mark_detached(&left).await?;
+        }
         Ok(())
     }
 
-    async fn mark_late(&self, left: &Attachment) {
-        match self.cluster.mark_detached(left).await {
+    async fn mark_detached(&self, attachment: &Attachment) -> Result<(), Failure> {
+        match self.cluster.mark_detached(attachment).await {
             Ok(attachment) => self.written(attachment),
-            Err(error) if error.is_gone() => self.departed(left),
-            Err(error) => tracing::warn!(error = chain(&error), "could not mark as detached"),
+            Err(error) if error.is_gone() => self.departed(attachment),
+            Err(error) => return Err(not_marked(&error)),
         }
+        Ok(())
     }
 }
 
-/// Whether the status says anything that a detach makes wrong.
-fn says_attached(attachment: &Attachment) -> bool {
-    attachment.attached || attachment.detach_error.is_some() || !attachment.metadata_keys.is_empty()
+/// The volume is detached, and that is not written down yet.
+fn not_marked(error: &Error) -> Failure {
+    unwritten("could not mark as detached", error, Answer::Unpublished)
 }
 
 fn failed_without(secret: Option<&SecretRef>, error: &CallError) -> Failure {

@@ -116,8 +116,11 @@ impl Cluster for World {
     }
 
     async fn mark_detached(&self, _: &Attachment) -> Result<Attachment, Error> {
-        self.write("mark detached", |attachment| attachment.attached = false)
-            .await
+        self.write("mark detached", |attachment| {
+            attachment.attached = false;
+            attachment.detach_error = None;
+        })
+        .await
     }
 
     async fn release(&self, _: &Attachment) -> Result<Released, Error> {
@@ -417,6 +420,38 @@ async fn a_detach_that_tries_the_other_node_id_leaves_what_is_needed_there() {
         let expected: &[&str] = if needed { &["old-id"] } else { &["old-id", "id"] };
         assert_eq!(ids, expected);
     }
+}
+
+#[tokio::test]
+async fn a_status_that_outlives_our_finalizer_is_written_however_often_that_fails() {
+    let leaving = Attachment {
+        deleting: true,
+        finalizer: true,
+        attached: true,
+        recorded: Recorded {
+            node_id: Some("id".into()),
+            handle: Some("handle".into()),
+            secret: None,
+        },
+        ..mk_attachment("va")
+    };
+    let mut bench = Bench::new(leaving);
+    // Which the watch has not told.
+    if let Some(attachment) = &mut bench.world.state().attachment {
+        attachment.foreign_finalizers = true;
+    }
+    for attempt in 0..3 {
+        bench.refuse("mark detached", Error::Unanswered("no answer".into()));
+        bench.fails().await;
+        let seen = bench.seen();
+        let called = seen.contains(&"unpublish") || seen.contains(&"release");
+        assert_eq!(called, attempt == 0, "{attempt}: {seen:?}");
+        assert!(bench.attachment().attached && !bench.attachment().finalizer);
+    }
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.seen(), ["mark detached"]);
+    assert!(!bench.attachment().says_attached());
+    assert!(bench.job().is_none());
 }
 
 #[tokio::test]

@@ -1,9 +1,11 @@
 //! The status page of states made by hand.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::super::tests::{fail_one, mk_engine, mk_view};
 use super::*;
+use crate::engine::{Event, Round};
 use crate::queue::Class;
 
 fn text(view: &View) -> String {
@@ -48,6 +50,33 @@ async fn work_is_named_with_its_stage_and_its_last_error() {
         "last: rpc error: code = Internal desc = \\u{1b}[31mboom\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_comparison_with_the_drivers_list_is_told() {
+    let view = mk_view();
+    view.work_begins(Arc::new(Mutex::new(mk_engine(&[]))));
+    assert!(!text(&view).contains("reconcile"), "there was none");
+    let round = Round {
+        ended: tokio::time::Instant::now().into_std(),
+        took: Duration::from_millis(1500),
+        listed: 1200,
+    };
+    let engine = view.engine.get().unwrap();
+    let why = "ListVolumes failed: rpc error:\ncode = Unavailable";
+    engine
+        .lock()
+        .unwrap()
+        .handle(Event::SurveyFailed(round, why.into()));
+    tokio::time::advance(Duration::from_secs(70)).await;
+    let text = text(&view);
+    for line in [
+        "reconcile     last round 1m10s ago in 1.5s, 1200 volumes listed\n",
+        "              FAILED: ListVolumes failed: rpc error: code = Unavailable\n",
+        "              0 rounds completed, 1 failed; 0 repairs succeeded\n",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
 }
 

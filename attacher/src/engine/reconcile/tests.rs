@@ -61,13 +61,22 @@ impl Bench {
             .expect("this driver lists, and work has begun")
     }
 
+    fn round(&self) -> Round {
+        Round {
+            ended: self.now,
+            took: Duration::from_secs(2),
+            listed: 7,
+        }
+    }
+
     fn end(&mut self, mut survey: Survey, listed: Listed) {
         match listed {
             Listed::Nowhere => survey.see("handle", Some(&[])),
             Listed::OnNode => survey.see("handle", Some(&["id".to_owned()])),
             Listed::NotAtAll => {}
         }
-        self.engine.handle(Event::Surveyed(survey));
+        let round = self.round();
+        self.engine.handle(Event::Surveyed(survey, round));
     }
 
     fn survey(&mut self, listed: Listed) {
@@ -332,11 +341,28 @@ fn nothing_is_surveyed_without_the_capabilities() {
 fn a_survey_that_fails_is_counted_and_starts_nothing() {
     let mut bench = Bench::new([attached("va")]);
     let survey = bench.begin();
-    bench.engine.handle(Event::SurveyFailed);
+    let round = bench.round();
+    bench
+        .engine
+        .handle(Event::SurveyFailed(round, "no answer".into()));
     bench.end(survey, Listed::Nowhere);
     assert!(bench.start().is_none());
     let tally = bench.engine.tally();
     assert_eq!((tally.rounds, tally.failed_rounds), (0, 1));
+    let last = bench.engine.last_round().expect("there was one");
+    assert_eq!(last.error.as_deref(), Some("no answer"));
+
+    bench.survey(Listed::Nowhere);
+    let last = bench.engine.last_round().cloned();
+    assert_eq!(
+        last,
+        Some(LastRound {
+            round: bench.round(),
+            lost: 1,
+            leftover: 0,
+            error: None
+        })
+    );
 }
 
 #[test]
