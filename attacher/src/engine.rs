@@ -68,6 +68,27 @@ pub enum Event {
     Resync,
 }
 
+// === impl Event ===
+
+impl Event {
+    /// What is to be handled before the watch that said this goes on, ahead of all that still waits to be:
+    /// it is about to ask for a list.
+    pub fn announcement(&self) -> Option<Self> {
+        match self {
+            Self::Attachments(Change::Listing) => Some(Self::Attachments(Change::Announced)),
+            Self::Volumes(Change::Listing) => Some(Self::Volumes(Change::Announced)),
+            Self::Nodes(Change::Listing) => Some(Self::Nodes(Change::Announced)),
+            Self::Attachments(_)
+            | Self::Volumes(_)
+            | Self::Nodes(_)
+            | Self::DriverBack(_)
+            | Self::Surveyed(..)
+            | Self::SurveyFailed(..)
+            | Self::Resync => None,
+        }
+    }
+}
+
 // === impl Engine ===
 
 impl Engine {

@@ -17,6 +17,9 @@ use shelf::{Placed, Shelf};
 /// What happened to an object, and who says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<T> {
+    /// Ahead of the watch: a list of all objects is about to be asked for. What the API server answers to our
+    /// writes from here on may be newer than that list, however late the watch's events come.
+    Announced,
     /// From the watch: a list of all objects begins. What it does not name is gone.
     Listing,
     /// From the watch: the object as it was then.

@@ -19,9 +19,17 @@ pub(super) struct Shelf<T> {
     items: HashMap<Arc<str>, Arc<T>>,
     /// While a list is under way: the objects that it named.
     listed: Option<HashSet<Uid>>,
-    /// While a list is under way: objects that we wrote since it began, of which it may be ignorant.
+    told: Told,
+    /// Since a list was announced, until it begins: what was told meanwhile, of which it may be ignorant.
+    told_ahead: Option<Told>,
+}
+
+/// What the API server's answers to our writes told.
+#[derive(Debug, Default)]
+struct Told {
+    /// While a list is under way: objects that we wrote since it was asked for, of which it may be ignorant.
     written: HashSet<Uid>,
-    /// Objects that the API server told us are gone before the watch did.
+    /// Objects that are gone, before the watch said so.
     departed: HashSet<Uid>,
 }
 
@@ -50,22 +58,25 @@ impl<T: Item> Shelf<T> {
 
     pub(super) fn change(&mut self, change: Change<T>) -> Vec<(Arc<str>, Effect<T>)> {
         match change {
+            Change::Announced => {
+                self.told_ahead = Some(Told::default());
+                Vec::new()
+            }
             Change::Listing => {
                 self.listed = Some(HashSet::new());
-                self.written.clear();
-                // A list is as new as its request, so what it names is there, whatever we were told.
-                self.departed.clear();
+                // A list is as new as its request, so what it names is there, whatever we were told before.
+                self.told = self.told_ahead.take().unwrap_or_default();
                 Vec::new()
             }
             Change::Put(item) => {
                 // A list's word counts even if it is of a lower version than ours: the API server's
                 // store was restored from a backup.
-                let counts = self.listed.is_some() && !self.written.contains(item.uid());
+                let counts = self.listed.is_some() && !self.told.written.contains(item.uid());
                 if let Some(listed) = &mut self.listed {
                     listed.insert(item.uid().clone());
                 }
                 let name = item.name().clone();
-                let departed = self.departed.contains(item.uid());
+                let departed = self.told.departed.contains(item.uid());
                 let placed = if departed {
                     Placed::Stale
                 } else {
@@ -81,7 +92,10 @@ impl<T: Item> Shelf<T> {
                     .get(&name)
                     .is_some_and(|known| known.uid() == item.uid());
                 if self.listed.is_some() {
-                    self.written.insert(item.uid().clone());
+                    self.told.written.insert(item.uid().clone());
+                }
+                if let Some(ahead) = &mut self.told_ahead {
+                    ahead.written.insert(item.uid().clone());
                 }
                 let placed = if known {
                     self.put(item, false)
@@ -92,14 +106,17 @@ impl<T: Item> Shelf<T> {
             }
             Change::Gone { name, uid } => {
                 // The watch has caught up: nothing older about this object can follow.
-                self.departed.remove(&uid);
+                self.told.departed.remove(&uid);
                 let effect = self.take(&name, &uid);
                 vec![(name, effect)]
             }
             Change::Departed { name, uid } => {
                 let effect = self.take(&name, &uid);
                 if matches!(effect, Effect::Gone { .. }) {
-                    self.departed.insert(uid);
+                    if let Some(ahead) = &mut self.told_ahead {
+                        ahead.departed.insert(uid.clone());
+                    }
+                    self.told.departed.insert(uid);
                 }
                 vec![(name, effect)]
             }
@@ -143,7 +160,7 @@ impl<T: Item> Shelf<T> {
             return Vec::new();
         };
         // What the list did not name was gone before it was made; no event about it can follow.
-        self.departed.retain(|uid| listed.contains(uid));
+        self.told.departed.retain(|uid| listed.contains(uid));
         self.items
             .extract_if(|_, item| !listed.contains(item.uid()))
             .map(|(name, before)| (name, Effect::Gone { before }))
@@ -156,8 +173,8 @@ impl<T> Default for Shelf<T> {
         Self {
             items: HashMap::new(),
             listed: None,
-            written: HashSet::new(),
-            departed: HashSet::new(),
+            told: Told::default(),
+            told_ahead: None,
         }
     }
 }

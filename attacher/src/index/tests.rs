@@ -143,6 +143,35 @@ fn a_list_brings_back_what_was_wrongly_told_to_be_gone() {
 }
 
 #[test]
+fn what_was_told_since_a_list_was_asked_for_counts_more_than_the_list() {
+    let mut index = Index::default();
+    for name in ["written", "departed", "untouched"] {
+        index.attachments_changed(Change::Put(va(name, name, 4, "pv", "n")));
+    }
+    index.attachments_changed(Change::Announced);
+    index.attachments_changed(Change::Written(va("written", "written", 9, "pv", "n")));
+    let (name, uid) = ("departed".into(), "departed".into());
+    index.attachments_changed(Change::Departed { name, uid });
+    // All of it before the event that the list begins.
+    index.attachments_changed(Change::Listing);
+    for name in ["written", "departed", "untouched"] {
+        index.attachments_changed(Change::Put(va(name, name, 3, "pv", "n")));
+    }
+    index.attachments_changed(Change::Listed);
+    let version = |name| index.attachment(name).map(|known| known.version);
+    assert_eq!(version("written"), Some(Version(9)));
+    assert_eq!(version("departed"), None);
+    // The API server's store was restored from a backup.
+    assert_eq!(version("untouched"), Some(Version(3)));
+    // The next list is another one.
+    index.attachments_changed(Change::Announced);
+    index.attachments_changed(Change::Listing);
+    index.attachments_changed(Change::Put(va("departed", "departed", 3, "pv", "n")));
+    index.attachments_changed(Change::Listed);
+    assert_eq!(index.known().attachments, 1);
+}
+
+#[test]
 fn a_replaced_object_leaves_the_reverse_maps() {
     let mut index = Index::default();
     index.attachments_changed(Change::Put(va("a", "u1", 1, "pv-1", "n-1")));

@@ -15,7 +15,7 @@ use crate::cluster::events::Recorder;
 use crate::cluster::{self, ApiServer, Clients};
 use crate::csi::{Caller, Link};
 use crate::dispatch::Dispatcher;
-use crate::engine::{Engine, Event};
+use crate::engine::{Engine, Event, lock};
 use crate::lease::{self, Leadership};
 use crate::model::Driver;
 use crate::queue::{Backoff, Limits};
@@ -24,6 +24,12 @@ use crate::worker::Worker;
 
 /// Events that may wait between the watches and the engine. A watch that is ahead by more waits.
 const EVENTS: usize = 1024;
+
+/// Hands what a watch sees to the dispatcher.
+struct Pump {
+    engine: Arc<Mutex<Engine>>,
+    events_tx: mpsc::Sender<Event>,
+}
 
 /// Starts all of it. The dispatcher's task ends when work is over after the shutdown that `view` knows of.
 #[expect(
@@ -42,21 +48,6 @@ pub(super) fn spawn(
 ) {
     let shutdown = view.shutdown.clone();
     let shared = Arc::new(driver.clone());
-    let (events_tx, events) = mpsc::channel(EVENTS);
-    let (attachments_tx, volumes_tx, nodes_tx) = (events_tx.clone(), events_tx.clone(), events_tx.clone());
-    let changes = cluster::attachments(&clients.watches, shared.clone());
-    let leads = leadership.clone();
-    tasks.spawn(Task::Attachments, async move {
-        // Not before: only a list that is made when nobody else works any more shows all that earlier
-        // leaders did. Volumes and nodes, which leaders hardly touch, are kept ready meanwhile.
-        leads.begun().await;
-        pump(changes.map(Event::Attachments), attachments_tx).await
-    });
-    let changes = cluster::volumes(&clients.watches, shared.clone());
-    tasks.spawn(Task::Volumes, pump(changes.map(Event::Volumes), volumes_tx));
-    let changes = cluster::nodes(&clients.watches, shared.clone());
-    tasks.spawn(Task::Nodes, pump(changes.map(Event::Nodes), nodes_tx));
-
     let limits = Limits {
         attach: args.attach_concurrency.unwrap_or(args.worker_threads).get(),
         detach: args.detach_concurrency.unwrap_or(args.worker_threads).get(),
@@ -68,6 +59,24 @@ pub(super) fn spawn(
     };
     let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, fastrand::u64(..))));
     view.work_begins(engine.clone());
+    let (events_tx, events) = mpsc::channel(EVENTS);
+    let pump = || Pump {
+        engine: engine.clone(),
+        events_tx: events_tx.clone(),
+    };
+    let changes = cluster::attachments(&clients.watches, shared.clone());
+    let (leads, attachments) = (leadership.clone(), pump());
+    tasks.spawn(Task::Attachments, async move {
+        // Not before: only a list that is made when nobody else works any more shows all that earlier
+        // leaders did. Volumes and nodes, which leaders hardly touch, are kept ready meanwhile.
+        leads.begun().await;
+        attachments.run(changes.map(Event::Attachments)).await
+    });
+    let changes = cluster::volumes(&clients.watches, shared.clone());
+    tasks.spawn(Task::Volumes, pump().run(changes.map(Event::Volumes)));
+    let changes = cluster::nodes(&clients.watches, shared.clone());
+    tasks.spawn(Task::Nodes, pump().run(changes.map(Event::Nodes)));
+
     let reconciler = Reconciler {
         engine: engine.clone(),
         csi: Caller::new(link.clone(), args.timeout, leadership.clone())
@@ -131,16 +140,75 @@ pub(super) fn events(
     recorder
 }
 
-async fn pump(
-    events: impl futures::Stream<Item = Event>,
-    events_tx: mpsc::Sender<Event>,
-) -> Result<(), Error> {
-    let mut events = std::pin::pin!(events);
-    while let Some(event) = events.next().await {
-        if events_tx.send(event).await.is_err() {
-            // The dispatcher is gone, and this task with it.
-            std::future::pending::<()>().await;
+// === impl Pump ===
+
+impl Pump {
+    async fn run(self, events: impl futures::Stream<Item = Event>) -> Result<(), Error> {
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            // The watch asks for its list when it is polled next.
+            if let Some(announcement) = event.announcement() {
+                lock(&self.engine).handle(announcement);
+            }
+            if self.events_tx.send(event).await.is_err() {
+                // The dispatcher is gone, and this task with it.
+                std::future::pending::<()>().await;
+            }
         }
+        Ok(())
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::stream;
+
+    use super::*;
+    use crate::decide::tests::mk_attachment;
+    use crate::index::Change;
+    use crate::model::{Attachment, Version};
+
+    #[tokio::test]
+    async fn a_list_that_was_asked_for_before_a_write_does_not_undo_it() {
+        let at = |version, attached| Attachment {
+            version: Version(version),
+            attached,
+            ..mk_attachment("va")
+        };
+        let limits = Limits {
+            attach: 1,
+            detach: 1,
+            volume: 1,
+        };
+        let backoff = Backoff {
+            start: Duration::from_secs(1),
+            max: Duration::from_secs(1),
+        };
+        let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, 1)));
+        let change = |change| lock(&engine).handle(Event::Attachments(change));
+        change(Change::Put(at(2, false)));
+        // The list is made when the stream is polled for it; the answer to a write is quicker than the
+        // dispatcher, which has not even heard yet that a list begins.
+        let listed = stream::once(async {
+            change(Change::Written(at(5, true)));
+            Change::Put(at(3, false))
+        });
+        let events = stream::iter([Change::Listing])
+            .chain(listed)
+            .chain(stream::iter([Change::Listed]))
+            .map(Event::Attachments);
+        let (events_tx, mut events_rx) = mpsc::channel(EVENTS);
+        let pump = Pump {
+            engine: engine.clone(),
+            events_tx,
+        };
+        assert!(pump.run(events).await.is_ok());
+        while let Some(event) = events_rx.recv().await {
+            lock(&engine).handle(event);
+        }
+        let known = lock(&engine).attachment("va").cloned().expect("it is there");
+        assert_eq!((known.version, known.attached), (Version(5), true));
+    }
 }
