@@ -145,6 +145,7 @@ impl Args {
             faults: given(&self.faults.faults),
             scenarios: self.faults.scenario.0.clone(),
             seed: self.faults.seed,
+            proxy_to: self.faults.proxy_to.as_ref().map(|to| to.path().to_owned()),
         }
     }
 

@@ -24,6 +24,7 @@ use crate::request::Invalid;
 use crate::socket::ConnectionInfo;
 
 use self::arrival::Arrival;
+pub(crate) use self::arrival::{map_entry, requested_size};
 
 mod arrival;
 mod suffer;

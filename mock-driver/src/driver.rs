@@ -50,6 +50,8 @@ pub struct Settings {
     pub scenarios: Vec<&'static Scenario>,
     /// What all chance comes from, and the ids of volumes; none for another one each time.
     pub seed: Option<u64>,
+    /// The socket of the driver to stand in front of; none to be one.
+    pub proxy_to: Option<PathBuf>,
 }
 
 /// Why a driver did not start.
@@ -87,6 +89,8 @@ pub struct Driver {
     pub(crate) faults: Faults,
     pub(crate) door: Arc<Door>,
     pub(crate) exit: ExitOrder,
+    /// The socket of the driver it stands in front of.
+    pub(crate) proxy_to: Option<PathBuf>,
     pub(crate) journal: Option<Arc<Journal>>,
     /// Work on the array, which goes on when its client has left.
     pub(crate) work: TaskTracker,
@@ -117,6 +121,7 @@ impl Default for Settings {
             faults: None,
             scenarios: Vec::new(),
             seed: None,
+            proxy_to: None,
         }
     }
 }
@@ -145,6 +150,7 @@ impl Driver {
             faults,
             scenarios,
             seed,
+            proxy_to,
         } = settings;
         let attach_limit = array.attach_limit;
         let journal = if journal.is_some() || readers.any() {
@@ -190,6 +196,7 @@ impl Driver {
             faults: rules,
             door: Arc::default(),
             exit: ExitOrder::default(),
+            proxy_to,
             journal,
             work: TaskTracker::new(),
         };

@@ -17,6 +17,7 @@ pub mod journal;
 pub mod media;
 pub mod method;
 pub mod offer;
+pub mod proxy;
 pub mod request;
 pub mod run;
 pub mod schema;

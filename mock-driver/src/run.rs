@@ -4,6 +4,7 @@
 //! the array's log is written out. A task that ends before it is told to, or a log that cannot be
 //! written, stops the driver with an error.
 
+use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,14 +14,18 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time;
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
 use tonic::transport::Server;
 
 use crate::args::Args;
 use crate::driver::{Driver, OpenError};
 use crate::error::chain;
 use crate::fault::{Exit, FaultFile};
+use crate::proxy::Proxy;
+use crate::proxy::relay::{self, Relay, RelayError};
 use crate::service::Services;
-use crate::socket::{BindError, Listener};
+use crate::socket::{BindError, Endpoint, Listener};
 
 /// Calls one connection may have in flight; more wait in the client. Without a bound, a burst of
 /// some thousand calls that are answered at once makes the HTTP/2 layer drop the connection.
@@ -35,6 +40,9 @@ pub enum Error {
     /// Its socket could not be bound.
     #[error("--endpoint")]
     Bind(#[source] BindError),
+    /// A relay could not listen.
+    #[error(transparent)]
+    Relay(#[from] RelayError),
     /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signals(#[source] io::Error),
@@ -70,6 +78,9 @@ struct Ended {
 /// # Errors
 /// If it cannot start, or ends by itself.
 pub async fn run(args: Args) -> Result<(), Error> {
+    if let Some(drivers) = &args.faults.proxy_endpoint {
+        return relay(&args.endpoint, drivers).await;
+    }
     let mut signals = Signals::new().map_err(Error::Signals)?;
     let (driver, faults) = Driver::open(args.settings())?;
     let listener = match args.faults.listen_after {
@@ -114,19 +125,15 @@ pub async fn serve(
     grace: Duration,
 ) -> Result<(), Error> {
     let mut tasks: JoinSet<Ended> = JoinSet::new();
-    let server = Server::builder()
-        .max_concurrent_streams(MAX_STREAMS)
-        .serve_with_incoming_shutdown(
-            Services::new(&driver),
-            listener.incoming(driver.door.clone()),
-            stop.clone().cancelled_owned(),
-        );
-    tasks.spawn(async move {
-        Ended {
-            task: "server",
-            result: server.await,
-        }
-    });
+    match driver.proxy_to.clone() {
+        Some(to) => tasks.spawn(answer_calls(
+            Proxy::new(driver.clone(), to),
+            &driver,
+            listener,
+            &stop,
+        )),
+        None => tasks.spawn(answer_calls(Services::new(&driver), &driver, listener, &stop)),
+    };
     if let Some(file) = faults {
         let (driver, stop) = (driver.clone(), stop.clone());
         tasks.spawn(async move {
@@ -160,6 +167,46 @@ pub async fn serve(
         tracing::warn!(error = chain(&error), "something is left of the volumes' bytes");
     }
     result
+}
+
+fn answer_calls<S>(
+    services: S,
+    driver: &Driver,
+    listener: Listener,
+    stop: &CancellationToken,
+) -> impl Future<Output = Ended> + use<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
+    let server = Server::builder()
+        .max_concurrent_streams(MAX_STREAMS)
+        .serve_with_incoming_shutdown(
+            services,
+            listener.incoming(driver.door.clone()),
+            stop.clone().cancelled_owned(),
+        );
+    async move {
+        Ended {
+            task: "server",
+            result: server.await,
+        }
+    }
+}
+
+/// Ties the driver's socket to another one instead of being a driver, until told to stop.
+async fn relay(clients: &Endpoint, drivers: &relay::Place) -> Result<(), Error> {
+    let mut signals = Signals::new().map_err(Error::Signals)?;
+    let relay = Relay::bind(&relay::Place::Unix(clients.clone()), drivers).await?;
+    tracing::info!(clients = %clients.path().display(), ?drivers, "passing bytes between connections");
+    tokio::select! {
+        biased;
+        () = signals.next() => Ok(()),
+        () = relay.run() => Ok(()),
+    }
 }
 
 /// Waits for the server's last call and for work whose clients have left.

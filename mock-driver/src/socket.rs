@@ -25,7 +25,7 @@ mod door;
 const BACKLOG: i32 = 1024;
 
 /// How long to leave a listener alone that cannot accept, for example for want of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where the driver listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,9 +112,7 @@ impl FromStr for Endpoint {
     type Err = NoEndpoint;
 
     fn from_str(text: &str) -> Result<Self, NoEndpoint> {
-        let no_endpoint = || NoEndpoint {
-            text: text.to_owned(),
-        };
+        let no_endpoint = || NoEndpoint::of(text);
         let path = match text.split_once(':') {
             Some(("unix", rest)) => rest.strip_prefix("//").unwrap_or(rest),
             Some((scheme, _)) if !scheme.contains('/') => return Err(no_endpoint()),
@@ -124,6 +122,16 @@ impl FromStr for Endpoint {
             return Err(no_endpoint());
         }
         Ok(Self(PathBuf::from(path)))
+    }
+}
+
+// === impl NoEndpoint ===
+
+impl NoEndpoint {
+    pub(crate) fn of(text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+        }
     }
 }
 
@@ -203,7 +211,7 @@ impl Listener {
     }
 
     /// The next connection; never while the socket is away.
-    async fn accept(&self) -> UnixStream {
+    pub(crate) async fn accept(&self) -> UnixStream {
         let Some(bound) = &self.bound else {
             return std::future::pending().await;
         };

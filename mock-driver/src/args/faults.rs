@@ -9,6 +9,8 @@ use clap::Args;
 use super::path_or_empty;
 use crate::duration;
 use crate::fault::scenario::{Scenario, UnknownScenario};
+use crate::proxy::relay;
+use crate::socket::Endpoint;
 
 /// What goes wrong.
 #[derive(Clone, Debug, Args)]
@@ -28,6 +30,16 @@ pub struct FaultArgs {
     /// How long after its start the driver makes its socket.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
     pub listen_after: Duration,
+
+    /// The socket of another driver: instead of an array of its own, the program puts its faults and its
+    /// journal in front of that one.
+    #[arg(long)]
+    pub proxy_to: Option<Endpoint>,
+
+    /// A second socket or tcp://host:port: instead of being a driver, the program pairs each connection to
+    /// --endpoint with one that a driver makes there, and passes bytes between them.
+    #[arg(long)]
+    pub proxy_endpoint: Option<relay::Place>,
 }
 
 /// A choice of scenarios.

@@ -31,11 +31,11 @@ impl<Q: Rpc> Occasion for Arrival<'_, Q> {
     }
 
     fn entry(&self, field: &str, key: &str) -> Option<String> {
-        entry(&self.message()?, field, key)
+        map_entry(&self.message()?, field, key)
     }
 
     fn size(&self) -> u64 {
-        self.message().map_or(0, |message| size(&message))
+        self.message().map_or(0, |message| requested_size(&message))
     }
 
     fn place(&self) -> Option<Place> {
@@ -53,7 +53,7 @@ impl<Q: Rpc> Arrival<'_, Q> {
 }
 
 /// The bytes a request asks for at least.
-pub(crate) fn size(message: &DynamicMessage) -> u64 {
+pub(crate) fn requested_size(message: &DynamicMessage) -> u64 {
     let range = message.get_field_by_name("capacity_range");
     let bytes = range
         .as_deref()
@@ -64,7 +64,7 @@ pub(crate) fn size(message: &DynamicMessage) -> u64 {
 }
 
 /// An entry of a map of texts.
-pub(crate) fn entry(message: &DynamicMessage, field: &str, key: &str) -> Option<String> {
+pub(crate) fn map_entry(message: &DynamicMessage, field: &str, key: &str) -> Option<String> {
     let map = message.get_field_by_name(field)?;
     let value = map.as_map()?.get(&MapKey::String(key.to_owned()))?;
     value.as_str().map(str::to_owned)

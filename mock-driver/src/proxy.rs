@@ -1,0 +1,312 @@
+//! The fault proxy: the same rules and the same journal in front of any other CSI driver.
+//!
+//! Calls pass as bytes, so methods and fields that nobody here knows pass too, with their metadata, deadlines,
+//! cancellations and the details of their status. Requests of CSI are read on the way so that rules can match
+//! what they say; a reply is read only where a rule changes it.
+//!
+//! - A call whose client leaves is cancelled at the driver, too, unless a rule of phase `background` holds it.
+//! - Rules of phase `after` for streams and for methods that are not CSI's hold the whole reply back.
+//! - Where a volume is, the proxy knows from the attaches and detaches that came through it.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::StreamExt;
+use http_body_util::{BodyStream, StreamBody};
+use tokio::time;
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, Service, http};
+use tonic::{Code, Status};
+
+use self::message::{Envelope, Passing, Reply};
+use self::remote::Remote;
+use self::seen::Seen;
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::fault::{Fired, Obstacle, Phase, Stock};
+use crate::journal::{CallRecord, Journal, Outcome, Peer};
+use crate::schema::Rpc;
+use crate::socket::ConnectionInfo;
+
+mod message;
+mod remote;
+mod seen;
+
+pub mod relay;
+
+/// A driver's front that passes calls on to another driver.
+#[derive(Clone, Debug)]
+pub struct Proxy {
+    driver: Arc<Driver>,
+    remote: Remote,
+    seen: Arc<Seen>,
+}
+
+/// One call on its way.
+struct Journey {
+    proxy: Proxy,
+    connection: Option<ConnectionInfo>,
+    record: Option<CallRecord>,
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// In front of the driver that serves a socket, with the rules and the journal of `driver`.
+    pub(crate) fn new(driver: Arc<Driver>, to: PathBuf) -> Self {
+        Self {
+            driver,
+            remote: Remote::at(to),
+            seen: Arc::default(),
+        }
+    }
+}
+
+impl Service<http::Request<Body>> for Proxy {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<http::Response<Body>, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let proxy = self.clone();
+        Box::pin(async move { Ok(proxy.pass(request).await) })
+    }
+}
+
+impl Proxy {
+    async fn pass(self, request: http::Request<Body>) -> http::Response<Body> {
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path().to_owned();
+        let connection = parts.extensions.get::<ConnectionInfo>().cloned();
+        let rpc = Rpc::at(&path);
+        // The other side may speak first where the method is not known, so nothing is waited for there.
+        let envelope = match rpc {
+            Some(_) => Envelope::open(body).await,
+            None => Ok(Envelope::closed(body)),
+        };
+        let envelope = match envelope {
+            Ok(envelope) => envelope,
+            Err(status) => return status.into_http(),
+        };
+        let passing = Passing::new(path, rpc, envelope.message(), self.seen.clone());
+        let peer = connection
+            .as_ref()
+            .and_then(|connection| connection.peer)
+            .map(|peer| Peer {
+                pid: peer.pid(),
+                uid: peer.uid(),
+            });
+        let message = envelope.message().unwrap_or_default();
+        let journal = self.driver.journal.clone();
+        let mut journey = Journey {
+            connection,
+            record: journal.map(|journal| Journal::begin_wire(&journal, &passing.path, peer, message)),
+            proxy: self,
+        };
+        let request = http::Request::from_parts(parts, envelope.close());
+        journey.go(request, passing).await
+    }
+}
+
+// === impl Journey ===
+
+impl Journey {
+    async fn go(&mut self, request: http::Request<Body>, passing: Passing) -> http::Response<Body> {
+        let driver = self.proxy.driver.clone();
+        let fired = driver.faults.fire(&passing);
+        self.tell_fault(fired.as_ref().map(|fired| fired.rule().id.as_str()));
+        let obstacle = self.obstacle(&passing, fired.is_none());
+        let (before, after) = match fired {
+            Some(mut fired) if fired.rule().replaces_effect() => {
+                let error = driver.suffer(&mut fired, self.connection.as_ref()).await;
+                return self.fail(&error.unwrap_or(Error::Broken));
+            }
+            Some(fired) => match fired.rule().phase {
+                Phase::Before => (Some(fired), None),
+                Phase::After => (None, Some(fired)),
+                Phase::Background => return self.leave(fired, obstacle, request, passing),
+            },
+            None => (None, None),
+        };
+        if let Some(mut fired) = before {
+            fired.pause().await;
+        }
+        match obstacle {
+            Some(Obstacle::Refuse { code, message }) => {
+                if let Some(fired) = after {
+                    fired.give_back();
+                }
+                return self.fail(&Error::Injected { code, message });
+            }
+            Some(Obstacle::Wait(time)) => time::sleep(time).await,
+            None => {}
+        }
+        let response = match self.proxy.remote.call(request).await {
+            Ok(response) => response,
+            Err(status) => {
+                if let Some(fired) = after {
+                    fired.give_back();
+                    self.tell_fault(None);
+                }
+                return self.refuse(status);
+            }
+        };
+        let is_single = passing.rpc.is_some_and(|rpc| !rpc.streams());
+        if is_single || after.is_some() {
+            self.finish(response, after, &passing).await
+        } else {
+            self.stream(response)
+        }
+    }
+
+    /// Answers at once and lets the call go on without its caller.
+    fn leave(
+        &mut self,
+        mut fired: Fired,
+        obstacle: Option<Obstacle>,
+        request: http::Request<Body>,
+        passing: Passing,
+    ) -> http::Response<Body> {
+        let answer = fired.background_answer();
+        let work = self.record.as_mut().map(CallRecord::part);
+        let remote = self.proxy.remote.clone();
+        let seen = self.proxy.seen.clone();
+        self.proxy.driver.work.spawn(async move {
+            fired.pause().await;
+            let outcome = match obstacle {
+                Some(Obstacle::Refuse { code, message }) => Outcome { code, message },
+                wait => {
+                    if let Some(Obstacle::Wait(time)) = wait {
+                        time::sleep(time).await;
+                    }
+                    match remote.call(without_deadline(request)).await {
+                        Ok(response) => match Reply::read(response).await {
+                            Ok(reply) => reply.outcome(),
+                            Err(status) => outcome(&status),
+                        },
+                        Err(status) => outcome(&status),
+                    }
+                }
+            };
+            if outcome.code == Code::Ok {
+                seen.learn(&passing);
+            }
+            if let Some(work) = work {
+                work.done(outcome);
+            }
+        });
+        self.fail(&answer)
+    }
+
+    /// Takes the whole reply in, lets a rule act on it, and hands it on.
+    async fn finish(
+        &mut self,
+        response: http::Response<Body>,
+        after: Option<Fired>,
+        passing: &Passing,
+    ) -> http::Response<Body> {
+        let mut reply = match Reply::read(response).await {
+            Ok(reply) => reply,
+            Err(status) => return self.refuse(status),
+        };
+        let is_ok = reply.outcome().code == Code::Ok;
+        if is_ok {
+            self.proxy.seen.learn(passing);
+        }
+        match after {
+            Some(mut fired) if is_ok => {
+                let driver = self.proxy.driver.clone();
+                if let Some(error) = driver.suffer(&mut fired, self.connection.as_ref()).await {
+                    return self.fail(&error);
+                }
+                reply.edit(&fired, passing.rpc);
+            }
+            Some(fired) => {
+                fired.give_back();
+                self.tell_fault(None);
+            }
+            None => {}
+        }
+        if let Some(record) = self.record.take() {
+            record.end_wire(&reply.outcome(), reply.message());
+        }
+        reply.into_http()
+    }
+
+    /// Hands a stream on as it comes, and tells the journal how it ended.
+    fn stream(&mut self, response: http::Response<Body>) -> http::Response<Body> {
+        let mut record = self.record.take();
+        // A reply that ends at once has its status among the headers.
+        if let Some(status) = Status::from_header_map(response.headers()) {
+            end(&mut record, &outcome(&status));
+        }
+        response.map(|body| {
+            let frames = BodyStream::new(body).map(move |frame| {
+                match &frame {
+                    Ok(frame) => {
+                        if let Some(status) = frame.trailers_ref().and_then(Status::from_header_map) {
+                            end(&mut record, &outcome(&status));
+                        }
+                    }
+                    Err(status) => end(&mut record, &outcome(status)),
+                }
+                frame
+            });
+            Body::new(StreamBody::new(frames))
+        })
+    }
+
+    fn obstacle(&mut self, passing: &Passing, is_named: bool) -> Option<Obstacle> {
+        let troubles = self.proxy.driver.faults.troubles();
+        let stock = || Stock {
+            on_node: self.proxy.seen.on_node(passing),
+            is_repeat: crate::fault::Occasion::place(passing).is_some_and(|place| place.here),
+            ..Stock::default()
+        };
+        let (id, obstacle) = troubles.meet(passing, passing.changes(), &stock)?;
+        if is_named {
+            self.tell_fault(Some(&id));
+        }
+        Some(obstacle)
+    }
+
+    fn tell_fault(&mut self, id: Option<&str>) {
+        if let Some(record) = &mut self.record {
+            record.set_fault(id);
+        }
+    }
+
+    fn fail(&mut self, error: &Error) -> http::Response<Body> {
+        self.refuse(Status::new(error.code(), error.message()))
+    }
+
+    fn refuse(&mut self, status: Status) -> http::Response<Body> {
+        end(&mut self.record, &outcome(&status));
+        status.into_http()
+    }
+}
+
+/// The caller is gone, and with it its deadline.
+fn without_deadline(mut request: http::Request<Body>) -> http::Request<Body> {
+    request.headers_mut().remove("grpc-timeout");
+    request
+}
+
+fn end(record: &mut Option<CallRecord>, outcome: &Outcome) {
+    if let Some(record) = record.take() {
+        record.end_wire(outcome, None);
+    }
+}
+
+fn outcome(status: &Status) -> Outcome {
+    Outcome {
+        code: status.code(),
+        message: status.message().to_owned(),
+    }
+}

@@ -1,0 +1,239 @@
+//! gRPC messages on the wire: a byte that says whether the message is compressed, its length in four bytes, the
+//! message.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::StreamExt;
+use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
+use prost::Message;
+use prost_reflect::DynamicMessage;
+use tonic::body::Body;
+use tonic::codegen::http::{self, HeaderMap};
+use tonic::{Code, Status};
+
+use super::seen::Seen;
+use crate::call::{map_entry, requested_size};
+use crate::fault::{End, Fired, Occasion, Place};
+use crate::journal::Outcome;
+use crate::schema::Rpc;
+
+/// Length of what stands before each message.
+const PREFIX: usize = 5;
+
+/// The body of a request whose first message may have been read.
+pub(super) struct Envelope {
+    read: BytesMut,
+    rest: Body,
+}
+
+/// A request as fault rules see it.
+pub(super) struct Passing {
+    pub(super) path: String,
+    pub(super) rpc: Option<&'static Rpc>,
+    message: Option<DynamicMessage>,
+    volume: String,
+    node: String,
+    name: String,
+    seen: Arc<Seen>,
+}
+
+/// A whole reply.
+pub(super) struct Reply {
+    head: http::response::Parts,
+    body: Bytes,
+    trailers: Option<HeaderMap>,
+}
+
+// === impl Envelope ===
+
+impl Envelope {
+    /// Reads the first message.
+    pub(super) async fn open(mut rest: Body) -> Result<Self, Status> {
+        let mut read = BytesMut::new();
+        while message_in(&read).is_none() {
+            match rest.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        read.extend_from_slice(&data);
+                    }
+                }
+                Some(Err(status)) => return Err(status),
+                None => break,
+            }
+        }
+        Ok(Self { read, rest })
+    }
+
+    /// Leaves the body alone.
+    pub(super) fn closed(rest: Body) -> Self {
+        Self {
+            read: BytesMut::new(),
+            rest,
+        }
+    }
+
+    /// The first message, unless it is compressed.
+    pub(super) fn message(&self) -> Option<&[u8]> {
+        message_in(&self.read).filter(|_| self.read[0] == 0)
+    }
+
+    /// The body as it was.
+    pub(super) fn close(self) -> Body {
+        if self.read.is_empty() {
+            return self.rest;
+        }
+        let read =
+            BodyStream::new(Full::new(self.read.freeze())).map(|frame| frame.map_err(|never| match never {}));
+        Body::new(StreamBody::new(read.chain(BodyStream::new(self.rest))))
+    }
+}
+
+// === impl Passing ===
+
+impl Passing {
+    pub(super) fn new(
+        path: String,
+        rpc: Option<&'static Rpc>,
+        message: Option<&[u8]>,
+        seen: Arc<Seen>,
+    ) -> Self {
+        let message = rpc
+            .zip(message)
+            .and_then(|(rpc, bytes)| DynamicMessage::decode(rpc.request(), bytes).ok());
+        let text = |fields: &[&str]| {
+            let message = message.as_ref()?;
+            let values = fields.iter().filter_map(|field| message.get_field_by_name(field));
+            let mut texts = values.filter_map(|value| value.as_str().map(str::to_owned));
+            texts.find(|text| !text.is_empty())
+        };
+        Self {
+            volume: text(&["volume_id", "source_volume_id"]).unwrap_or_default(),
+            node: text(&["node_id"]).unwrap_or_default(),
+            name: text(&["name"]).unwrap_or_default(),
+            path,
+            rpc,
+            message,
+            seen,
+        }
+    }
+
+    /// Whether it changes something, as far as its name tells.
+    pub(super) fn changes(&self) -> bool {
+        const LOOKS: [&str; 4] = ["Get", "List", "Validate", "Probe"];
+        let name = self.rpc.map_or("", Rpc::name);
+        let bare = name.trim_start_matches("Controller").trim_start_matches("Node");
+        !name.is_empty() && !LOOKS.iter().any(|look| bare.starts_with(look))
+    }
+}
+
+impl Occasion for Passing {
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn volume(&self) -> &str {
+        &self.volume
+    }
+
+    fn node(&self) -> &str {
+        &self.node
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn entry(&self, field: &str, key: &str) -> Option<String> {
+        map_entry(self.message.as_ref()?, field, key)
+    }
+
+    fn size(&self) -> u64 {
+        self.message.as_ref().map_or(0, requested_size)
+    }
+
+    fn place(&self) -> Option<Place> {
+        (!self.volume.is_empty()).then(|| self.seen.place(&self.volume, &self.node))
+    }
+}
+
+// === impl Reply ===
+
+impl Reply {
+    /// Reads a reply to its end.
+    pub(super) async fn read(response: http::Response<Body>) -> Result<Self, Status> {
+        let (head, body) = response.into_parts();
+        let collected = body.collect().await?;
+        let trailers = collected.trailers().cloned();
+        Ok(Self {
+            head,
+            body: collected.to_bytes(),
+            trailers,
+        })
+    }
+
+    /// How the call ended.
+    pub(super) fn outcome(&self) -> Outcome {
+        let status = self.trailers.as_ref().and_then(Status::from_header_map);
+        let status = status.or_else(|| Status::from_header_map(&self.head.headers));
+        match status {
+            Some(status) => Outcome {
+                code: status.code(),
+                message: status.message().to_owned(),
+            },
+            None => Outcome {
+                code: Code::Unknown,
+                message: format!("the driver answered {} without a gRPC status", self.head.status),
+            },
+        }
+    }
+
+    /// The first message, unless it is compressed.
+    pub(super) fn message(&self) -> Option<&[u8]> {
+        message_in(&self.body).filter(|_| self.body[0] == 0)
+    }
+
+    /// Makes a rule's changes. A compressed reply, which nobody asked for, stays as it is.
+    pub(super) fn edit(&mut self, fired: &Fired, rpc: Option<&Rpc>) {
+        let (Some(End::Edit(edits)), Some(rpc)) = (&fired.rule().action.end, rpc) else {
+            return;
+        };
+        let message = self
+            .message()
+            .and_then(|bytes| DynamicMessage::decode(rpc.reply(), bytes).ok());
+        let Some(mut message) = message else {
+            tracing::warn!(
+                rule = fired.rule().id,
+                method = rpc.name(),
+                "reply cannot be read, so it is not changed"
+            );
+            return;
+        };
+        edits.apply(&mut message);
+        let bytes = message.encode_to_vec();
+        let mut body = BytesMut::with_capacity(PREFIX + bytes.len());
+        body.put_u8(0);
+        body.put_u32(u32::try_from(bytes.len()).expect("a reply must be shorter than 4 GiB"));
+        body.extend_from_slice(&bytes);
+        self.body = body.freeze();
+        self.head.headers.remove(http::header::CONTENT_LENGTH);
+    }
+
+    /// The reply as it goes on.
+    pub(super) fn into_http(self) -> http::Response<Body> {
+        let body = match self.trailers {
+            Some(trailers) => {
+                Body::new(Full::new(self.body).with_trailers(std::future::ready(Some(Ok(trailers)))))
+            }
+            None => Body::new(Full::new(self.body)),
+        };
+        http::Response::from_parts(self.head, body)
+    }
+}
+
+/// The first whole message in a body.
+fn message_in(body: &[u8]) -> Option<&[u8]> {
+    let length = body.get(1..PREFIX)?;
+    let length = u32::from_be_bytes(length.try_into().ok()?);
+    body.get(PREFIX..PREFIX.checked_add(usize::try_from(length).ok()?)?)
+}

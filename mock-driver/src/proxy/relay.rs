@@ -1,0 +1,146 @@
+//! Two sockets tied together: each connection that comes to the one is paired with the next that comes to the
+//! other, and bytes pass between them. A driver that cannot be reached from here dials in at the second one.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::str::FromStr;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::socket::{BindError, Endpoint, Listener, NoEndpoint};
+
+/// Where a relay listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A Unix socket.
+    Unix(Endpoint),
+    /// A TCP port.
+    Tcp(SocketAddr),
+}
+
+/// Why a relay cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// A Unix socket cannot be bound.
+    #[error(transparent)]
+    Unix(#[from] BindError),
+    /// A TCP port cannot be bound.
+    #[error("cannot listen on {address}")]
+    Tcp {
+        /// The port.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// Both ends of a relay, listening.
+#[derive(Debug)]
+pub struct Relay {
+    clients: End,
+    drivers: End,
+}
+
+#[derive(Debug)]
+enum End {
+    Unix(Listener),
+    Tcp(TcpListener),
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+// === impl Place ===
+
+impl FromStr for Place {
+    type Err = NoEndpoint;
+
+    /// As endpoints are written, and `tcp://host:port` or `tcp://:port`, which is loopback only.
+    fn from_str(text: &str) -> Result<Self, NoEndpoint> {
+        let Some(address) = text.strip_prefix("tcp://") else {
+            return text.parse().map(Self::Unix);
+        };
+        let address = match address.strip_prefix(':') {
+            Some(port) => format!("127.0.0.1:{port}"),
+            None => address.to_owned(),
+        };
+        address.parse().map(Self::Tcp).map_err(|_| NoEndpoint::of(text))
+    }
+}
+
+// === impl Relay ===
+
+impl Relay {
+    /// Listens on both ends.
+    ///
+    /// # Errors
+    /// If one of them cannot be bound.
+    pub async fn bind(clients: &Place, drivers: &Place) -> Result<Self, RelayError> {
+        Ok(Self {
+            clients: End::bind(clients).await?,
+            drivers: End::bind(drivers).await?,
+        })
+    }
+
+    /// Pairs connections for ever.
+    ///
+    /// # Cancellation
+    /// Dropped, it closes all connections and both sockets.
+    pub async fn run(self) {
+        let mut pairs = JoinSet::new();
+        loop {
+            let mut client = self.clients.accept().await;
+            let mut driver = self.drivers.accept().await;
+            pairs.spawn(async move {
+                if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut driver).await {
+                    tracing::debug!(%error, "a pair of connections ended");
+                }
+            });
+            while pairs.try_join_next().is_some() {}
+        }
+    }
+
+    /// The port of the drivers' end, if it is one.
+    pub fn driver_port(&self) -> Option<SocketAddr> {
+        match &self.drivers {
+            End::Unix(_) => None,
+            End::Tcp(listener) => listener.local_addr().ok(),
+        }
+    }
+}
+
+// === impl End ===
+
+impl End {
+    async fn bind(place: &Place) -> Result<Self, RelayError> {
+        Ok(match place {
+            Place::Unix(endpoint) => Self::Unix(Listener::bind(endpoint)?),
+            Place::Tcp(address) => {
+                let listener = TcpListener::bind(address).await;
+                Self::Tcp(listener.map_err(|source| RelayError::Tcp {
+                    address: *address,
+                    source,
+                })?)
+            }
+        })
+    }
+
+    async fn accept(&self) -> Pin<Box<dyn Stream>> {
+        match self {
+            Self::Unix(listener) => Box::pin(listener.accept().await),
+            Self::Tcp(listener) => loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => return Box::pin(stream),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        tokio::time::sleep(crate::socket::ACCEPT_PAUSE).await;
+                    }
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What the proxy knows of the array behind the driver: the attaches and detaches that came through.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::message::Passing;
+use crate::fault::{Occasion, Place};
+
+/// Who is attached where, by volume. A volume that was deleted has no entry and is remembered as gone.
+#[derive(Debug, Default)]
+pub(super) struct Seen(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    nodes: HashMap<String, BTreeSet<String>>,
+    gone: BTreeSet<String>,
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// Learns from a call that succeeded.
+    pub(super) fn learn(&self, call: &Passing) {
+        let (volume, node) = (call.volume().to_owned(), call.node().to_owned());
+        let mut known = self.lock();
+        match call.path() {
+            "/csi.v1.Controller/ControllerPublishVolume" => {
+                known.gone.remove(&volume);
+                known.nodes.entry(volume).or_default().insert(node);
+            }
+            "/csi.v1.Controller/ControllerUnpublishVolume" => match node.as_str() {
+                "" => {
+                    known.nodes.remove(&volume);
+                }
+                node => {
+                    if let Some(nodes) = known.nodes.get_mut(&volume) {
+                        nodes.remove(node);
+                    }
+                }
+            },
+            "/csi.v1.Controller/DeleteVolume" => {
+                known.nodes.remove(&volume);
+                known.gone.insert(volume);
+            }
+            _ => {}
+        }
+    }
+
+    /// Where a volume is. One that was never heard of is taken to be there.
+    pub(super) fn place(&self, volume: &str, node: &str) -> Place {
+        let known = self.lock();
+        let nodes = known.nodes.get(volume);
+        Place {
+            exists: !known.gone.contains(volume),
+            here: nodes.is_some_and(|nodes| nodes.contains(node)),
+            elsewhere: nodes.is_some_and(|nodes| nodes.iter().any(|other| other != node)),
+        }
+    }
+
+    /// How many volumes the node of a call has.
+    pub(super) fn on_node(&self, call: &Passing) -> u64 {
+        let known = self.lock();
+        let count = known
+            .nodes
+            .values()
+            .filter(|nodes| nodes.contains(call.node()))
+            .count();
+        u64::try_from(count).unwrap_or(u64::MAX)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
