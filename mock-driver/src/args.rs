@@ -18,10 +18,12 @@ use crate::offer::Offer;
 use crate::socket::Endpoint;
 
 pub use self::admin::AdminArgs;
+pub use self::array::ArrayArgs;
 pub use self::faults::FaultArgs;
 pub use self::node::NodeArgs;
 
 mod admin;
+mod array;
 mod faults;
 mod node;
 
@@ -52,6 +54,10 @@ pub struct Args {
     /// How many volumes a node takes; 0 for as many as come.
     #[arg(long, default_value_t = 0)]
     pub attach_limit: usize,
+
+    /// The array and the services that work on it.
+    #[command(flatten)]
+    pub array: ArrayArgs,
 
     /// The node's side.
     #[command(flatten)]
@@ -127,12 +133,10 @@ impl Args {
         nodes.extend(node_id.as_deref().map(NodeId::from));
         driver::Settings {
             name: self.driver_name.clone(),
-            array: backend::Settings {
-                nodes,
-                attach_limit: Some(self.attach_limit).filter(|limit| *limit > 0),
-                sizes: backend::SizeRule::default(),
-                page_limit: Some(self.list_page).filter(|limit| *limit > 0),
-            },
+            array: self
+                .array
+                .settings(&self.driver_name, nodes, self.attach_limit, self.list_page),
+            conduct: self.array.conduct(),
             premade: self.volumes,
             latency: self.latency,
             busy: self.busy,

@@ -1,4 +1,4 @@
-//! The array: a pure state machine of volumes, nodes and who holds what.
+//! The array: a pure state machine of volumes, snapshots, nodes and who holds what.
 //!
 //! It knows neither gRPC nor files nor clocks. Each operation looks at the state, refuses with an
 //! [`Error`] or says what changes as a [`Change`], and has that change applied before it returns;
@@ -6,10 +6,12 @@
 //! back after a restart.
 //!
 //! Invariants:
-//! - a name belongs to at most one volume;
+//! - a name belongs to at most one volume, at most one snapshot and at most one group;
 //! - every attachment stands both in its volume and in its node's set;
 //! - two nodes hold one volume only if their modes tolerate each other ([`Hold::tolerates`]);
 //! - a node never gains a volume beyond its limit (it may stand above a limit that was lowered);
+//! - a group is there with all of its snapshots or not at all;
+//! - a pool never promises more than it has (it may stand above a capacity that was lowered);
 //! - ids and attachment numbers are never used twice.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,18 +21,37 @@ use siphasher::sip::SipHasher24;
 
 pub use self::capability::{Access, AccessMode, Capability, Hold};
 pub use self::change::{Change, Image};
-pub use self::error::Error;
-pub use self::id::{NodeId, VolumeId};
+pub use self::create::Prospect;
+pub use self::error::{Error, Kind};
+pub use self::group::{Group, GroupIds, Members, WantedGroup};
+pub use self::health::{Ailment, Severity, Sick, StorageAilment, StorageSeverity};
+pub use self::id::{GroupId, NodeId, PoolName, SnapshotId, VolumeId};
 pub use self::listing::{Entry, Page};
+pub use self::moment::Moment;
+pub use self::node::{Node, NodeSettings};
+pub use self::pool::{Pool, Room};
 pub use self::publish::Publication;
-pub use self::volume::{Attachment, SizeRange, SizeRule, Spec, Volume, Wanted};
+pub use self::qos::{NoParameter, QosRule, Values};
+pub use self::snapshot::{Snapshot, SnapshotFilter, Timing, WantedSnapshot};
+pub use self::topology::{Requirement, Segments};
+pub use self::volume::{Attachment, SizeRange, SizeRule, Source, Spec, Volume, Wanted};
 
+mod apply;
 mod capability;
 mod change;
+mod create;
 mod error;
+mod group;
+mod health;
 mod id;
 mod listing;
+mod moment;
+mod node;
+mod pool;
 mod publish;
+mod qos;
+mod snapshot;
+mod topology;
 mod volume;
 
 /// How an array is built. Not part of its state: another start may bring other settings.
@@ -38,15 +59,46 @@ mod volume;
 pub struct Settings {
     /// The registered nodes.
     pub nodes: Vec<NodeId>,
+    /// Where nodes are. Those not named stand beside the pools in turn, one by one.
+    pub places: BTreeMap<NodeId, Segments>,
     /// How many volumes a node takes; none for as many as come.
     pub attach_limit: Option<usize>,
+    /// How many volumes a node says it takes; none for the truth.
+    pub advertised_limit: Option<usize>,
+    /// Its space, in parts.
+    pub pools: Vec<Pool>,
     /// The sizes it can make.
     pub sizes: SizeRule,
+    /// The mutable parameters it takes.
+    pub qos: QosRule,
+    /// What becomes of copies when what they were made of is deleted.
+    pub dependants: Dependants,
+    /// Where it is laxer or stricter than CSI asks.
+    pub lax: Lax,
     /// The most entries in one page of a listing, whatever the caller asks; none for no bound.
     pub page_limit: Option<usize>,
 }
 
-/// The volumes and nodes of one storage array.
+/// What becomes of copies when what they were made of is deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dependants {
+    /// Copies stand alone.
+    #[default]
+    Independent,
+    /// Copies share blocks with what they were made of, which so cannot be deleted before them.
+    Linked,
+}
+
+/// Where an array differs from what CSI asks, as some do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lax {
+    /// A volume is deleted although nodes have it.
+    pub delete_in_use: bool,
+    /// Detaching a volume that is gone, or from a node that is gone, fails.
+    pub unpublish_not_found: bool,
+}
+
+/// The volumes, snapshots and nodes of one storage array.
 #[derive(Debug)]
 pub struct Array {
     settings: Settings,
@@ -54,9 +106,26 @@ pub struct Array {
     epoch: u128,
     volumes: BTreeMap<VolumeId, Volume>,
     names: BTreeMap<String, VolumeId>,
-    nodes: BTreeMap<NodeId, Node>,
+    snapshots: BTreeMap<SnapshotId, Arc<Snapshot>>,
+    snapshot_names: BTreeMap<String, SnapshotId>,
+    /// The snapshots of each volume, also of volumes that are gone.
+    taken_of: BTreeMap<VolumeId, BTreeSet<SnapshotId>>,
+    groups: BTreeMap<GroupId, Arc<Group>>,
+    group_names: BTreeMap<String, GroupId>,
+    /// The volumes made from each snapshot or volume, also from such as are gone.
+    made_from: MadeFrom,
+    nodes: BTreeMap<NodeId, node::Entry>,
+    /// What was changed for single nodes at run time.
+    changed: BTreeMap<NodeId, NodeSettings>,
+    /// The bytes promised in each pool.
+    used: BTreeMap<PoolName, u64>,
+    sick: BTreeMap<VolumeId, Vec<Ailment>>,
+    /// What ails the storage behind a node; none for that behind all nodes.
+    storage: BTreeMap<Option<NodeId>, Vec<StorageAilment>>,
     /// How many volumes were made on request, deleted ones included.
     created: u64,
+    /// How many snapshots and groups were made, deleted ones included.
+    made: u64,
     /// How many attachments there have been.
     attached: u64,
     /// How many volumes were put in at the start, deleted ones included.
@@ -72,13 +141,7 @@ pub struct Done<T> {
     pub change: Option<Change>,
 }
 
-#[derive(Debug, Default)]
-struct Node {
-    /// A node the array knows. Others appear here only while volumes are still attached to them,
-    /// after a restart with fewer nodes.
-    registered: bool,
-    attached: BTreeSet<VolumeId>,
-}
+type MadeFrom = BTreeMap<Source, BTreeSet<VolumeId>>;
 
 // === impl Settings ===
 
@@ -91,95 +154,94 @@ impl Settings {
     }
 }
 
+impl Default for Settings {
+    /// No nodes, no limits, and one pool that is everywhere.
+    fn default() -> Self {
+        Self {
+            nodes: Vec::new(),
+            places: BTreeMap::new(),
+            attach_limit: None,
+            advertised_limit: None,
+            pools: vec![Pool {
+                name: PoolName::from("pool-0"),
+                segments: Segments::default(),
+                capacity: Pool::DEFAULT_CAPACITY,
+            }],
+            sizes: SizeRule::default(),
+            qos: QosRule::default(),
+            dependants: Dependants::default(),
+            lax: Lax::default(),
+            page_limit: None,
+        }
+    }
+}
+
 // === impl Array ===
 
 impl Array {
     /// An empty array. `epoch` must differ from that of every other array.
     pub fn new(settings: Settings, epoch: u128) -> Self {
-        let nodes = settings
-            .nodes
-            .iter()
-            .map(|id| {
-                (
-                    id.clone(),
-                    Node {
-                        registered: true,
-                        attached: BTreeSet::new(),
-                    },
-                )
-            })
-            .collect();
+        let registered = |(number, id): (usize, &NodeId)| {
+            let entry = node::Entry {
+                registered: true,
+                number,
+                attached: BTreeSet::new(),
+            };
+            (id.clone(), entry)
+        };
         Self {
+            nodes: settings.nodes.iter().enumerate().map(registered).collect(),
             settings,
             epoch,
             volumes: BTreeMap::new(),
             names: BTreeMap::new(),
-            nodes,
+            snapshots: BTreeMap::new(),
+            snapshot_names: BTreeMap::new(),
+            taken_of: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            group_names: BTreeMap::new(),
+            made_from: BTreeMap::new(),
+            changed: BTreeMap::new(),
+            used: BTreeMap::new(),
+            sick: BTreeMap::new(),
+            storage: BTreeMap::new(),
             created: 0,
+            made: 0,
             attached: 0,
             premade: 0,
         }
     }
 
-    /// Puts volumes `vol-0` up to `count` in, as if they had always been there.
+    /// Puts volumes `vol-0` up to `count` in, as if they had always been there, into the pools in turn.
     ///
     /// Only the numbers that were never put in before: what was deleted stays deleted.
     pub fn premake(&mut self, count: u64) {
-        for number in self.premade..count {
+        let pools: Vec<PoolName> = self.settings.pools.iter().map(|pool| pool.name.clone()).collect();
+        let mut turn = pools.iter().cycle();
+        for number in 0..count {
+            let pool = turn.next().cloned().unwrap_or_default();
+            if number < self.premade {
+                continue;
+            }
             let spec = Spec {
                 id: VolumeId::from(format!("vol-{number}")),
                 name: String::new(),
                 capacity_bytes: self.settings.sizes.default,
                 capabilities: Vec::new(),
                 parameters: BTreeMap::new(),
+                mutable_parameters: BTreeMap::new(),
+                source: None,
+                pool,
             };
-            self.insert(spec.into());
+            self.insert(Volume::from(Arc::new(spec)));
         }
         self.premade = self.premade.max(count);
     }
 
-    /// Makes a volume, or finds the one made for the same request before.
-    pub fn create_volume(&mut self, wanted: &Wanted) -> Result<Done<Arc<Spec>>, Error> {
-        if let Some(existing) = self.names.get(&wanted.name).and_then(|id| self.volumes.get(id)) {
-            return match wanted.difference(&existing.spec) {
-                None => Ok(Done {
-                    reply: existing.spec.clone(),
-                    change: None,
-                }),
-                Some(field) => Err(Error::NameTaken {
-                    name: wanted.name.clone(),
-                    volume: existing.spec.id.clone(),
-                    field,
-                }),
-            };
-        }
-        let spec = Arc::new(Spec {
-            id: self.fresh_id(&wanted.name),
-            name: wanted.name.clone(),
-            capacity_bytes: self.settings.sizes.choose(wanted.size)?,
-            capabilities: wanted.sorted_capabilities(),
-            parameters: wanted.parameters.clone(),
-        });
-        Ok(self.done(spec.clone(), Change::Created { spec }))
-    }
-
-    /// Deletes a volume. One that is gone already is no error; one in use is.
-    pub fn delete_volume(&mut self, id: &str) -> Result<Done<()>, Error> {
-        let Some(volume) = self.volumes.get(id) else {
-            return Ok(Done {
-                reply: (),
-                change: None,
-            });
-        };
-        let id = volume.spec.id.clone();
-        if !volume.attachments.is_empty() {
-            let nodes = volume.attachments.keys().cloned().collect();
-            return Err(Error::InUse { volume: id, nodes });
-        }
-        Ok(self.done((), Change::Deleted { volume: id }))
-    }
-
     /// Looks a volume up.
+    ///
+    /// # Errors
+    /// If it does not exist.
     pub fn volume(&self, id: &str) -> Result<&Volume, Error> {
         self.volumes.get(id).ok_or_else(|| Error::VolumeNotFound {
             volume: id.to_owned(),
@@ -196,6 +258,11 @@ impl Array {
         self.nodes.get(node).into_iter().flat_map(|node| &node.attached)
     }
 
+    /// How it is built.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     fn done<T>(&mut self, reply: T, change: Change) -> Done<T> {
         self.apply(change.clone());
         Done {
@@ -204,14 +271,20 @@ impl Array {
         }
     }
 
-    /// An id nobody hits by accident: it depends on this very array and on everything it made
-    /// before, so a volume made again under an old name is not taken for the old one.
-    fn fresh_id(&self, name: &str) -> VolumeId {
+    /// An id that depends on this very array, on what it made before and on a name.
+    fn fresh(
+        &self,
+        kind: &str,
+        prefix: &str,
+        before: u64,
+        name: &str,
+        taken: impl Fn(&str) -> bool,
+    ) -> String {
         let mut salt = 0_u32;
         loop {
-            let mark = self.mark(&format!("volume/{}/{salt}/{name}", self.created));
-            let id = VolumeId::from(format!("mock-{mark:016x}"));
-            if !self.volumes.contains_key(&id) {
+            let mark = self.mark(&format!("{kind}/{before}/{salt}/{name}"));
+            let id = format!("{prefix}-{mark:016x}");
+            if !taken(&id) {
                 return id;
             }
             salt += 1;

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time;
 use tonic::{Code, Request, Response, Status};
 
-use crate::busy::{Held, Subject};
+use crate::busy::{Held, Share, Subject};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::fault::{Fired, Obstacle, Phase};
@@ -56,6 +56,16 @@ pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
     /// The name of the volume it wants created, if any.
     fn name(&self) -> &str {
         ""
+    }
+
+    /// What it must have for itself while it runs, if it changes anything: the volume, or the name under
+    /// which something is made.
+    fn wants(&self) -> Vec<(Subject, Share)> {
+        match (self.volume(), self.name()) {
+            ("", "") => Vec::new(),
+            ("", name) => vec![(Subject::Name(name.to_owned()), Share::Whole)],
+            (volume, _) => vec![(Subject::Volume(volume.to_owned()), Share::Whole)],
+        }
     }
 
     /// Checks the request's form.
@@ -118,6 +128,7 @@ impl Driver {
         record: &mut Option<CallRecord>,
     ) -> Result<Q::Reply, Error> {
         let plan = request.check()?;
+        self.conduct.secrets.check(Q::METHOD, request)?;
         let held = self.turn(request).await?;
         let fired = self.faults.fire(&Arrival {
             request,
@@ -189,26 +200,22 @@ impl Driver {
         Q::act(plan, &self).await
     }
 
-    /// The call's turn at the volume it changes.
-    async fn turn<Q: Rpc>(&self, request: &Q) -> Result<Option<Held>, Error> {
-        let subject = match (Q::KIND, request.volume(), request.name()) {
-            (Kind::Look, _, _) | (_, "", "") => return Ok(None),
-            (_, "", name) => Subject::Name(name.to_owned()),
-            (_, volume, _) => Subject::Volume(volume.to_owned()),
-        };
-        match self.busy.hold(subject.clone()).await {
-            Some(held) => Ok(Some(held)),
-            None => Err(Error::Busy {
-                subject: subject.to_string(),
-            }),
+    /// The call's turn at what it changes.
+    async fn turn<Q: Rpc>(&self, request: &Q) -> Result<Vec<Held>, Error> {
+        if Q::KIND == Kind::Look {
+            return Ok(Vec::new());
         }
+        let held = self.busy.hold_all(request.wants()).await;
+        held.map_err(|subject| Error::Busy {
+            subject: subject.to_string(),
+        })
     }
 
     /// Runs work whose caller is answered without waiting for it.
     fn in_background<R: Send + 'static>(
         &self,
         work: impl Future<Output = Result<R, Error>> + Send + 'static,
-        held: Option<Held>,
+        held: Vec<Held>,
         record: Option<WorkRecord>,
     ) {
         self.work.spawn(async move {
@@ -225,9 +232,9 @@ impl Driver {
     async fn to_its_end<R: Send + 'static>(
         &self,
         work: impl Future<Output = Result<R, Error>> + Send + 'static,
-        held: Option<Held>,
+        held: Vec<Held>,
         record: Option<WorkRecord>,
-    ) -> (Result<R, Error>, Option<Held>) {
+    ) -> (Result<R, Error>, Vec<Held>) {
         let (result_tx, result) = oneshot::channel();
         self.work.spawn(async move {
             let result = work.await;
@@ -237,7 +244,7 @@ impl Driver {
             // Nobody listens when the client has left; the volume is given back all the same.
             drop(result_tx.send((result, held)));
         });
-        result.await.unwrap_or((Err(Error::Broken), None))
+        result.await.unwrap_or((Err(Error::Broken), Vec::new()))
     }
 }
 

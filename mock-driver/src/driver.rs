@@ -1,5 +1,6 @@
 //! The driver: the array with everything that calls pass on their way to it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +8,16 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backend;
+use crate::backend::{self, PoolName, Segments};
 use crate::busy::{Busy, BusyRule};
+use crate::conduct::Conduct;
 use crate::exit::ExitOrder;
 use crate::fault::scenario::{self, Scenario};
 use crate::fault::{self, FaultFile, Faults, LoadError, Place, Seed};
 use crate::journal::{self, Journal};
 use crate::media::Media;
 use crate::offer::{LiveOffer, Offer};
+use crate::readiness::Readiness;
 use crate::socket::Door;
 use crate::store::{self, Store};
 
@@ -25,6 +28,8 @@ pub struct Settings {
     pub name: String,
     /// Its array.
     pub array: backend::Settings,
+    /// How its services behave where CSI leaves a choice.
+    pub conduct: Conduct,
     /// How many volumes, `vol-0` and on, are there from the start.
     pub premade: u64,
     /// How long attaching and detaching take.
@@ -82,6 +87,10 @@ pub struct Driver {
     pub(crate) attach_limit: Option<usize>,
     pub(crate) latency: Duration,
     pub(crate) offer: LiveOffer,
+    pub(crate) conduct: Conduct,
+    pub(crate) readiness: Readiness,
+    /// Where the pools of its array lie.
+    pub(crate) places: BTreeMap<PoolName, Segments>,
     pub(crate) store: Store,
     /// The bytes of its volumes and snapshots.
     pub(crate) media: Media,
@@ -105,10 +114,9 @@ impl Default for Settings {
             name: "mock.csi.local".to_owned(),
             array: backend::Settings {
                 nodes: backend::Settings::numbered_nodes(3),
-                attach_limit: None,
-                sizes: backend::SizeRule::default(),
-                page_limit: None,
+                ..backend::Settings::default()
             },
+            conduct: Conduct::default(),
             premade: 0,
             latency: Duration::ZERO,
             busy: BusyRule::Abort,
@@ -138,6 +146,7 @@ impl Driver {
         let Settings {
             name,
             array,
+            conduct,
             premade,
             latency,
             busy,
@@ -153,6 +162,11 @@ impl Driver {
             proxy_to,
         } = settings;
         let attach_limit = array.attach_limit;
+        let places = array
+            .pools
+            .iter()
+            .map(|pool| (pool.name.clone(), pool.segments.clone()))
+            .collect();
         let journal = if journal.is_some() || readers.any() {
             let journal = Journal::open(journal.as_deref(), readers, random()?)?;
             Some(Arc::new(journal))
@@ -190,6 +204,9 @@ impl Driver {
             attach_limit,
             latency,
             offer: LiveOffer::new(offer),
+            readiness: Readiness::after(conduct.ready_after),
+            conduct,
+            places,
             store,
             media,
             busy: Busy::new(busy),
@@ -237,6 +254,16 @@ impl Driver {
                 elsewhere: false,
             },
         })
+    }
+
+    /// What Probe answers; it may be changed while calls are answered.
+    pub fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+
+    /// The array and what keeps it.
+    pub fn store(&self) -> &Store {
+        &self.store
     }
 
     /// Follows the fault file until told to stop.

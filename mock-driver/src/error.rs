@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use tonic::{Code, Status};
 
 use crate::backend;
+use crate::media;
 use crate::request::Invalid;
 use crate::store;
 
@@ -17,6 +18,15 @@ pub enum Error {
     /// The array refused, or its state cannot be made safe.
     #[error(transparent)]
     Store(#[from] store::Error),
+    /// The credentials are not those that were asked for.
+    #[error("secrets: the value of \"{key}\" is wrong")]
+    Unauthenticated {
+        /// The key.
+        key: String,
+    },
+    /// The bytes of a volume or snapshot cannot be had.
+    #[error(transparent)]
+    Media(#[from] media::Error),
     /// Another call for the same volume is running.
     #[error("another call for {subject} is still running: try again")]
     Busy {
@@ -37,6 +47,17 @@ pub enum Error {
         /// The rule's text.
         message: String,
     },
+    /// A place that the snapshot does not have.
+    #[error("starting_offset: must be from 0 to less than {size}, the snapshot's size, is {offset}")]
+    OffsetOutOfRange {
+        /// The offset asked for.
+        offset: i64,
+        /// The size of the snapshot.
+        size: u64,
+    },
+    /// The driver was told to say that it is not healthy.
+    #[error("the driver is not healthy: something it needs is missing")]
+    Unhealthy,
     /// The driver itself is broken.
     #[error("the driver failed in the middle of this call; its log says more")]
     Broken,
@@ -50,18 +71,31 @@ impl Error {
         match self {
             Self::Invalid(_) => Code::InvalidArgument,
             Self::Store(store::Error::Refused(refusal)) => match refusal {
-                backend::Error::VolumeNotFound { .. } | backend::Error::NodeNotFound { .. } => Code::NotFound,
+                backend::Error::VolumeNotFound { .. }
+                | backend::Error::NodeNotFound { .. }
+                | backend::Error::SnapshotNotFound { .. }
+                | backend::Error::GroupNotFound { .. } => Code::NotFound,
+                backend::Error::Illegal { .. } => Code::InvalidArgument,
                 backend::Error::NameTaken { .. } | backend::Error::AttachedDifferently { .. } => {
                     Code::AlreadyExists
                 }
                 backend::Error::SizeOutOfRange { .. } => Code::OutOfRange,
                 backend::Error::InUse { .. }
                 | backend::Error::NotSupported { .. }
-                | backend::Error::AttachedElsewhere { .. } => Code::FailedPrecondition,
-                backend::Error::NodeFull { .. } => Code::ResourceExhausted,
-                backend::Error::ForeignToken => Code::Aborted,
+                | backend::Error::AttachedElsewhere { .. }
+                | backend::Error::HasDependants { .. }
+                | backend::Error::Online { .. }
+                | backend::Error::CannotGroup { .. }
+                | backend::Error::OutOfReach { .. } => Code::FailedPrecondition,
+                backend::Error::NodeFull { .. } | backend::Error::NoRoom { .. } => Code::ResourceExhausted,
+                backend::Error::ForeignToken | backend::Error::NotReady { .. } => Code::Aborted,
             },
             Self::Store(store::Error::Lost(_)) | Self::Broken => Code::Internal,
+            Self::Media(error) if error.is_no_space() => Code::ResourceExhausted,
+            Self::Media(_) => Code::Internal,
+            Self::Unauthenticated { .. } => Code::Unauthenticated,
+            Self::OffsetOutOfRange { .. } => Code::OutOfRange,
+            Self::Unhealthy => Code::FailedPrecondition,
             Self::Busy { .. } => Code::Aborted,
             Self::NotOffered { .. } => Code::Unimplemented,
             Self::Injected { code, .. } => *code,

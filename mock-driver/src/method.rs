@@ -139,6 +139,48 @@ impl Method {
         )
     }
 
+    /// Whether its request carries credentials.
+    pub fn has_secrets(self) -> bool {
+        match self {
+            Self::CreateVolume
+            | Self::DeleteVolume
+            | Self::ControllerPublishVolume
+            | Self::ControllerUnpublishVolume
+            | Self::ValidateVolumeCapabilities
+            | Self::ControllerListVolumeHealth
+            | Self::ControllerGetVolumeHealth
+            | Self::CreateSnapshot
+            | Self::DeleteSnapshot
+            | Self::ListSnapshots
+            | Self::GetSnapshot
+            | Self::ControllerExpandVolume
+            | Self::ControllerModifyVolume
+            | Self::CreateVolumeGroupSnapshot
+            | Self::DeleteVolumeGroupSnapshot
+            | Self::GetVolumeGroupSnapshot
+            | Self::GetMetadataAllocated
+            | Self::GetMetadataDelta
+            | Self::NodeStageVolume
+            | Self::NodePublishVolume
+            | Self::NodeGetStorageHealth
+            | Self::NodeExpandVolume => true,
+            Self::GetPluginInfo
+            | Self::GetPluginCapabilities
+            | Self::Probe
+            | Self::ListVolumes
+            | Self::GetCapacity
+            | Self::ControllerGetCapabilities
+            | Self::ControllerGetVolume
+            | Self::GroupControllerGetCapabilities
+            | Self::NodeUnstageVolume
+            | Self::NodeUnpublishVolume
+            | Self::NodeGetVolumeStats
+            | Self::NodeGetVolumeHealth
+            | Self::NodeGetCapabilities
+            | Self::NodeGetInfo => false,
+        }
+    }
+
     /// Whether its request names something to be created.
     pub fn has_name(self) -> bool {
         matches!(
@@ -205,6 +247,7 @@ mod tests {
             assert_eq!(method.has_volume(), has("volume_id"), "{method}");
             assert_eq!(method.has_node(), has("node_id"), "{method}");
             assert_eq!(method.has_name(), has("name"), "{method}");
+            assert_eq!(method.has_secrets(), has("secrets"), "{method}");
         }
     }
 

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use csi_proto::v1;
 use csi_proto::v1::volume_capability::{AccessType, access_mode::Mode};
 
-use crate::backend::{Access, AccessMode, Capability, SizeRange};
+use crate::backend::{Access, AccessMode, Capability, Requirement, Segments, SizeRange, Source};
+use crate::offer::{self, LiveOffer};
 
 /// The most bytes of a string field.
 const STRING_LIMIT: usize = 128;
@@ -14,6 +15,9 @@ const STRING_LIMIT: usize = 128;
 const NODE_ID_LIMIT: usize = 256;
 /// The most bytes of a map or list field, keys and values together.
 const COLLECTION_LIMIT: usize = 4096;
+
+/// The most characters of each part of a topology key, and of a value.
+const SEGMENT_LIMIT: usize = 63;
 
 /// A malformed request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,7 +69,7 @@ pub(crate) fn required_node_id(text: &str) -> Result<&str, Invalid> {
     node_id(text)?.ok_or_else(|| Invalid::new("node_id", "must be set"))
 }
 
-/// The name of a volume to be created.
+/// The name of something to be created.
 pub(crate) fn name(text: &str) -> Result<&str, Invalid> {
     required("name", text)?;
     let banned = |c: char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\x7f'..='\u{9f}');
@@ -107,15 +111,145 @@ pub(crate) fn secrets(secrets: &HashMap<String, String>) -> Result<(), Invalid> 
     }
 }
 
-/// A map field that belongs to a capability this driver does not have.
-pub(crate) fn absent(field: &str, is_absent: bool, capability: &str) -> Result<(), Invalid> {
-    if is_absent {
+/// A field that belongs to a capability: without that it must not be set.
+pub(crate) fn needs(
+    offer: &LiveOffer,
+    capability: offer::Capability,
+    field: &str,
+    is_set: bool,
+) -> Result<(), Invalid> {
+    if !is_set || offer.has(capability) {
         return Ok(());
     }
     Err(Invalid::new(
         field,
-        format!("must not be set: the driver does not have {capability}"),
+        format!("must not be set: the driver does not have {}", capability.name()),
     ))
+}
+
+/// Uses of a volume that only newer drivers know.
+pub(crate) fn needs_modes(
+    offer: &LiveOffer,
+    field: &str,
+    capabilities: &[Capability],
+) -> Result<(), Invalid> {
+    let is_new = |mode: AccessMode| {
+        matches!(
+            mode,
+            AccessMode::SingleNodeSingleWriter | AccessMode::SingleNodeMultiWriter
+        )
+    };
+    let newer = offer::Capability::SingleNodeMultiWriter;
+    match capabilities.iter().find(|capability| is_new(capability.mode)) {
+        Some(capability) if !offer.has(newer) => {
+            let (mode, newer) = (capability.mode.name(), newer.name());
+            let reason = format!("access mode {mode} is not known: the driver does not have {newer}");
+            Err(Invalid::new(field, reason))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How many entries a page may have; 0 leaves it to the array.
+pub(crate) fn max_entries(number: i32) -> Result<usize, Invalid> {
+    count("max_entries", number)
+}
+
+/// A number of things.
+pub(crate) fn count(field: &str, number: i32) -> Result<usize, Invalid> {
+    usize::try_from(number).map_err(|_| Invalid::new(field, format!("must not be negative, is {number}")))
+}
+
+/// A string that may be left out.
+pub(crate) fn optional(field: &str, text: &str) -> Result<Option<String>, Invalid> {
+    bounded(field, text, STRING_LIMIT)?;
+    Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
+}
+
+/// A list of ids, none of which is empty.
+pub(crate) fn ids(field: &str, ids: &[String]) -> Result<(), Invalid> {
+    for (index, id) in ids.iter().enumerate() {
+        required(&format!("{field}[{index}]"), id)?;
+    }
+    Ok(())
+}
+
+/// Where the content of a new volume comes from.
+pub(crate) fn source(source: Option<&v1::VolumeContentSource>) -> Result<Option<Source>, Invalid> {
+    let field = "volume_content_source";
+    let Some(source) = source else { return Ok(None) };
+    let id = |outer: &str, id: &str| required(&format!("{field}.{outer}"), id).map(str::to_owned);
+    match &source.r#type {
+        None => Err(Invalid::new(field, "must be a snapshot or a volume")),
+        Some(v1::volume_content_source::Type::Snapshot(snapshot)) => {
+            let id = id("snapshot.snapshot_id", &snapshot.snapshot_id)?;
+            Ok(Some(Source::Snapshot(id.into())))
+        }
+        Some(v1::volume_content_source::Type::Volume(volume)) => {
+            let id = id("volume.volume_id", &volume.volume_id)?;
+            Ok(Some(Source::Volume(id.into())))
+        }
+    }
+}
+
+/// Where something is wanted; absent means anywhere.
+pub(crate) fn requirement(wanted: Option<&v1::TopologyRequirement>) -> Result<Option<Requirement>, Invalid> {
+    let field = "accessibility_requirements";
+    let Some(wanted) = wanted else { return Ok(None) };
+    if wanted.requisite.is_empty() && wanted.preferred.is_empty() {
+        return Err(Invalid::new(
+            field,
+            "must have requisite or preferred, or be left out",
+        ));
+    }
+    let list = |name: &str, topologies: &[v1::Topology]| {
+        let read = |(index, topology): (usize, &v1::Topology)| {
+            segments(&format!("{field}.{name}[{index}]"), topology)
+        };
+        topologies
+            .iter()
+            .enumerate()
+            .map(read)
+            .collect::<Result<Vec<_>, _>>()
+    };
+    let requisite = list("requisite", &wanted.requisite)?;
+    let preferred = list("preferred", &wanted.preferred)?;
+    let stranger = preferred
+        .iter()
+        .position(|segments| !requisite.contains(segments));
+    match stranger {
+        Some(index) if !requisite.is_empty() => Err(Invalid::new(
+            format!("{field}.preferred[{index}]"),
+            "must be one of requisite",
+        )),
+        _ => Ok(Some(Requirement { requisite, preferred })),
+    }
+}
+
+/// A place.
+pub(crate) fn segments(field: &str, topology: &v1::Topology) -> Result<Segments, Invalid> {
+    let field = format!("{field}.segments");
+    map(&field, &topology.segments)?;
+    for (key, value) in &topology.segments {
+        let (prefix, name) = key.split_once('/').unwrap_or(("", key));
+        if name.is_empty() || name.len() > SEGMENT_LIMIT || prefix.len() > SEGMENT_LIMIT {
+            let reason =
+                format!("key \"{key}\" must be [PREFIX/]NAME, each of at most {SEGMENT_LIMIT} characters");
+            return Err(Invalid::new(field, reason));
+        }
+        if value.len() > SEGMENT_LIMIT {
+            let reason = format!("the value of \"{key}\" must not be longer than {SEGMENT_LIMIT} characters");
+            return Err(Invalid::new(field, reason));
+        }
+    }
+    let segments: Segments = topology.segments.iter().collect();
+    if segments.iter().count() < topology.segments.len() {
+        return Err(Invalid::new(
+            field,
+            "has keys that differ only in case, which are the same key",
+        ));
+    }
+    Ok(segments)
 }
 
 /// A list of capabilities that must not be empty.
@@ -134,6 +268,11 @@ pub(crate) fn capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capabili
 pub(crate) fn capability(capability: Option<&v1::VolumeCapability>) -> Result<Capability, Invalid> {
     let capability = capability.ok_or_else(|| Invalid::new("volume_capability", "must be set"))?;
     read_capability(capability).map_err(|invalid| invalid.within("volume_capability"))
+}
+
+/// A page token; absent for the first page.
+pub(crate) fn token(text: &str) -> Option<String> {
+    Some(text.to_owned()).filter(|token| !token.is_empty())
 }
 
 /// The range of sizes; absent means any.

@@ -5,8 +5,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::group::Group;
+use super::health::{Sick, StorageAilment};
+use super::node::NodeSettings;
+use super::snapshot::Snapshot;
 use super::volume::{Attachment, Spec, Volume};
-use super::{Array, NodeId, Settings, VolumeId};
+use super::{Array, GroupId, NodeId, Settings, SnapshotId, VolumeId};
 
 /// One step of the array's state. Applying it never fails and needs nothing but the state before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +42,67 @@ pub enum Change {
         /// The nodes.
         nodes: Vec<NodeId>,
     },
+    /// A volume became larger.
+    Expanded {
+        /// The volume.
+        volume: VolumeId,
+        /// Its size from now on.
+        capacity_bytes: u64,
+    },
+    /// A volume got other mutable parameters.
+    Modified {
+        /// The volume.
+        volume: VolumeId,
+        /// All it has from now on.
+        qos: BTreeMap<String, String>,
+    },
+    /// A volume fell ill or became well.
+    VolumeHealth(Sick),
+    /// The storage behind a node, or behind all of them, fell ill or became well.
+    StorageHealth {
+        /// The node; none for all.
+        node: Option<NodeId>,
+        /// All that ails it from now on.
+        ailments: Vec<StorageAilment>,
+    },
+    /// A snapshot was taken.
+    Snapshotted {
+        /// The snapshot.
+        snapshot: Arc<Snapshot>,
+    },
+    /// A snapshot is gone.
+    SnapshotDeleted {
+        /// The snapshot.
+        snapshot: SnapshotId,
+    },
+    /// A group of snapshots was taken.
+    Grouped {
+        /// The group.
+        group: Arc<Group>,
+        /// Its snapshots.
+        snapshots: Vec<Arc<Snapshot>>,
+    },
+    /// A group is gone with its snapshots.
+    GroupDeleted {
+        /// The group.
+        group: GroupId,
+    },
+    /// A node was registered or changed, or taken out of the register.
+    NodeSet {
+        /// The node.
+        node: NodeId,
+        /// All that is set for it from now on.
+        settings: NodeSettings,
+    },
+    /// A machine got another id.
+    NodeRenamed {
+        /// The id it had.
+        from: NodeId,
+        /// The id it has from now on.
+        to: NodeId,
+        /// All that is set for it from now on.
+        settings: NodeSettings,
+    },
 }
 
 /// The whole state of an array, as it is kept on disk.
@@ -54,6 +119,24 @@ pub struct Image {
     pub premade: u64,
     /// The volumes, sorted by id.
     pub volumes: Vec<Volume>,
+    /// How many snapshots and groups were made, deleted ones included.
+    #[serde(default)]
+    pub made: u64,
+    /// The snapshots, sorted by id.
+    #[serde(default)]
+    pub snapshots: Vec<Arc<Snapshot>>,
+    /// The groups, sorted by id.
+    #[serde(default)]
+    pub groups: Vec<Arc<Group>>,
+    /// The sick volumes, sorted by id.
+    #[serde(default)]
+    pub sick: Vec<Sick>,
+    /// What ails the storage behind nodes; none for all nodes.
+    #[serde(default)]
+    pub storage: Vec<(Option<NodeId>, Vec<StorageAilment>)>,
+    /// What was changed for single nodes.
+    #[serde(default)]
+    pub nodes: Vec<(NodeId, NodeSettings)>,
 }
 
 // === impl Array ===
@@ -65,98 +148,51 @@ impl Array {
         array.created = image.created;
         array.attached = image.attached;
         array.premade = image.premade;
+        array.made = image.made;
+        for (node, settings) in image.nodes {
+            array.apply_node(node, settings);
+        }
         for volume in image.volumes {
             array.insert(volume);
         }
+        for snapshot in image.snapshots {
+            array.insert_snapshot(snapshot);
+        }
+        for group in image.groups {
+            array.insert_group(group);
+        }
+        array.sick = image
+            .sick
+            .into_iter()
+            .map(|sick| (sick.volume, sick.ailments))
+            .collect();
+        array.storage = image.storage.into_iter().collect();
         array
     }
 
     /// The state as data; [`Array::from_image`] is the way back.
     pub fn image(&self) -> Image {
+        let sick = self.sick.iter().map(|(volume, ailments)| Sick {
+            volume: volume.clone(),
+            ailments: ailments.clone(),
+        });
         Image {
             epoch: self.epoch,
             created: self.created,
             attached: self.attached,
             premade: self.premade,
             volumes: self.volumes.values().cloned().collect(),
+            made: self.made,
+            snapshots: self.snapshots.values().cloned().collect(),
+            groups: self.groups.values().cloned().collect(),
+            sick: sick.collect(),
+            storage: self.storage.clone().into_iter().collect(),
+            nodes: self.changed.clone().into_iter().collect(),
         }
     }
 
     /// An array in the same state with the same settings, which goes its own way from here.
     pub fn twin(&self) -> Self {
         Self::from_image(self.settings.clone(), self.image())
-    }
-
-    /// Makes a change happen: one just decided, or one replayed.
-    pub fn apply(&mut self, change: Change) {
-        match change {
-            Change::Created { spec } => {
-                self.created += 1;
-                self.insert(Volume {
-                    spec,
-                    attachments: BTreeMap::new(),
-                });
-            }
-            Change::Deleted { volume } => {
-                if let Some(gone) = self.volumes.remove(&volume) {
-                    self.names.remove(&gone.spec.name);
-                    for node in gone.attachments.keys() {
-                        self.release(node, &volume);
-                    }
-                }
-            }
-            Change::Attached {
-                volume,
-                node,
-                attachment,
-            } => {
-                self.attached = self.attached.max(attachment.number);
-                if let Some(held) = self.volumes.get_mut(&volume) {
-                    held.attachments.insert(node.clone(), attachment);
-                    self.nodes.entry(node).or_default().attached.insert(volume);
-                }
-            }
-            Change::Detached { volume, nodes } => {
-                for node in &nodes {
-                    if let Some(held) = self.volumes.get_mut(&volume) {
-                        held.attachments.remove(node);
-                    }
-                    self.release(node, &volume);
-                }
-            }
-        }
-    }
-
-    pub(super) fn insert(&mut self, volume: Volume) {
-        let id = volume.spec.id.clone();
-        if !volume.spec.name.is_empty() {
-            self.names.insert(volume.spec.name.clone(), id.clone());
-        }
-        for node in volume.attachments.keys() {
-            self.nodes
-                .entry(node.clone())
-                .or_default()
-                .attached
-                .insert(id.clone());
-        }
-        self.volumes.insert(id, volume);
-    }
-
-    fn release(&mut self, node: &NodeId, volume: &VolumeId) {
-        if let Some(holder) = self.nodes.get_mut(node) {
-            holder.attached.remove(volume);
-            if !holder.registered && holder.attached.is_empty() {
-                self.nodes.remove(node);
-            }
-        }
-    }
-}
-
-impl From<Spec> for Volume {
-    fn from(spec: Spec) -> Self {
-        Self {
-            spec: Arc::new(spec),
-            attachments: BTreeMap::new(),
-        }
     }
 }

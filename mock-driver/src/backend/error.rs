@@ -1,6 +1,8 @@
 //! Why the array refused something. Texts name the volume, the node and the way out.
 
-use super::{NodeId, VolumeId};
+use std::fmt;
+
+use super::{NodeId, SnapshotId, VolumeId};
 
 /// A refusal of the array. Nothing has changed when one is returned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,18 +19,87 @@ pub enum Error {
         /// The id asked for.
         node: String,
     },
-    /// A volume of that name exists and is not what was asked for.
+    /// No such snapshot.
+    #[error("snapshot \"{snapshot}\" does not exist")]
+    SnapshotNotFound {
+        /// The id asked for.
+        snapshot: String,
+    },
+    /// No such group of snapshots.
+    #[error("group snapshot \"{group}\" does not exist")]
+    GroupNotFound {
+        /// The id asked for.
+        group: String,
+    },
+    /// Something of that name exists and is not what was asked for.
     #[error(
-        "volume \"{name}\" already exists as \"{volume}\" with another {field}: \
+        "{kind} \"{name}\" already exists as \"{existing}\" with another {field}: \
          ask for the same or take another name"
     )]
     NameTaken {
+        /// What it is.
+        kind: Kind,
         /// The name asked for.
         name: String,
-        /// The volume that has it.
-        volume: VolumeId,
+        /// The id of what has it.
+        existing: String,
         /// The first request field that differs.
         field: &'static str,
+    },
+    /// A field whose value the array does not take.
+    #[error("{field}: {reason}")]
+    Illegal {
+        /// The request field.
+        field: String,
+        /// What is wrong with it, and what would do.
+        reason: String,
+    },
+    /// There is no place for it.
+    #[error("there is no room: {reason}")]
+    NoRoom {
+        /// What was looked for.
+        reason: String,
+    },
+    /// Nothing can be made of it yet.
+    #[error("snapshot \"{snapshot}\" is not ready to use yet: try again")]
+    NotReady {
+        /// The snapshot.
+        snapshot: SnapshotId,
+    },
+    /// It cannot be deleted before what was made of it.
+    #[error("{what} is in use: {dependants} depend on it; delete those first")]
+    HasDependants {
+        /// What was to be deleted.
+        what: String,
+        /// What was made of it.
+        dependants: String,
+    },
+    /// It can only grow while nobody has it.
+    #[error(
+        "volume \"{volume}\" is published to node {} and can only be expanded offline: unpublish it first",
+        list(.nodes)
+    )]
+    Online {
+        /// The volume.
+        volume: VolumeId,
+        /// Where it is attached.
+        nodes: Vec<NodeId>,
+    },
+    /// There is no one moment for volumes of several pools.
+    #[error("the volumes cannot be grouped: they lie in different pools, {pools}")]
+    CannotGroup {
+        /// The pools.
+        pools: String,
+    },
+    /// The node is not where the volume is.
+    #[error("volume \"{volume}\" lies in {place}, where node \"{node}\" is not")]
+    OutOfReach {
+        /// The volume.
+        volume: VolumeId,
+        /// The node.
+        node: NodeId,
+        /// Where the volume is.
+        place: String,
     },
     /// The range contains no size the array can make.
     #[error("capacity_range: {reason}")]
@@ -89,6 +160,29 @@ pub enum Error {
     /// A page token this array did not give out.
     #[error("starting_token is not one this driver gave out: start again without a token")]
     ForeignToken,
+}
+
+/// What goes by a name of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A volume.
+    Volume,
+    /// A snapshot.
+    Snapshot,
+    /// A group of snapshots.
+    Group,
+}
+
+// === impl Kind ===
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Volume => "volume",
+            Self::Snapshot => "snapshot",
+            Self::Group => "group snapshot",
+        })
+    }
 }
 
 fn list(nodes: &[NodeId]) -> String {

@@ -45,6 +45,14 @@ impl Array {
                 asked: hold.capability.to_string(),
             });
         }
+        let place = self.segments_of(&held.spec.pool);
+        if !self.reaches(&node, &place) {
+            return Err(Error::OutOfReach {
+                volume: id,
+                node,
+                place: place.to_string(),
+            });
+        }
         let rival = held
             .attachments
             .iter()
@@ -76,13 +84,22 @@ impl Array {
     /// Detaches a volume from a node, or from every node if none is named.
     ///
     /// A volume or node that does not exist holds nothing, so there is nothing left to do: the
-    /// answer is success, as for a repeated call.
-    pub fn unpublish(&mut self, volume: &str, node: Option<&str>) -> Done<()> {
+    /// answer is success, as for a repeated call, unless the array was told to be strict about it.
+    ///
+    /// # Errors
+    /// Only of a strict array: if the volume is gone, or the node is and the volume is not attached
+    /// to it.
+    pub fn unpublish(&mut self, volume: &str, node: Option<&str>) -> Result<Done<()>, Error> {
+        let nothing = Done {
+            reply: (),
+            change: None,
+        };
+        let strict = self.settings.lax.unpublish_not_found;
         let Some(held) = self.volumes.get(volume) else {
-            return Done {
-                reply: (),
-                change: None,
-            };
+            if strict {
+                self.volume(volume)?;
+            }
+            return Ok(nothing);
         };
         let nodes: Vec<NodeId> = match node {
             Some(node) => held
@@ -94,32 +111,27 @@ impl Array {
             None => held.attachments.keys().cloned().collect(),
         };
         if nodes.is_empty() {
-            return Done {
-                reply: (),
-                change: None,
-            };
+            if let Some(node) = node.filter(|_| strict) {
+                self.registered(node)?;
+            }
+            return Ok(nothing);
         }
         let volume = held.spec.id.clone();
-        self.done((), Change::Detached { volume, nodes })
+        Ok(self.done((), Change::Detached { volume, nodes }))
     }
 
     /// The node, and whether it has room for one more volume.
     fn room(&self, node: &str) -> Result<(NodeId, Result<(), Error>), Error> {
-        let (id, state) = self
-            .nodes
-            .get_key_value(node)
-            .filter(|(_, state)| state.registered)
-            .ok_or_else(|| Error::NodeNotFound {
-                node: node.to_owned(),
-            })?;
-        let room = match self.settings.attach_limit {
-            Some(limit) if state.attached.len() >= limit => Err(Error::NodeFull {
+        let id = self.registered(node)?;
+        let attached = self.nodes.get(&id).map_or(0, |entry| entry.attached.len());
+        let room = match self.limit(&id) {
+            Some(limit) if attached >= limit => Err(Error::NodeFull {
                 node: id.clone(),
                 limit,
             }),
             _ => Ok(()),
         };
-        Ok((id.clone(), room))
+        Ok((id, room))
     }
 }
 

@@ -3,9 +3,7 @@ use super::*;
 fn mk_settings() -> Settings {
     Settings {
         nodes: Settings::numbered_nodes(2),
-        attach_limit: None,
-        sizes: SizeRule::default(),
-        page_limit: None,
+        ..Settings::default()
     }
 }
 
@@ -24,7 +22,7 @@ fn mk_wanted(name: &str) -> Wanted {
         name: name.to_owned(),
         size: SizeRange::default(),
         capabilities: vec![mk_hold().capability],
-        parameters: BTreeMap::new(),
+        ..Wanted::default()
     }
 }
 
@@ -32,11 +30,21 @@ fn mk_wanted(name: &str) -> Wanted {
 fn ids_depend_on_the_array_and_on_what_it_made_before() {
     let make = |epoch| {
         let mut array = Array::new(mk_settings(), epoch);
-        let first = array.create_volume(&mk_wanted("a")).unwrap().reply.id.clone();
+        let first = array
+            .create_volume(&mk_wanted("a"), Moment::default())
+            .unwrap()
+            .reply
+            .id
+            .clone();
         array.delete_volume(first.as_str()).unwrap();
         (
             first,
-            array.create_volume(&mk_wanted("a")).unwrap().reply.id.clone(),
+            array
+                .create_volume(&mk_wanted("a"), Moment::default())
+                .unwrap()
+                .reply
+                .id
+                .clone(),
         )
     };
     let (first, second) = make(1);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::capability::{Capability, Hold};
-use super::{Error, NodeId, VolumeId};
+use super::{Error, NodeId, PoolName, Requirement, SnapshotId, VolumeId};
 
 /// Sizes are whole sectors, so that a volume can back a real block device.
 const SECTOR: u64 = 512;
@@ -25,6 +25,25 @@ pub struct Spec {
     pub capabilities: Vec<Capability>,
     /// The class parameters it was made with; they are its volume context too.
     pub parameters: BTreeMap<String, String>,
+    /// The mutable parameters it was made with. Those it has now are [`Volume::qos`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mutable_parameters: BTreeMap<String, String>,
+    /// Where its first content came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// The pool it lies in.
+    #[serde(default)]
+    pub pool: PoolName,
+}
+
+/// Where the content of a new volume comes from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// A snapshot.
+    Snapshot(SnapshotId),
+    /// Another volume.
+    Volume(VolumeId),
 }
 
 /// A volume and who holds it.
@@ -34,6 +53,9 @@ pub struct Volume {
     pub spec: Arc<Spec>,
     /// Its attachments, at most one for each node.
     pub attachments: BTreeMap<NodeId, Attachment>,
+    /// Its mutable parameters now.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub qos: BTreeMap<String, String>,
 }
 
 /// A volume on a node.
@@ -47,7 +69,7 @@ pub struct Attachment {
 }
 
 /// A volume somebody asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// The caller's name for it, the key of idempotency.
     pub name: String,
@@ -57,6 +79,12 @@ pub struct Wanted {
     pub capabilities: Vec<Capability>,
     /// The class parameters.
     pub parameters: BTreeMap<String, String>,
+    /// The mutable parameters.
+    pub mutable_parameters: BTreeMap<String, String>,
+    /// Where its content comes from; none for an empty volume.
+    pub source: Option<Source>,
+    /// Where it is wanted; none leaves it to the array.
+    pub requirement: Option<Requirement>,
 }
 
 /// The sizes a caller accepts.
@@ -98,6 +126,10 @@ impl Wanted {
             Some("volume_capabilities")
         } else if self.parameters != existing.parameters {
             Some("parameters")
+        } else if self.mutable_parameters != existing.mutable_parameters {
+            Some("mutable_parameters")
+        } else if self.source != existing.source {
+            Some("volume_content_source")
         } else {
             None
         }
@@ -113,12 +145,39 @@ impl Spec {
     }
 }
 
+// === impl Source ===
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Snapshot(id) => write!(f, "snapshot \"{id}\""),
+            Self::Volume(id) => write!(f, "volume \"{id}\""),
+        }
+    }
+}
+
 // === impl SizeRange ===
 
 impl SizeRange {
     /// Whether a volume of `bytes` would do.
     pub fn contains(self, bytes: u64) -> bool {
         bytes >= self.required && (self.limit == 0 || bytes <= self.limit)
+    }
+
+    /// The same, for a volume that must hold `bytes` from elsewhere. Who asks for less than that has
+    /// made a mistake, even if the range would allow more.
+    pub(super) fn at_least(self, bytes: u64) -> Result<Self, Error> {
+        let Self { required, limit } = self;
+        if required != 0 && required < bytes || limit != 0 && limit < bytes {
+            return Err(out_of_range(format!(
+                "the source has {bytes} bytes, which do not fit into required_bytes {required} and \
+                 limit_bytes {limit}"
+            )));
+        }
+        Ok(Self {
+            required: required.max(bytes),
+            limit,
+        })
     }
 }
 

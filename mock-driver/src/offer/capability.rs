@@ -201,38 +201,38 @@ impl Capability {
     /// Whether a driver has it unless told otherwise.
     pub fn is_default(self) -> bool {
         match self {
-            Self::ControllerService
-            | Self::CreateDeleteVolume
-            | Self::PublishUnpublishVolume
-            | Self::ListVolumes
-            | Self::PublishReadonly
-            | Self::ListVolumesPublishedNodes
-            | Self::GetVolume
-            | Self::SingleNodeMultiWriter => true,
             Self::VolumeExpansionOffline | Self::VolumeCondition | Self::NodeVolumeCondition => false,
             // Not served yet.
-            Self::VolumeAccessibilityConstraints
-            | Self::GroupControllerService
-            | Self::SnapshotMetadataService
-            | Self::SnapshotAccessibilityConstraints
-            | Self::VolumeExpansionOnline
-            | Self::GetCapacity
-            | Self::CreateDeleteSnapshot
-            | Self::ListSnapshots
-            | Self::CloneVolume
-            | Self::ExpandVolume
-            | Self::ModifyVolume
-            | Self::GetSnapshot
-            | Self::GetVolumeHealth
-            | Self::ListVolumeHealth
-            | Self::CreateDeleteGetVolumeGroupSnapshot
-            | Self::NodeStageUnstageVolume
+            Self::NodeStageUnstageVolume
             | Self::NodeGetVolumeStats
             | Self::NodeExpandVolume
             | Self::NodeSingleNodeMultiWriter
             | Self::NodeVolumeMountGroup
             | Self::NodeGetVolumeHealth
             | Self::NodeGetStorageHealth => false,
+            Self::ControllerService
+            | Self::VolumeAccessibilityConstraints
+            | Self::GroupControllerService
+            | Self::SnapshotMetadataService
+            | Self::SnapshotAccessibilityConstraints
+            | Self::VolumeExpansionOnline
+            | Self::CreateDeleteVolume
+            | Self::PublishUnpublishVolume
+            | Self::ListVolumes
+            | Self::GetCapacity
+            | Self::CreateDeleteSnapshot
+            | Self::ListSnapshots
+            | Self::CloneVolume
+            | Self::PublishReadonly
+            | Self::ExpandVolume
+            | Self::ListVolumesPublishedNodes
+            | Self::GetVolume
+            | Self::SingleNodeMultiWriter
+            | Self::ModifyVolume
+            | Self::GetSnapshot
+            | Self::GetVolumeHealth
+            | Self::ListVolumeHealth
+            | Self::CreateDeleteGetVolumeGroupSnapshot => true,
         }
     }
 

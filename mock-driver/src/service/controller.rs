@@ -1,4 +1,4 @@
-//! The Controller service: volumes made, attached, detached, listed and deleted.
+//! The Controller service: volumes and snapshots made, attached, detached, listed and deleted.
 
 use std::sync::Arc;
 
@@ -26,8 +26,14 @@ use crate::method::Method;
 use crate::offer::{Capability, Place};
 use crate::request::Invalid;
 
+mod capacity;
+mod change;
+mod health;
 mod list;
 mod publish;
+pub(super) mod shape;
+mod snapshot;
+mod validate;
 mod volume;
 
 /// The Controller service of a driver.
@@ -96,67 +102,63 @@ impl Controller for ControllerService {
         &self,
         request: Request<ControllerListVolumeHealthRequest>,
     ) -> Result<Response<ControllerListVolumeHealthResponse>, Status> {
-        self.0
-            .refuse("/csi.v1.Controller/ControllerListVolumeHealth", request)
+        self.0.answer(request).await
     }
 
     async fn controller_get_volume_health(
         &self,
         request: Request<ControllerGetVolumeHealthRequest>,
     ) -> Result<Response<ControllerGetVolumeHealthResponse>, Status> {
-        self.0
-            .refuse("/csi.v1.Controller/ControllerGetVolumeHealth", request)
+        self.0.answer(request).await
     }
 
     async fn get_capacity(
         &self,
         request: Request<GetCapacityRequest>,
     ) -> Result<Response<GetCapacityResponse>, Status> {
-        self.0.refuse("/csi.v1.Controller/GetCapacity", request)
+        self.0.answer(request).await
     }
 
     async fn create_snapshot(
         &self,
         request: Request<CreateSnapshotRequest>,
     ) -> Result<Response<CreateSnapshotResponse>, Status> {
-        self.0.refuse("/csi.v1.Controller/CreateSnapshot", request)
+        self.0.answer(request).await
     }
 
     async fn delete_snapshot(
         &self,
         request: Request<DeleteSnapshotRequest>,
     ) -> Result<Response<DeleteSnapshotResponse>, Status> {
-        self.0.refuse("/csi.v1.Controller/DeleteSnapshot", request)
+        self.0.answer(request).await
     }
 
     async fn list_snapshots(
         &self,
         request: Request<ListSnapshotsRequest>,
     ) -> Result<Response<ListSnapshotsResponse>, Status> {
-        self.0.refuse("/csi.v1.Controller/ListSnapshots", request)
+        self.0.answer(request).await
     }
 
     async fn get_snapshot(
         &self,
         request: Request<GetSnapshotRequest>,
     ) -> Result<Response<GetSnapshotResponse>, Status> {
-        self.0.refuse("/csi.v1.Controller/GetSnapshot", request)
+        self.0.answer(request).await
     }
 
     async fn controller_expand_volume(
         &self,
         request: Request<ControllerExpandVolumeRequest>,
     ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
-        self.0
-            .refuse("/csi.v1.Controller/ControllerExpandVolume", request)
+        self.0.answer(request).await
     }
 
     async fn controller_modify_volume(
         &self,
         request: Request<ControllerModifyVolumeRequest>,
     ) -> Result<Response<ControllerModifyVolumeResponse>, Status> {
-        self.0
-            .refuse("/csi.v1.Controller/ControllerModifyVolume", request)
+        self.0.answer(request).await
     }
 }
 

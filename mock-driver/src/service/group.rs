@@ -1,5 +1,6 @@
 //! The GroupController service: snapshots of several volumes at one moment.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use csi_proto::v1::group_controller_server::GroupController;
@@ -8,16 +9,20 @@ use csi_proto::v1::{
     CreateVolumeGroupSnapshotRequest, CreateVolumeGroupSnapshotResponse, DeleteVolumeGroupSnapshotRequest,
     DeleteVolumeGroupSnapshotResponse, GetVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotResponse,
     GroupControllerGetCapabilitiesRequest, GroupControllerGetCapabilitiesResponse,
-    GroupControllerServiceCapability,
+    GroupControllerServiceCapability, VolumeGroupSnapshot,
 };
 use tonic::{Request, Response, Status};
 
-use crate::call::Rpc;
+use super::controller::shape;
+use crate::array;
+use crate::backend::{Members, WantedGroup};
+use crate::busy::{Share, Subject};
+use crate::call::{Kind, Rpc};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
 use crate::offer::{Capability, Place};
-use crate::request::Invalid;
+use crate::request::{self, Invalid};
 
 /// The GroupController service of a driver.
 #[derive(Clone, Debug)]
@@ -36,21 +41,21 @@ impl GroupController for GroupService {
         &self,
         request: Request<CreateVolumeGroupSnapshotRequest>,
     ) -> Result<Response<CreateVolumeGroupSnapshotResponse>, Status> {
-        self.0.refuse(Method::CreateVolumeGroupSnapshot.path(), request)
+        self.0.answer(request).await
     }
 
     async fn delete_volume_group_snapshot(
         &self,
         request: Request<DeleteVolumeGroupSnapshotRequest>,
     ) -> Result<Response<DeleteVolumeGroupSnapshotResponse>, Status> {
-        self.0.refuse(Method::DeleteVolumeGroupSnapshot.path(), request)
+        self.0.answer(request).await
     }
 
     async fn get_volume_group_snapshot(
         &self,
         request: Request<GetVolumeGroupSnapshotRequest>,
     ) -> Result<Response<GetVolumeGroupSnapshotResponse>, Status> {
-        self.0.refuse(Method::GetVolumeGroupSnapshot.path(), request)
+        self.0.answer(request).await
     }
 }
 
@@ -73,5 +78,130 @@ impl Rpc for GroupControllerGetCapabilitiesRequest {
         Ok(GroupControllerGetCapabilitiesResponse {
             capabilities: driver.offer.now().iter().filter_map(told).collect(),
         })
+    }
+}
+
+/// A group somebody names, with the snapshots it is said to have.
+pub(crate) struct Named {
+    group: String,
+    snapshots: Vec<String>,
+}
+
+impl Rpc for CreateVolumeGroupSnapshotRequest {
+    const METHOD: Method = Method::CreateVolumeGroupSnapshot;
+    const KIND: Kind = Kind::Change;
+    type Reply = CreateVolumeGroupSnapshotResponse;
+    type Plan = WantedGroup;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn wants(&self) -> Vec<(Subject, Share)> {
+        let volumes = self.source_volume_ids.iter().cloned();
+        volumes
+            .map(|volume| (Subject::Volume(volume), Share::Reading))
+            .chain([(Subject::GroupName(self.name.clone()), Share::Whole)])
+            .collect()
+    }
+
+    fn check(&self) -> Result<WantedGroup, Invalid> {
+        let field = "source_volume_ids";
+        let name = request::name(&self.name)?.to_owned();
+        if self.source_volume_ids.is_empty() {
+            return Err(Invalid::new(field, "must be set"));
+        }
+        request::ids(field, &self.source_volume_ids)?;
+        let sources: BTreeSet<String> = self.source_volume_ids.iter().cloned().collect();
+        if sources.len() < self.source_volume_ids.len() {
+            return Err(Invalid::new(field, "must name each volume once"));
+        }
+        request::secrets(&self.secrets)?;
+        Ok(WantedGroup {
+            name,
+            sources,
+            parameters: request::map("parameters", &self.parameters)?,
+        })
+    }
+
+    async fn act(wanted: WantedGroup, driver: &Driver) -> Result<Self::Reply, Error> {
+        let members = driver.create_group(&wanted).await?;
+        Ok(CreateVolumeGroupSnapshotResponse {
+            group_snapshot: Some(on_the_wire(driver, &members)),
+        })
+    }
+}
+
+impl Rpc for DeleteVolumeGroupSnapshotRequest {
+    const METHOD: Method = Method::DeleteVolumeGroupSnapshot;
+    const KIND: Kind = Kind::Change;
+    type Reply = DeleteVolumeGroupSnapshotResponse;
+    type Plan = Named;
+
+    fn wants(&self) -> Vec<(Subject, Share)> {
+        let snapshots = self.snapshot_ids.iter().cloned();
+        snapshots
+            .map(|snapshot| (Subject::Snapshot(snapshot), Share::Whole))
+            .chain([(Subject::Group(self.group_snapshot_id.clone()), Share::Whole)])
+            .collect()
+    }
+
+    fn check(&self) -> Result<Named, Invalid> {
+        request::secrets(&self.secrets)?;
+        Named::read(&self.group_snapshot_id, &self.snapshot_ids)
+    }
+
+    async fn act(named: Named, driver: &Driver) -> Result<Self::Reply, Error> {
+        driver.delete_group(&named.group, &named.snapshots).await?;
+        Ok(DeleteVolumeGroupSnapshotResponse {})
+    }
+}
+
+impl Rpc for GetVolumeGroupSnapshotRequest {
+    const METHOD: Method = Method::GetVolumeGroupSnapshot;
+    type Reply = GetVolumeGroupSnapshotResponse;
+    type Plan = Named;
+
+    fn check(&self) -> Result<Named, Invalid> {
+        request::secrets(&self.secrets)?;
+        Named::read(&self.group_snapshot_id, &self.snapshot_ids)
+    }
+
+    async fn act(named: Named, driver: &Driver) -> Result<Self::Reply, Error> {
+        let members = driver
+            .store
+            .read(|array| array.group(&named.group, &named.snapshots))
+            .await?;
+        Ok(GetVolumeGroupSnapshotResponse {
+            group_snapshot: Some(on_the_wire(driver, &members)),
+        })
+    }
+}
+
+// === impl Named ===
+
+impl Named {
+    fn read(group: &str, snapshots: &[String]) -> Result<Self, Invalid> {
+        let group = request::required("group_snapshot_id", group)?.to_owned();
+        request::ids("snapshot_ids", snapshots)?;
+        Ok(Self {
+            group,
+            snapshots: snapshots.to_vec(),
+        })
+    }
+}
+
+/// A group as CSI shows it.
+fn on_the_wire(driver: &Driver, members: &Members) -> VolumeGroupSnapshot {
+    let now = array::now();
+    VolumeGroupSnapshot {
+        group_snapshot_id: members.group.id.to_string(),
+        snapshots: members
+            .snapshots
+            .iter()
+            .map(|snapshot| driver.shape_snapshot(snapshot, now))
+            .collect(),
+        creation_time: Some(shape::timestamp(members.group.created)),
+        ready_to_use: members.are_ready(now),
     }
 }

@@ -16,6 +16,7 @@ use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
 use crate::offer::{Capability, Place};
+use crate::readiness::Ready;
 use crate::request::Invalid;
 
 /// The Identity service of a driver.
@@ -101,10 +102,14 @@ impl Rpc for ProbeRequest {
         Ok(())
     }
 
-    /// The socket is bound when the array is there, so whoever can ask finds it ready unless a trouble says no.
+    /// The socket is bound when the array is there, so whoever can ask finds it ready, unless the driver
+    /// was told to say something else.
     async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        Ok(ProbeResponse {
-            ready: Some(driver.faults.troubles().is_ready()),
-        })
+        let ready = match driver.readiness.now() {
+            Ready::Yes => driver.faults.troubles().is_ready(),
+            Ready::NotYet => false,
+            Ready::Broken => return Err(Error::Unhealthy),
+        };
+        Ok(ProbeResponse { ready: Some(ready) })
     }
 }

@@ -1,23 +1,43 @@
 //! The SnapshotMetadata service: which blocks of a snapshot hold data, and which differ from another
 //! snapshot.
+//!
+//! The blocks are found at once and then sent in messages of the size asked for. A stream that breaks is
+//! taken up again by another call with another offset; nothing is kept for it here.
 
 use std::sync::Arc;
 
 use csi_proto::v1::snapshot_metadata_server::SnapshotMetadata;
 use csi_proto::v1::{
-    GetMetadataAllocatedRequest, GetMetadataAllocatedResponse, GetMetadataDeltaRequest,
-    GetMetadataDeltaResponse,
+    BlockMetadata, BlockMetadataType, GetMetadataAllocatedRequest, GetMetadataAllocatedResponse,
+    GetMetadataDeltaRequest, GetMetadataDeltaResponse,
 };
 use futures::stream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
+use super::controller::shape;
+use crate::backend::{Array, Snapshot};
+use crate::call::Rpc;
+use crate::conduct::BlockRuns;
 use crate::driver::Driver;
+use crate::error::Error;
+use crate::media::{BLOCK, Extent, Medium};
 use crate::method::Method;
+use crate::request::{self, Invalid};
+
+/// The most blocks in one message unless the caller asks for fewer: far below what clients take.
+const MESSAGE_BLOCKS: usize = 10_000;
 
 /// The SnapshotMetadata service of a driver.
 #[derive(Clone, Debug)]
 pub struct SnapshotMetadataService(pub Arc<Driver>);
+
+/// The blocks somebody asks for.
+pub(crate) struct Span {
+    base: Option<String>,
+    target: String,
+    offset: i64,
+}
 
 #[tonic::async_trait]
 impl SnapshotMetadata for SnapshotMetadataService {
@@ -25,15 +45,174 @@ impl SnapshotMetadata for SnapshotMetadataService {
         &self,
         request: Request<GetMetadataAllocatedRequest>,
     ) -> Result<Response<BoxStream<GetMetadataAllocatedResponse>>, Status> {
-        let refusal = self.0.refuse(Method::GetMetadataAllocated.path(), request);
-        refusal.map(|reply| reply.map(|reply| Box::pin(stream::iter([Ok(reply)])) as BoxStream<_>))
+        let max_results = request.get_ref().max_results;
+        let whole = self.0.answer(request).await?;
+        Ok(whole.map(|whole| {
+            let (kind, bytes) = (whole.block_metadata_type, whole.volume_capacity_bytes);
+            let message = move |blocks| {
+                Ok(GetMetadataAllocatedResponse {
+                    block_metadata_type: kind,
+                    volume_capacity_bytes: bytes,
+                    block_metadata: blocks,
+                })
+            };
+            let messages = in_messages(&whole.block_metadata, max_results);
+            Box::pin(stream::iter(messages.into_iter().map(message))) as BoxStream<_>
+        }))
     }
 
     async fn get_metadata_delta(
         &self,
         request: Request<GetMetadataDeltaRequest>,
     ) -> Result<Response<BoxStream<GetMetadataDeltaResponse>>, Status> {
-        let refusal = self.0.refuse(Method::GetMetadataDelta.path(), request);
-        refusal.map(|reply| reply.map(|reply| Box::pin(stream::iter([Ok(reply)])) as BoxStream<_>))
+        let max_results = request.get_ref().max_results;
+        let whole = self.0.answer(request).await?;
+        Ok(whole.map(|whole| {
+            let (kind, bytes) = (whole.block_metadata_type, whole.volume_capacity_bytes);
+            let message = move |blocks| {
+                Ok(GetMetadataDeltaResponse {
+                    block_metadata_type: kind,
+                    volume_capacity_bytes: bytes,
+                    block_metadata: blocks,
+                })
+            };
+            let messages = in_messages(&whole.block_metadata, max_results);
+            Box::pin(stream::iter(messages.into_iter().map(message))) as BoxStream<_>
+        }))
+    }
+}
+
+impl Rpc for GetMetadataAllocatedRequest {
+    const METHOD: Method = Method::GetMetadataAllocated;
+    /// All messages of the stream in one.
+    type Reply = GetMetadataAllocatedResponse;
+    type Plan = Span;
+
+    fn check(&self) -> Result<Span, Invalid> {
+        request::secrets(&self.secrets)?;
+        request::count("max_results", self.max_results)?;
+        Ok(Span {
+            base: None,
+            target: request::required("snapshot_id", &self.snapshot_id)?.to_owned(),
+            offset: self.starting_offset,
+        })
+    }
+
+    async fn act(span: Span, driver: &Driver) -> Result<Self::Reply, Error> {
+        let (snapshot, blocks) = span.find(driver).await?;
+        Ok(GetMetadataAllocatedResponse {
+            block_metadata_type: kind(driver.conduct.block_runs).into(),
+            volume_capacity_bytes: shape::bytes(snapshot.size_bytes),
+            block_metadata: blocks,
+        })
+    }
+}
+
+impl Rpc for GetMetadataDeltaRequest {
+    const METHOD: Method = Method::GetMetadataDelta;
+    /// All messages of the stream in one.
+    type Reply = GetMetadataDeltaResponse;
+    type Plan = Span;
+
+    fn check(&self) -> Result<Span, Invalid> {
+        request::secrets(&self.secrets)?;
+        request::count("max_results", self.max_results)?;
+        Ok(Span {
+            base: Some(request::required("base_snapshot_id", &self.base_snapshot_id)?.to_owned()),
+            target: request::required("target_snapshot_id", &self.target_snapshot_id)?.to_owned(),
+            offset: self.starting_offset,
+        })
+    }
+
+    async fn act(span: Span, driver: &Driver) -> Result<Self::Reply, Error> {
+        let (snapshot, blocks) = span.find(driver).await?;
+        Ok(GetMetadataDeltaResponse {
+            block_metadata_type: kind(driver.conduct.block_runs).into(),
+            volume_capacity_bytes: shape::bytes(snapshot.size_bytes),
+            block_metadata: blocks,
+        })
+    }
+}
+
+// === impl Span ===
+
+impl Span {
+    async fn find(self, driver: &Driver) -> Result<(Arc<Snapshot>, Vec<BlockMetadata>), Error> {
+        let Self { base, target, offset } = self;
+        let both = |array: &Array| {
+            let base = match &base {
+                Some(base) => Some(array.snapshot(base)?.clone()),
+                None => None,
+            };
+            Ok((base, array.snapshot(&target)?.clone()))
+        };
+        let (base, target) = driver.store.read(both).await?;
+        let size = target.size_bytes;
+        let offset = u64::try_from(offset)
+            .ok()
+            .filter(|offset| *offset < size)
+            .ok_or(Error::OffsetOutOfRange { offset, size })?;
+        let medium = Medium::Snapshot(target.id.to_string());
+        let extents = match base {
+            None => driver.media.extents(&medium, offset).await?,
+            Some(base) if base.source != target.source => {
+                let reason = "must be a snapshot of the volume that target_snapshot_id was taken of";
+                return Err(Invalid::new("base_snapshot_id", reason).into());
+            }
+            Some(base) => {
+                let base = Medium::Snapshot(base.id.to_string());
+                driver.media.delta(&base, &medium, offset).await?
+            }
+        };
+        let blocks = in_blocks(&extents, size, driver.conduct.block_runs);
+        Ok((target, blocks))
+    }
+}
+
+/// What was found, one block at a time or neighbours together, and nothing past the end.
+fn in_blocks(extents: &[Extent], size: u64, runs: BlockRuns) -> Vec<BlockMetadata> {
+    let metadata = |offset: u64, length: u64| BlockMetadata {
+        byte_offset: shape::bytes(offset),
+        size_bytes: shape::bytes(length),
+    };
+    let mut blocks = Vec::new();
+    for extent in extents {
+        let end = extent.end().min(size);
+        match runs {
+            BlockRuns::Variable if extent.offset < end => {
+                blocks.push(metadata(extent.offset, end - extent.offset));
+            }
+            BlockRuns::Variable => {}
+            BlockRuns::Fixed => {
+                let step = usize::try_from(BLOCK).unwrap_or(usize::MAX);
+                blocks.extend(
+                    (extent.offset..end)
+                        .step_by(step)
+                        .map(|offset| metadata(offset, BLOCK)),
+                );
+            }
+        }
+    }
+    blocks
+}
+
+/// The blocks message by message. A snapshot without any has one message, which tells its size.
+fn in_messages(blocks: &[BlockMetadata], max_results: i32) -> Vec<Vec<BlockMetadata>> {
+    let asked = usize::try_from(max_results).unwrap_or(0);
+    let size = if asked == 0 {
+        MESSAGE_BLOCKS
+    } else {
+        asked.min(MESSAGE_BLOCKS)
+    };
+    if blocks.is_empty() {
+        return vec![Vec::new()];
+    }
+    blocks.chunks(size).map(<[BlockMetadata]>::to_vec).collect()
+}
+
+fn kind(runs: BlockRuns) -> BlockMetadataType {
+    match runs {
+        BlockRuns::Fixed => BlockMetadataType::FixedLength,
+        BlockRuns::Variable => BlockMetadataType::VariableLength,
     }
 }

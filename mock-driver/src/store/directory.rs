@@ -20,8 +20,9 @@ const SNAPSHOT_NEW: &str = "snapshot.json.new";
 const CHANGES: &str = "changes.jsonl";
 const LOCK: &str = "lock";
 
-/// Raised when a file's meaning changes, so that an older driver refuses it.
-const FORMAT: u32 = 1;
+/// Raised when a file's meaning changes, so that an older driver refuses it. 1 had no snapshots, groups,
+/// health and nodes; what it has means the same.
+const FORMAT: u32 = 2;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -97,7 +98,7 @@ fn read_snapshot(path: &Path) -> Result<Option<Snapshot<Image>>, OpenError> {
     };
     let snapshot: Snapshot<Image> = serde_json::from_reader(BufReader::new(file))
         .map_err(|error| damaged(path, format!("is not a snapshot of this driver ({error})")))?;
-    if snapshot.format != FORMAT {
+    if !(1..=FORMAT).contains(&snapshot.format) {
         return Err(damaged(
             path,
             format!("has format {}, this driver knows {FORMAT}", snapshot.format),

@@ -5,14 +5,12 @@ use tempfile::{TempDir, tempdir};
 
 use super::log::LogFile;
 use super::*;
-use crate::backend::{Access, AccessMode, Capability, Hold, SizeRule};
+use crate::backend::{Access, AccessMode, Capability, Hold};
 
 fn mk_settings() -> Settings {
     Settings {
         nodes: Settings::numbered_nodes(3),
-        attach_limit: None,
-        sizes: SizeRule::default(),
-        page_limit: None,
+        ..Settings::default()
     }
 }
 
@@ -159,8 +157,8 @@ async fn damage_is_told_by_file_and_line_and_nothing_is_overwritten() {
             "snapshot.json",
             fs::read_to_string(directory.path().join("snapshot.json"))
                 .unwrap()
-                .replace("\"format\":1", "\"format\":2"),
-            "format 2",
+                .replace("\"format\":2", "\"format\":3"),
+            "format 3",
         ),
     ];
     for (case, file, content, words) in table {

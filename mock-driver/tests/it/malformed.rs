@@ -1,7 +1,7 @@
 //! Requests that are wrong in themselves: each is refused by the name of its field.
 
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
-use csi_proto::v1::{self, CapacityRange, Topology, TopologyRequirement, VolumeCapability};
+use csi_proto::v1::{self, CapacityRange, TopologyRequirement, VolumeCapability};
 use tonic::{Code, Status};
 
 use crate::server::{
@@ -68,10 +68,7 @@ async fn create_names_the_wrong_field() {
     let spaced = mk_map(&[("a b", "")]);
     let fake = mk_map(&[("XXX_FakeKey", "v")]);
     let source = Some(v1::VolumeContentSource::default());
-    let topology = Some(TopologyRequirement {
-        requisite: vec![Topology::default()],
-        preferred: vec![],
-    });
+    let topology = Some(TopologyRequirement::default());
     #[rustfmt::skip]
     let table = vec![
         ("no name", named(""), "name"),

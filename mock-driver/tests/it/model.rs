@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use csi_mock_driver::backend::{
-    Access, AccessMode, Array, Capability, Change, Done, Error, Hold, Settings, SizeRange, SizeRule, Wanted,
+    Access, AccessMode, Array, Capability, Change, Done, Error, Hold, Moment, Settings, SizeRange, SizeRule,
+    Wanted,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -49,6 +50,8 @@ enum Verdict {
     Full,
     NoSuchSize,
     Token,
+    /// A refusal that none of these operations can meet.
+    NotHere,
 }
 
 /// Volumes in a list, everything found by looking through all of it.
@@ -241,16 +244,17 @@ fn run(array: &mut Array, op: &Op, ids: &[String]) -> Result<(Option<String>, Op
                     .then(|| ("tier".to_owned(), "gold".to_owned()))
                     .into_iter()
                     .collect(),
+                ..Wanted::default()
             };
             array
-                .create_volume(&wanted)
+                .create_volume(&wanted, Moment::default())
                 .map(|done| (Some(done.reply.id.to_string()), done.change))
         }
         Op::Delete { volume } => array.delete_volume(&ids[*volume]).map(nothing),
         Op::Publish { volume, node, hold } => array
             .publish(&ids[*volume], node, hold)
             .map(|done| (Some(format!("{:?}", done.reply)), done.change)),
-        Op::Unpublish { volume, node } => Ok(nothing(array.unpublish(&ids[*volume], *node))),
+        Op::Unpublish { volume, node } => array.unpublish(&ids[*volume], *node).map(nothing),
     }
 }
 
@@ -267,6 +271,17 @@ fn verdict<T>(outcome: &Result<T, Error>) -> Verdict {
         Err(Error::AttachedElsewhere { .. }) => Verdict::Elsewhere,
         Err(Error::NodeFull { .. }) => Verdict::Full,
         Err(Error::ForeignToken) => Verdict::Token,
+        Err(
+            Error::SnapshotNotFound { .. }
+            | Error::GroupNotFound { .. }
+            | Error::Illegal { .. }
+            | Error::NoRoom { .. }
+            | Error::NotReady { .. }
+            | Error::HasDependants { .. }
+            | Error::Online { .. }
+            | Error::CannotGroup { .. }
+            | Error::OutOfReach { .. },
+        ) => Verdict::NotHere,
     }
 }
 
@@ -279,7 +294,7 @@ fn settings() -> Settings {
             default: 1 << 20,
             max: 64 << 20,
         },
-        page_limit: None,
+        ..Settings::default()
     }
 }
 

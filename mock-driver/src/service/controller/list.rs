@@ -3,19 +3,29 @@
 use csi_proto::v1::list_volumes_response::{Entry, VolumeStatus};
 use csi_proto::v1::{ListVolumesRequest, ListVolumesResponse};
 
-use super::volume::on_the_wire;
 use crate::backend;
 use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
 use crate::offer::Capability;
-use crate::request::Invalid;
+use crate::request::{self, Invalid};
 
 /// A page somebody asks for.
 pub(crate) struct Wish {
-    max_entries: usize,
-    token: Option<String>,
+    pub(super) max_entries: usize,
+    pub(super) token: Option<String>,
+}
+
+// === impl Wish ===
+
+impl Wish {
+    pub(super) fn read(max_entries: i32, starting_token: &str) -> Result<Self, Invalid> {
+        Ok(Self {
+            max_entries: request::max_entries(max_entries)?,
+            token: request::token(starting_token),
+        })
+    }
 }
 
 impl Rpc for ListVolumesRequest {
@@ -24,36 +34,21 @@ impl Rpc for ListVolumesRequest {
     type Plan = Wish;
 
     fn check(&self) -> Result<Wish, Invalid> {
-        let max_entries = usize::try_from(self.max_entries).map_err(|_| {
-            Invalid::new(
-                "max_entries",
-                format!("must not be negative, is {}", self.max_entries),
-            )
-        })?;
-        let token = Some(self.starting_token.clone()).filter(|token| !token.is_empty());
-        Ok(Wish { max_entries, token })
+        Wish::read(self.max_entries, &self.starting_token)
     }
 
     async fn act(wish: Wish, driver: &Driver) -> Result<Self::Reply, Error> {
         let tells_nodes = driver.offer.has(Capability::ListVolumesPublishedNodes);
         let page = driver.page(wish.max_entries, wish.token.as_deref()).await?;
+        let entry = |entry: backend::Entry| Entry {
+            volume: Some(driver.shape_volume(&entry.spec)),
+            status: tells_nodes.then(|| VolumeStatus {
+                published_node_ids: entry.nodes.iter().map(ToString::to_string).collect(),
+            }),
+        };
         Ok(ListVolumesResponse {
-            entries: page
-                .entries
-                .into_iter()
-                .map(|listed| entry(listed, tells_nodes))
-                .collect(),
+            entries: page.entries.into_iter().map(entry).collect(),
             next_token: page.next_token.unwrap_or_default(),
         })
-    }
-}
-
-fn entry(entry: backend::Entry, tells_nodes: bool) -> Entry {
-    let status = || VolumeStatus {
-        published_node_ids: entry.nodes.iter().map(ToString::to_string).collect(),
-    };
-    Entry {
-        volume: Some(on_the_wire(&entry.spec)),
-        status: tells_nodes.then(status),
     }
 }

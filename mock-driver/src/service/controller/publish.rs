@@ -13,6 +13,7 @@ use crate::driver::Driver;
 use crate::error::Error;
 use crate::fault::DeviceView;
 use crate::method::Method;
+use crate::offer::Capability;
 use crate::request::{self, Invalid};
 
 /// An attachment somebody asks for.
@@ -60,6 +61,9 @@ impl Rpc for ControllerPublishVolumeRequest {
 
     async fn act(attach: Attach, driver: &Driver) -> Result<Self::Reply, Error> {
         let Attach { volume, node, hold } = attach;
+        let (offer, capability) = (&driver.offer, std::slice::from_ref(&hold.capability));
+        request::needs_modes(offer, "volume_capability", capability)?;
+        request::needs(offer, Capability::PublishReadonly, "readonly", hold.readonly)?;
         let publication = driver
             .store
             .change(|array| array.publish(&volume, &node, &hold))
@@ -98,7 +102,7 @@ impl Rpc for ControllerUnpublishVolumeRequest {
         let Detach { volume, node } = detach;
         driver
             .store
-            .change(|array| Ok(array.unpublish(&volume, node.as_deref())))
+            .change(|array| array.unpublish(&volume, node.as_deref()))
             .await?;
         Ok(ControllerUnpublishVolumeResponse {})
     }

@@ -1,0 +1,191 @@
+//! Operations on the array together with the bytes of what it keeps.
+//!
+//! The order of the two is chosen for crashes: bytes of something new are there before the array knows of
+//! it, and bytes of something deleted go when the array has forgotten it. So what the array has is always
+//! whole, and what a crash leaves over belongs to nothing and is swept away at the next start.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::backend::{
+    Array, GroupIds, Members, Moment, Prospect, SizeRange, Snapshot, Source, Spec, Timing, Wanted,
+    WantedGroup, WantedSnapshot,
+};
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::media::Medium;
+
+// === impl Driver ===
+
+impl Driver {
+    /// Makes a volume with its content, or finds the one made for the same request before.
+    ///
+    /// # Errors
+    /// What the array refuses; that a copy cannot be made.
+    pub async fn create_volume(&self, wanted: &Wanted) -> Result<Arc<Spec>, Error> {
+        let now = now();
+        let Some(source) = &wanted.source else {
+            let create = |array: &mut Array| array.create_volume(wanted, now);
+            return Ok(self.store.change(create).await?);
+        };
+        let foresee = |array: &Array| {
+            let prospect = array.foresee_volume(wanted, now)?;
+            Ok((prospect, array.volume_id(&wanted.name)))
+        };
+        let (bytes, id) = match self.store.read(foresee).await? {
+            (Prospect::Existing(spec), _) => return Ok(spec),
+            (Prospect::New(bytes), id) => (bytes, id),
+        };
+        let from = match source {
+            Source::Snapshot(id) => Medium::Snapshot(id.to_string()),
+            Source::Volume(id) => Medium::Volume(id.to_string()),
+        };
+        let copy = Medium::Volume(id.to_string());
+        self.media.copy(&from, &copy, bytes).await?;
+        let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
+        match self.store.change(create).await {
+            Ok(spec) => Ok(spec),
+            Err(error) => {
+                self.discard(&copy).await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Deletes a volume with its content.
+    ///
+    /// # Errors
+    /// What the array refuses.
+    pub async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
+        self.store.change(|array| array.delete_volume(volume)).await?;
+        self.discard(&Medium::Volume(volume.to_owned())).await;
+        Ok(())
+    }
+
+    /// Makes a volume larger and says how large it is then.
+    ///
+    /// # Errors
+    /// What the array refuses; that the bytes cannot be had.
+    pub async fn expand_volume(&self, volume: &str, range: SizeRange, online: bool) -> Result<u64, Error> {
+        let expand = |array: &mut Array| array.expand_volume(volume, range, online);
+        let bytes = self.store.change(expand).await?;
+        // Repeated with a repeated call, since the one before may have come to its end here.
+        self.media.grow(&Medium::Volume(volume.to_owned()), bytes).await?;
+        Ok(bytes)
+    }
+
+    /// Takes a snapshot, or finds the one taken for the same request before.
+    ///
+    /// # Errors
+    /// What the array refuses; that a copy cannot be made.
+    pub async fn create_snapshot(&self, wanted: &WantedSnapshot) -> Result<Arc<Snapshot>, Error> {
+        let foresee = |array: &Array| {
+            let existing = array.find_snapshot(wanted)?;
+            let bytes = array
+                .volume(&wanted.source)
+                .map(|volume| volume.spec.capacity_bytes);
+            Ok((existing, array.snapshot_id(&wanted.name), bytes.unwrap_or(0)))
+        };
+        let (id, bytes) = match self.store.read(foresee).await? {
+            (Some(existing), ..) => return Ok(existing),
+            (None, id, bytes) => (id, bytes),
+        };
+        let copy = Medium::Snapshot(id.to_string());
+        let from = Medium::Volume(wanted.source.clone());
+        let timing = self.timing();
+        self.media.copy(&from, &copy, bytes).await?;
+        let create = |array: &mut Array| array.create_snapshot(wanted, id, timing);
+        match self.store.change(create).await {
+            Ok(snapshot) => Ok(snapshot),
+            Err(error) => {
+                self.discard(&copy).await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Deletes a snapshot with its content.
+    ///
+    /// # Errors
+    /// What the array refuses.
+    pub async fn delete_snapshot(&self, snapshot: &str) -> Result<(), Error> {
+        let delete = |array: &mut Array| array.delete_snapshot(snapshot);
+        self.store.change(delete).await?;
+        self.discard(&Medium::Snapshot(snapshot.to_owned())).await;
+        Ok(())
+    }
+
+    /// Takes a group of snapshots, or finds the one taken for the same request before.
+    ///
+    /// # Errors
+    /// What the array refuses; that a copy cannot be made. No snapshot is there then.
+    pub async fn create_group(&self, wanted: &WantedGroup) -> Result<Members, Error> {
+        let foresee = |array: &Array| {
+            let existing = array.find_group(wanted)?;
+            Ok((existing, array.group_ids(wanted)))
+        };
+        let ids = match self.store.read(foresee).await? {
+            (Some(existing), _) => return Ok(existing),
+            (None, ids) => ids,
+        };
+        let timing = self.timing();
+        let mut copies = Vec::with_capacity(ids.members.len());
+        let made = match self.copy_members(&ids, &mut copies).await {
+            Ok(()) => {
+                let create = |array: &mut Array| array.create_group(wanted, ids, timing);
+                self.store.change(create).await.map_err(Error::from)
+            }
+            Err(error) => Err(error),
+        };
+        if made.is_err() {
+            for copy in &copies {
+                self.discard(copy).await;
+            }
+        }
+        made
+    }
+
+    /// Deletes a group with its snapshots, which the caller must name.
+    ///
+    /// # Errors
+    /// What the array refuses.
+    pub async fn delete_group(&self, group: &str, snapshots: &[String]) -> Result<(), Error> {
+        let delete = |array: &mut Array| array.delete_group(group, snapshots);
+        for snapshot in self.store.change(delete).await? {
+            self.discard(&Medium::Snapshot(snapshot.to_string())).await;
+        }
+        Ok(())
+    }
+
+    async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<Medium>) -> Result<(), Error> {
+        for (volume, snapshot) in &ids.members {
+            let size = |array: &Array| Ok(array.volume(volume.as_str())?.spec.capacity_bytes);
+            let bytes = self.store.read(size).await?;
+            let copy = Medium::Snapshot(snapshot.to_string());
+            copies.push(copy.clone());
+            let from = Medium::Volume(volume.to_string());
+            self.media.copy(&from, &copy, bytes).await?;
+        }
+        Ok(())
+    }
+
+    fn timing(&self) -> Timing {
+        Timing {
+            now: now(),
+            delay: self.conduct.snapshot_delay,
+        }
+    }
+
+    /// Removes bytes that belong to nothing any more. If that fails they are left for the next start.
+    async fn discard(&self, medium: &Medium) {
+        if let Err(error) = self.media.delete(medium).await {
+            tracing::warn!(id = medium.id(), error = %crate::error::chain(&error), "bytes left behind");
+        }
+    }
+}
+
+/// The time, for an array that has no clock.
+pub(crate) fn now() -> Moment {
+    Moment::from_nanos(u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(0))
+}

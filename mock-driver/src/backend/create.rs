@@ -1,0 +1,238 @@
+//! Making, growing and deleting volumes.
+
+use std::sync::Arc;
+
+use super::pool::{Pool, Wish};
+use super::volume::{SizeRange, Source, Spec, Wanted};
+use super::{Array, Change, Dependants, Done, Error, Kind, Moment, PoolName, VolumeId};
+
+/// What would come of a request for a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prospect {
+    /// The volume made for the same request before.
+    Existing(Arc<Spec>),
+    /// A new one of this size.
+    New(u64),
+}
+
+/// What a new volume will be like.
+struct Plan {
+    capacity_bytes: u64,
+    pool: PoolName,
+}
+
+// === impl Array ===
+
+impl Array {
+    /// What would come of a request, without doing anything.
+    ///
+    /// # Errors
+    /// As for [`Array::create_volume`].
+    pub fn foresee_volume(&self, wanted: &Wanted, now: Moment) -> Result<Prospect, Error> {
+        match self.find_volume(wanted)? {
+            Some(existing) => Ok(Prospect::Existing(existing)),
+            None => Ok(Prospect::New(self.plan(wanted, now)?.capacity_bytes)),
+        }
+    }
+
+    /// Makes a volume, or finds the one made for the same request before.
+    ///
+    /// # Errors
+    /// If the name is taken for another request, the source is gone or not ready, a parameter is not
+    /// taken, or there is no size or place for it.
+    pub fn create_volume(&mut self, wanted: &Wanted, now: Moment) -> Result<Done<Arc<Spec>>, Error> {
+        let id = self.volume_id(&wanted.name);
+        self.create_volume_as(wanted, id, now)
+    }
+
+    /// An id for a volume that will be made under this name.
+    ///
+    /// One that nobody hits by accident: it depends on this very array and on everything it made before,
+    /// so a volume made again under an old name is not taken for the old one.
+    pub fn volume_id(&self, name: &str) -> VolumeId {
+        let taken = |id: &str| self.volumes.contains_key(id);
+        VolumeId::from(self.fresh("volume", "mock", self.created, name, taken))
+    }
+
+    /// Makes a volume as `id`, which is from [`Array::volume_id`].
+    ///
+    /// # Errors
+    /// As for [`Array::create_volume`].
+    pub fn create_volume_as(
+        &mut self,
+        wanted: &Wanted,
+        id: VolumeId,
+        now: Moment,
+    ) -> Result<Done<Arc<Spec>>, Error> {
+        if let Some(existing) = self.find_volume(wanted)? {
+            return Ok(Done {
+                reply: existing,
+                change: None,
+            });
+        }
+        let plan = self.plan(wanted, now)?;
+        let spec = Arc::new(Spec {
+            id,
+            name: wanted.name.clone(),
+            capacity_bytes: plan.capacity_bytes,
+            capabilities: wanted.sorted_capabilities(),
+            parameters: wanted.parameters.clone(),
+            mutable_parameters: wanted.mutable_parameters.clone(),
+            source: wanted.source.clone(),
+            pool: plan.pool,
+        });
+        Ok(self.done(spec.clone(), Change::Created { spec }))
+    }
+
+    /// Deletes a volume. One that is gone already is no error.
+    ///
+    /// # Errors
+    /// If it is in use, or something depends on it and the array does not allow that.
+    pub fn delete_volume(&mut self, id: &str) -> Result<Done<()>, Error> {
+        let Some(volume) = self.volumes.get(id) else {
+            return Ok(Done {
+                reply: (),
+                change: None,
+            });
+        };
+        let id = volume.spec.id.clone();
+        if !volume.attachments.is_empty() && !self.settings.lax.delete_in_use {
+            let nodes = volume.attachments.keys().cloned().collect();
+            return Err(Error::InUse { volume: id, nodes });
+        }
+        self.spare_source(&Source::Volume(id.clone()))?;
+        Ok(self.done((), Change::Deleted { volume: id }))
+    }
+
+    /// Makes a volume larger, or finds that it is large enough, and says how large it is then. `online`
+    /// says whether that may be done while it is published.
+    ///
+    /// # Errors
+    /// If it is gone, published and may not be, or no size will do.
+    pub fn expand_volume(&mut self, id: &str, range: SizeRange, online: bool) -> Result<Done<u64>, Error> {
+        let volume = self.volume(id)?;
+        let spec = &volume.spec;
+        let has = spec.capacity_bytes;
+        if range.limit != 0 && range.required > range.limit {
+            self.settings.sizes.choose(range)?;
+        }
+        if has >= range.required && (range.limit == 0 || has <= range.limit) {
+            return Ok(Done {
+                reply: has,
+                change: None,
+            });
+        }
+        if range.limit != 0 && has > range.limit {
+            return Err(Error::SizeOutOfRange {
+                reason: format!(
+                    "volume \"{id}\" has {has} bytes, more than limit_bytes {}",
+                    range.limit
+                ),
+            });
+        }
+        let capacity_bytes = self.settings.sizes.choose(range)?;
+        if !online && !volume.attachments.is_empty() {
+            return Err(Error::Online {
+                volume: spec.id.clone(),
+                nodes: volume.attachments.keys().cloned().collect(),
+            });
+        }
+        if self.left_beside(&spec.pool) < capacity_bytes - has {
+            let reason = format!(
+                "pool \"{}\" has no {} bytes left",
+                spec.pool,
+                capacity_bytes - has
+            );
+            return Err(Error::NoRoom { reason });
+        }
+        let volume = spec.id.clone();
+        let change = Change::Expanded {
+            volume,
+            capacity_bytes,
+        };
+        Ok(self.done(capacity_bytes, change))
+    }
+
+    /// Refuses to delete what others depend on, if the array is built so.
+    pub(super) fn spare_source(&self, source: &Source) -> Result<(), Error> {
+        match self.settings.dependants {
+            Dependants::Independent => return Ok(()),
+            Dependants::Linked => {}
+        }
+        let mut dependants: Vec<String> = Vec::new();
+        for child in self.made_from.get(source).into_iter().flatten() {
+            dependants.push(format!("volume \"{child}\""));
+        }
+        if let Source::Volume(volume) = source {
+            for snapshot in self.taken_of.get(volume).into_iter().flatten() {
+                dependants.push(format!("snapshot \"{snapshot}\""));
+            }
+        }
+        if dependants.is_empty() {
+            return Ok(());
+        }
+        Err(Error::HasDependants {
+            what: source.to_string(),
+            dependants: dependants.join(", "),
+        })
+    }
+
+    fn find_volume(&self, wanted: &Wanted) -> Result<Option<Arc<Spec>>, Error> {
+        let Some(existing) = self.names.get(&wanted.name).and_then(|id| self.volumes.get(id)) else {
+            return Ok(None);
+        };
+        let spec = &existing.spec;
+        let unreachable = || {
+            let requirement = wanted.requirement.as_ref()?;
+            (!requirement.admits(&self.segments_of(&spec.pool))).then_some("accessibility_requirements")
+        };
+        match wanted.difference(spec).or_else(unreachable) {
+            None => Ok(Some(spec.clone())),
+            Some(field) => Err(Error::NameTaken {
+                kind: Kind::Volume,
+                name: wanted.name.clone(),
+                existing: spec.id.to_string(),
+                field,
+            }),
+        }
+    }
+
+    fn plan(&self, wanted: &Wanted, now: Moment) -> Result<Plan, Error> {
+        self.check_qos(&wanted.mutable_parameters)?;
+        let source = match &wanted.source {
+            None => None,
+            Some(source) => Some(self.source(source, now)?),
+        };
+        let size = match &source {
+            None => wanted.size,
+            Some((bytes, _)) => wanted.size.at_least(*bytes)?,
+        };
+        let capacity_bytes = self.settings.sizes.choose(size)?;
+        let wish = Wish {
+            pool: wanted.parameters.get(Pool::PARAMETER).map(String::as_str),
+            beside: source.as_ref().map(|(_, pool)| *pool),
+            requirement: wanted.requirement.as_ref(),
+        };
+        let pool = self.place(capacity_bytes, &wish)?;
+        Ok(Plan { capacity_bytes, pool })
+    }
+
+    /// The size and the pool of what a volume is to be made from.
+    fn source(&self, source: &Source, now: Moment) -> Result<(u64, &PoolName), Error> {
+        match source {
+            Source::Volume(id) => {
+                let spec = &self.volume(id.as_str())?.spec;
+                Ok((spec.capacity_bytes, &spec.pool))
+            }
+            Source::Snapshot(id) => {
+                let snapshot = self.snapshot(id.as_str())?;
+                if !snapshot.is_ready(now) {
+                    return Err(Error::NotReady {
+                        snapshot: snapshot.id.clone(),
+                    });
+                }
+                Ok((snapshot.size_bytes, &snapshot.pool))
+            }
+        }
+    }
+}

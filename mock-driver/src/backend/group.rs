@@ -1,0 +1,257 @@
+//! Groups: snapshots of several volumes, taken at one moment, all of them or none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::snapshot::{Snapshot, Timing};
+use super::volume::Source;
+use super::{Array, Change, Done, Error, GroupId, Kind, Moment, PoolName, SnapshotId, VolumeId};
+
+/// A group of snapshots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// The id on the wire.
+    pub id: GroupId,
+    /// The name by which it was asked for.
+    pub name: String,
+    /// The volumes it was taken of, and the snapshot of each.
+    pub members: BTreeMap<VolumeId, SnapshotId>,
+    /// The parameters of its class.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, String>,
+    /// When it was taken.
+    pub created: Moment,
+}
+
+/// A group somebody asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedGroup {
+    /// The caller's name for it, the key of idempotency.
+    pub name: String,
+    /// The volumes, each once.
+    pub sources: BTreeSet<String>,
+    /// The parameters of its class.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// A group with its snapshots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Members {
+    /// The group.
+    pub group: Arc<Group>,
+    /// Its snapshots.
+    pub snapshots: Vec<Arc<Snapshot>>,
+}
+
+/// The ids of a group that is going to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupIds {
+    /// The group's.
+    pub group: GroupId,
+    /// Its snapshots', by volume.
+    pub members: BTreeMap<VolumeId, SnapshotId>,
+}
+
+// === impl Members ===
+
+impl Members {
+    /// Whether volumes can be made from all of them.
+    pub fn are_ready(&self, now: Moment) -> bool {
+        self.snapshots.iter().all(|snapshot| snapshot.is_ready(now))
+    }
+}
+
+// === impl Array ===
+
+impl Array {
+    /// The group made for the same request before, if there is one; an error if a new one could not be
+    /// made.
+    ///
+    /// # Errors
+    /// As for [`Array::create_group`].
+    pub fn find_group(&self, wanted: &WantedGroup) -> Result<Option<Members>, Error> {
+        if let Some(existing) = self.group_names.get(&wanted.name) {
+            let existing = self.group(existing.as_str(), &[])?;
+            return match wanted.difference(&existing.group) {
+                None => Ok(Some(existing)),
+                Some(field) => Err(Error::NameTaken {
+                    kind: Kind::Group,
+                    name: wanted.name.clone(),
+                    existing: existing.group.id.to_string(),
+                    field,
+                }),
+            };
+        }
+        self.check_group(wanted).map(|()| None)
+    }
+
+    /// Ids for a group that will be made of these volumes under this name.
+    pub fn group_ids(&self, wanted: &WantedGroup) -> GroupIds {
+        let taken = |id: &str| self.groups.contains_key(id);
+        let group = self.fresh("group", "group", self.made, &wanted.name, taken);
+        let member = |volume: &String| {
+            let id = self.snapshot_id(&format!("{group}/{volume}"));
+            (VolumeId::from(volume.as_str()), id)
+        };
+        GroupIds {
+            members: wanted.sources.iter().map(member).collect(),
+            group: GroupId::from(group),
+        }
+    }
+
+    /// Takes snapshots of all volumes under these ids, or finds the group made for the same request
+    /// before.
+    ///
+    /// # Errors
+    /// If a volume is gone, the volumes lie in different pools, the name is taken for another request,
+    /// or there is no room. Nothing is taken then.
+    pub fn create_group(
+        &mut self,
+        wanted: &WantedGroup,
+        ids: GroupIds,
+        timing: Timing,
+    ) -> Result<Done<Members>, Error> {
+        if let Some(existing) = self.find_group(wanted)? {
+            return Ok(Done {
+                reply: existing,
+                change: None,
+            });
+        }
+        let snapshot = |(volume, id): (&VolumeId, &SnapshotId)| {
+            let spec = &self.volume(volume.as_str())?.spec;
+            Ok(Arc::new(Snapshot {
+                id: id.clone(),
+                name: String::new(),
+                source: volume.clone(),
+                size_bytes: spec.capacity_bytes,
+                created: timing.now,
+                ready: timing.now.after(timing.delay),
+                group: Some(ids.group.clone()),
+                pool: spec.pool.clone(),
+                parameters: BTreeMap::new(),
+            }))
+        };
+        let snapshots: Vec<Arc<Snapshot>> = ids.members.iter().map(snapshot).collect::<Result<_, Error>>()?;
+        let group = Arc::new(Group {
+            id: ids.group,
+            name: wanted.name.clone(),
+            members: ids.members,
+            parameters: wanted.parameters.clone(),
+            created: timing.now,
+        });
+        let members = Members {
+            group: group.clone(),
+            snapshots: snapshots.clone(),
+        };
+        Ok(self.done(members, Change::Grouped { group, snapshots }))
+    }
+
+    /// Deletes a group and its snapshots, and says which those were. One that is gone is no error.
+    ///
+    /// # Errors
+    /// If `snapshots` are not those of the group, or volumes depend on one of them.
+    pub fn delete_group(&mut self, id: &str, snapshots: &[String]) -> Result<Done<Vec<SnapshotId>>, Error> {
+        let Some(group) = self.groups.get(id).cloned() else {
+            return Ok(Done {
+                reply: Vec::new(),
+                change: None,
+            });
+        };
+        check_members(&group, snapshots)?;
+        for snapshot in group.members.values() {
+            self.spare_source(&Source::Snapshot(snapshot.clone()))?;
+        }
+        let gone = group.members.values().cloned().collect();
+        let group = group.id.clone();
+        Ok(self.done(gone, Change::GroupDeleted { group }))
+    }
+
+    /// Looks a group up.
+    ///
+    /// # Errors
+    /// If it does not exist, or `snapshots`, unless empty, are not those of the group.
+    pub fn group(&self, id: &str, snapshots: &[String]) -> Result<Members, Error> {
+        let group = self
+            .groups
+            .get(id)
+            .ok_or_else(|| Error::GroupNotFound { group: id.to_owned() })?;
+        if !snapshots.is_empty() {
+            check_members(group, snapshots)?;
+        }
+        let snapshots = group.members.values();
+        Ok(Members {
+            group: group.clone(),
+            snapshots: snapshots
+                .filter_map(|id| self.snapshots.get(id).cloned())
+                .collect(),
+        })
+    }
+
+    /// All groups, sorted by id.
+    pub fn groups(&self) -> impl Iterator<Item = &Arc<Group>> {
+        self.groups.values()
+    }
+
+    fn check_group(&self, wanted: &WantedGroup) -> Result<(), Error> {
+        let mut sizes: BTreeMap<&PoolName, u64> = BTreeMap::new();
+        for source in &wanted.sources {
+            let spec = &self.volume(source)?.spec;
+            let bytes = sizes.entry(&spec.pool).or_default();
+            *bytes = bytes.saturating_add(spec.capacity_bytes);
+        }
+        if sizes.len() > 1 {
+            let pools: Vec<&str> = sizes.keys().map(|pool| pool.as_str()).collect();
+            return Err(Error::CannotGroup {
+                pools: pools.join(", "),
+            });
+        }
+        match sizes
+            .into_iter()
+            .find(|(pool, bytes)| self.left_beside(pool) < *bytes)
+        {
+            None => Ok(()),
+            Some((pool, bytes)) => Err(Error::NoRoom {
+                reason: format!("pool \"{pool}\" has no {bytes} bytes left"),
+            }),
+        }
+    }
+}
+
+// === impl WantedGroup ===
+
+impl WantedGroup {
+    fn difference(&self, existing: &Group) -> Option<&'static str> {
+        let same = existing.members.keys().map(VolumeId::as_str);
+        if !same.eq(self.sources.iter().map(String::as_str)) {
+            Some("source_volume_ids")
+        } else if self.parameters != existing.parameters {
+            Some("parameters")
+        } else {
+            None
+        }
+    }
+}
+
+fn check_members(group: &Group, snapshots: &[String]) -> Result<(), Error> {
+    let named: BTreeSet<&str> = snapshots.iter().map(String::as_str).collect();
+    let members: BTreeSet<&str> = group.members.values().map(SnapshotId::as_str).collect();
+    if named == members {
+        return Ok(());
+    }
+    let id = &group.id;
+    let reason = match named.difference(&members).next() {
+        Some(stranger) => format!("snapshot \"{stranger}\" does not belong to group \"{id}\""),
+        None => format!(
+            "group \"{id}\" has {} snapshots, not {}",
+            members.len(),
+            named.len()
+        ),
+    };
+    Err(Error::Illegal {
+        field: "snapshot_ids".to_owned(),
+        reason,
+    })
+}

@@ -1,0 +1,142 @@
+//! What ails volumes and the ways to them. Healthy ones are not listed, so the many cost nothing.
+
+use serde::{Deserialize, Serialize};
+
+use super::listing::{Listing, Page};
+use super::{Array, Capability, Change, Done, Error, NodeId, VolumeId};
+
+/// Something wrong with a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ailment {
+    /// How bad it is.
+    pub status: Severity,
+    /// A driver's own word, for machines.
+    pub reason: String,
+    /// The same for people.
+    pub message: String,
+}
+
+/// How bad a volume's ailment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Severity {
+    /// Nobody knows.
+    Unknown,
+    /// It works worse than it should.
+    Degraded,
+    /// It cannot be reached.
+    Inaccessible,
+    /// Data is gone.
+    DataLoss,
+}
+
+/// Something wrong with the storage behind the volumes of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StorageAilment {
+    /// How bad it is.
+    pub status: StorageSeverity,
+    /// A driver's own word, for machines.
+    pub reason: String,
+    /// The same for people.
+    pub message: String,
+    /// Which uses of volumes it concerns; none for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capability: Option<Capability>,
+}
+
+/// How bad an ailment of storage is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum StorageSeverity {
+    /// Nobody knows.
+    Unknown,
+    /// It works worse than it should.
+    Degraded,
+    /// It cannot be reached.
+    Unreachable,
+}
+
+/// A volume and what ails it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sick {
+    /// The volume.
+    pub volume: VolumeId,
+    /// What ails it; empty for a healthy one.
+    pub ailments: Vec<Ailment>,
+}
+
+// === impl Array ===
+
+impl Array {
+    /// Makes a volume sick or, without ailments, well again.
+    ///
+    /// # Errors
+    /// If the volume does not exist.
+    pub fn set_volume_health(&mut self, id: &str, ailments: Vec<Ailment>) -> Result<Done<()>, Error> {
+        let volume = self.volume(id)?.spec.id.clone();
+        if self.ailments(id) == ailments {
+            return Ok(Done {
+                reply: (),
+                change: None,
+            });
+        }
+        Ok(self.done((), Change::VolumeHealth(Sick { volume, ailments })))
+    }
+
+    /// Makes the storage behind a node, or behind all of them, sick or well again.
+    ///
+    /// # Errors
+    /// If the node does not exist.
+    pub fn set_storage_health(
+        &mut self,
+        node: Option<&str>,
+        ailments: Vec<StorageAilment>,
+    ) -> Result<Done<()>, Error> {
+        let node = match node {
+            Some(node) => Some(self.registered(node)?),
+            None => None,
+        };
+        Ok(self.done((), Change::StorageHealth { node, ailments }))
+    }
+
+    /// What ails a volume.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub fn volume_health(&self, id: &str) -> Result<Sick, Error> {
+        let volume = self.volume(id)?;
+        Ok(Sick {
+            volume: volume.spec.id.clone(),
+            ailments: self.ailments(id).to_vec(),
+        })
+    }
+
+    /// The sick volumes, page by page.
+    ///
+    /// # Errors
+    /// If the token is not one this array gave out for this listing.
+    pub fn list_health(&self, max_entries: usize, token: Option<&str>) -> Result<Page<Sick>, Error> {
+        let listing = Listing::begin(self, "health", max_entries, token)?;
+        let rest = self.sick.range::<str, _>(listing.rest());
+        let sick = rest.map(|(volume, ailments)| Sick {
+            volume: volume.clone(),
+            ailments: ailments.clone(),
+        });
+        Ok(listing.page(sick, |sick| sick.volume.as_str()))
+    }
+
+    /// What ails a volume; nothing for one that is not there.
+    pub fn ailments(&self, id: &str) -> &[Ailment] {
+        self.sick.get(id).map_or(&[], Vec::as_slice)
+    }
+
+    /// What ails the storage as seen from a node: its own troubles after those of all nodes.
+    pub fn storage_health(&self, node: &str) -> Vec<StorageAilment> {
+        let own = self.storage.get(&Some(NodeId::from(node)));
+        let all = self.storage.get(&None);
+        all.into_iter().chain(own).flatten().cloned().collect()
+    }
+}

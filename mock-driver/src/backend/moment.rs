@@ -1,0 +1,37 @@
+//! Time as the array knows it: told by whoever calls, never asked for.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A moment, in nanoseconds since the beginning of 1970 in UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Moment(u64);
+
+// === impl Moment ===
+
+impl Moment {
+    /// A moment by its nanoseconds since 1970.
+    pub fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Whole seconds since 1970.
+    pub fn seconds(self) -> u64 {
+        self.0 / 1_000_000_000
+    }
+
+    /// The nanoseconds after the whole second.
+    pub fn subsec_nanos(self) -> u32 {
+        u32::try_from(self.0 % 1_000_000_000).expect("a remainder must be less than its divisor")
+    }
+
+    /// The moment so much later.
+    pub fn after(self, time: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}

@@ -1,0 +1,191 @@
+//! Nodes: which ones the array knows, where they are and how many volumes each takes. What a flag says
+//! of all of them can be changed for each at run time, and such a change is kept.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Array, Change, Done, Error, NodeId, Segments, VolumeId};
+
+/// A node as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its id.
+    pub id: NodeId,
+    /// Whether the array knows it. One that it does not is here only while volumes are attached to it.
+    pub registered: bool,
+    /// How many volumes it takes; none for as many as come.
+    pub limit: Option<usize>,
+    /// How many volumes it says it takes, which may not be true.
+    pub advertised: Option<usize>,
+    /// Where it is.
+    pub segments: Segments,
+    /// The volumes attached to it.
+    pub attached: BTreeSet<VolumeId>,
+}
+
+/// What was changed for one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NodeSettings {
+    /// Whether it was registered or taken out of the register.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registered: Option<bool>,
+    /// How many volumes it takes; 0 for as many as come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// How many volumes it says it takes; 0 for as many as come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertised: Option<usize>,
+    /// Where it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub segments: Option<Segments>,
+}
+
+/// A node in the array's books; what is told of it is worked out when somebody asks.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    pub(super) registered: bool,
+    /// Its place among the nodes of the settings, which says where it is.
+    pub(super) number: usize,
+    pub(super) attached: BTreeSet<VolumeId>,
+}
+
+// === impl Array ===
+
+impl Array {
+    /// Looks a node up.
+    ///
+    /// # Errors
+    /// If the array has never heard of it.
+    pub fn node(&self, id: &str) -> Result<Node, Error> {
+        let found = self.nodes.get_key_value(id);
+        let (id, entry) = found.ok_or_else(|| Error::NodeNotFound { node: id.to_owned() })?;
+        Ok(self.describe(id, entry))
+    }
+
+    /// All nodes, sorted by id; those that are gone while volumes are attached to them, too.
+    pub fn nodes(&self) -> impl Iterator<Item = Node> {
+        self.nodes.iter().map(|(id, entry)| self.describe(id, entry))
+    }
+
+    /// Registers a node, or changes what is set for it. What is none in `settings` stays as it is.
+    pub fn set_node(&mut self, id: &str, settings: NodeSettings) -> Done<()> {
+        let old = self.changed.get(id).cloned().unwrap_or_default();
+        let settings = NodeSettings {
+            registered: settings.registered.or(old.registered).or(Some(true)),
+            limit: settings.limit.or(old.limit),
+            advertised: settings.advertised.or(old.advertised),
+            segments: settings.segments.or(old.segments),
+        };
+        let node = NodeId::from(id);
+        self.done((), Change::NodeSet { node, settings })
+    }
+
+    /// Takes a node out of the register. Volumes attached to it stay so until somebody detaches them.
+    ///
+    /// # Errors
+    /// If it is not registered.
+    pub fn remove_node(&mut self, id: &str) -> Result<Done<()>, Error> {
+        self.registered(id)?;
+        Ok(self.set_node(
+            id,
+            NodeSettings {
+                registered: Some(false),
+                ..NodeSettings::default()
+            },
+        ))
+    }
+
+    /// Gives a machine another id: to the array it is another node. The old one is no longer registered,
+    /// and volumes attached to it stay so until somebody detaches them.
+    ///
+    /// # Errors
+    /// If the old one is not registered, or the new one is.
+    pub fn change_node_id(&mut self, from: &str, to: &str) -> Result<Done<()>, Error> {
+        let from = self.registered(from)?;
+        if self.registered(to).is_ok() {
+            return Err(Error::Illegal {
+                field: "node_id".to_owned(),
+                reason: format!("node \"{to}\" is there already"),
+            });
+        }
+        let settings = NodeSettings {
+            registered: Some(true),
+            segments: Some(self.node(from.as_str())?.segments),
+            ..self.changed.get(&from).cloned().unwrap_or_default()
+        };
+        let to = NodeId::from(to);
+        Ok(self.done((), Change::NodeRenamed { from, to, settings }))
+    }
+
+    /// The node's id, if the array knows it.
+    pub(super) fn registered(&self, id: &str) -> Result<NodeId, Error> {
+        let found = self.nodes.get_key_value(id).filter(|(_, entry)| entry.registered);
+        found
+            .map(|(id, _)| id.clone())
+            .ok_or_else(|| Error::NodeNotFound { node: id.to_owned() })
+    }
+
+    /// How many volumes a node takes.
+    pub(super) fn limit(&self, id: &NodeId) -> Option<usize> {
+        match self.changed.get(id).and_then(|changed| changed.limit) {
+            Some(limit) => Some(limit).filter(|limit| *limit > 0),
+            None => self.settings.attach_limit,
+        }
+    }
+
+    /// Whether a node reaches what lies in `place`.
+    pub(super) fn reaches(&self, id: &NodeId, place: &Segments) -> bool {
+        place.is_empty()
+            || self
+                .nodes
+                .get(id)
+                .is_some_and(|entry| self.place_of(id, entry).reaches(place))
+    }
+
+    pub(super) fn apply_node(&mut self, node: NodeId, settings: NodeSettings) {
+        let number = self.nodes.len();
+        let entry = self.nodes.entry(node.clone()).or_insert_with(|| Entry {
+            number,
+            ..Entry::default()
+        });
+        if let Some(registered) = settings.registered {
+            entry.registered = registered;
+        }
+        if !entry.registered && entry.attached.is_empty() {
+            self.nodes.remove(&node);
+        }
+        self.changed.insert(node, settings);
+    }
+
+    fn describe(&self, id: &NodeId, entry: &Entry) -> Node {
+        let limit = self.limit(id);
+        let advertised = match self.changed.get(id).and_then(|changed| changed.advertised) {
+            Some(advertised) => Some(advertised).filter(|limit| *limit > 0),
+            None => self.settings.advertised_limit.or(limit),
+        };
+        Node {
+            id: id.clone(),
+            registered: entry.registered,
+            limit,
+            advertised,
+            segments: self.place_of(id, entry),
+            attached: entry.attached.clone(),
+        }
+    }
+
+    /// What was set for it, at run time or by flag; else it stands beside the pools in turn.
+    fn place_of(&self, id: &NodeId, entry: &Entry) -> Segments {
+        let changed = self.changed.get(id).and_then(|changed| changed.segments.as_ref());
+        if let Some(place) = changed.or_else(|| self.settings.places.get(id)) {
+            return place.clone();
+        }
+        let pools = &self.settings.pools;
+        let pool = entry
+            .number
+            .checked_rem(pools.len())
+            .and_then(|turn| pools.get(turn));
+        pool.map(|pool| pool.segments.clone()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,207 @@
+//! Mutable parameters: which keys and values a volume can be given, at its creation and later.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use super::{Array, Change, Done, Error};
+
+/// The mutable parameters an array knows, and the values it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QosRule(BTreeMap<String, Values>);
+
+/// The values of one parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Whatever is given.
+    Any,
+    /// A whole number from the first to the second.
+    Range(u64, u64),
+    /// One of these.
+    OneOf(Vec<String>),
+}
+
+/// A text that describes no parameter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{text}\" describes no mutable parameter: write key for any value, key=LOW..HIGH for whole numbers, \
+     or key=ONE|OTHER for a choice"
+)]
+pub struct NoParameter {
+    text: String,
+}
+
+// === impl QosRule ===
+
+impl QosRule {
+    /// An array that knows exactly these parameters.
+    pub fn new(parameters: impl IntoIterator<Item = (String, Values)>) -> Self {
+        Self(parameters.into_iter().collect())
+    }
+
+    /// The parameters and their values.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Values)> {
+        self.0.iter().map(|(key, values)| (key.as_str(), values))
+    }
+
+    /// The first parameter the array does not take, and why.
+    pub(super) fn objection(&self, asked: &BTreeMap<String, String>) -> Option<String> {
+        asked.iter().find_map(|(key, value)| match self.0.get(key) {
+            None => {
+                let known: Vec<&str> = self.0.keys().map(String::as_str).collect();
+                Some(format!(
+                    "\"{key}\" is no mutable parameter, only {}",
+                    known.join(", ")
+                ))
+            }
+            Some(values) if values.contain(value) => None,
+            Some(values) => Some(format!("\"{key}\" must be {values}, is \"{value}\"")),
+        })
+    }
+}
+
+impl Default for QosRule {
+    /// What storage classes commonly have: `iops`, `throughput` and `tier`, and `latency` in
+    /// milliseconds, which slows attaching and detaching the volume down.
+    fn default() -> Self {
+        let tiers = ["bronze", "silver", "gold"].map(str::to_owned).to_vec();
+        Self::new([
+            ("iops".to_owned(), Values::Range(1, 1_000_000)),
+            ("latency".to_owned(), Values::Range(0, 600_000)),
+            ("throughput".to_owned(), Values::Range(1, 1_000_000)),
+            ("tier".to_owned(), Values::OneOf(tiers)),
+        ])
+    }
+}
+
+// === impl Values ===
+
+impl Values {
+    fn contain(&self, value: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Range(low, high) => value
+                .parse::<u64>()
+                .is_ok_and(|number| (*low..=*high).contains(&number)),
+            Self::OneOf(choices) => choices.iter().any(|choice| choice == value),
+        }
+    }
+}
+
+impl std::fmt::Display for Values {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Any => f.write_str("anything"),
+            Self::Range(low, high) => write!(f, "a whole number from {low} to {high}"),
+            Self::OneOf(choices) => write!(f, "one of {}", choices.join(", ")),
+        }
+    }
+}
+
+impl FromStr for QosRule {
+    type Err = NoParameter;
+
+    /// Reads `iops=1..1000,tier=gold|silver,note`.
+    fn from_str(text: &str) -> Result<Self, NoParameter> {
+        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        items
+            .map(|item| {
+                let no_parameter = || NoParameter {
+                    text: item.to_owned(),
+                };
+                let (key, values) = match item.split_once('=') {
+                    None => (item, Values::Any),
+                    Some((key, values)) => (key, read_values(values).ok_or_else(no_parameter)?),
+                };
+                if key.is_empty() {
+                    return Err(no_parameter());
+                }
+                Ok((key.to_owned(), values))
+            })
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+fn read_values(text: &str) -> Option<Values> {
+    if let Some((low, high)) = text.split_once("..") {
+        let (low, high) = (low.parse().ok()?, high.parse().ok()?);
+        return (low <= high).then_some(Values::Range(low, high));
+    }
+    let choices: Vec<String> = text.split('|').map(str::to_owned).collect();
+    choices
+        .iter()
+        .all(|choice| !choice.is_empty())
+        .then_some(Values::OneOf(choices))
+}
+
+// === impl Array ===
+
+impl Array {
+    /// Gives a volume other mutable parameters. Those not named stay as they are.
+    ///
+    /// # Errors
+    /// If the volume is gone, or a key or value is not taken; nothing has changed then.
+    pub fn modify_volume(&mut self, id: &str, asked: &BTreeMap<String, String>) -> Result<Done<()>, Error> {
+        let volume = self.volume(id)?;
+        self.check_qos(asked)?;
+        let mut qos = volume.qos.clone();
+        qos.extend(asked.iter().map(|(key, value)| (key.clone(), value.clone())));
+        if qos == volume.qos {
+            return Ok(Done {
+                reply: (),
+                change: None,
+            });
+        }
+        let volume = volume.spec.id.clone();
+        Ok(self.done((), Change::Modified { volume, qos }))
+    }
+
+    pub(super) fn check_qos(&self, asked: &BTreeMap<String, String>) -> Result<(), Error> {
+        match self.settings.qos.objection(asked) {
+            None => Ok(()),
+            Some(reason) => Err(Error::Illegal {
+                field: "mutable_parameters".to_owned(),
+                reason,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read_and_applied() {
+        let rule: QosRule = "iops=10..20, tier=gold|tin,note".parse().unwrap();
+        // (key, value, words of the objection)
+        let table = [
+            ("iops", "10", None),
+            ("iops", "20", None),
+            ("iops", "21", Some("from 10 to 20")),
+            ("iops", "many", Some("whole number")),
+            ("tier", "tin", None),
+            ("tier", "Gold", Some("one of gold, tin")),
+            ("note", "", None),
+            ("XXX_FakeKey", "x", Some("iops, note, tier")),
+        ];
+        for (key, value, words) in table {
+            let asked = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+            let objection = rule.objection(&asked);
+            match words {
+                None => assert_eq!(objection, None, "{key}={value}"),
+                Some(words) => assert!(
+                    objection.as_ref().is_some_and(|text| text.contains(words)),
+                    "{key}={value}: {objection:?}"
+                ),
+            }
+        }
+    }
+
+    #[test]
+    fn what_describes_no_parameter_is_refused() {
+        for text in ["=x", "iops=5..1", "iops=..", "tier=", "tier=a||b"] {
+            assert!(text.parse::<QosRule>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Snapshots: a volume's content at one moment, which lives on without the volume.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::listing::{Listing, Page};
+use super::pool::Wish;
+use super::volume::Source;
+use super::{Array, Change, Done, Error, GroupId, Kind, Moment, PoolName, Requirement, SnapshotId, VolumeId};
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snapshot {
+    /// The id on the wire.
+    pub id: SnapshotId,
+    /// The name by which it was asked for; empty for a member of a group.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// The volume it was taken of, which may be gone.
+    pub source: VolumeId,
+    /// The size of that volume at the time.
+    pub size_bytes: u64,
+    /// When it was taken.
+    pub created: Moment,
+    /// From when on volumes can be made from it.
+    pub ready: Moment,
+    /// The group it was taken with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupId>,
+    /// The pool it lies in.
+    #[serde(default)]
+    pub pool: PoolName,
+    /// The parameters of its class.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// A snapshot somebody asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedSnapshot {
+    /// The caller's name for it, the key of idempotency.
+    pub name: String,
+    /// The volume.
+    pub source: String,
+    /// The parameters of its class.
+    pub parameters: BTreeMap<String, String>,
+    /// Where it is wanted; none leaves it to the array.
+    pub requirement: Option<Requirement>,
+}
+
+/// Which snapshots are to be listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotFilter {
+    /// Those of this volume.
+    pub source: Option<String>,
+    /// This one.
+    pub snapshot: Option<String>,
+}
+
+/// When something is done and how long it is not ready after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Now.
+    pub now: Moment,
+    /// How long the array works on it.
+    pub delay: Duration,
+}
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    /// Whether volumes can be made from it.
+    pub fn is_ready(&self, now: Moment) -> bool {
+        now >= self.ready
+    }
+}
+
+// === impl Array ===
+
+impl Array {
+    /// The snapshot made for the same request before, if there is one; an error if a new one could not
+    /// be made.
+    ///
+    /// # Errors
+    /// As for [`Array::create_snapshot`].
+    pub fn find_snapshot(&self, wanted: &WantedSnapshot) -> Result<Option<Arc<Snapshot>>, Error> {
+        if let Some(existing) = self.snapshot_names.get(&wanted.name) {
+            let existing = self.snapshot(existing.as_str())?;
+            if existing.source.as_str() == wanted.source {
+                return Ok(Some(existing.clone()));
+            }
+            return Err(Error::NameTaken {
+                kind: Kind::Snapshot,
+                name: wanted.name.clone(),
+                existing: existing.id.to_string(),
+                field: "source_volume_id",
+            });
+        }
+        self.pool_of_snapshot(wanted).map(|_| None)
+    }
+
+    /// An id for a snapshot that will be made under this name.
+    pub fn snapshot_id(&self, name: &str) -> SnapshotId {
+        let taken = |id: &str| self.snapshots.contains_key(id);
+        SnapshotId::from(self.fresh("snapshot", "snap", self.made, name, taken))
+    }
+
+    /// Takes a snapshot as `id`, or finds the one taken for the same request before.
+    ///
+    /// # Errors
+    /// If the volume is gone, the name is taken for another volume, or there is no room.
+    pub fn create_snapshot(
+        &mut self,
+        wanted: &WantedSnapshot,
+        id: SnapshotId,
+        timing: Timing,
+    ) -> Result<Done<Arc<Snapshot>>, Error> {
+        if let Some(existing) = self.find_snapshot(wanted)? {
+            return Ok(Done {
+                reply: existing,
+                change: None,
+            });
+        }
+        let pool = self.pool_of_snapshot(wanted)?;
+        let volume = self.volume(&wanted.source)?;
+        let snapshot = Arc::new(Snapshot {
+            id,
+            name: wanted.name.clone(),
+            source: volume.spec.id.clone(),
+            size_bytes: volume.spec.capacity_bytes,
+            created: timing.now,
+            ready: timing.now.after(timing.delay),
+            group: None,
+            pool,
+            parameters: wanted.parameters.clone(),
+        });
+        Ok(self.done(snapshot.clone(), Change::Snapshotted { snapshot }))
+    }
+
+    /// Deletes a snapshot. One that is gone already is no error.
+    ///
+    /// # Errors
+    /// If it belongs to a group, or volumes depend on it.
+    pub fn delete_snapshot(&mut self, id: &str) -> Result<Done<()>, Error> {
+        let Some(snapshot) = self.snapshots.get(id) else {
+            return Ok(Done {
+                reply: (),
+                change: None,
+            });
+        };
+        if let Some(group) = &snapshot.group {
+            return Err(Error::Illegal {
+                field: "snapshot_id".to_owned(),
+                reason: format!("snapshot \"{id}\" belongs to group \"{group}\": delete the group"),
+            });
+        }
+        let snapshot = snapshot.id.clone();
+        self.spare_source(&Source::Snapshot(snapshot.clone()))?;
+        Ok(self.done((), Change::SnapshotDeleted { snapshot }))
+    }
+
+    /// Looks a snapshot up.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub fn snapshot(&self, id: &str) -> Result<&Arc<Snapshot>, Error> {
+        self.snapshots.get(id).ok_or_else(|| Error::SnapshotNotFound {
+            snapshot: id.to_owned(),
+        })
+    }
+
+    /// All snapshots, sorted by id.
+    pub fn snapshots(&self) -> impl Iterator<Item = &Arc<Snapshot>> {
+        self.snapshots.values()
+    }
+
+    /// The snapshots a filter lets through, page by page.
+    ///
+    /// # Errors
+    /// If the token is not one this array gave out for this filter.
+    pub fn list_snapshots(
+        &self,
+        filter: &SnapshotFilter,
+        max_entries: usize,
+        token: Option<&str>,
+    ) -> Result<Page<Arc<Snapshot>>, Error> {
+        let kind = match &filter.source {
+            Some(source) => format!("snapshots of/{source}"),
+            None => "snapshots".to_owned(),
+        };
+        let listing = Listing::begin(self, &kind, max_entries, token)?;
+        Ok(match (&filter.snapshot, &filter.source) {
+            (Some(one), source) => {
+                let of_source = |snapshot: &&Arc<Snapshot>| {
+                    let is_source = |source: &String| snapshot.source.as_str() == source.as_str();
+                    source.as_ref().is_none_or(is_source)
+                };
+                let found = self.snapshots.get(one.as_str()).filter(of_source);
+                Page {
+                    entries: found.cloned().into_iter().collect(),
+                    next_token: None,
+                }
+            }
+            (None, Some(source)) => {
+                let taken = self.taken_of.get(source.as_str()).into_iter();
+                let rest = listing.rest();
+                let ids = taken.flat_map(move |ids| ids.range::<str, _>(rest));
+                let found = ids.filter_map(|id| self.snapshots.get(id)).cloned();
+                listing.page(found, |snapshot| snapshot.id.as_str())
+            }
+            (None, None) => {
+                let rest = self.snapshots.range::<str, _>(listing.rest());
+                listing.page(rest.map(|(_, snapshot)| snapshot.clone()), |snapshot| {
+                    snapshot.id.as_str()
+                })
+            }
+        })
+    }
+
+    /// The pool for a snapshot: the volume's own if that will do.
+    fn pool_of_snapshot(&self, wanted: &WantedSnapshot) -> Result<PoolName, Error> {
+        let volume = self.volume(&wanted.source)?;
+        let bytes = volume.spec.capacity_bytes;
+        let own = &volume.spec.pool;
+        let admitted = wanted
+            .requirement
+            .as_ref()
+            .is_none_or(|requirement| requirement.admits(&self.segments_of(own)));
+        if admitted && self.left_beside(own) >= bytes {
+            return Ok(own.clone());
+        }
+        let wish = Wish {
+            beside: wanted.requirement.is_none().then_some(own),
+            requirement: wanted.requirement.as_ref(),
+            ..Wish::default()
+        };
+        self.place(bytes, &wish)
+    }
+}

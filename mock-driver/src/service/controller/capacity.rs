@@ -1,0 +1,55 @@
+//! GetCapacity.
+
+use csi_proto::v1::{GetCapacityRequest, GetCapacityResponse};
+
+use super::shape;
+use crate::backend::{Array, Pool, Segments};
+use crate::call::Rpc;
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::method::Method;
+use crate::offer;
+use crate::request::{self, Invalid};
+
+/// The space somebody asks about.
+pub(crate) struct Space {
+    pool: Option<String>,
+    place: Option<Segments>,
+}
+
+impl Rpc for GetCapacityRequest {
+    const METHOD: Method = Method::GetCapacity;
+    type Reply = GetCapacityResponse;
+    type Plan = Space;
+
+    fn check(&self) -> Result<Space, Invalid> {
+        if !self.volume_capabilities.is_empty() {
+            request::capabilities(&self.volume_capabilities)?;
+        }
+        let parameters = request::map("parameters", &self.parameters)?;
+        let place = match &self.accessible_topology {
+            Some(topology) => Some(request::segments("accessible_topology", topology)?),
+            None => None,
+        };
+        Ok(Space {
+            pool: parameters.get(Pool::PARAMETER).cloned(),
+            place,
+        })
+    }
+
+    async fn act(space: Space, driver: &Driver) -> Result<Self::Reply, Error> {
+        request::needs(
+            &driver.offer,
+            offer::Capability::VolumeAccessibilityConstraints,
+            "accessible_topology",
+            space.place.is_some(),
+        )?;
+        let room = |array: &Array| array.room_for(space.pool.as_deref(), space.place.as_ref());
+        let room = driver.store.read(room).await?;
+        Ok(GetCapacityResponse {
+            available_capacity: shape::bytes(room.available),
+            maximum_volume_size: Some(shape::bytes(room.largest)),
+            minimum_volume_size: Some(shape::bytes(room.smallest)),
+        })
+    }
+}

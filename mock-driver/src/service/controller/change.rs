@@ -1,0 +1,108 @@
+//! ControllerExpandVolume and ControllerModifyVolume.
+
+use csi_proto::v1::{
+    ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerModifyVolumeRequest,
+    ControllerModifyVolumeResponse,
+};
+
+use super::shape;
+use crate::backend::{Array, Capability, SizeRange};
+use crate::call::{Kind, Rpc};
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::method::Method;
+use crate::offer;
+use crate::request::{self, Invalid, Map};
+
+/// A size somebody asks for.
+pub(crate) struct Growth {
+    volume: String,
+    range: SizeRange,
+    capability: Option<Capability>,
+}
+
+/// Mutable parameters somebody asks for.
+pub(crate) struct Tuning {
+    volume: String,
+    parameters: Map,
+}
+
+impl Rpc for ControllerExpandVolumeRequest {
+    const METHOD: Method = Method::ControllerExpandVolume;
+    const KIND: Kind = Kind::Change;
+    type Reply = ControllerExpandVolumeResponse;
+    type Plan = Growth;
+
+    fn volume(&self) -> &str {
+        &self.volume_id
+    }
+
+    fn check(&self) -> Result<Growth, Invalid> {
+        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        if self.capacity_range.is_none() {
+            return Err(Invalid::new("capacity_range", "must be set"));
+        }
+        let range = request::size_range(self.capacity_range.as_ref())?;
+        request::secrets(&self.secrets)?;
+        let capability = match &self.volume_capability {
+            Some(_) => Some(request::capability(self.volume_capability.as_ref())?),
+            None => None,
+        };
+        Ok(Growth {
+            volume,
+            range,
+            capability,
+        })
+    }
+
+    async fn act(growth: Growth, driver: &Driver) -> Result<Self::Reply, Error> {
+        let Growth {
+            volume,
+            range,
+            capability,
+        } = growth;
+        let supports = |array: &Array| {
+            let spec = &array.volume(&volume)?.spec;
+            Ok(capability.as_ref().is_none_or(|asked| spec.supports(asked)))
+        };
+        if !driver.store.read(supports).await? {
+            let reason = "must be one the volume was created for";
+            return Err(Invalid::new("volume_capability", reason).into());
+        }
+        let online = driver.offer.has(offer::Capability::VolumeExpansionOnline);
+        let bytes = driver.expand_volume(&volume, range, online).await?;
+        Ok(ControllerExpandVolumeResponse {
+            capacity_bytes: shape::bytes(bytes),
+            // The node's device must learn of it, and so must the filesystem.
+            node_expansion_required: driver.offer.has(offer::Capability::NodeExpandVolume),
+        })
+    }
+}
+
+impl Rpc for ControllerModifyVolumeRequest {
+    const METHOD: Method = Method::ControllerModifyVolume;
+    const KIND: Kind = Kind::Change;
+    type Reply = ControllerModifyVolumeResponse;
+    type Plan = Tuning;
+
+    fn volume(&self) -> &str {
+        &self.volume_id
+    }
+
+    fn check(&self) -> Result<Tuning, Invalid> {
+        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        request::secrets(&self.secrets)?;
+        let parameters = request::map("mutable_parameters", &self.mutable_parameters)?;
+        if parameters.is_empty() {
+            return Err(Invalid::new("mutable_parameters", "must be set"));
+        }
+        Ok(Tuning { volume, parameters })
+    }
+
+    async fn act(tuning: Tuning, driver: &Driver) -> Result<Self::Reply, Error> {
+        let Tuning { volume, parameters } = tuning;
+        let modify = |array: &mut Array| array.modify_volume(&volume, &parameters);
+        driver.store.change(modify).await?;
+        Ok(ControllerModifyVolumeResponse {})
+    }
+}

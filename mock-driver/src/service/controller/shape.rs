@@ -1,0 +1,106 @@
+//! What the array has, in the shape of CSI's messages.
+
+use csi_proto::v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
+use csi_proto::v1::{
+    self, Topology, Volume, VolumeContentSource, VolumeHealth, volume_health::VolumeHealthEntry,
+};
+
+use crate::backend::{Moment, PoolName, Segments, Severity, Sick, Snapshot, Source, Spec};
+use crate::driver::Driver;
+use crate::offer::Capability;
+
+// === impl Driver ===
+
+impl Driver {
+    /// A volume as CSI shows it.
+    pub(crate) fn shape_volume(&self, spec: &Spec) -> Volume {
+        let tells_places = self.offer.has(Capability::VolumeAccessibilityConstraints);
+        Volume {
+            capacity_bytes: bytes(spec.capacity_bytes),
+            volume_id: spec.id.to_string(),
+            volume_context: spec.parameters.clone().into_iter().collect(),
+            content_source: spec.source.as_ref().map(source),
+            accessible_topology: self.topology_of(&spec.pool, tells_places),
+        }
+    }
+
+    /// A snapshot as CSI shows it.
+    pub(crate) fn shape_snapshot(&self, snapshot: &Snapshot, now: Moment) -> v1::Snapshot {
+        let tells_places = self.offer.has(Capability::SnapshotAccessibilityConstraints);
+        v1::Snapshot {
+            size_bytes: bytes(snapshot.size_bytes),
+            snapshot_id: snapshot.id.to_string(),
+            source_volume_id: snapshot.source.to_string(),
+            creation_time: Some(timestamp(snapshot.created)),
+            ready_to_use: snapshot.is_ready(now),
+            group_snapshot_id: snapshot
+                .group
+                .as_ref()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+            accessible_topology: self.topology_of(&snapshot.pool, tells_places),
+        }
+    }
+
+    fn topology_of(&self, pool: &PoolName, is_told: bool) -> Vec<Topology> {
+        let place = self.places.get(pool).filter(|place| is_told && !place.is_empty());
+        place.map(topology).into_iter().collect()
+    }
+}
+
+/// A place as CSI shows it.
+pub(crate) fn topology(segments: &Segments) -> Topology {
+    Topology {
+        segments: segments
+            .iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect(),
+    }
+}
+
+/// A volume's health as CSI shows it.
+pub(crate) fn health(sick: &Sick) -> VolumeHealth {
+    use v1::VolumeHealthErrorType as Type;
+    let entry = |ailment: &crate::backend::Ailment| {
+        let status = match ailment.status {
+            Severity::Unknown => Type::UnknownVolumeHealthType,
+            Severity::Degraded => Type::Degraded,
+            Severity::Inaccessible => Type::Inaccessible,
+            Severity::DataLoss => Type::DataLoss,
+        };
+        VolumeHealthEntry {
+            status: status.into(),
+            reason: ailment.reason.clone(),
+            message: ailment.message.clone(),
+        }
+    };
+    VolumeHealth {
+        volume_id: sick.volume.to_string(),
+        health_statuses: sick.ailments.iter().map(entry).collect(),
+    }
+}
+
+/// A number of bytes as CSI shows it.
+pub(crate) fn bytes(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// A moment as CSI shows it.
+pub(crate) fn timestamp(moment: Moment) -> prost_types::Timestamp {
+    prost_types::Timestamp {
+        seconds: bytes(moment.seconds()),
+        nanos: i32::try_from(moment.subsec_nanos()).unwrap_or(0),
+    }
+}
+
+fn source(source: &Source) -> VolumeContentSource {
+    let r#type = match source {
+        Source::Snapshot(id) => Type::Snapshot(SnapshotSource {
+            snapshot_id: id.to_string(),
+        }),
+        Source::Volume(id) => Type::Volume(VolumeSource {
+            volume_id: id.to_string(),
+        }),
+    };
+    VolumeContentSource { r#type: Some(r#type) }
+}

@@ -1,0 +1,134 @@
+//! CreateSnapshot, DeleteSnapshot, ListSnapshots and GetSnapshot.
+
+use csi_proto::v1::list_snapshots_response::Entry;
+use csi_proto::v1::{
+    CreateSnapshotRequest, CreateSnapshotResponse, DeleteSnapshotRequest, DeleteSnapshotResponse,
+    GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest, ListSnapshotsResponse,
+};
+
+use super::list::Wish;
+use crate::array;
+use crate::backend::{Array, SnapshotFilter, WantedSnapshot};
+use crate::busy::{Share, Subject};
+use crate::call::{Kind, Rpc};
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::method::Method;
+use crate::offer::Capability;
+use crate::request::{self, Invalid};
+
+impl Rpc for CreateSnapshotRequest {
+    const METHOD: Method = Method::CreateSnapshot;
+    const KIND: Kind = Kind::Change;
+    type Reply = CreateSnapshotResponse;
+    type Plan = WantedSnapshot;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn wants(&self) -> Vec<(Subject, Share)> {
+        vec![
+            (Subject::SnapshotName(self.name.clone()), Share::Whole),
+            (Subject::Volume(self.source_volume_id.clone()), Share::Reading),
+        ]
+    }
+
+    fn check(&self) -> Result<WantedSnapshot, Invalid> {
+        let name = request::name(&self.name)?.to_owned();
+        let source = request::required("source_volume_id", &self.source_volume_id)?.to_owned();
+        request::secrets(&self.secrets)?;
+        Ok(WantedSnapshot {
+            name,
+            source,
+            parameters: request::map("parameters", &self.parameters)?,
+            requirement: request::requirement(self.accessibility_requirements.as_ref())?,
+        })
+    }
+
+    async fn act(wanted: WantedSnapshot, driver: &Driver) -> Result<Self::Reply, Error> {
+        request::needs(
+            &driver.offer,
+            Capability::SnapshotAccessibilityConstraints,
+            "accessibility_requirements",
+            wanted.requirement.is_some(),
+        )?;
+        let snapshot = driver.create_snapshot(&wanted).await?;
+        Ok(CreateSnapshotResponse {
+            snapshot: Some(driver.shape_snapshot(&snapshot, array::now())),
+        })
+    }
+}
+
+impl Rpc for DeleteSnapshotRequest {
+    const METHOD: Method = Method::DeleteSnapshot;
+    const KIND: Kind = Kind::Change;
+    type Reply = DeleteSnapshotResponse;
+    type Plan = String;
+
+    fn wants(&self) -> Vec<(Subject, Share)> {
+        vec![(Subject::Snapshot(self.snapshot_id.clone()), Share::Whole)]
+    }
+
+    fn check(&self) -> Result<String, Invalid> {
+        request::secrets(&self.secrets)?;
+        Ok(request::required("snapshot_id", &self.snapshot_id)?.to_owned())
+    }
+
+    async fn act(snapshot: String, driver: &Driver) -> Result<Self::Reply, Error> {
+        driver.delete_snapshot(&snapshot).await?;
+        Ok(DeleteSnapshotResponse {})
+    }
+}
+
+impl Rpc for ListSnapshotsRequest {
+    const METHOD: Method = Method::ListSnapshots;
+    type Reply = ListSnapshotsResponse;
+    type Plan = (Wish, SnapshotFilter);
+
+    fn check(&self) -> Result<Self::Plan, Invalid> {
+        request::secrets(&self.secrets)?;
+        let filter = SnapshotFilter {
+            source: request::optional("source_volume_id", &self.source_volume_id)?,
+            snapshot: request::optional("snapshot_id", &self.snapshot_id)?,
+        };
+        Ok((Wish::read(self.max_entries, &self.starting_token)?, filter))
+    }
+
+    async fn act((wish, filter): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
+        let list = |array: &Array| array.list_snapshots(&filter, wish.max_entries, wish.token.as_deref());
+        let page = driver.store.read(list).await?;
+        let now = array::now();
+        Ok(ListSnapshotsResponse {
+            entries: page
+                .entries
+                .iter()
+                .map(|snapshot| Entry {
+                    snapshot: Some(driver.shape_snapshot(snapshot, now)),
+                })
+                .collect(),
+            next_token: page.next_token.unwrap_or_default(),
+        })
+    }
+}
+
+impl Rpc for GetSnapshotRequest {
+    const METHOD: Method = Method::GetSnapshot;
+    type Reply = GetSnapshotResponse;
+    type Plan = String;
+
+    fn check(&self) -> Result<String, Invalid> {
+        request::secrets(&self.secrets)?;
+        Ok(request::required("snapshot_id", &self.snapshot_id)?.to_owned())
+    }
+
+    async fn act(snapshot: String, driver: &Driver) -> Result<Self::Reply, Error> {
+        let snapshot = driver
+            .store
+            .read(|array| array.snapshot(&snapshot).cloned())
+            .await?;
+        Ok(GetSnapshotResponse {
+            snapshot: Some(driver.shape_snapshot(&snapshot, array::now())),
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! ValidateVolumeCapabilities.
+
+use csi_proto::v1::validate_volume_capabilities_response::Confirmed;
+use csi_proto::v1::{ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse};
+
+use crate::backend::{Capability, Volume};
+use crate::call::Rpc;
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::method::Method;
+use crate::offer;
+use crate::request::{self, Invalid, Map};
+
+/// A checked question about a volume's capabilities, with the request it came from: a confirmation
+/// repeats what was asked.
+pub(crate) struct Question {
+    request: ValidateVolumeCapabilitiesRequest,
+    context: Map,
+    capabilities: Vec<Capability>,
+    parameters: Map,
+    mutable_parameters: Map,
+}
+
+impl Rpc for ValidateVolumeCapabilitiesRequest {
+    const METHOD: Method = Method::ValidateVolumeCapabilities;
+    type Reply = ValidateVolumeCapabilitiesResponse;
+    type Plan = Question;
+
+    fn volume(&self) -> &str {
+        &self.volume_id
+    }
+
+    fn check(&self) -> Result<Question, Invalid> {
+        request::required("volume_id", &self.volume_id)?;
+        let capabilities = request::capabilities(&self.volume_capabilities)?;
+        let context = request::map("volume_context", &self.volume_context)?;
+        let parameters = request::map("parameters", &self.parameters)?;
+        let mutable_parameters = request::map("mutable_parameters", &self.mutable_parameters)?;
+        request::secrets(&self.secrets)?;
+        Ok(Question {
+            request: self.clone(),
+            context,
+            capabilities,
+            parameters,
+            mutable_parameters,
+        })
+    }
+
+    async fn act(question: Question, driver: &Driver) -> Result<Self::Reply, Error> {
+        let volume = &question.request.volume_id;
+        let volume = driver.store.read(|array| array.volume(volume).cloned()).await?;
+        let modifies = driver.offer.has(offer::Capability::ModifyVolume);
+        Ok(match question.objection(&volume, modifies) {
+            Some(message) => ValidateVolumeCapabilitiesResponse {
+                confirmed: None,
+                message,
+            },
+            None => ValidateVolumeCapabilitiesResponse {
+                confirmed: Some(question.confirmed()),
+                message: String::new(),
+            },
+        })
+    }
+}
+
+// === impl Question ===
+
+impl Question {
+    /// The first thing the volume cannot confirm.
+    fn objection(&self, volume: &Volume, modifies: bool) -> Option<String> {
+        let spec = &volume.spec;
+        if let Some(asked) = self.capabilities.iter().find(|asked| !spec.supports(asked)) {
+            return Some(format!(
+                "volume_capabilities: the volume was not created for {asked}"
+            ));
+        }
+        if !self.context.is_empty() && self.context != spec.parameters {
+            return Some("volume_context: not the one the volume was created with".to_owned());
+        }
+        if !self.parameters.is_empty() && self.parameters != spec.parameters {
+            return Some("parameters: not those the volume was created with".to_owned());
+        }
+        if !modifies && !self.mutable_parameters.is_empty() {
+            return Some("mutable_parameters: the driver does not have MODIFY_VOLUME".to_owned());
+        }
+        let is_other = |(key, value): &(&String, &String)| volume.qos.get(*key) != Some(*value);
+        let other = self.mutable_parameters.iter().find(is_other);
+        other.map(|(key, _)| format!("mutable_parameters: the volume has another \"{key}\""))
+    }
+
+    fn confirmed(self) -> Confirmed {
+        Confirmed {
+            volume_context: self.request.volume_context,
+            volume_capabilities: self.request.volume_capabilities,
+            parameters: self.request.parameters,
+            mutable_parameters: self.request.mutable_parameters,
+        }
+    }
+}
