@@ -55,7 +55,9 @@ pub struct Args {
     #[arg(long, default_value = "1s", value_parser = duration::positive, value_name = "DURATION")]
     pub retry_interval_start: Duration,
 
-    /// Longest pause before a failed attach or detach is tried again.
+    /// Longest pause before a failed attach or detach is tried again. A tenth of it (but at least
+    /// --retry-interval-start) where the driver left the result open, as by UNAVAILABLE: asking again is how it is
+    /// learnt.
     #[arg(long, default_value = "5m", value_parser = duration::positive, value_name = "DURATION")]
     pub retry_interval_max: Duration,
 
@@ -235,6 +237,30 @@ mod tests {
         assert_eq!(args.worker_threads.get(), 10);
         assert_eq!(args.default_fs_type, "");
         assert_eq!(args.log.verbosity, 0);
+    }
+
+    #[test]
+    fn durations_may_be_as_long_as_gos_longest() {
+        const LONGEST: &str = "2562047h47m16.854775807s";
+        let line = [
+            "retry-interval-start",
+            "retry-interval-max",
+            "timeout",
+            "resync",
+            "reconcile-sync",
+            "shutdown-grace",
+            "leader-election-lease-duration",
+        ]
+        .map(|flag| format!("--{flag}={LONGEST}"));
+        let mut line: Vec<&str> = line.iter().map(String::as_str).collect();
+        line.extend([
+            "--leader-election",
+            "--leader-election-renew-deadline=2500000h",
+            "--leader-election-retry-period=2000000h",
+        ]);
+        let args = read(&line).unwrap();
+        assert_eq!(args.timeout, args.election.lease_duration);
+        assert_eq!(args.timeout.as_secs(), i64::MAX as u64 / 1_000_000_000);
     }
 
     #[test]

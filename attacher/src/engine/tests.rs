@@ -99,6 +99,50 @@ fn the_echo_of_a_failure_that_was_written_starts_nothing() {
 }
 
 #[test]
+fn nothing_that_a_failing_detach_brings_about_makes_its_pauses_start_anew() {
+    let mut va = Attachment {
+        deleting: true,
+        finalizer: true,
+        ..mk_attachment("va")
+    };
+    let mut bench = Bench::new([va.clone()]);
+    let capabilities = mk_driver().capabilities;
+    bench.engine.handle(Event::DriverBack(capabilities));
+    let mut pauses = Vec::new();
+    for attempt in 0..8 {
+        let subject = bench.starts("va");
+        // UNAVAILABLE, say, which the driver answers. It is told in the status; the watch shows that before
+        // and after the answer to the write.
+        let told = newer(&va, |va| {
+            va.detach_error = Some(Box::new(Problem {
+                message: format!("attempt {attempt}"),
+                ..Problem::default()
+            }));
+        });
+        if attempt % 2 == 0 {
+            bench.put(told.clone());
+        }
+        bench
+            .engine
+            .handle(Event::Attachments(Change::Written(told.clone())));
+        bench.finish(subject, failed(Class::Uncertain));
+        bench.put(told.clone());
+        va = told;
+        // The driver's connection is not what failed, but it comes and goes, too.
+        bench.engine.handle(Event::DriverBack(capabilities));
+        assert!(bench.start().is_none(), "{attempt}");
+        let until = bench.engine.next_start().expect("it waits");
+        pauses.push(until - bench.now);
+        bench.now = until;
+    }
+    // As in Go but for the jitter and for the cap, a tenth of the longest pause where the result is unknown.
+    for (pause, whole) in pauses.iter().zip([1, 2, 4, 8, 16, 30, 30, 30]) {
+        let whole = whole * SECOND;
+        assert!((whole * 4 / 5..=whole).contains(pause), "{pauses:?}");
+    }
+}
+
+#[test]
 fn a_nudge_from_a_person_ends_the_wait() {
     let va = mk_attachment("va");
     let mut bench = Bench::new([va.clone()]);

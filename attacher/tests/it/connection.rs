@@ -477,6 +477,17 @@ async fn a_request_arrives_as_it_was_meant() {
 }
 
 #[tokio::test]
+async fn a_deadline_of_three_centuries_is_one() {
+    let mut fixture = Fixture::new();
+    let _server = Driver::new("d.example").serve(&fixture.socket);
+    fixture.link_is(true).await;
+    let longest = Duration::from_nanos(i64::MAX as u64);
+    let caller = Caller::new(fixture.link.clone(), longest, Leadership::unopposed());
+    assert!(caller.ready().await.is_ok());
+    assert!(caller.publish(publish("ok")).await.is_ok());
+}
+
+#[tokio::test]
 async fn failures_are_told_as_grpc_go_tells_them_and_never_with_a_secret() {
     let mut fixture = Fixture::new();
     let _server = Driver::new("d.example").serve(&fixture.socket);

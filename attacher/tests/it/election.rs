@@ -84,6 +84,29 @@ async fn while_stands<T>(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_for_centuries_is_one() {
+    let longest = Duration::from_nanos(i64::MAX as u64);
+    let timings = Timings {
+        lease_duration: longest,
+        renew_deadline: longest - SECOND,
+        retry_period: longest / 2,
+    };
+    let server = Server::new(0, Faults::NONE);
+    let (a, a_leads) = campaign("a", timings, &server, CLOCKS[0]);
+    let (b, b_leads) = campaign("b", timings, &server, CLOCKS[1]);
+    let never = CancellationToken::new();
+    let script = async {
+        a_leads.begun().await;
+        sleep(1000 * SECOND).await;
+        assert!(a_leads.check().is_ok() && b_leads.check().is_err());
+        assert_eq!(a_leads.health(), Ok(()));
+        assert!(timeout(1000 * SECOND, a_leads.ended()).await.is_err());
+    };
+    let b = stand_after(&a_leads, b, never.clone());
+    while_stands(a.run(never), while_stands(b, script)).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_released_lease_is_taken_at_once_and_a_lapsed_one_when_it_lapses() {
     let server = Server::new(0, Faults::NONE);
     let (a, a_leads) = campaign("a", SLOW, &server, CLOCKS[2]);

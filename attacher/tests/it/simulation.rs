@@ -33,18 +33,36 @@ fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime without I/O must always come about")
 }
 
+/// How an attacher takes its time.
+struct Pace {
+    backoff: Backoff,
+    resync: Duration,
+    interval: Duration,
+    grace: Duration,
+}
+
+const PACE: Pace = Pace {
+    backoff: Backoff {
+        start: Duration::from_millis(100),
+        max: Duration::from_secs(5),
+    },
+    resync: Duration::from_secs(7),
+    interval: Duration::ZERO,
+    grace: Duration::from_secs(60),
+};
+
 /// One attacher process, from its first list to `stop` or its death.
 async fn attacher(world: &World, seed: u64, stop: CancellationToken) {
+    attacher_at(PACE, world, seed, stop).await;
+}
+
+async fn attacher_at(pace: Pace, world: &World, seed: u64, stop: CancellationToken) {
     let limits = Limits {
         attach: 4,
         detach: 4,
         volume: 2,
     };
-    let backoff = Backoff {
-        start: Duration::from_millis(100),
-        max: Duration::from_secs(5),
-    };
-    let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, seed)));
+    let engine = Arc::new(Mutex::new(Engine::new(limits, pace.backoff, seed)));
     let driver = Driver::new(world::DRIVER, Capabilities::default(), "");
     let (events_tx, events) = mpsc::channel(8);
     let (_link_tx, link) = watch::channel(Link::Down);
@@ -54,7 +72,7 @@ async fn attacher(world: &World, seed: u64, stop: CancellationToken) {
         driver: driver.clone(),
         link: link.clone(),
         events_tx: events_tx.clone(),
-        interval: Duration::ZERO,
+        interval: pace.interval,
         max_entries: 0,
     };
     let mut random = fastrand::Rng::with_seed(seed);
@@ -72,9 +90,9 @@ async fn attacher(world: &World, seed: u64, stop: CancellationToken) {
         worker,
         events,
         link,
-        resync: Duration::from_secs(7),
+        resync: pace.resync,
         pulse: Pulse::default(),
-        grace: Duration::from_secs(60),
+        grace: pace.grace,
     };
     tokio::select! {
         biased;
@@ -132,6 +150,37 @@ async fn settles(
     }
     world.attacher_died();
     Ok(())
+}
+
+/// No sum of a time and a duration is too much for the clocks.
+#[test]
+fn an_attacher_may_be_as_patient_as_gos_longest_durations() {
+    let longest = Duration::from_nanos(i64::MAX as u64);
+    runtime().block_on(async {
+        for seed in 0..10 {
+            let pace = Pace {
+                backoff: Backoff {
+                    start: longest,
+                    max: longest,
+                },
+                resync: longest,
+                interval: longest,
+                grace: longest,
+            };
+            let world = World::new(seed, Faults::SOME);
+            let stop = CancellationToken::new();
+            let ends = async {
+                world.users_for(Duration::from_secs(5)).await;
+                stop.cancel();
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                biased;
+                () = attacher_at(pace, &world, seed, stop.clone()) => {}
+                () = ends => unreachable!("the attacher ends when it is told to"),
+            }
+        }
+    });
 }
 
 #[test]
