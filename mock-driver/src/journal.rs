@@ -37,6 +37,7 @@ use self::message::Renderer;
 
 pub use self::call::{Call, CallRecord, End, Late, WorkRecord};
 pub use self::file::OpenError;
+pub(crate) use self::memory::BOUNDS;
 pub use self::memory::{Filter, Look, Tally, TallyKey};
 
 mod call;

@@ -18,6 +18,7 @@ use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::transport::Server;
 
+use crate::admin;
 use crate::args::Args;
 use crate::driver::{Driver, OpenError};
 use crate::error::chain;
@@ -43,6 +44,9 @@ pub enum Error {
     /// A relay could not listen.
     #[error(transparent)]
     Relay(#[from] RelayError),
+    /// The admin endpoint could not be bound.
+    #[error(transparent)]
+    Admin(#[from] admin::BindError),
     /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signals(#[source] io::Error),
@@ -90,6 +94,13 @@ pub async fn run(args: Args) -> Result<(), Error> {
             Listener::later(&args.endpoint)
         }
     };
+    let admin = admin::Server::bind(&args.admin.admin_endpoint, args.admin.admin_allow_remote).await?;
+    if let Some(admin) = &admin {
+        tracing::info!(endpoint = %admin.endpoint(), "serving the admin API and the dashboard");
+    }
+    if args.admin.log_secrets {
+        tracing::warn!("--log-secrets: secrets are shown in journal, admin API and log");
+    }
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         driver = driver.name,
@@ -97,7 +108,14 @@ pub async fn run(args: Args) -> Result<(), Error> {
         "serving"
     );
     let stop = CancellationToken::new();
-    let mut serving = pin!(serve(driver, faults, listener, stop.clone(), args.shutdown_grace));
+    let mut serving = pin!(serve(
+        driver,
+        faults,
+        listener,
+        admin,
+        stop.clone(),
+        args.shutdown_grace
+    ));
     loop {
         tokio::select! {
             biased;
@@ -121,6 +139,7 @@ pub async fn serve(
     driver: Arc<Driver>,
     faults: Option<FaultFile>,
     listener: Listener,
+    admin: Option<admin::Server>,
     stop: CancellationToken,
     grace: Duration,
 ) -> Result<(), Error> {
@@ -140,6 +159,19 @@ pub async fn serve(
             driver.follow_faults(file, stop).await;
             Ended {
                 task: "faults",
+                result: Ok(()),
+            }
+        });
+    }
+
+    if let Some(admin) = admin {
+        let (driver, stop) = (driver.clone(), stop.clone());
+        tasks.spawn(async move {
+            if let Err(error) = admin.serve(driver, stop).await {
+                tracing::error!(%error, "the admin API failed");
+            }
+            Ended {
+                task: "admin",
                 result: Ok(()),
             }
         });

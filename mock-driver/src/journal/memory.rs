@@ -69,6 +69,15 @@ pub struct Filter {
 #[derive(Debug)]
 pub struct Look<'a>(pub(super) &'a Memory);
 
+// === impl TallyKey ===
+
+impl TallyKey {
+    /// The method without its service.
+    pub fn short_method(&self) -> &str {
+        self.method.rsplit('/').next().unwrap_or_default()
+    }
+}
+
 // === impl Memory ===
 
 impl Memory {

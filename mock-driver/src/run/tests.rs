@@ -26,6 +26,7 @@ async fn driver_that_cannot_keep_its_state_confirms_nothing_and_stops() {
         Arc::new(driver),
         None,
         listener,
+        None,
         CancellationToken::new(),
         DEADLINE,
     );

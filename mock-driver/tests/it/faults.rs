@@ -331,7 +331,7 @@ async fn stopping_does_not_wait_for_a_hanging_call_beyond_the_grace() {
     let listener = Listener::bind(&path("csi.sock").into()).unwrap();
     let stop = CancellationToken::new();
     let grace = Duration::from_millis(100);
-    let serving = run::serve(driver, faults, listener, stop.clone(), grace);
+    let serving = run::serve(driver, faults, listener, None, stop.clone(), grace);
     let calling = async {
         let mut client = ControllerClient::new(crate::server::connect(&path("csi.sock")).await);
         client

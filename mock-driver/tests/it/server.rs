@@ -48,7 +48,7 @@ impl Server {
         let listener = Listener::bind(&directory.path().join("csi.sock").into()).unwrap();
         let stop = CancellationToken::new();
         let mut serving = JoinSet::new();
-        serving.spawn(run::serve(driver, faults, listener, stop.clone(), DEADLINE));
+        serving.spawn(run::serve(driver, faults, listener, None, stop.clone(), DEADLINE));
         Self {
             directory,
             stop,

@@ -1,0 +1,513 @@
+//! A client of the admin API, for tests in Rust and for `ctl`.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), csi_mock_driver::admin::client::Error> {
+//! use csi_mock_driver::admin::client::{Calls, Client};
+//!
+//! let client = Client::new("unix:///run/admin.sock".parse().expect("an endpoint"));
+//! client.detach("vol-0", "node-1").await?;
+//! let unpublished = Calls::of("ControllerUnpublishVolume").volume("vol-0");
+//! client.wait(&unpublished, 1, "10s").await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each request has a connection of its own, so a client may be used from anywhere and dropped at any
+//! time; a request that is dropped may or may not have been carried out.
+
+use std::io;
+use std::ops::ControlFlow;
+
+use http::{Method, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::endpoint::Endpoint;
+use super::resource::{
+    Attach, Attachment, Call, Capability, CapabilityChange, Expectation, FaultChange, FaultRule, Faults,
+    Info, Node, Page, Problem, Released, Scenario, Trouble, Verdict, Volume, VolumeNew,
+};
+
+mod exchange;
+
+/// What is left as it is in a part of a path or query.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~');
+
+/// A client of one driver's admin API.
+#[derive(Clone, Debug)]
+pub struct Client {
+    endpoint: Endpoint,
+}
+
+/// Why a request was not answered with what it asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody listens there.
+    #[error("cannot reach the driver at {endpoint}: is it running, with --admin-endpoint={endpoint}?")]
+    Unreachable {
+        /// Where.
+        endpoint: Endpoint,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("the driver at {endpoint} gave no answer")]
+    Broken {
+        /// Where.
+        endpoint: Endpoint,
+        /// How it failed.
+        source: hyper::Error,
+    },
+    /// The driver refused.
+    #[error("{}", problem.message)]
+    Refused {
+        /// The status of the answer.
+        status: StatusCode,
+        /// Why.
+        problem: Problem,
+    },
+    /// An answer that is not understood: another version, or no driver at all.
+    #[error("{endpoint} gave an answer that no csi-mock-driver gives: {reason}")]
+    Foreign {
+        /// Where.
+        endpoint: Endpoint,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Which calls are meant. What is not said matches every call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calls(Vec<(&'static str, String)>);
+
+/// Something that a stream of calls tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Happened {
+    /// A call arrived.
+    Begin(Box<Call>),
+    /// It was answered.
+    End(Box<Call>),
+    /// Its work ended after its client had left.
+    Late(Box<Call>),
+    /// So many events were missed.
+    Lost(u64),
+}
+
+// === impl Calls ===
+
+impl Calls {
+    /// Every call.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Those of one method.
+    pub fn of(method: &str) -> Self {
+        Self::all().with("method", method)
+    }
+
+    /// Those with a code, such as `NOT_FOUND`; `!OK` for all errors.
+    #[must_use]
+    pub fn code(self, code: &str) -> Self {
+        self.with("code", code)
+    }
+
+    /// Those about a volume, snapshot or name like this pattern.
+    #[must_use]
+    pub fn volume(self, pattern: &str) -> Self {
+        self.with("volume", pattern)
+    }
+
+    /// Those about a node like this pattern.
+    #[must_use]
+    pub fn node(self, pattern: &str) -> Self {
+        self.with("node", pattern)
+    }
+
+    /// Those in which a fault rule like this pattern had a hand.
+    #[must_use]
+    pub fn fault(self, pattern: &str) -> Self {
+        self.with("fault", pattern)
+    }
+
+    /// Those that ended after this place.
+    #[must_use]
+    pub fn after(self, place: u64) -> Self {
+        self.with("after", &place.to_string())
+    }
+
+    /// Those that run at this moment; only for waiting.
+    #[must_use]
+    pub fn running(self) -> Self {
+        self.with("running", "true")
+    }
+
+    /// Any other parameter that the API describes.
+    #[must_use]
+    pub fn with(mut self, parameter: &'static str, value: &str) -> Self {
+        self.0.push((parameter, value.to_owned()));
+        self
+    }
+}
+
+// === impl Client ===
+
+impl Client {
+    /// A client of the driver that serves its admin API there.
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint }
+    }
+
+    /// What the driver is.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn info(&self) -> Result<Info, Error> {
+        self.get("/api/v1/info", &[]).await
+    }
+
+    /// Volumes, as the parameters of `GET /api/v1/volumes` choose them.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn volumes(&self, query: &[(&str, String)]) -> Result<Page<Volume>, Error> {
+        self.get("/api/v1/volumes", query).await
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn volume(&self, volume: &str) -> Result<Volume, Error> {
+        self.get(&format!("/api/v1/volumes/{}", part(volume)), &[]).await
+    }
+
+    /// Makes a volume.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn create_volume(&self, new: &VolumeNew) -> Result<Volume, Error> {
+        self.send(Method::POST, "/api/v1/volumes", Some(new)).await
+    }
+
+    /// Deletes a volume.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
+        self.delete(&format!("/api/v1/volumes/{}", part(volume))).await
+    }
+
+    /// Nodes, as the parameters of `GET /api/v1/nodes` choose them.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn nodes(&self, query: &[(&str, String)]) -> Result<Page<Node>, Error> {
+        self.get("/api/v1/nodes", query).await
+    }
+
+    /// One node.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn node(&self, node: &str) -> Result<Node, Error> {
+        self.get(&format!("/api/v1/nodes/{}", part(node)), &[]).await
+    }
+
+    /// Attachments, as the parameters of `GET /api/v1/attachments` choose them.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn attachments(&self, query: &[(&str, String)]) -> Result<Page<Attachment>, Error> {
+        self.get("/api/v1/attachments", query).await
+    }
+
+    /// Attaches a volume out of band.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn attach(&self, volume: &str, node: &str, attach: &Attach) -> Result<Attachment, Error> {
+        self.send(Method::PUT, &attachment(volume, node), Some(attach))
+            .await
+    }
+
+    /// Detaches a volume out of band: nobody who believes it attached is told.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn detach(&self, volume: &str, node: &str) -> Result<(), Error> {
+        self.delete(&attachment(volume, node)).await
+    }
+
+    /// Every capability there is.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn capabilities(&self) -> Result<Vec<Capability>, Error> {
+        self.get("/api/v1/capabilities", &[]).await
+    }
+
+    /// Gives the driver a capability or takes it away.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn set_capability(&self, name: &str, enabled: bool) -> Result<Capability, Error> {
+        let path = format!("/api/v1/capabilities/{}", part(name));
+        self.send(Method::PUT, &path, Some(&CapabilityChange { enabled }))
+            .await
+    }
+
+    /// The fault rules and how they fare.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn faults(&self) -> Result<Faults, Error> {
+        self.get("/api/v1/faults", &[]).await
+    }
+
+    /// Puts a fault rule into force, written as in the fault file.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn put_fault(&self, rule: &Value) -> Result<FaultRule, Error> {
+        self.send(Method::POST, "/api/v1/faults", Some(rule)).await
+    }
+
+    /// Takes a fault rule out of force.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn remove_fault(&self, id: &str) -> Result<(), Error> {
+        self.delete(&format!("/api/v1/faults/{}", part(id))).await
+    }
+
+    /// Switches a fault rule on or off.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn set_fault(&self, id: &str, enabled: bool) -> Result<FaultRule, Error> {
+        let path = format!("/api/v1/faults/{}", part(id));
+        self.send(Method::PATCH, &path, Some(&FaultChange { enabled }))
+            .await
+    }
+
+    /// Lets the calls go that a fault rule holds up.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn release_fault(&self, id: &str) -> Result<Released, Error> {
+        let path = format!("/api/v1/faults/{}/release", part(id));
+        self.send(Method::POST, &path, Some(&json!({}))).await
+    }
+
+    /// Sets all counts of all fault rules to zero.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn reset_faults(&self) -> Result<Faults, Error> {
+        self.send(Method::POST, "/api/v1/faults/reset", Some(&json!({})))
+            .await
+    }
+
+    /// The troubles of the array.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn troubles(&self) -> Result<Vec<Trouble>, Error> {
+        self.get("/api/v1/troubles", &[]).await
+    }
+
+    /// Puts the array into trouble, written as in the fault file.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn put_trouble(&self, trouble: &Value) -> Result<Trouble, Error> {
+        self.send(Method::POST, "/api/v1/troubles", Some(trouble)).await
+    }
+
+    /// Ends a trouble for good.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn remove_trouble(&self, id: &str) -> Result<(), Error> {
+        self.delete(&format!("/api/v1/troubles/{}", part(id))).await
+    }
+
+    /// Has a trouble begin or end.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn set_trouble(&self, id: &str, enabled: bool) -> Result<Trouble, Error> {
+        let path = format!("/api/v1/troubles/{}", part(id));
+        self.send(Method::PATCH, &path, Some(&FaultChange { enabled }))
+            .await
+    }
+
+    /// Every built-in scenario.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn scenarios(&self) -> Result<Vec<Scenario>, Error> {
+        self.get("/api/v1/scenarios", &[]).await
+    }
+
+    /// Plays a scenario or ends it.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn set_scenario(&self, name: &str, enabled: bool) -> Result<Scenario, Error> {
+        let path = format!("/api/v1/scenarios/{}", part(name));
+        self.send(Method::PUT, &path, Some(&FaultChange { enabled }))
+            .await
+    }
+
+    /// The ended calls that are still kept.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn journal(&self, calls: &Calls) -> Result<Page<Call>, Error> {
+        self.get("/api/v1/journal", &calls.0).await
+    }
+
+    /// The calls that run.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn running(&self) -> Result<Vec<Call>, Error> {
+        self.get("/api/v1/calls", &[]).await
+    }
+
+    /// Waits until there are `count` calls, at most for a time such as `10s`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with code `DEADLINE_EXCEEDED` if they did not come.
+    pub async fn wait(&self, calls: &Calls, count: usize, timeout: &str) -> Result<Vec<Call>, Error> {
+        let calls = calls
+            .clone()
+            .with("timeout", timeout)
+            .with("count", &count.to_string());
+        self.get("/api/v1/journal/wait", &calls.0).await
+    }
+
+    /// Compares the calls that came with those that are expected.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`]. Other calls than expected are no error but a [`Verdict`].
+    pub async fn judge(&self, expectation: &Expectation) -> Result<Verdict, Error> {
+        self.send(Method::POST, "/api/v1/journal/assert", Some(expectation))
+            .await
+    }
+
+    /// Forgets the ended calls.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn forget_journal(&self) -> Result<(), Error> {
+        self.delete("/api/v1/journal").await
+    }
+
+    /// Hears of calls as they happen, until `hear` breaks or the driver ends.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn follow(
+        &self,
+        calls: &Calls,
+        mut hear: impl FnMut(Happened) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        let path = with_query("/api/v1/events", &calls.0);
+        exchange::follow(&self.endpoint, &path, |event, data| match happened(event, data) {
+            Some(happened) => hear(happened),
+            None => ControlFlow::Continue(()),
+        })
+        .await
+    }
+
+    /// A page of text, such as `/metrics`.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn text(&self, path: &str) -> Result<String, Error> {
+        let body = self.exchange(Method::GET, path, None).await?;
+        String::from_utf8(body).map_err(|_| self.foreign("no UTF-8"))
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, String)]) -> Result<T, Error> {
+        let body = self.exchange(Method::GET, &with_query(path, query), None).await?;
+        self.read(&body)
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Error> {
+        let body = body.map(|body| {
+            serde_json::to_vec(body).expect("what the API speaks of must be representable as JSON")
+        });
+        let body = self.exchange(method, path, body).await?;
+        self.read(&body)
+    }
+
+    async fn delete(&self, path: &str) -> Result<(), Error> {
+        self.exchange(Method::DELETE, path, None).await.map(drop)
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Vec<u8>, Error> {
+        let (status, body) = exchange::exchange(&self.endpoint, method, path, body).await?;
+        if status.is_success() {
+            return Ok(body);
+        }
+        let problem = self.read(&body)?;
+        Err(Error::Refused { status, problem })
+    }
+
+    fn read<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, Error> {
+        serde_json::from_slice(body).map_err(|error| self.foreign(&error.to_string()))
+    }
+
+    fn foreign(&self, reason: &str) -> Error {
+        Error::Foreign {
+            endpoint: self.endpoint.clone(),
+            reason: reason.to_owned(),
+        }
+    }
+}
+
+fn happened(event: &str, data: &str) -> Option<Happened> {
+    let call = || serde_json::from_str(data).ok();
+    match event {
+        "begin" => call().map(Happened::Begin),
+        "end" => call().map(Happened::End),
+        "late" => call().map(Happened::Late),
+        "lost" => data.parse().ok().map(Happened::Lost),
+        _ => None,
+    }
+}
+
+fn attachment(volume: &str, node: &str) -> String {
+    format!("/api/v1/attachments/{}/{}", part(volume), part(node))
+}
+
+fn part(text: &str) -> String {
+    utf8_percent_encode(text, PLAIN).to_string()
+}
+
+fn with_query(path: &str, query: &[(&str, String)]) -> String {
+    let pairs: Vec<String> = query
+        .iter()
+        .map(|(name, value)| format!("{}={}", part(name), part(value)))
+        .collect();
+    if pairs.is_empty() {
+        path.to_owned()
+    } else {
+        format!("{path}?{}", pairs.join("&"))
+    }
+}

@@ -1,0 +1,200 @@
+//! Keeps foreign web pages out: a browser on this machine reaches the admin API, and runs whatever
+//! code the pages it visits bring along.
+//!
+//! - A page that points its own host name at this machine (DNS rebinding) sends that name as `Host`;
+//!   only addresses and `localhost` are let in.
+//! - A page of another site can send requests, though not read the answers. It says so in `Origin`
+//!   or `Sec-Fetch-Site`, and it cannot send JSON without asking first, which nobody grants.
+
+use std::net::IpAddr;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, ORIGIN, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use tonic::Code;
+
+use super::problem::Refusal;
+
+/// Everything the page needs comes from where it came from itself, and nothing else does anything.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+    connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const HEADERS: [(HeaderName, &str); 6] = [
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (X_FRAME_OPTIONS, "DENY"),
+    (REFERRER_POLICY, "no-referrer"),
+    (CACHE_CONTROL, "no-store"),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    ),
+];
+
+/// How requests come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By TCP, where browsers come from.
+    Tcp,
+    /// By a Unix socket, which no browser opens.
+    Unix,
+}
+
+/// Lets a request in or refuses it, and adds the headers that browsers obey.
+pub(super) async fn guard(State(way): State<Way>, request: Request, next: Next) -> Response {
+    let mut response = match check(way, request.method(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    for (name, value) in HEADERS {
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn check(way: Way, method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
+    let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let forbidden = |message: String| Err(Refusal::new(Code::PermissionDenied, message));
+    let host = text(&HOST).unwrap_or_default();
+    if way == Way::Tcp && !is_address(host) {
+        return forbidden(format!(
+            "Host: \"{host}\" is refused, for a foreign page could stand behind a name: use an address or localhost"
+        ))
+        .map_err(|refusal| refusal.with_status(StatusCode::MISDIRECTED_REQUEST));
+    }
+    if method.is_safe() {
+        return Ok(());
+    }
+    if let Some(origin) = text(&ORIGIN)
+        && origin.strip_prefix("http://") != Some(host)
+    {
+        return forbidden(format!("Origin: \"{origin}\" may not change anything here"));
+    }
+    let site = text(&HeaderName::from_static("sec-fetch-site"));
+    if site.is_some_and(|site| site != "same-origin" && site != "none") {
+        return forbidden("Sec-Fetch-Site: another site may not change anything here".to_owned());
+    }
+    let media_type = text(&CONTENT_TYPE).unwrap_or_default();
+    let media_type = media_type.split(';').next().unwrap_or_default().trim();
+    let has_body = *method != Method::DELETE;
+    if has_body && !matches!(media_type, "application/json" | "application/yaml") {
+        return Err(Refusal::invalid(
+            "Content-Type",
+            "Content-Type must be application/json, also of an empty body",
+        )
+        .with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+    }
+    Ok(())
+}
+
+/// Whether a `Host` is an IP address or `localhost`, with or without a port.
+fn is_address(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        Some(_) | None => host,
+    };
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    name.eq_ignore_ascii_case("localhost")
+        || bare.unwrap_or(name).parse::<IpAddr>().is_ok()
+        || host.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let header = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        pairs.iter().map(header).collect()
+    }
+
+    #[test]
+    fn only_addresses_and_localhost_are_let_in() {
+        // (host, let in)
+        let table = [
+            ("127.0.0.1:9810", true),
+            ("127.0.0.1", true),
+            ("[::1]:9810", true),
+            ("[::1]", true),
+            ("localhost:9810", true),
+            ("LOCALHOST", true),
+            ("10.1.2.3:80", true),
+            ("evil.example:9810", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("", false),
+        ];
+        for (host, let_in) in table {
+            let headers = mk_headers(&[("host", host)]);
+            assert_eq!(
+                check(Way::Tcp, &Method::GET, &headers).is_ok(),
+                let_in,
+                "{host:?}"
+            );
+            assert!(check(Way::Unix, &Method::GET, &headers).is_ok(), "{host:?}");
+        }
+    }
+
+    #[test]
+    fn another_site_changes_nothing() {
+        let own = ("host", "127.0.0.1:1");
+        let json = ("content-type", "application/json");
+        // (case, headers, let in)
+        let table: [(&str, &[(&'static str, &'static str)], bool); 9] = [
+            ("a program", &[own, json], true),
+            (
+                "our page",
+                &[
+                    own,
+                    json,
+                    ("origin", "http://127.0.0.1:1"),
+                    ("sec-fetch-site", "same-origin"),
+                ],
+                true,
+            ),
+            (
+                "a form",
+                &[own, ("content-type", "application/x-www-form-urlencoded")],
+                false,
+            ),
+            ("plain text", &[own, ("content-type", "text/plain")], false),
+            ("no type", &[own], false),
+            (
+                "with a charset",
+                &[own, ("content-type", "application/json; charset=utf-8")],
+                true,
+            ),
+            (
+                "another port",
+                &[own, json, ("origin", "http://127.0.0.1:2")],
+                false,
+            ),
+            (
+                "another site",
+                &[own, json, ("sec-fetch-site", "cross-site")],
+                false,
+            ),
+            ("no site", &[own, json, ("origin", "null")], false),
+        ];
+        for (case, headers, let_in) in table {
+            let headers: Vec<_> = headers.to_vec();
+            assert_eq!(
+                check(Way::Tcp, &Method::POST, &mk_headers(&headers)).is_ok(),
+                let_in,
+                "{case}"
+            );
+        }
+        let foreign = mk_headers(&[own, ("origin", "http://evil.example")]);
+        assert!(check(Way::Tcp, &Method::DELETE, &foreign).is_err());
+        assert!(check(Way::Tcp, &Method::DELETE, &mk_headers(&[own])).is_ok());
+    }
+}

@@ -1,0 +1,104 @@
+//! What requests carry, read so that a mistake is told by its field.
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderValue, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tonic::Code;
+use wildmatch::WildMatch;
+
+use super::problem::Refusal;
+use crate::duration;
+
+/// The media type of all bodies but the pages'.
+pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// The longest wait in one request; who wants to wait longer asks again.
+const MAX_WAIT: Duration = Duration::from_secs(600);
+
+/// A body of JSON, in or out. An empty one is `{}`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Json<T>(pub(super) T);
+
+/// The parameters after the question mark.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Query<T>(pub(super) T);
+
+// === impl Json ===
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        let body = Bytes::from_request(request, state).await.map_err(|rejection| {
+            Refusal::new(Code::InvalidArgument, rejection.body_text()).with_status(rejection.status())
+        })?;
+        read(&body).map(Self)
+    }
+}
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_vec(&self.0) {
+            Ok(body) => ([(CONTENT_TYPE, JSON)], body).into_response(),
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+    let body: &[u8] = if body.is_empty() { b"{}" } else { body };
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let reason = error.inner().to_string();
+        match error.path().to_string().as_str() {
+            "." => Refusal::new(
+                Code::InvalidArgument,
+                format!("the body is not as expected: {reason}"),
+            ),
+            field => Refusal::invalid(field, format!("{field}: {reason}")),
+        }
+    })?;
+    json.end()
+        .map_err(|error| Refusal::new(Code::InvalidArgument, format!("the body does not end: {error}")))?;
+    Ok(value)
+}
+
+// === impl Query ===
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        match axum::extract::Query::from_request_parts(parts, state).await {
+            Ok(axum::extract::Query(query)) => Ok(Self(query)),
+            Err(rejection) => Err(Refusal::new(Code::InvalidArgument, rejection.body_text())),
+        }
+    }
+}
+
+/// A pattern with `*` and `?`.
+pub(super) fn pattern(text: Option<&str>) -> Option<WildMatch> {
+    text.filter(|text| !text.is_empty()).map(WildMatch::new)
+}
+
+/// A time to wait, such as `10s`.
+pub(super) fn wait(field: &str, text: &str) -> Result<Duration, Refusal> {
+    match duration::parse(text) {
+        Ok(time) if time <= MAX_WAIT => Ok(time),
+        Ok(_) => Err(Refusal::invalid(
+            field,
+            format!(
+                "{field}: at most {} s; ask again to wait longer",
+                MAX_WAIT.as_secs()
+            ),
+        )),
+        Err(error) => Err(Refusal::invalid(field, format!("{field}: {error}"))),
+    }
+}

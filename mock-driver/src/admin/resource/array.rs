@@ -1,0 +1,121 @@
+//! Volumes, nodes, who is attached where, and what the driver says it can do.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A volume of the array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Volume {
+    /// Its id on the wire.
+    pub id: String,
+    /// The name by which it was asked for; empty if it was there from the start.
+    pub name: String,
+    /// Its size.
+    pub capacity_bytes: u64,
+    /// The uses it was made for, such as `mount(ext4) SINGLE_NODE_WRITER`; none for every use.
+    pub capabilities: Vec<String>,
+    /// The class parameters it was made with.
+    pub parameters: BTreeMap<String, String>,
+    /// The nodes that hold it.
+    pub attachments: Vec<Attachment>,
+}
+
+/// A volume to be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VolumeNew {
+    /// The name to ask for it by; asking again gives the same volume.
+    pub name: String,
+    /// Its size; absent leaves it to the array.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_bytes: Option<u64>,
+    /// How it may be used; absent for a filesystem on one node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access_mode: Option<String>,
+    /// Whether it is a raw block volume.
+    #[serde(default)]
+    pub block: bool,
+    /// The class parameters.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// A volume on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Attachment {
+    /// The volume.
+    pub volume: String,
+    /// The node.
+    pub node: String,
+    /// The number of this attachment, never used twice.
+    pub number: u64,
+    /// How the node holds it, such as `mount SINGLE_NODE_WRITER`.
+    pub capability: String,
+    /// Whether it was asked for read-only.
+    pub readonly: bool,
+}
+
+/// How to attach a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Attach {
+    /// The access mode, as CSI spells it; absent for `SINGLE_NODE_WRITER`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access_mode: Option<String>,
+    /// Whether as a raw block device.
+    #[serde(default)]
+    pub block: bool,
+    /// Whether read-only.
+    #[serde(default)]
+    pub readonly: bool,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Node {
+    /// Its id on the wire.
+    pub id: String,
+    /// Whether the array knows it. One that it does not know any more is shown as long as volumes
+    /// are attached to it.
+    pub registered: bool,
+    /// How many volumes it holds.
+    pub attached: usize,
+    /// How many it takes; absent for as many as come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// The first of the volumes it holds, sorted by id.
+    pub volumes: Vec<String>,
+}
+
+/// A node to be registered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeNew {
+    /// Its id on the wire.
+    pub id: String,
+}
+
+/// Something the driver says it can do, or could say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Capability {
+    /// Its name, as the flag `--capabilities` has it.
+    pub name: String,
+    /// Whether the driver has it.
+    pub enabled: bool,
+    /// Whether it has it unless told otherwise.
+    pub default: bool,
+}
+
+/// What is to become of a capability.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CapabilityChange {
+    /// Whether the driver is to have it.
+    pub enabled: bool,
+}

@@ -1,0 +1,103 @@
+//! Attachments.
+
+use axum::extract::{Path, State};
+use csi_proto::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
+use http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{limit, page, volume};
+use crate::admin::problem::Refusal;
+use crate::admin::request::{Json, Query};
+use crate::admin::resource::{Attach, Attachment, Page, Problem};
+use crate::admin::server::Admin;
+
+/// Which attachments.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct AttachmentQuery {
+    /// Those of this volume.
+    volume: Option<String>,
+    /// Those to this node.
+    node: Option<String>,
+    /// Those after this place, as `next` has it.
+    after: Option<String>,
+    /// At most so many; 100 unless told otherwise, never more than 1000.
+    limit: Option<usize>,
+}
+
+/// Who is attached where, sorted by volume and node.
+#[utoipa::path(get, path = "/attachments", tag = "attachments", params(AttachmentQuery),
+    responses((status = 200, body = Page<Attachment>), (status = "default", body = Problem)))]
+pub(super) async fn list(
+    State(admin): State<Admin>,
+    Query(query): Query<AttachmentQuery>,
+) -> Result<Json<Page<Attachment>>, Refusal> {
+    let limit = limit(query.limit);
+    // Ids hold no line ends, so a pair joined by one is told apart from every other.
+    let place = |attachment: &Attachment| format!("{}\n{}", attachment.volume, attachment.node);
+    let after = query.after.as_deref().and_then(|after| after.split_once('\n'));
+    let attachments = admin.driver.store.read(|array| {
+        let meant = |attachment: &Attachment| {
+            query
+                .volume
+                .as_ref()
+                .is_none_or(|volume| *volume == attachment.volume)
+                && query.node.as_ref().is_none_or(|node| *node == attachment.node)
+        };
+        let attachments = array.volumes().flat_map(volume::attachments).filter(meant);
+        let is_later = |attachment: &Attachment| {
+            after.is_none_or(|after| (attachment.volume.as_str(), attachment.node.as_str()) > after)
+        };
+        Ok(page(attachments, limit, is_later, |attachment| attachment, place))
+    });
+    Ok(Json(attachments.await?))
+}
+
+/// Attaches a volume out of band. The array's own rules hold: limits, access modes, known nodes.
+#[utoipa::path(put, path = "/attachments/{volume}/{node}", tag = "attachments",
+    params(("volume" = String, Path, description = "The volume's id."), ("node" = String, Path, description = "The node's id.")),
+    request_body = Attach, responses((status = 200, body = Attachment), (status = "default", body = Problem)))]
+pub(super) async fn attach(
+    State(admin): State<Admin>,
+    Path((volume, node)): Path<(String, String)>,
+    Json(attach): Json<Attach>,
+) -> Result<Json<Attachment>, Refusal> {
+    let request = ControllerPublishVolumeRequest {
+        volume_id: volume.clone(),
+        node_id: node.clone(),
+        volume_capability: Some(volume::capability(attach.block, attach.access_mode.as_deref())?),
+        readonly: attach.readonly,
+        ..ControllerPublishVolumeRequest::default()
+    };
+    admin.perform(request).await?;
+    find(&admin, &volume, &node).await.map(Json)
+}
+
+/// Detaches a volume out of band: nobody who believes it attached is told.
+#[utoipa::path(delete, path = "/attachments/{volume}/{node}", tag = "attachments",
+    params(("volume" = String, Path, description = "The volume's id."), ("node" = String, Path, description = "The node's id.")),
+    responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn detach(
+    State(admin): State<Admin>,
+    Path((volume, node)): Path<(String, String)>,
+) -> Result<StatusCode, Refusal> {
+    find(&admin, &volume, &node).await?;
+    let request = ControllerUnpublishVolumeRequest {
+        volume_id: volume,
+        node_id: node,
+        ..ControllerUnpublishVolumeRequest::default()
+    };
+    admin.perform(request).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn find(admin: &Admin, id: &str, node: &str) -> Result<Attachment, Refusal> {
+    let found = admin.driver.store.read(|array| {
+        let held = array.volume(id)?;
+        Ok(volume::attachments(held).find(|attachment| attachment.node == node))
+    });
+    let found = found.await?;
+    found.ok_or_else(|| Refusal::not_found("attachment", &format!("{id} on {node}")))
+}

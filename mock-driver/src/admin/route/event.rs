@@ -1,0 +1,127 @@
+//! What happens, as it happens: streams of server-sent events.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Sse;
+use axum::response::sse::{Event, KeepAlive, KeepAliveStream};
+use futures::{Stream, StreamExt, stream};
+use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time;
+use utoipa::IntoParams;
+
+use super::info::counts;
+use super::journal::{Wanted, shown};
+use crate::admin::problem::Refusal;
+use crate::admin::request::Query;
+use crate::admin::resource::{Call, Changed, Problem};
+use crate::admin::server::Admin;
+use crate::journal;
+
+/// The shortest time between two events that say that something has changed. A page that draws
+/// itself anew for each call of a busy driver would be of no use to anybody.
+const PAUSE: Duration = Duration::from_millis(200);
+
+type Events = Sse<KeepAliveStream<Pin<Box<dyn Stream<Item = Result<Event, Infallible>> + Send>>>>;
+
+/// Which calls to hear of.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct EventQuery {
+    /// Those of this method, with or without its service.
+    method: Option<String>,
+    /// Those about a volume, snapshot or name like this pattern with `*` and `?`.
+    volume: Option<String>,
+    /// Those about a node like this pattern.
+    node: Option<String>,
+    /// `false` leaves requests and responses out.
+    messages: Option<bool>,
+}
+
+/// Every call as it arrives (`begin`), is answered (`end`) and goes on without its client (`late`).
+/// Who is too slow is told how many events it missed (`lost`).
+#[utoipa::path(get, path = "/events", tag = "calls", params(EventQuery),
+    responses((status = 200, content_type = "text/event-stream", body = Call), (status = "default", body = Problem)))]
+pub(super) async fn calls(
+    State(admin): State<Admin>,
+    Query(query): Query<EventQuery>,
+) -> Result<Events, Refusal> {
+    let wanted = Wanted::read(
+        query.method.as_deref(),
+        None,
+        query.volume.as_deref(),
+        query.node.as_deref(),
+        None,
+    )?;
+    let journal = admin.journal()?.clone();
+    let messages = query.messages.unwrap_or(true);
+    let received = journal.subscribe();
+    let events = stream::unfold(received, |mut received| async move {
+        let event = match received.recv().await {
+            Ok(event) => Ok(event),
+            Err(RecvError::Lagged(missed)) => Err(missed),
+            Err(RecvError::Closed) => return None,
+        };
+        Some((event, received))
+    });
+    let events = events.filter_map(move |happened| {
+        let shown = |name: &str, call: &journal::Call| {
+            let shown = wanted
+                .covers(call)
+                .then(|| shown(&journal, call, None, messages))?;
+            Some(event(name, &shown))
+        };
+        let event = match happened {
+            Ok(journal::Event::Begin(call)) => shown("begin", &call),
+            Ok(journal::Event::End(call)) => shown("end", &call),
+            Ok(journal::Event::Late(call)) => shown("late", &call),
+            Err(missed) => Some(Event::default().event("lost").data(missed.to_string())),
+        };
+        std::future::ready(event.map(Ok))
+    });
+    Ok(until_stop(&admin, events))
+}
+
+/// Says at once how much there is of everything, and again whenever something has changed, though not
+/// more often than five times a second. For pages that then ask for what they show.
+#[utoipa::path(get, path = "/changes", tag = "driver",
+    responses((status = 200, content_type = "text/event-stream", body = Changed), (status = "default", body = Problem)))]
+pub(super) async fn changes(State(admin): State<Admin>) -> Result<Events, Refusal> {
+    let mut revision = admin.journal()?.revision();
+    revision.mark_changed();
+    let followed = admin.clone();
+    let events = stream::unfold(revision, move |mut revision| {
+        let admin = followed.clone();
+        async move {
+            revision.changed().await.ok()?;
+            // What happens during the pause is told after it.
+            time::sleep(PAUSE).await;
+            let number = *revision.borrow_and_update();
+            let changed = Changed {
+                revision: number,
+                counts: counts(&admin).await.ok()?,
+            };
+            Some((Ok(event("changed", &changed)), revision))
+        }
+    });
+    Ok(until_stop(&admin, events))
+}
+
+/// Ends a stream with the driver, which else would wait for it.
+fn until_stop(
+    admin: &Admin,
+    events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static,
+) -> Events {
+    let stopped = admin.stop.clone().cancelled_owned();
+    let events: Pin<Box<dyn Stream<Item = _> + Send>> = Box::pin(events.take_until(Box::pin(stopped)));
+    Sse::new(events).keep_alive(KeepAlive::default())
+}
+
+fn event(name: &str, data: &impl Serialize) -> Event {
+    let data = serde_json::to_string(data).expect("what the API speaks of must be representable as JSON");
+    Event::default().event(name).data(data)
+}

@@ -1,0 +1,148 @@
+//! Fault rules.
+
+use axum::extract::{Path, State};
+use http::StatusCode;
+use serde_json::Value;
+use tonic::Code;
+
+use crate::admin::problem::Refusal;
+use crate::admin::request::Json;
+use crate::admin::resource::{FaultChange, FaultRule, Faults, Problem, Released};
+use crate::admin::server::Admin;
+use crate::fault::{Origin, Report, Rule, RuleError};
+
+/// The rules in the order in which they are asked, and how they fare.
+#[utoipa::path(get, path = "/faults", tag = "faults", responses((status = 200, body = Faults), (status = "default", body = Problem)))]
+pub(super) async fn list(State(admin): State<Admin>) -> Json<Faults> {
+    let faults = &admin.driver.faults;
+    Json(Faults {
+        seed: faults.seed().0,
+        state: faults.state().to_string(),
+        rules: faults.reports().into_iter().map(shown).collect(),
+    })
+}
+
+/// Puts a rule into force: in the place of the one with its id, or before the rules of file and scenario.
+#[utoipa::path(post, path = "/faults", tag = "faults",
+    request_body(content = Object, description = "A rule, written as in the fault file but in JSON."),
+    responses((status = 201, body = FaultRule), (status = "default", body = Problem)))]
+pub(super) async fn put(
+    State(admin): State<Admin>,
+    Json(rule): Json<Value>,
+) -> Result<(StatusCode, Json<FaultRule>), Refusal> {
+    let rule = Rule::from_value(rule).map_err(refused)?;
+    let id = rule.id.clone();
+    admin.driver.faults.put(rule);
+    admin.touch();
+    Ok((StatusCode::CREATED, find(&admin, &id)?))
+}
+
+/// Puts a list of rules into force in place of all that were set at run time.
+#[utoipa::path(put, path = "/faults", tag = "faults",
+    request_body(content = Vec<Object>, description = "Rules, written as in the fault file but in JSON."),
+    responses((status = 200, body = Faults), (status = "default", body = Problem)))]
+pub(super) async fn replace(
+    State(admin): State<Admin>,
+    Json(rules): Json<Vec<Value>>,
+) -> Result<Json<Faults>, Refusal> {
+    let text = Value::Array(rules).to_string();
+    let rules = Rule::read_list(&text).map_err(refused)?;
+    let taken = |error: crate::fault::Taken| Refusal::new(Code::AlreadyExists, error.to_string());
+    admin.driver.faults.replace(Origin::Admin, rules).map_err(taken)?;
+    admin.touch();
+    Ok(list(State(admin)).await)
+}
+
+/// Takes all rules out of force that were set at run time. Those of the file and of a scenario stay.
+#[utoipa::path(delete, path = "/faults", tag = "faults", responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn clear(State(admin): State<Admin>) -> Result<StatusCode, Refusal> {
+    replace(State(admin), Json(Vec::new())).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Takes a rule out of force, whoever set it. The calls it holds up go on.
+#[utoipa::path(delete, path = "/faults/{rule}", tag = "faults", params(("rule" = String, Path, description = "Its id.")),
+    responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn remove(
+    State(admin): State<Admin>,
+    Path(rule): Path<String>,
+) -> Result<StatusCode, Refusal> {
+    if !admin.driver.faults.remove(&rule) {
+        return Err(Refusal::not_found("fault rule", &rule));
+    }
+    admin.touch();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Switches a rule on or off. Off, it lets the calls go that it holds up.
+#[utoipa::path(patch, path = "/faults/{rule}", tag = "faults", params(("rule" = String, Path, description = "Its id.")),
+    request_body = FaultChange, responses((status = 200, body = FaultRule), (status = "default", body = Problem)))]
+pub(super) async fn switch(
+    State(admin): State<Admin>,
+    Path(rule): Path<String>,
+    Json(change): Json<FaultChange>,
+) -> Result<Json<FaultRule>, Refusal> {
+    admin.driver.faults.set_enabled(&rule, change.enabled);
+    admin.touch();
+    find(&admin, &rule)
+}
+
+/// Lets the calls go that a rule holds up until it is released.
+#[utoipa::path(post, path = "/faults/{rule}/release", tag = "faults", params(("rule" = String, Path, description = "Its id.")),
+    responses((status = 200, body = Released), (status = "default", body = Problem)))]
+pub(super) async fn release(
+    State(admin): State<Admin>,
+    Path(rule): Path<String>,
+) -> Result<Json<Released>, Refusal> {
+    let released = admin.driver.faults.release(Some(&rule));
+    let calls = released.ok_or_else(|| Refusal::not_found("fault rule", &rule))?;
+    admin.touch();
+    Ok(Json(Released { calls }))
+}
+
+/// Sets all counts to zero, each rule on or off as it was written, and the state to the first one.
+#[utoipa::path(post, path = "/faults/reset", tag = "faults", responses((status = 200, body = Faults), (status = "default", body = Problem)))]
+pub(super) async fn reset(State(admin): State<Admin>) -> Json<Faults> {
+    admin.driver.faults.reset();
+    admin.touch();
+    list(State(admin)).await
+}
+
+fn find(admin: &Admin, id: &str) -> Result<Json<FaultRule>, Refusal> {
+    let mut reports = admin.driver.faults.reports().into_iter();
+    let report = reports.find(|report| report.id == id);
+    report
+        .map(|report| Json(shown(report)))
+        .ok_or_else(|| Refusal::not_found("fault rule", id))
+}
+
+fn shown(report: Report) -> FaultRule {
+    FaultRule {
+        id: report.id,
+        origin: origin(report.origin),
+        enabled: report.enabled,
+        seen: report.seen,
+        fired: report.fired,
+        times: report.times,
+        holds: report.holds,
+        rule: report.rule,
+    }
+}
+
+/// Where a rule or trouble comes from, by name.
+pub(super) fn origin(origin: Origin) -> String {
+    match origin {
+        Origin::Admin => "admin",
+        Origin::File => "file",
+        Origin::Scenario => "scenario",
+    }
+    .to_owned()
+}
+
+/// A rule or trouble that is not understood.
+pub(super) fn refused(error: RuleError) -> Refusal {
+    match &error {
+        RuleError::NotAList { .. } => Refusal::new(Code::InvalidArgument, error.to_string()),
+        RuleError::Rule { field, .. } => Refusal::invalid(field.clone(), error.to_string()),
+    }
+}

@@ -1,0 +1,53 @@
+//! The driver as a whole.
+
+use axum::extract::State;
+
+use crate::admin::problem::Refusal;
+use crate::admin::request::Json;
+use crate::admin::resource::{Counts, Info, Problem};
+use crate::admin::server::Admin;
+use crate::journal;
+
+/// What the driver is and how it was started.
+#[utoipa::path(get, path = "/info", tag = "driver", responses((status = 200, body = Info), (status = "default", body = Problem)))]
+pub(super) async fn info(State(admin): State<Admin>) -> Result<Json<Info>, Refusal> {
+    let driver = &admin.driver;
+    Ok(Json(Info {
+        driver: driver.name.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        node: driver.node_id.clone(),
+        started: journal::text(admin.started),
+        latency_seconds: driver.latency.as_secs_f64(),
+        counts: counts(&admin).await?,
+    }))
+}
+
+/// How much there is of everything.
+pub(in crate::admin) async fn counts(admin: &Admin) -> Result<Counts, Refusal> {
+    let driver = &admin.driver;
+    let (volumes, nodes, attachments) = driver
+        .store
+        .read(|array| {
+            let registered = array.nodes().filter(|node| node.registered).count();
+            let attached = array.nodes().map(|node| node.attached).sum();
+            Ok((array.volumes().len(), registered, attached))
+        })
+        .await?;
+    let mut counts = Counts {
+        volumes,
+        nodes,
+        attachments,
+        faults: driver.faults.len(),
+        ..Counts::default()
+    };
+    if let Some(journal) = &driver.journal {
+        journal.look(|look| {
+            counts.running = look.running().len();
+            for (key, tally) in look.tallies() {
+                counts.calls += tally.calls;
+                counts.failed += if key.code == 0 { 0 } else { tally.calls };
+            }
+        });
+    }
+    Ok(counts)
+}

@@ -1,0 +1,332 @@
+//! Calls that ended and calls that run.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use http::StatusCode;
+use serde::Deserialize;
+use tokio::time;
+use tonic::Code;
+use utoipa::IntoParams;
+
+use super::limit;
+use crate::admin::problem::Refusal;
+use crate::admin::request::{self, Json, Query};
+use crate::admin::resource::{Answer, Call, Caller, Expectation, Page, Problem, Verdict, VerdictKind};
+use crate::admin::sequence;
+use crate::admin::server::Admin;
+use crate::code;
+use crate::journal::{self, Filter, Journal, Look, Outcome};
+
+/// How long to wait unless told otherwise.
+const DEFAULT_WAIT: &str = "30s";
+
+/// Which ended calls.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct JournalQuery {
+    /// Those of this method, with or without its service.
+    method: Option<String>,
+    /// Those with this code, such as `NOT_FOUND`; `!OK` for all errors.
+    code: Option<String>,
+    /// Those about a volume, snapshot or name like this pattern with `*` and `?`.
+    volume: Option<String>,
+    /// Those about a node like this pattern.
+    node: Option<String>,
+    /// Those in which a fault rule like this pattern had a hand.
+    fault: Option<String>,
+    /// Those that ended after this place.
+    after: Option<u64>,
+    /// Those that ended before this place.
+    before: Option<u64>,
+    /// At most so many; 100 unless told otherwise, never more than 1000.
+    limit: Option<usize>,
+    /// `true` for the newest first.
+    newest: Option<bool>,
+    /// `false` leaves requests and responses out.
+    messages: Option<bool>,
+}
+
+/// Which calls to wait for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WaitQuery {
+    /// Those of this method, with or without its service.
+    method: Option<String>,
+    /// Those with this code, such as `NOT_FOUND`; `!OK` for all errors.
+    code: Option<String>,
+    /// Those about a volume, snapshot or name like this pattern with `*` and `?`.
+    volume: Option<String>,
+    /// Those about a node like this pattern.
+    node: Option<String>,
+    /// Those in which a fault rule like this pattern had a hand.
+    fault: Option<String>,
+    /// Those that ended after this place.
+    after: Option<u64>,
+    /// `true` for those that run at this moment, in place of those that have ended.
+    running: Option<bool>,
+    /// How many there must be; 1 unless told otherwise.
+    count: Option<usize>,
+    /// How long to wait for them, such as `10s`; half a minute unless told otherwise.
+    timeout: Option<String>,
+}
+
+/// The ended calls that are still kept, in the order of their ends.
+#[utoipa::path(get, path = "/journal", tag = "calls", params(JournalQuery),
+    responses((status = 200, body = Page<Call>), (status = "default", body = Problem)))]
+pub(super) async fn list(
+    State(admin): State<Admin>,
+    Query(query): Query<JournalQuery>,
+) -> Result<Json<Page<Call>>, Refusal> {
+    let journal = admin.journal()?;
+    let wanted = Wanted::read(
+        query.method.as_deref(),
+        query.code.as_deref(),
+        query.volume.as_deref(),
+        query.node.as_deref(),
+        query.fault.as_deref(),
+    )?;
+    let (limit, newest) = (limit(query.limit), query.newest.unwrap_or(false));
+    let before = query.before.unwrap_or(u64::MAX);
+    let mut matched = 0;
+    let mut found: Vec<(u64, Arc<journal::Call>)> = Vec::new();
+    journal.look(|look| {
+        let mut take = |(place, call): (u64, &Arc<journal::Call>)| {
+            if place < before && wanted.covers(call) {
+                matched += 1;
+                if found.len() < limit {
+                    found.push((place, call.clone()));
+                }
+            }
+        };
+        let calls = look.after(query.after.unwrap_or(0));
+        if newest {
+            calls.rev().for_each(&mut take);
+        } else {
+            calls.for_each(&mut take);
+        }
+    });
+    let next = (matched > found.len())
+        .then(|| found.last().map(|(place, _)| place.to_string()))
+        .flatten();
+    let messages = query.messages.unwrap_or(true);
+    let shown = |(place, call): &(u64, Arc<journal::Call>)| shown(journal, call, Some(*place), messages);
+    let items = found.iter().map(shown).collect();
+    Ok(Json(Page { items, matched, next }))
+}
+
+/// Forgets the ended calls. Counters, files and calls that run stay.
+#[utoipa::path(delete, path = "/journal", tag = "calls", responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn forget(State(admin): State<Admin>) -> Result<StatusCode, Refusal> {
+    admin.journal()?.forget();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The calls that run, oldest first, and which rule holds each up.
+#[utoipa::path(get, path = "/calls", tag = "calls", responses((status = 200, body = Vec<Call>), (status = "default", body = Problem)))]
+pub(super) async fn running(State(admin): State<Admin>) -> Result<Json<Vec<Call>>, Refusal> {
+    let journal = admin.journal()?;
+    let calls: Vec<_> = journal.look(|look| look.running().cloned().collect());
+    Ok(Json(
+        calls
+            .iter()
+            .map(|call| shown(journal, call, None, true))
+            .collect(),
+    ))
+}
+
+/// Waits for calls: 200 with them, or 504 when the time is over.
+#[utoipa::path(get, path = "/journal/wait", tag = "calls", params(WaitQuery),
+    responses((status = 200, body = Vec<Call>), (status = "default", body = Problem)))]
+pub(super) async fn wait(
+    State(admin): State<Admin>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Json<Vec<Call>>, Refusal> {
+    let journal = admin.journal()?;
+    let wanted = Wanted::read(
+        query.method.as_deref(),
+        query.code.as_deref(),
+        query.volume.as_deref(),
+        query.node.as_deref(),
+        query.fault.as_deref(),
+    )?;
+    let running = query.running.unwrap_or(false);
+    if running && query.code.is_some() {
+        return Err(Refusal::invalid("code", "code: a call that runs has none yet"));
+    }
+    let count = query.count.unwrap_or(1).max(1);
+    let after = query.after.unwrap_or(0);
+    let find = |look: &Look<'_>| -> Option<Vec<(Option<u64>, Arc<journal::Call>)>> {
+        let found: Vec<_> = if running {
+            let calls = look.running().filter(|call| wanted.covers(call));
+            calls.map(|call| (None, call.clone())).take(count).collect()
+        } else {
+            let calls = look.after(after).filter(|(_, call)| wanted.covers(call));
+            calls
+                .map(|(place, call)| (Some(place), call.clone()))
+                .take(count)
+                .collect()
+        };
+        (found.len() >= count).then_some(found)
+    };
+    let timeout = query.timeout.as_deref().unwrap_or(DEFAULT_WAIT);
+    let found = tokio::select! {
+        biased;
+        found = time::timeout(request::wait("timeout", timeout)?, journal.wait(find)) => found,
+        () = admin.stop.cancelled() => return Err(stopping()),
+    };
+    match found {
+        Ok(found) => {
+            let shown =
+                |(place, call): &(Option<u64>, Arc<journal::Call>)| shown(journal, call, *place, true);
+            Ok(Json(found.iter().map(shown).collect()))
+        }
+        Err(_) => Err(Refusal::new(
+            Code::DeadlineExceeded,
+            format!(
+                "no {count} such calls within {timeout}; {} have ended in all",
+                journal.look(|look| look.last())
+            ),
+        )),
+    }
+}
+
+/// Compares the calls that came with those that were expected, and waits for what is missing if a
+/// timeout is given. The answer is 200 whatever the verdict.
+#[utoipa::path(post, path = "/journal/assert", tag = "calls", request_body = Expectation,
+    responses((status = 200, body = Verdict), (status = "default", body = Problem)))]
+pub(super) async fn judge(
+    State(admin): State<Admin>,
+    Json(expectation): Json<Expectation>,
+) -> Result<Json<Verdict>, Refusal> {
+    let journal = admin.journal()?;
+    for (index, expected) in expectation.expected.iter().enumerate() {
+        if expected.code != "OK" && code::named(&expected.code).is_none() {
+            let field = format!("expected[{index}].code");
+            let message = format!(
+                "{field}: \"{}\" is none; there are OK, {}",
+                expected.code,
+                code::names()
+            );
+            return Err(Refusal::invalid(field, message));
+        }
+    }
+    let judge = |look: &Look<'_>| verdict(&expectation, look);
+    let now = journal.look(judge);
+    let (Some(timeout), VerdictKind::Incomplete) = (&expectation.timeout, now.verdict) else {
+        return Ok(Json(now));
+    };
+    let timeout = request::wait("timeout", timeout)?;
+    let settled = |look: &Look<'_>| {
+        let verdict = judge(look);
+        (verdict.verdict != VerdictKind::Incomplete).then_some(verdict)
+    };
+    tokio::select! {
+        biased;
+        verdict = time::timeout(timeout, journal.wait(settled)) => {
+            Ok(Json(verdict.unwrap_or_else(|_| journal.look(judge))))
+        }
+        () = admin.stop.cancelled() => Err(stopping()),
+    }
+}
+
+fn verdict(expectation: &Expectation, look: &Look<'_>) -> Verdict {
+    let volume = request::pattern(expectation.volume.as_deref());
+    let is_tracked = |method: &str| match &expectation.tracked {
+        Some(tracked) => tracked.iter().any(|name| sequence::short(name) == method),
+        None => expectation
+            .expected
+            .iter()
+            .any(|expected| sequence::short(&expected.method) == method),
+    };
+    let calls = look.after(expectation.after).filter_map(|(place, call)| {
+        let method = call.short_method();
+        let about = volume.as_ref().is_none_or(|volume| volume.matches(call.volume()));
+        let end = call.end().filter(|_| about && is_tracked(method))?;
+        Some((place, method, code::name(end.outcome.code)))
+    });
+    sequence::judge(&expectation.expected, sequence::squash(calls))
+}
+
+fn stopping() -> Refusal {
+    Refusal::new(Code::Unavailable, "the driver stops")
+}
+
+/// A filter as requests have it.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    filter: Filter,
+    /// All errors, whatever their code.
+    failed: bool,
+}
+
+// === impl Wanted ===
+
+impl Wanted {
+    pub(super) fn read(
+        method: Option<&str>,
+        code: Option<&str>,
+        volume: Option<&str>,
+        node: Option<&str>,
+        fault: Option<&str>,
+    ) -> Result<Self, Refusal> {
+        let given = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
+        let (code, failed) = match code {
+            None | Some("") => (None, false),
+            Some("OK") => (Some(Code::Ok), false),
+            Some("!OK") => (None, true),
+            Some(name) => match code::named(name) {
+                Some(code) => (Some(code), false),
+                None => {
+                    let message = format!("code: \"{name}\" is none; there are OK, !OK, {}", code::names());
+                    return Err(Refusal::invalid("code", message));
+                }
+            },
+        };
+        Ok(Self {
+            filter: Filter {
+                method: given(method),
+                code,
+                volume: request::pattern(volume),
+                node: request::pattern(node),
+                fault: request::pattern(fault),
+            },
+            failed,
+        })
+    }
+
+    pub(super) fn covers(&self, call: &journal::Call) -> bool {
+        let failed = || call.end().is_some_and(|end| end.outcome.code != Code::Ok);
+        self.filter.covers(call) && (!self.failed || failed())
+    }
+}
+
+/// A call as it is shown.
+pub(super) fn shown(journal: &Journal, call: &journal::Call, place: Option<u64>, messages: bool) -> Call {
+    let answer = |time: jiff::Timestamp, outcome: &Outcome| Answer {
+        code: code::name(outcome.code).to_owned(),
+        message: outcome.message.clone(),
+        end: journal::text(time),
+        seconds: time.duration_since(call.start).as_secs_f64(),
+    };
+    Call {
+        number: call.number,
+        place,
+        method: call.short_method().to_owned(),
+        path: call.method.to_string(),
+        peer: call.peer.map(|peer| Caller {
+            pid: peer.pid,
+            uid: peer.uid,
+        }),
+        start: journal::text(call.start),
+        volume: call.volume().to_owned(),
+        node: call.node().to_owned(),
+        fault: call.fault(),
+        answer: call.end().map(|end| answer(end.time, &end.outcome)),
+        late: call.late().map(|late| answer(late.time, &late.outcome)),
+        request: messages.then(|| journal.request(call)),
+        response: if messages { journal.response(call) } else { None },
+    }
+}

@@ -1,0 +1,80 @@
+//! Built-in scenarios.
+
+use std::collections::BTreeSet;
+
+use axum::extract::{Path, State};
+use tonic::Code;
+
+use crate::admin::problem::Refusal;
+use crate::admin::request::Json;
+use crate::admin::resource::{FaultChange, Problem, Scenario};
+use crate::admin::server::Admin;
+use crate::fault::{self, Origin, scenario};
+
+/// Every built-in scenario and whether it is played.
+#[utoipa::path(get, path = "/scenarios", tag = "faults", responses((status = 200, body = Vec<Scenario>), (status = "default", body = Problem)))]
+pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<Scenario>> {
+    let played = played(&admin);
+    let shown = |known: &'static scenario::Scenario| shown(known, played.contains(&known.name));
+    Json(scenario::Scenario::ALL.iter().map(shown).collect())
+}
+
+/// Plays a scenario, or ends it: its rules and troubles come into force or go.
+#[utoipa::path(put, path = "/scenarios/{scenario}", tag = "faults", params(("scenario" = String, Path, description = "Its name.")),
+    request_body = FaultChange, responses((status = 200, body = Scenario), (status = "default", body = Problem)))]
+pub(super) async fn switch(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+    Json(change): Json<FaultChange>,
+) -> Result<Json<Scenario>, Refusal> {
+    let unknown = |error: scenario::UnknownScenario| Refusal::new(Code::NotFound, error.to_string());
+    let wanted = scenario::Scenario::named(&name).map_err(unknown)?;
+    let mut played = played(&admin);
+    if change.enabled {
+        played.insert(wanted.name);
+    } else {
+        played.remove(&wanted.name);
+    }
+    let whole: Vec<&scenario::Scenario> = scenario::Scenario::ALL
+        .iter()
+        .filter(|known| played.contains(&known.name))
+        .collect();
+    let taken = |error: fault::Taken| Refusal::new(Code::AlreadyExists, error.to_string());
+    scenario::play(&whole, &admin.driver.faults).map_err(taken)?;
+    admin.touch();
+    Ok(Json(shown(wanted, change.enabled)))
+}
+
+/// The scenarios of which every rule and every trouble is there.
+fn played(admin: &Admin) -> BTreeSet<&'static str> {
+    let faults = &admin.driver.faults;
+    let of_scenario = |origin: Origin| origin == Origin::Scenario;
+    let reports = faults.reports().into_iter();
+    let rules: BTreeSet<String> = reports
+        .filter(|report| of_scenario(report.origin))
+        .map(|report| report.id)
+        .collect();
+    let reports = faults.troubles().reports().into_iter();
+    let troubles: BTreeSet<String> = reports
+        .filter(|report| of_scenario(report.origin))
+        .map(|report| report.id)
+        .collect();
+    let is_whole = |known: &&scenario::Scenario| {
+        let script = known.script();
+        script.rules.iter().all(|rule| rules.contains(&rule.id))
+            && script
+                .troubles
+                .iter()
+                .all(|trouble| troubles.contains(&trouble.id))
+    };
+    let whole = scenario::Scenario::ALL.iter().filter(is_whole);
+    whole.map(|known| known.name).collect()
+}
+
+fn shown(known: &scenario::Scenario, enabled: bool) -> Scenario {
+    Scenario {
+        name: known.name.to_owned(),
+        about: known.about().to_owned(),
+        enabled,
+    }
+}

@@ -1,0 +1,83 @@
+//! Troubles of the array itself.
+
+use axum::extract::{Path, State};
+use http::StatusCode;
+use serde_json::Value;
+
+use super::fault::{origin, refused};
+use crate::admin::problem::Refusal;
+use crate::admin::request::Json;
+use crate::admin::resource::{FaultChange, Problem, Trouble};
+use crate::admin::server::Admin;
+use crate::fault;
+
+/// Every trouble the array is in or could be in.
+#[utoipa::path(get, path = "/troubles", tag = "faults", responses((status = 200, body = Vec<Trouble>), (status = "default", body = Problem)))]
+pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<Trouble>> {
+    let reports = admin.driver.faults.troubles().reports();
+    Json(reports.into_iter().map(shown).collect())
+}
+
+/// Puts the array into trouble, in the place of the one with its id if there is one.
+#[utoipa::path(post, path = "/troubles", tag = "faults",
+    request_body(content = Object, description = "A trouble, written as in the fault file but in JSON."),
+    responses((status = 201, body = Trouble), (status = "default", body = Problem)))]
+pub(super) async fn put(
+    State(admin): State<Admin>,
+    Json(trouble): Json<Value>,
+) -> Result<(StatusCode, Json<Trouble>), Refusal> {
+    let trouble = fault::Trouble::from_value(trouble).map_err(refused)?;
+    let id = trouble.id.clone();
+    admin.driver.faults.troubles().put(trouble);
+    admin.touch();
+    Ok((StatusCode::CREATED, find(&admin, &id)?))
+}
+
+/// Ends a trouble for good, whoever set it.
+#[utoipa::path(delete, path = "/troubles/{trouble}", tag = "faults", params(("trouble" = String, Path, description = "Its id.")),
+    responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn remove(
+    State(admin): State<Admin>,
+    Path(trouble): Path<String>,
+) -> Result<StatusCode, Refusal> {
+    if !admin.driver.faults.troubles().remove(&trouble) {
+        return Err(Refusal::not_found("trouble", &trouble));
+    }
+    admin.touch();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Has a trouble begin or end.
+#[utoipa::path(patch, path = "/troubles/{trouble}", tag = "faults", params(("trouble" = String, Path, description = "Its id.")),
+    request_body = FaultChange, responses((status = 200, body = Trouble), (status = "default", body = Problem)))]
+pub(super) async fn switch(
+    State(admin): State<Admin>,
+    Path(trouble): Path<String>,
+    Json(change): Json<FaultChange>,
+) -> Result<Json<Trouble>, Refusal> {
+    admin
+        .driver
+        .faults
+        .troubles()
+        .set_enabled(&trouble, change.enabled);
+    admin.touch();
+    find(&admin, &trouble)
+}
+
+fn find(admin: &Admin, id: &str) -> Result<Json<Trouble>, Refusal> {
+    let mut reports = admin.driver.faults.troubles().reports().into_iter();
+    let report = reports.find(|report| report.id == id);
+    report
+        .map(|report| Json(shown(report)))
+        .ok_or_else(|| Refusal::not_found("trouble", id))
+}
+
+fn shown(report: fault::TroubleReport) -> Trouble {
+    Trouble {
+        id: report.id,
+        origin: origin(report.origin),
+        enabled: report.enabled,
+        met: report.met,
+        trouble: report.trouble,
+    }
+}

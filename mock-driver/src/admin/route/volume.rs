@@ -1,0 +1,167 @@
+//! Volumes.
+
+use axum::extract::{Path, State};
+use csi_proto::v1::volume_capability::access_mode::Mode;
+use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use csi_proto::v1::{CapacityRange, CreateVolumeRequest, DeleteVolumeRequest, VolumeCapability};
+use http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{limit, page};
+use crate::admin::problem::Refusal;
+use crate::admin::request::{Json, Query};
+use crate::admin::resource::{Attachment, Page, Problem, Volume, VolumeNew};
+use crate::admin::server::Admin;
+use crate::backend;
+
+/// Which volumes.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct VolumeQuery {
+    /// Those whose id or name contains this text.
+    search: Option<String>,
+    /// Those that this node holds.
+    node: Option<String>,
+    /// `true` for those that some node holds, `false` for the others.
+    attached: Option<bool>,
+    /// Those after this id.
+    after: Option<String>,
+    /// At most so many; 100 unless told otherwise, never more than 1000.
+    limit: Option<usize>,
+}
+
+/// The volumes, sorted by id.
+#[utoipa::path(get, path = "/volumes", tag = "volumes", params(VolumeQuery),
+    responses((status = 200, body = Page<Volume>), (status = "default", body = Problem)))]
+pub(super) async fn list(
+    State(admin): State<Admin>,
+    Query(query): Query<VolumeQuery>,
+) -> Result<Json<Page<Volume>>, Refusal> {
+    let limit = limit(query.limit);
+    let volumes = admin.driver.store.read(|array| {
+        let volumes = array.volumes().filter(|volume| query.covers(volume));
+        let is_later = |volume: &&backend::Volume| {
+            query
+                .after
+                .as_deref()
+                .is_none_or(|after| volume.spec.id.as_str() > after)
+        };
+        Ok(page(volumes, limit, is_later, shown, |volume| volume.id.clone()))
+    });
+    Ok(Json(volumes.await?))
+}
+
+/// One volume.
+#[utoipa::path(get, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
+    responses((status = 200, body = Volume), (status = "default", body = Problem)))]
+pub(super) async fn get(
+    State(admin): State<Admin>,
+    Path(volume): Path<String>,
+) -> Result<Json<Volume>, Refusal> {
+    let store = &admin.driver.store;
+    let volume = store.read(|array| array.volume(&volume).map(shown)).await?;
+    Ok(Json(volume))
+}
+
+/// Makes a volume, or finds the one made under that name before.
+#[utoipa::path(post, path = "/volumes", tag = "volumes", request_body = VolumeNew,
+    responses((status = 201, body = Volume), (status = "default", body = Problem)))]
+pub(super) async fn create(
+    State(admin): State<Admin>,
+    Json(new): Json<VolumeNew>,
+) -> Result<(StatusCode, Json<Volume>), Refusal> {
+    let bytes = new.capacity_bytes.unwrap_or(0);
+    let too_large = |_| Refusal::invalid("capacityBytes", "capacityBytes: no array is so large");
+    let request = CreateVolumeRequest {
+        name: new.name,
+        capacity_range: Some(CapacityRange {
+            required_bytes: i64::try_from(bytes).map_err(too_large)?,
+            limit_bytes: 0,
+        }),
+        volume_capabilities: vec![capability(new.block, new.access_mode.as_deref())?],
+        parameters: new.parameters.into_iter().collect(),
+        ..CreateVolumeRequest::default()
+    };
+    let made = admin.perform(request).await?.volume.unwrap_or_default();
+    let shown = get(State(admin), Path(made.volume_id)).await?;
+    Ok((StatusCode::CREATED, shown))
+}
+
+/// Deletes a volume that no node holds.
+#[utoipa::path(delete, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
+    responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn delete(
+    State(admin): State<Admin>,
+    Path(volume): Path<String>,
+) -> Result<StatusCode, Refusal> {
+    let known = admin.driver.store.read(|array| array.volume(&volume).map(drop));
+    known.await?;
+    let request = DeleteVolumeRequest {
+        volume_id: volume,
+        ..DeleteVolumeRequest::default()
+    };
+    admin.perform(request).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A capability in CSI's terms.
+pub(super) fn capability(block: bool, mode: Option<&str>) -> Result<VolumeCapability, Refusal> {
+    let mode = mode.unwrap_or("SINGLE_NODE_WRITER");
+    let unknown = || {
+        let known = backend::AccessMode::ALL.map(backend::AccessMode::name).join(", ");
+        Refusal::invalid(
+            "accessMode",
+            format!("accessMode: \"{mode}\" is none; there are {known}"),
+        )
+    };
+    let mode = Mode::from_str_name(mode).ok_or_else(unknown)?;
+    Ok(VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.into() }),
+        access_type: Some(if block {
+            AccessType::Block(BlockVolume {})
+        } else {
+            AccessType::Mount(MountVolume::default())
+        }),
+    })
+}
+
+fn shown(volume: &backend::Volume) -> Volume {
+    let spec = &volume.spec;
+    Volume {
+        id: spec.id.to_string(),
+        name: spec.name.clone(),
+        capacity_bytes: spec.capacity_bytes,
+        capabilities: spec.capabilities.iter().map(ToString::to_string).collect(),
+        parameters: spec.parameters.clone(),
+        attachments: attachments(volume).collect(),
+    }
+}
+
+/// A volume's attachments.
+pub(super) fn attachments(volume: &backend::Volume) -> impl Iterator<Item = Attachment> {
+    volume.attachments.iter().map(|(node, attachment)| Attachment {
+        volume: volume.spec.id.to_string(),
+        node: node.to_string(),
+        number: attachment.number,
+        capability: attachment.hold.capability.to_string(),
+        readonly: attachment.hold.readonly,
+    })
+}
+
+// === impl VolumeQuery ===
+
+impl VolumeQuery {
+    fn covers(&self, volume: &backend::Volume) -> bool {
+        let contains = |text: &String| {
+            volume.spec.id.as_str().contains(text.as_str()) || volume.spec.name.contains(text.as_str())
+        };
+        let held = |node: &String| volume.attachments.contains_key(node.as_str());
+        self.search.as_ref().is_none_or(contains)
+            && self.node.as_ref().is_none_or(held)
+            && self
+                .attached
+                .is_none_or(|attached| attached != volume.attachments.is_empty())
+    }
+}

@@ -1,0 +1,142 @@
+//! Whether the calls that came are those that were expected. Pure.
+//!
+//! As Kubernetes' tests of its CSI client do it: neighbours with the same method and code count as
+//! one, and calls of methods that nobody tracks are passed over.
+
+use super::resource::{Expected, Squashed, Verdict, VerdictKind};
+
+/// Puts neighbours with the same method and code together. Methods come without their service.
+pub(super) fn squash<'a>(calls: impl Iterator<Item = (u64, &'a str, &'static str)>) -> Vec<Squashed> {
+    let mut squashed: Vec<Squashed> = Vec::new();
+    for (place, method, code) in calls {
+        match squashed.last_mut() {
+            Some(last) if last.method == method && last.code == code => {
+                last.calls += 1;
+                last.place = place;
+            }
+            Some(_) | None => squashed.push(Squashed {
+                method: method.to_owned(),
+                code: code.to_owned(),
+                calls: 1,
+                place,
+            }),
+        }
+    }
+    squashed
+}
+
+/// The method's name without its service.
+pub(super) fn short(method: &str) -> &str {
+    method.rsplit('/').next().unwrap_or(method)
+}
+
+/// Compares what came with what was expected.
+pub(super) fn judge(expected: &[Expected], calls: Vec<Squashed>) -> Verdict {
+    let same = |(expected, call): &(&Expected, &Squashed)| {
+        short(&expected.method) == call.method && expected.code == call.code
+    };
+    // What is expected is squashed, too: nobody can tell two alike from one.
+    let mut wanted: Vec<&Expected> = Vec::new();
+    for next in expected {
+        if wanted.last().is_none_or(|last| *last != next) {
+            wanted.push(next);
+        }
+    }
+    let alike = wanted.iter().copied().zip(&calls).take_while(same).count();
+    let name = |expected: &Expected| format!("{} {}", short(&expected.method), expected.code);
+    let (verdict, message) = match (wanted.get(alike), calls.get(alike)) {
+        (None, None) => (
+            VerdictKind::Complete,
+            "all expected calls came, and no others".to_owned(),
+        ),
+        (Some(missing), None) => (
+            VerdictKind::Incomplete,
+            format!("call {} did not come: {}", alike + 1, name(missing)),
+        ),
+        (missing, Some(call)) => (
+            VerdictKind::Mismatch,
+            format!(
+                "call {} is {} {}, expected was {}",
+                alike + 1,
+                call.method,
+                call.code,
+                missing.map_or_else(|| "no more".to_owned(), |missing| name(missing)),
+            ),
+        ),
+    };
+    Verdict {
+        verdict,
+        matched: alike,
+        message,
+        calls,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_expected(text: &str) -> Vec<Expected> {
+        let one = |word: &str| {
+            let (method, code) = word.split_once('=').unwrap_or((word, "OK"));
+            Expected {
+                method: method.to_owned(),
+                code: code.to_owned(),
+            }
+        };
+        text.split_whitespace().map(one).collect()
+    }
+
+    #[test]
+    fn expectations_are_judged() {
+        let calls = [
+            (3, "Stage", "ABORTED"),
+            (4, "Stage", "ABORTED"),
+            (7, "Stage", "OK"),
+            (8, "Publish", "OK"),
+        ];
+        // (expected, verdict, matched, words)
+        let table = [
+            ("Stage=ABORTED Stage Publish", VerdictKind::Complete, 3, "all"),
+            (
+                "/csi.v1.Node/Stage=ABORTED Stage Publish",
+                VerdictKind::Complete,
+                3,
+                "all",
+            ),
+            (
+                "Stage=ABORTED Stage=ABORTED Stage Publish",
+                VerdictKind::Complete,
+                3,
+                "all",
+            ),
+            (
+                "Stage=ABORTED Stage Publish Unpublish",
+                VerdictKind::Incomplete,
+                3,
+                "call 4 did not come: Unpublish OK",
+            ),
+            (
+                "Stage=ABORTED Publish",
+                VerdictKind::Mismatch,
+                1,
+                "call 2 is Stage OK, expected was Publish OK",
+            ),
+            (
+                "Stage=ABORTED Stage",
+                VerdictKind::Mismatch,
+                2,
+                "call 3 is Publish OK, expected was no more",
+            ),
+            ("", VerdictKind::Mismatch, 0, "no more"),
+        ];
+        for (expected, kind, matched, words) in table {
+            let verdict = judge(&mk_expected(expected), squash(calls.into_iter()));
+            assert_eq!((verdict.verdict, verdict.matched), (kind, matched), "{expected}");
+            assert!(verdict.message.contains(words), "{expected}: {}", verdict.message);
+            assert_eq!(verdict.calls[0].calls, 2);
+            assert_eq!(verdict.calls[0].place, 4, "the last of them");
+        }
+        assert_eq!(judge(&[], Vec::new()).verdict, VerdictKind::Complete);
+    }
+}

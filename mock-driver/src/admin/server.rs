@@ -1,0 +1,230 @@
+//! The server: where it listens, what it serves, how it stops.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::middleware;
+use axum::routing::get;
+use futures::{Stream, StreamExt};
+use jiff::Timestamp;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use utoipa::openapi::{InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder};
+use utoipa_axum::router::OpenApiRouter;
+
+use super::endpoint::Endpoint;
+use super::guard::{Way, guard};
+use super::problem::Refusal;
+use super::{dashboard, metrics, route};
+use crate::call::Rpc;
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::journal::Journal;
+use crate::socket::{self, Connection, Door};
+
+/// A bound admin endpoint.
+#[derive(Debug)]
+pub struct Server {
+    listener: Listener,
+    endpoint: Endpoint,
+}
+
+#[derive(Debug)]
+enum Listener {
+    Tcp(TcpListener),
+    Unix(socket::Listener),
+}
+
+/// Why an admin endpoint cannot be bound.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Other machines could reach it.
+    #[error(
+        "--admin-endpoint: other machines can reach {endpoint}, and whoever reaches it may break everything: take \
+         127.0.0.1 or a Unix socket, or say --admin-allow-remote"
+    )]
+    Remote {
+        /// The endpoint.
+        endpoint: Endpoint,
+    },
+    /// The address is taken, or not ours.
+    #[error("--admin-endpoint: cannot listen on {endpoint}")]
+    Tcp {
+        /// The endpoint.
+        endpoint: Endpoint,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// The socket cannot be bound.
+    #[error("--admin-endpoint")]
+    Unix(#[source] socket::BindError),
+}
+
+/// What every route works on.
+#[derive(Clone, Debug)]
+pub(super) struct Admin {
+    pub(super) driver: Arc<Driver>,
+    pub(super) stop: CancellationToken,
+    pub(super) started: Timestamp,
+}
+
+// === impl Server ===
+
+impl Server {
+    /// Binds the endpoint, if one is given.
+    ///
+    /// # Errors
+    /// If it cannot be bound, or if other machines reach it and nobody allowed that.
+    pub async fn bind(endpoint: &Endpoint, allow_remote: bool) -> Result<Option<Self>, BindError> {
+        if !allow_remote && !endpoint.is_local() {
+            return Err(BindError::Remote {
+                endpoint: endpoint.clone(),
+            });
+        }
+        let failed = |source| BindError::Tcp {
+            endpoint: endpoint.clone(),
+            source,
+        };
+        let (listener, endpoint) = match endpoint {
+            Endpoint::None => return Ok(None),
+            Endpoint::Tcp(address) => {
+                let listener = TcpListener::bind(address).await.map_err(failed)?;
+                let address = listener.local_addr().map_err(failed)?;
+                (Listener::Tcp(listener), Endpoint::Tcp(address))
+            }
+            Endpoint::Unix(socket) => {
+                let listener = socket::Listener::bind(socket).map_err(BindError::Unix)?;
+                (Listener::Unix(listener), endpoint.clone())
+            }
+        };
+        Ok(Some(Self { listener, endpoint }))
+    }
+
+    /// Where it listens; with the real port if any would do.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Serves a driver until `stop`, then lets running requests end.
+    ///
+    /// # Errors
+    /// None that are known: what fails is told to the client.
+    pub async fn serve(self, driver: Arc<Driver>, stop: CancellationToken) -> io::Result<()> {
+        let admin = Admin {
+            driver,
+            stop: stop.clone(),
+            started: Timestamp::now(),
+        };
+        let stopped = stop.cancelled_owned();
+        match self.listener {
+            Listener::Tcp(listener) => {
+                axum::serve(listener, app(admin, Way::Tcp))
+                    .with_graceful_shutdown(stopped)
+                    .await
+            }
+            Listener::Unix(listener) => {
+                let incoming = listener.incoming(Arc::new(Door::default()));
+                axum::serve(Sockets(Box::pin(incoming)), app(admin, Way::Unix))
+                    .with_graceful_shutdown(stopped)
+                    .await
+            }
+        }
+    }
+}
+
+// === impl Admin ===
+
+impl Admin {
+    /// The journal.
+    pub(super) fn journal(&self) -> Result<&Arc<Journal>, Refusal> {
+        self.driver.journal.as_ref().ok_or_else(|| {
+            let message = "no calls are kept in memory: start the driver with --admin-endpoint";
+            Refusal::new(tonic::Code::FailedPrecondition, message)
+        })
+    }
+
+    /// Does what a CSI request asks for, past fault rules, journal, capabilities and the queue for the
+    /// volume. Goes on to its end although the client has left, as a call does.
+    pub(super) async fn perform<Q: Rpc>(&self, request: Q) -> Result<Q::Reply, Refusal> {
+        let plan = request.check()?;
+        let driver = self.driver.clone();
+        let work = self.driver.work.spawn(async move { Q::act(plan, &driver).await });
+        let reply = work.await.unwrap_or(Err(Error::Broken));
+        self.touch();
+        Ok(reply?)
+    }
+
+    /// Tells those who follow that something was changed beside the calls.
+    pub(super) fn touch(&self) {
+        if let Some(journal) = &self.driver.journal {
+            journal.touch();
+        }
+    }
+}
+
+/// Everything that is served.
+fn app(admin: Admin, way: Way) -> axum::Router {
+    let (router, document) = api();
+    let document = Arc::new(document);
+    router
+        .route(
+            "/openapi.json",
+            get(async move || super::request::Json(document.as_ref().clone())),
+        )
+        .route("/metrics", get(metrics::metrics))
+        .route("/healthz", get(metrics::healthz))
+        .merge(dashboard::routes())
+        .fallback(async || {
+            Refusal::new(
+                tonic::Code::NotFound,
+                "nothing is here: /openapi.json tells what is",
+            )
+        })
+        .layer(middleware::from_fn_with_state(way, guard))
+        .with_state(admin)
+}
+
+/// The API and its description, which come from one list of routes.
+pub(super) fn api() -> (axum::Router<Admin>, OpenApi) {
+    let info = InfoBuilder::new()
+        .title("csi-mock-driver admin API")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(
+            "Looks at a mock CSI driver and breaks it. Changes go past fault rules, journal and capabilities, \
+             as if made at the array's own console. Not an interface for production storage.",
+        ))
+        .license(Some(
+            LicenseBuilder::new()
+                .name("Apache-2.0")
+                .identifier(Some("Apache-2.0"))
+                .build(),
+        ))
+        .build();
+    let document = OpenApiBuilder::new().info(info).build();
+    OpenApiRouter::with_openapi(document)
+        .nest("/api/v1", route::routes())
+        .split_for_parts()
+}
+
+/// Connections to a Unix socket.
+struct Sockets(Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>);
+
+impl axum::serve::Listener for Sockets {
+    type Io = Connection;
+    type Addr = ();
+
+    async fn accept(&mut self) -> (Connection, ()) {
+        loop {
+            match self.0.next().await {
+                Some(Ok(connection)) => return (connection, ()),
+                Some(Err(error)) => tracing::warn!(%error, "cannot accept a connection"),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
