@@ -143,19 +143,6 @@ pub struct Done<T> {
 
 type MadeFrom = BTreeMap<Source, BTreeSet<VolumeId>>;
 
-/// A node, for those who look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeView<'a> {
-    /// Its id.
-    pub id: &'a NodeId,
-    /// Whether the array knows it.
-    pub registered: bool,
-    /// How many volumes it holds.
-    pub attached: usize,
-    /// How many it takes; none for as many as come.
-    pub limit: Option<usize>,
-}
-
 // === impl Settings ===
 
 impl Settings {
@@ -264,16 +251,6 @@ impl Array {
     /// All volumes, sorted by id.
     pub fn volumes(&self) -> impl ExactSizeIterator<Item = &Volume> {
         self.volumes.values()
-    }
-
-    /// The nodes, sorted by id, gone ones that still hold volumes included.
-    pub fn nodes(&self) -> impl Iterator<Item = NodeView<'_>> {
-        self.nodes.iter().map(|(id, node)| NodeView {
-            id,
-            registered: node.registered,
-            attached: node.attached.len(),
-            limit: self.settings.attach_limit,
-        })
     }
 
     /// The volumes attached to a node, sorted by id; none for a node that is not known.

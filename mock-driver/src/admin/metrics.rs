@@ -47,6 +47,7 @@ pub(super) async fn metrics(State(admin): State<Admin>) -> Result<Response, Refu
         ("csi_mock_volumes", "Volumes of the array.", counts.volumes),
         ("csi_mock_nodes", "Registered nodes.", counts.nodes),
         ("csi_mock_attachments", "Volumes on nodes.", counts.attachments),
+        ("csi_mock_snapshots", "Snapshots of the array.", counts.snapshots),
     ];
     for (name, help, value) in gauges {
         text.family(name, "gauge", help);
@@ -72,7 +73,7 @@ pub(super) async fn healthz(State(admin): State<Admin>) -> Response {
 async fn nodes(admin: &Admin, text: &mut Exposition) -> Result<(), Refusal> {
     let store = &admin.driver.store;
     let nodes = store.read(|array| {
-        let shown = |node: crate::backend::NodeView<'_>| (node.id.to_string(), node.attached, node.limit);
+        let shown = |node: crate::backend::Node| (node.id.to_string(), node.attached.len(), node.limit);
         Ok(array.nodes().map(shown).collect::<Vec<_>>())
     });
     let nodes = nodes.await?;

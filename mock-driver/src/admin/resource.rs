@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use self::array::{Attach, Attachment, Capability, CapabilityChange, Node, NodeNew, Volume, VolumeNew};
+pub use self::array::{
+    Ailment, Attach, Attachment, Capability, CapabilityChange, Node, NodeChange, NodeNew, Snapshot, Volume,
+    VolumeChange, VolumeNew,
+};
 pub use self::call::{Answer, Call, Caller, Expectation, Expected, Squashed, Verdict, VerdictKind};
 pub use self::fault::{FaultChange, FaultRule, Faults, Released, Scenario, Trouble};
 pub use self::info::{Changed, Counts, Info};

@@ -17,6 +17,7 @@ mod info;
 mod journal;
 mod node;
 mod scenario;
+mod snapshot;
 mod trouble;
 mod volume;
 
@@ -31,9 +32,11 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
     OpenApiRouter::new()
         .routes(routes!(info::info))
         .routes(routes!(volume::list, volume::create))
-        .routes(routes!(volume::get, volume::delete))
-        .routes(routes!(node::list))
-        .routes(routes!(node::get))
+        .routes(routes!(volume::get, volume::change, volume::delete))
+        .routes(routes!(snapshot::list))
+        .routes(routes!(snapshot::delete))
+        .routes(routes!(node::list, node::register))
+        .routes(routes!(node::get, node::change, node::remove))
         .routes(routes!(attachment::list))
         .routes(routes!(attachment::attach, attachment::detach))
         .routes(routes!(capability::list))

@@ -19,8 +19,59 @@ pub struct Volume {
     pub capabilities: Vec<String>,
     /// The class parameters it was made with.
     pub parameters: BTreeMap<String, String>,
+    /// The mutable parameters it was made or modified with.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mutable_parameters: BTreeMap<String, String>,
     /// The nodes that hold it.
     pub attachments: Vec<Attachment>,
+    /// What ails it; absent for a healthy one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub health: Vec<Ailment>,
+}
+
+/// Something wrong with a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Ailment {
+    /// How bad it is: `UNKNOWN`, `DEGRADED`, `INACCESSIBLE` or `DATA_LOSS`.
+    pub status: String,
+    /// A driver's own word, for machines.
+    pub reason: String,
+    /// The same for people.
+    #[serde(default)]
+    pub message: String,
+}
+
+/// What is to become of a volume. What is absent stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VolumeChange {
+    /// The size to grow to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_bytes: Option<u64>,
+    /// Mutable parameters to set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mutable_parameters: Option<BTreeMap<String, String>>,
+    /// What ails it from now on; an empty list makes it well again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Vec<Ailment>>,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Snapshot {
+    /// Its id on the wire.
+    pub id: String,
+    /// The name by which it was asked for; empty for a member of a group.
+    pub name: String,
+    /// The volume it was made of.
+    pub source: String,
+    /// The size of a volume made of it.
+    pub size_bytes: u64,
+    /// The group it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
 }
 
 /// A volume to be made.
@@ -88,6 +139,12 @@ pub struct Node {
     /// How many it takes; absent for as many as come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
+    /// How many it says it takes, which may not be true; absent for as many as come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advertised_limit: Option<usize>,
+    /// Where it is.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub topology: BTreeMap<String, String>,
     /// The first of the volumes it holds, sorted by id.
     pub volumes: Vec<String>,
 }
@@ -98,6 +155,33 @@ pub struct Node {
 pub struct NodeNew {
     /// Its id on the wire.
     pub id: String,
+    /// How many volumes it takes; 0 for as many as come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// Where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<BTreeMap<String, String>>,
+}
+
+/// What is to become of a node. What is absent stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeChange {
+    /// Another id: to the array it is another node, and volumes stay attached to the old one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Whether the array knows it. One that it does not know refuses attaching; what is attached stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<bool>,
+    /// How many volumes it takes; 0 for as many as come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// How many volumes it says it takes; 0 for as many as come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advertised_limit: Option<usize>,
+    /// Where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<BTreeMap<String, String>>,
 }
 
 /// Something the driver says it can do, or could say.

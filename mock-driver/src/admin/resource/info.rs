@@ -32,6 +32,8 @@ pub struct Counts {
     pub nodes: usize,
     /// Volumes on nodes.
     pub attachments: usize,
+    /// Snapshots of the array.
+    pub snapshots: usize,
     /// Calls that run.
     pub running: usize,
     /// Calls that have ended.

@@ -25,21 +25,22 @@ pub(super) async fn info(State(admin): State<Admin>) -> Result<Json<Info>, Refus
 /// How much there is of everything.
 pub(in crate::admin) async fn counts(admin: &Admin) -> Result<Counts, Refusal> {
     let driver = &admin.driver;
-    let (volumes, nodes, attachments) = driver
+    let mut counts = driver
         .store
         .read(|array| {
-            let registered = array.nodes().filter(|node| node.registered).count();
-            let attached = array.nodes().map(|node| node.attached).sum();
-            Ok((array.volumes().len(), registered, attached))
+            let mut counts = Counts {
+                volumes: array.volumes().len(),
+                snapshots: array.snapshots().count(),
+                faults: driver.faults.len(),
+                ..Counts::default()
+            };
+            for node in array.nodes() {
+                counts.nodes += usize::from(node.registered);
+                counts.attachments += node.attached.len();
+            }
+            Ok(counts)
         })
         .await?;
-    let mut counts = Counts {
-        volumes,
-        nodes,
-        attachments,
-        faults: driver.faults.len(),
-        ..Counts::default()
-    };
     if let Some(journal) = &driver.journal {
         journal.look(|look| {
             counts.running = look.running().len();

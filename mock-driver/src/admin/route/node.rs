@@ -1,15 +1,19 @@
 //! Nodes.
 
+use std::collections::BTreeMap;
+
 use axum::extract::{Path, State};
+use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{limit, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Query};
-use crate::admin::resource::{Node, Page, Problem};
+use crate::admin::resource::{Node, NodeChange, NodeNew, Page, Problem};
 use crate::admin::server::Admin;
-use crate::backend::{Array, NodeView};
+use crate::backend::{self, NodeSettings, Segments};
+use crate::request;
 
 /// How many of a node's volumes a page of nodes tells.
 const SOME_VOLUMES: usize = 8;
@@ -39,13 +43,13 @@ pub(super) async fn list(
     let limit = limit(query.limit);
     let nodes = admin.driver.store.read(|array| {
         let nodes = array.nodes().filter(|node| query.covers(node));
-        let is_later = |node: &NodeView<'_>| {
+        let is_later = |node: &backend::Node| {
             query
                 .after
                 .as_deref()
                 .is_none_or(|after| node.id.as_str() > after)
         };
-        let shown = |node: NodeView<'_>| shown(array, &node, SOME_VOLUMES);
+        let shown = |node| shown(node, SOME_VOLUMES);
         Ok(page(nodes, limit, is_later, shown, |node| node.id.clone()))
     });
     Ok(Json(nodes.await?))
@@ -55,22 +59,100 @@ pub(super) async fn list(
 #[utoipa::path(get, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     responses((status = 200, body = Node), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(node): Path<String>) -> Result<Json<Node>, Refusal> {
-    let found = admin.driver.store.read(|array| {
-        let found = array.nodes().find(|known| known.id.as_str() == node);
-        Ok(found.map(|found| shown(array, &found, usize::MAX)))
-    });
-    let found = found.await?;
-    found.map(Json).ok_or_else(|| Refusal::not_found("node", &node))
+    let found = admin
+        .driver
+        .store
+        .read(|array| Ok(shown(array.node(&node)?, usize::MAX)));
+    Ok(Json(found.await?))
 }
 
-fn shown(array: &Array, node: &NodeView<'_>, volumes: usize) -> Node {
+/// Registers a node, as when a machine joins.
+#[utoipa::path(post, path = "/nodes", tag = "nodes", request_body = NodeNew,
+    responses((status = 201, body = Node), (status = "default", body = Problem)))]
+pub(super) async fn register(
+    State(admin): State<Admin>,
+    Json(new): Json<NodeNew>,
+) -> Result<(StatusCode, Json<Node>), Refusal> {
+    request::required_node_id(&new.id)?;
+    let settings = NodeSettings {
+        registered: Some(true),
+        limit: new.limit,
+        advertised: None,
+        segments: new.topology.map(segments),
+    };
+    let id = new.id.clone();
+    let done = admin
+        .driver
+        .store
+        .change(move |array| Ok(array.set_node(&id, settings)));
+    done.await?;
+    admin.touch();
+    Ok((StatusCode::CREATED, get(State(admin), Path(new.id)).await?))
+}
+
+/// Changes a node: its limits, its place, whether the array knows it, or its id.
+#[utoipa::path(patch, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
+    request_body = NodeChange, responses((status = 200, body = Node), (status = "default", body = Problem)))]
+pub(super) async fn change(
+    State(admin): State<Admin>,
+    Path(node): Path<String>,
+    Json(change): Json<NodeChange>,
+) -> Result<Json<Node>, Refusal> {
+    let store = &admin.driver.store;
+    store.read(|array| array.node(&node).map(drop)).await?;
+    let settings = NodeSettings {
+        registered: change.registered,
+        limit: change.limit,
+        advertised: change.advertised_limit,
+        segments: change.topology.map(segments),
+    };
+    if settings != NodeSettings::default() {
+        store.change(|array| Ok(array.set_node(&node, settings))).await?;
+    }
+    let node = match change.id {
+        Some(id) if id != node => {
+            request::required_node_id(&id)?;
+            store.change(|array| array.change_node_id(&node, &id)).await?;
+            id
+        }
+        Some(_) | None => node,
+    };
+    admin.touch();
+    get(State(admin), Path(node)).await
+}
+
+/// Takes a node out of the register. Volumes attached to it stay so until somebody detaches them.
+#[utoipa::path(delete, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
+    responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn remove(
+    State(admin): State<Admin>,
+    Path(node): Path<String>,
+) -> Result<StatusCode, Refusal> {
+    admin
+        .driver
+        .store
+        .change(|array| array.remove_node(&node))
+        .await?;
+    admin.touch();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn segments(topology: BTreeMap<String, String>) -> Segments {
+    topology.into_iter().collect()
+}
+
+fn shown(node: backend::Node, volumes: usize) -> Node {
+    let pair = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     Node {
         id: node.id.to_string(),
         registered: node.registered,
-        attached: node.attached,
+        attached: node.attached.len(),
         limit: node.limit,
-        volumes: array
-            .attached_to(node.id.as_str())
+        advertised_limit: node.advertised,
+        topology: node.segments.iter().map(pair).collect(),
+        volumes: node
+            .attached
+            .iter()
             .take(volumes)
             .map(ToString::to_string)
             .collect(),
@@ -80,11 +162,11 @@ fn shown(array: &Array, node: &NodeView<'_>, volumes: usize) -> Node {
 // === impl NodeQuery ===
 
 impl NodeQuery {
-    fn covers(&self, node: &NodeView<'_>) -> bool {
+    fn covers(&self, node: &backend::Node) -> bool {
         let contains = |text: &String| node.id.as_str().contains(text.as_str());
         self.search.as_ref().is_none_or(contains)
             && self
                 .attached
-                .is_none_or(|attached| attached == (node.attached > 0))
+                .is_none_or(|attached| attached == (!node.attached.is_empty()))
     }
 }

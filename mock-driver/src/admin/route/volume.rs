@@ -3,7 +3,10 @@
 use axum::extract::{Path, State};
 use csi_proto::v1::volume_capability::access_mode::Mode;
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
-use csi_proto::v1::{CapacityRange, CreateVolumeRequest, DeleteVolumeRequest, VolumeCapability};
+use csi_proto::v1::{
+    CapacityRange, ControllerExpandVolumeRequest, ControllerModifyVolumeRequest, CreateVolumeRequest,
+    DeleteVolumeRequest, VolumeCapability,
+};
 use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -11,9 +14,9 @@ use utoipa::IntoParams;
 use super::{limit, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Query};
-use crate::admin::resource::{Attachment, Page, Problem, Volume, VolumeNew};
+use crate::admin::resource::{Ailment, Attachment, Page, Problem, Volume, VolumeChange, VolumeNew};
 use crate::admin::server::Admin;
-use crate::backend;
+use crate::backend::{self, Array, Severity};
 
 /// Which volumes.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -48,6 +51,7 @@ pub(super) async fn list(
                 .as_deref()
                 .is_none_or(|after| volume.spec.id.as_str() > after)
         };
+        let shown = |volume| shown(array, volume);
         Ok(page(volumes, limit, is_later, shown, |volume| volume.id.clone()))
     });
     Ok(Json(volumes.await?))
@@ -61,7 +65,9 @@ pub(super) async fn get(
     Path(volume): Path<String>,
 ) -> Result<Json<Volume>, Refusal> {
     let store = &admin.driver.store;
-    let volume = store.read(|array| array.volume(&volume).map(shown)).await?;
+    let volume = store
+        .read(|array| Ok(shown(array, array.volume(&volume)?)))
+        .await?;
     Ok(Json(volume))
 }
 
@@ -72,14 +78,9 @@ pub(super) async fn create(
     State(admin): State<Admin>,
     Json(new): Json<VolumeNew>,
 ) -> Result<(StatusCode, Json<Volume>), Refusal> {
-    let bytes = new.capacity_bytes.unwrap_or(0);
-    let too_large = |_| Refusal::invalid("capacityBytes", "capacityBytes: no array is so large");
     let request = CreateVolumeRequest {
         name: new.name,
-        capacity_range: Some(CapacityRange {
-            required_bytes: i64::try_from(bytes).map_err(too_large)?,
-            limit_bytes: 0,
-        }),
+        capacity_range: Some(range(new.capacity_bytes.unwrap_or(0))?),
         volume_capabilities: vec![capability(new.block, new.access_mode.as_deref())?],
         parameters: new.parameters.into_iter().collect(),
         ..CreateVolumeRequest::default()
@@ -87,6 +88,48 @@ pub(super) async fn create(
     let made = admin.perform(request).await?.volume.unwrap_or_default();
     let shown = get(State(admin), Path(made.volume_id)).await?;
     Ok((StatusCode::CREATED, shown))
+}
+
+/// Changes a volume: grows it, sets mutable parameters, makes it sick or well. In this order; what was
+/// done before something is refused stays done.
+#[utoipa::path(patch, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
+    request_body = VolumeChange, responses((status = 200, body = Volume), (status = "default", body = Problem)))]
+pub(super) async fn change(
+    State(admin): State<Admin>,
+    Path(volume): Path<String>,
+    Json(change): Json<VolumeChange>,
+) -> Result<Json<Volume>, Refusal> {
+    let read = |health: Vec<Ailment>| {
+        health
+            .into_iter()
+            .map(from_ailment)
+            .collect::<Result<Vec<_>, _>>()
+    };
+    let health = change.health.map(read).transpose()?;
+    if let Some(bytes) = change.capacity_bytes {
+        let request = ControllerExpandVolumeRequest {
+            volume_id: volume.clone(),
+            capacity_range: Some(range(bytes)?),
+            ..ControllerExpandVolumeRequest::default()
+        };
+        admin.perform(request).await?;
+    }
+    if let Some(parameters) = change.mutable_parameters {
+        let request = ControllerModifyVolumeRequest {
+            volume_id: volume.clone(),
+            mutable_parameters: parameters.into_iter().collect(),
+            ..ControllerModifyVolumeRequest::default()
+        };
+        admin.perform(request).await?;
+    }
+    if let Some(health) = health {
+        let store = &admin.driver.store;
+        store
+            .change(|array| array.set_volume_health(&volume, health))
+            .await?;
+        admin.touch();
+    }
+    get(State(admin), Path(volume)).await
 }
 
 /// Deletes a volume that no node holds.
@@ -104,6 +147,48 @@ pub(super) async fn delete(
     };
     admin.perform(request).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn range(bytes: u64) -> Result<CapacityRange, Refusal> {
+    let too_large = |_| Refusal::invalid("capacityBytes", "capacityBytes: no array is so large");
+    Ok(CapacityRange {
+        required_bytes: i64::try_from(bytes).map_err(too_large)?,
+        limit_bytes: 0,
+    })
+}
+
+fn ailment(ailment: &backend::Ailment) -> Ailment {
+    let status = match ailment.status {
+        Severity::Unknown => "UNKNOWN",
+        Severity::Degraded => "DEGRADED",
+        Severity::Inaccessible => "INACCESSIBLE",
+        Severity::DataLoss => "DATA_LOSS",
+    };
+    Ailment {
+        status: status.to_owned(),
+        reason: ailment.reason.clone(),
+        message: ailment.message.clone(),
+    }
+}
+
+fn from_ailment(ailment: Ailment) -> Result<backend::Ailment, Refusal> {
+    let status = match ailment.status.as_str() {
+        "UNKNOWN" => Severity::Unknown,
+        "DEGRADED" => Severity::Degraded,
+        "INACCESSIBLE" => Severity::Inaccessible,
+        "DATA_LOSS" => Severity::DataLoss,
+        other => {
+            let message = format!(
+                "health.status: \"{other}\" is none; there are UNKNOWN, DEGRADED, INACCESSIBLE, DATA_LOSS"
+            );
+            return Err(Refusal::invalid("health.status", message));
+        }
+    };
+    Ok(backend::Ailment {
+        status,
+        reason: ailment.reason,
+        message: ailment.message,
+    })
 }
 
 /// A capability in CSI's terms.
@@ -127,7 +212,7 @@ pub(super) fn capability(block: bool, mode: Option<&str>) -> Result<VolumeCapabi
     })
 }
 
-fn shown(volume: &backend::Volume) -> Volume {
+fn shown(array: &Array, volume: &backend::Volume) -> Volume {
     let spec = &volume.spec;
     Volume {
         id: spec.id.to_string(),
@@ -135,6 +220,8 @@ fn shown(volume: &backend::Volume) -> Volume {
         capacity_bytes: spec.capacity_bytes,
         capabilities: spec.capabilities.iter().map(ToString::to_string).collect(),
         parameters: spec.parameters.clone(),
+        mutable_parameters: volume.qos.clone(),
+        health: array.ailments(spec.id.as_str()).iter().map(ailment).collect(),
         attachments: attachments(volume).collect(),
     }
 }
