@@ -22,7 +22,7 @@ pub use census::{Census, LaneCensus, LastFailure, Listed, Pending, Reached};
 
 use crate::decide::reconcile::Survey;
 use crate::decide::{self, Wanted, release};
-use crate::index::{Change, Index};
+use crate::index::{Change, Index, Reverse};
 use crate::model::{Attachment, Capabilities, Node, Uid, Volume};
 use crate::queue::{Backoff, Class, Failed, Finished, Key, Lane, Limits, Queue};
 pub use holder::Held;
@@ -38,6 +38,8 @@ pub struct Engine {
     /// What the driver answered where it could not be written down yet. The write is then tried
     /// again by itself, without another driver call.
     answers: HashMap<Uid, Answer>,
+    /// Attachments whose last failure was for want of room on their node, and some whose was not.
+    short_of_room: Reverse,
     listed: Listed,
     reached: Reached,
     random: fastrand::Rng,
@@ -98,6 +100,7 @@ impl Engine {
             index: Index::default(),
             queue: Queue::new(limits, backoff),
             answers: HashMap::new(),
+            short_of_room: Reverse::default(),
             listed: Listed::default(),
             reached: Reached::default(),
             random: fastrand::Rng::with_seed(seed),
@@ -221,6 +224,7 @@ impl Engine {
     ) {
         let key = Key::Attachment(attachment.name.clone());
         let finished = self.queue.finish(&key);
+        self.short_of_room.remove(&attachment.node, &attachment.name);
         self.disturb(&attachment.name);
         if outcome == Outcome::Done {
             self.repair_finished(done, attachment);
@@ -250,6 +254,9 @@ impl Engine {
         if newest.uid != attachment.uid || self.wanted(newest) != Some(done) {
             self.answers.remove(&attachment.uid);
             return self.reconsider(done, attachment, Some(newest), finished, now);
+        }
+        if *code == Some(RESOURCE_EXHAUSTED) {
+            self.short_of_room.insert(&newest.node, &newest.name);
         }
         let failed = Failed {
             uid: newest.uid.clone(),
@@ -299,10 +306,12 @@ impl Engine {
                     .wake_if_pending_in(&Key::Attachment(name.clone()), Lane::Attach);
             }
         }
-        for name in self.index.attachments_of_node(&detached.node) {
+        for name in self.short_of_room.get(&detached.node) {
             let key = Key::Attachment(name.clone());
+            let newest = self.index.attachment(name);
             // Not what the status says: API servers may keep no code there.
-            if self.queue.failed_with(&key) == Some(RESOURCE_EXHAUSTED) {
+            if newest.and_then(|newest| self.queue.failed_with(&key, &newest.uid)) == Some(RESOURCE_EXHAUSTED)
+            {
                 self.queue.wake_if_pending_in(&key, Lane::Attach);
             }
         }

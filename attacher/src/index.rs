@@ -5,13 +5,14 @@
 //! writes. The second makes it as new as our last write, so the echo of that write, which the watch
 //! brings later, is [`Effect::Stale`] and starts nothing.
 
+mod reverse;
 mod shelf;
 
-use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::decide::Facts;
 use crate::model::{Attachment, Node, Uid, Volume};
+pub(crate) use reverse::Reverse;
 use shelf::{Placed, Shelf};
 
 /// What happened to an object, and who says so.
@@ -75,6 +76,8 @@ pub struct Index {
     nodes: Shelf<Node>,
     by_volume: Reverse,
     by_node: Reverse,
+    /// By the volume handle that is recorded on them, if any is.
+    by_handle: Reverse,
 }
 
 /// How many objects are known.
@@ -87,10 +90,6 @@ pub struct Known {
     /// CSINodes.
     pub nodes: usize,
 }
-
-/// Names of attachments by the name of something they refer to.
-#[derive(Debug, Default)]
-struct Reverse(HashMap<Arc<str>, BTreeSet<Arc<str>>>);
 
 // === impl Index ===
 
@@ -141,6 +140,11 @@ impl Index {
         self.by_node.get(node)
     }
 
+    /// Names of the attachments on which this volume handle is recorded.
+    pub fn attachments_of_handle(&self, handle: &str) -> impl ExactSizeIterator<Item = &Arc<str>> {
+        self.by_handle.get(handle)
+    }
+
     /// All attachments.
     pub fn attachments(&self) -> impl Iterator<Item = &Arc<Attachment>> {
         self.attachments.iter()
@@ -155,24 +159,34 @@ impl Index {
     pub fn attachments_changed(&mut self, change: Change<Attachment>) -> Vec<(Arc<str>, Effect<Attachment>)> {
         let effects = self.attachments.change(change);
         for (name, effect) in &effects {
-            // `spec` is immutable, so an object that merely changed refers to what it referred to.
             let (old, new) = match effect {
-                Effect::Stale | Effect::Changed { .. } => continue,
+                Effect::Stale => continue,
+                Effect::Changed { before } => {
+                    // `spec` is immutable, so what merely changed refers to what it referred to; what is
+                    // recorded on it is not.
+                    let after = self
+                        .attachments
+                        .get(name)
+                        .and_then(|after| after.recorded.handle.as_ref());
+                    let before = before.recorded.handle.as_ref();
+                    if before != after {
+                        self.by_handle.replace(before, after, name);
+                    }
+                    continue;
+                }
                 Effect::New { replaced } => (replaced.as_ref(), self.attachments.get(name)),
                 Effect::Gone { before } => (Some(before), None),
             };
-            if let Some(old) = old {
-                self.by_node.remove(&old.node, name);
-                if let Some(volume) = old.volume_name() {
-                    self.by_volume.remove(volume, name);
-                }
-            }
-            if let Some(new) = new {
-                self.by_node.insert(&new.node, name);
-                if let Some(volume) = new.volume_name() {
-                    self.by_volume.insert(volume, name);
-                }
-            }
+            self.by_node
+                .replace(old.map(|old| &old.node), new.map(|new| &new.node), name);
+            let (left, named) = (
+                old.and_then(|old| old.volume_name()),
+                new.and_then(|new| new.volume_name()),
+            );
+            self.by_volume.replace(left, named, name);
+            let left = old.and_then(|old| old.recorded.handle.as_ref());
+            let recorded = new.and_then(|new| new.recorded.handle.as_ref());
+            self.by_handle.replace(left, recorded, name);
         }
         effects
     }
@@ -185,31 +199,6 @@ impl Index {
     /// Takes in what happened to CSINodes.
     pub fn nodes_changed(&mut self, change: Change<Node>) -> Vec<(Arc<str>, Effect<Node>)> {
         self.nodes.change(change)
-    }
-}
-
-// === impl Reverse ===
-
-impl Reverse {
-    fn get(&self, referred: &str) -> impl ExactSizeIterator<Item = &Arc<str>> {
-        static NOBODY: BTreeSet<Arc<str>> = BTreeSet::new();
-        self.0.get(referred).unwrap_or(&NOBODY).iter()
-    }
-
-    fn insert(&mut self, referred: &Arc<str>, attachment: &Arc<str>) {
-        self.0
-            .entry(referred.clone())
-            .or_default()
-            .insert(attachment.clone());
-    }
-
-    fn remove(&mut self, referred: &Arc<str>, attachment: &Arc<str>) {
-        if let Some(names) = self.0.get_mut(referred) {
-            names.remove(attachment);
-            if names.is_empty() {
-                self.0.remove(referred);
-            }
-        }
     }
 }
 

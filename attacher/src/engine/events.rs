@@ -51,6 +51,7 @@ impl Engine {
 
     fn attachment_gone(&mut self, attachment: &Attachment) {
         self.answers.remove(&attachment.uid);
+        self.short_of_room.remove(&attachment.node, &attachment.name);
         self.forget_repairs(attachment);
         if let Some(volume) = attachment.volume_name() {
             self.consider(&Key::Volume(volume.clone()));

@@ -23,14 +23,20 @@ pub enum Held {
 impl Engine {
     /// Who else than `attachment` holds `target`.
     pub fn held_besides(&self, attachment: &Attachment, target: &Target) -> Held {
-        let same_node = self.index.attachments_of_node(&attachment.node);
-        let same_volume = attachment
-            .volume_name()
-            .map(|volume| self.index.attachments_of_volume(volume));
-        same_node
-            .chain(same_volume.into_iter().flatten())
+        // One with the handle on record, or one of the same source without any, which may have been there
+        // before us; and of the same volume object or on the same node.
+        let by_handle = self.index.attachments_of_handle(&target.handle);
+        let (by_volume, by_node) = match attachment.volume_name() {
+            Some(volume) => (Some(self.index.attachments_of_volume(volume)), None),
+            // Volumes that are specified in place are few, and not worth an index.
+            None => (None, Some(self.index.attachments_of_node(&attachment.node))),
+        };
+        by_handle
+            .chain(by_volume.into_iter().flatten())
+            .chain(by_node.into_iter().flatten())
             .filter(|name| **name != attachment.name)
             .filter_map(|name| self.index.attachment(name))
+            .filter(|other| is_neighbour(other, attachment))
             .filter(|other| self.is_at(other, attachment, target) && self.may_be_published(other))
             .map(|other| {
                 if other.deleting {
@@ -64,3 +70,12 @@ impl Engine {
                 && (other.attached || self.queue.is_running(&Key::Attachment(other.name.clone())))
     }
 }
+
+/// Whether both are on one node, or of one volume object.
+fn is_neighbour(other: &Attachment, attachment: &Attachment) -> bool {
+    let same_volume = || other.volume_name().is_some() && other.volume_name() == attachment.volume_name();
+    other.node == attachment.node || same_volume()
+}
+
+#[cfg(test)]
+mod tests;

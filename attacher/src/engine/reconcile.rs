@@ -193,7 +193,7 @@ impl Engine {
         let is_twin = |name: &Arc<str>| {
             self.index
                 .attachment(name)
-                .is_some_and(|other| other.source == attachment.source)
+                .is_some_and(|other| other.node == attachment.node && other.source == attachment.source)
         };
         let today = self
             .index
@@ -206,13 +206,19 @@ impl Engine {
             }
             None => today == Some(&target.node_id),
         };
+        // Volumes that are specified in place are few, and not worth an index.
+        let (by_volume, by_node) = match attachment.volume_name() {
+            Some(volume) => (Some(self.index.attachments_of_volume(volume)), None),
+            None => (None, Some(self.index.attachments_of_node(&attachment.node))),
+        };
+        let mut candidates = by_volume
+            .into_iter()
+            .flatten()
+            .chain(by_node.into_iter().flatten());
         is_as_it_was
             && is_node_as_it_was
             && at_rest(&attachment.name)
-            && self
-                .index
-                .attachments_of_node(&attachment.node)
-                .all(|name| !is_twin(name) || at_rest(name))
+            && candidates.all(|name| !is_twin(name) || at_rest(name))
     }
 
     fn judge(&mut self, subject: Subject) {

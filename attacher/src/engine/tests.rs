@@ -9,14 +9,14 @@ use crate::model::{Problem, Source, Target, Version};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-struct Bench {
-    engine: Engine,
-    now: Instant,
+pub(super) struct Bench {
+    pub(super) engine: Engine,
+    pub(super) now: Instant,
 }
 
 impl Bench {
     /// An engine that knows one volume, one node and `attachments`.
-    fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
+    pub(super) fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
         let limits = Limits {
             attach: 10,
             detach: 10,
@@ -39,7 +39,7 @@ impl Bench {
         }
     }
 
-    fn start(&mut self) -> Option<Subject> {
+    pub(super) fn start(&mut self) -> Option<Subject> {
         self.engine.start(self.now).map(|job| job.subject())
     }
 
@@ -52,11 +52,11 @@ impl Bench {
         }
     }
 
-    fn finish(&mut self, subject: Subject, outcome: Outcome) {
+    pub(super) fn finish(&mut self, subject: Subject, outcome: Outcome) {
         self.engine.finish(Report { subject, outcome }, self.now);
     }
 
-    fn put(&mut self, attachment: Attachment) {
+    pub(super) fn put(&mut self, attachment: Attachment) {
         self.engine.handle(Event::Attachments(Change::Put(attachment)));
     }
 }

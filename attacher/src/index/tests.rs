@@ -195,15 +195,24 @@ fn facts_join_attachment_volume_and_node() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Put { name: u8, uid: u8, volume: u8, node: u8 },
-    Gone { name: u8, uid: u8 },
+    Put {
+        name: u8,
+        uid: u8,
+        volume: u8,
+        node: u8,
+        handle: u8,
+    },
+    Gone {
+        name: u8,
+        uid: u8,
+    },
     List(Vec<(u8, u8)>),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        4 => (0..6u8, 0..3u8, 0..3u8, 0..3u8)
-            .prop_map(|(name, uid, volume, node)| Step::Put { name, uid, volume, node }),
+        4 => (0..6u8, 0..3u8, 0..3u8, 0..3u8, 0..4u8)
+            .prop_map(|(name, uid, volume, node, handle)| Step::Put { name, uid, volume, node, handle }),
         2 => (0..6u8, 0..3u8).prop_map(|(name, uid)| Step::Gone { name, uid }),
         1 => prop::collection::vec((0..6u8, 0..3u8), 0..6).prop_map(Step::List),
     ];
@@ -219,7 +228,7 @@ proptest! {
         let uid_of = |name: u8, uid: u8| format!("{name}-{uid}");
         for step in steps {
             match step {
-                Step::Put { name, uid, volume, node } => {
+                Step::Put { name, uid, volume, node, handle } => {
                     // A volume and a node belong to an object for life, as spec is immutable.
                     let (volume, node) = ((volume + uid) % 3, (node + uid) % 3);
                     let known = index.attachment(&name.to_string()).cloned();
@@ -229,6 +238,8 @@ proptest! {
                     if let Some(known) = known.filter(|known| known.uid == put.uid) {
                         (put.source, put.node) = (known.source.clone(), known.node.clone());
                     }
+                    // What is recorded may change at any time; nothing may be.
+                    put.recorded.handle = (handle < 3).then(|| handle.to_string().as_str().into());
                     index.attachments_changed(Change::Put(put));
                 }
                 Step::Gone { name, uid } => {
@@ -263,6 +274,11 @@ proptest! {
                     all.iter().filter(|a| &*a.node == referred).map(|a| &*a.name).collect();
                 by_node.sort_unstable();
                 prop_assert_eq!(names(index.attachments_of_node(referred)), by_node);
+                let mut by_handle: Vec<_> = all.iter()
+                    .filter(|a| a.recorded.handle.as_deref() == Some(referred))
+                    .map(|a| &*a.name).collect();
+                by_handle.sort_unstable();
+                prop_assert_eq!(names(index.attachments_of_handle(referred)), by_handle);
             }
         }
     }

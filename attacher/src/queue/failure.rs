@@ -89,9 +89,10 @@ impl Queue {
         }
     }
 
-    /// The gRPC code of the last failure of `key`, unless something went well since.
-    pub fn failed_with(&self, key: &Key) -> Option<i32> {
-        self.entries.get(key)?.failure.as_ref()?.code
+    /// The gRPC code of the last failure of `key` on this object, unless something went well since.
+    pub fn failed_with(&self, key: &Key, uid: &Uid) -> Option<i32> {
+        let failure = self.entries.get(key)?.failure.as_ref()?;
+        failure.code.filter(|_| failure.uid == *uid)
     }
 
     /// The driver is back: every key that waits because it was away runs now, and one whose run under
