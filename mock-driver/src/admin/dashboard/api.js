@@ -1,0 +1,86 @@
+// Talking to the driver, and telling people how it went.
+
+import { say } from "./dom.js";
+
+const SHOWN_FOR = 6000;
+const timers = new Map();
+
+/** A part of a path. */
+export const part = encodeURIComponent;
+
+/** Parameters of a query, those without a value left out. */
+export function query(parameters) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return given.length ? `?${new URLSearchParams(given)}` : "";
+}
+
+/** Reads something. */
+export async function get(path) {
+  return answer(await fetch(`/api/v1${path}`));
+}
+
+/** Changes something, and tells that it is done or why not. Says whether it is done. */
+export async function change(method, path, body, done) {
+  const request = { method };
+  if (method !== "DELETE") {
+    request.headers = { "content-type": "application/json" };
+    request.body = typeof body === "string" ? body : JSON.stringify(body ?? {});
+  }
+  try {
+    const result = await answer(await fetch(`/api/v1${path}`, request));
+    tell("done", done);
+    return result ?? true;
+  } catch (error) {
+    tell("failed", error.message);
+    return false;
+  }
+}
+
+/** Shows a text for a while, where screen readers hear it. */
+export function tell(where, text) {
+  const place = document.getElementById(where);
+  say(place, text);
+  clearTimeout(timers.get(where));
+  timers.set(where, setTimeout(() => say(place, ""), SHOWN_FOR));
+}
+
+/** Asks before something is broken. Gives the input, or true; false if the answer is no. */
+export function ask(title, text, yes, input) {
+  const dialog = document.getElementById("ask");
+  const field = document.getElementById("ask-input");
+  say(document.getElementById("ask-title"), title);
+  say(document.getElementById("ask-text"), text);
+  say(document.getElementById("ask-yes"), yes);
+  document.getElementById("ask-label").hidden = !input;
+  say(document.getElementById("ask-name"), input?.label ?? "");
+  field.value = input?.value ?? "";
+  field.required = Boolean(input);
+  dialog.returnValue = "";
+  dialog.showModal();
+  // Enter in the field means yes, not the first button of the form.
+  field.onkeydown = (event) => {
+    if (event.key === "Enter") {
+      event.preventDefault();
+      document.getElementById("ask-yes").click();
+    }
+  };
+  (input ? field : document.getElementById("ask-yes")).focus();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      const agreed = dialog.returnValue === "yes";
+      resolve(agreed && input ? field.value.trim() : agreed);
+    }, { once: true });
+  });
+}
+
+async function answer(response) {
+  const text = await response.text();
+  let content;
+  try {
+    content = text ? JSON.parse(text) : undefined;
+  } catch {
+    throw new Error(`the driver gave an answer that is no JSON (${response.status})`);
+  }
+  if (!response.ok) throw new Error(content?.message ?? `the driver refused (${response.status})`);
+  return content;
+}

@@ -1,0 +1,127 @@
+// The page: which panel is shown, and when it is drawn anew.
+
+import { get, query, tell } from "./api.js";
+import { calls, item, tick } from "./calls.js";
+import { capabilities } from "./capabilities.js";
+import { dress, make, say, sync } from "./dom.js";
+import { faults } from "./faults.js";
+import { nodes } from "./nodes.js";
+import { volumes } from "./volumes.js";
+
+const COUNTS = [["volumes", "Volumes"], ["nodes", "Nodes"], ["attachments", "Attached"], ["snapshots", "Snapshots"],
+  ["running", "In flight"], ["calls", "Calls"], ["failed", "Failed"], ["faults", "Fault rules"]];
+const MOST_RUNNING = 50;
+const LATEST_ERRORS = 8;
+
+const byId = (id) => document.getElementById(id);
+const panels = {};
+for (const [name, build] of Object.entries({ nodes, volumes, calls, faults, capabilities })) {
+  panels[name] = build(byId(`panel-${name}`), () => draw(true));
+}
+
+let current = "nodes";
+let drawing = false;
+let wanted = false;
+let byHand = false;
+
+/** Draws what is shown; once at a time, and once more if something changed meanwhile. */
+async function draw(hand = false) {
+  wanted = true;
+  byHand ||= hand;
+  if (drawing) return;
+  drawing = true;
+  while (wanted) {
+    const asked = byHand;
+    wanted = false;
+    byHand = false;
+    try {
+      await Promise.all([panels[current](asked), beside()]);
+    } catch (error) {
+      tell("failed", error.message);
+    }
+  }
+  drawing = false;
+}
+
+async function beside() {
+  const [running, errors] = await Promise.all([
+    get("/calls"),
+    get(`/journal${query({ code: "!OK", newest: true, messages: false, limit: LATEST_ERRORS })}`),
+  ]);
+  sync(byId("running"), running.slice(0, MOST_RUNNING), (call) => call.number, item);
+  sync(byId("errors"), errors.items, (call) => call.number, item);
+  say(byId("running-count"), running.length);
+  say(byId("running-none"), running.length > MOST_RUNNING ? `and ${running.length - MOST_RUNNING} more` : "No call is running.");
+  byId("running-none").hidden = running.length > 0 && running.length <= MOST_RUNNING;
+  byId("errors-none").hidden = errors.items.length > 0;
+}
+
+function count(counts) {
+  const shown = COUNTS.map(([key, label]) => ({ key, label, number: counts[key] }));
+  sync(byId("counts"), shown, ({ key }) => key, ({ label }) => {
+    const value = make("dd");
+    const box = make("div", {}, make("dt", {}, label), value);
+    box.update = ({ key, number }) => {
+      say(value, number.toLocaleString("en"));
+      dress(box, number > 0 ? { failed: "bad", running: "busy" }[key] ?? "" : "");
+    };
+    return box;
+  });
+}
+
+// === tabs ===
+
+const tabs = [...document.querySelectorAll('[role="tab"]')];
+
+function show(name, focus = false) {
+  if (!panels[name]) name = "nodes";
+  current = name;
+  for (const tab of tabs) {
+    const chosen = tab.id === `tab-${name}`;
+    tab.setAttribute("aria-selected", String(chosen));
+    tab.tabIndex = chosen ? 0 : -1;
+    if (chosen && focus) tab.focus();
+  }
+  for (const panel of document.querySelectorAll('[role="tabpanel"]')) panel.hidden = panel.id !== `panel-${name}`;
+  if (location.hash !== `#${name}`) history.replaceState(null, "", `#${name}`);
+  draw(true);
+}
+
+for (const [index, tab] of tabs.entries()) {
+  tab.addEventListener("click", () => show(tab.id.slice(4)));
+  tab.addEventListener("keydown", (event) => {
+    const to = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: tabs.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    show(tabs.at(to % tabs.length).id.slice(4), true);
+  });
+}
+addEventListener("hashchange", () => show(location.hash.slice(1)));
+
+// === what changes ===
+
+function link(state, text) {
+  byId("link").dataset.state = state;
+  say(byId("link"), text);
+}
+
+const changes = new EventSource("/api/v1/changes");
+changes.addEventListener("open", () => link("live", "live"));
+changes.addEventListener("error", () => link("lost", "not reached, trying again"));
+changes.addEventListener("changed", (event) => {
+  count(JSON.parse(event.data).counts);
+  draw();
+});
+
+setInterval(() => {
+  for (const call of byId("running").children) tick(call);
+}, 250);
+
+get("/info").then((info) => {
+  document.title = `${info.driver} – CSI mock driver`;
+  say(byId("driver"), info.driver);
+  say(byId("about"), `CSI mock driver ${info.version}${info.node ? ` on ${info.node}` : ""}, up since ${info.started.slice(0, 19).replace("T", " ")} UTC`);
+  count(info.counts);
+}).catch((error) => tell("failed", error.message));
+
+show(location.hash.slice(1));

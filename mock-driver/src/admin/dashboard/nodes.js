@@ -1,0 +1,96 @@
+// Nodes, how full they are, and what they hold.
+
+import { ask, change, get, part, query } from "./api.js";
+import { dress, field, make, say, sync, table } from "./dom.js";
+import { Pager } from "./pager.js";
+
+const PAGE = 50;
+
+export function nodes(panel, refresh) {
+  const pager = new Pager("nodes", refresh);
+  const search = make("input", { type: "search", autocomplete: "off", oninput: () => { pager.reset(); refresh(); } });
+  const held = make("select", { onchange: () => { pager.reset(); refresh(); } },
+    make("option", { value: "" }, "all"), make("option", { value: "true" }, "with volumes"), make("option", { value: "false" }, "without"));
+  const add = make("button", { type: "button", onclick: () => register(refresh) }, "Register a node…");
+  const list = table("Nodes and the volumes on them", "Node", "State", "Attached", "Volumes", ["", "acts"]);
+  panel.append(make("div", { class: "bar" }, field("Search", search, "grow"), field("Show", held), add, pager.whole), list.whole);
+
+  return async () => {
+    const page = await get(`/nodes${query({ search: search.value, attached: held.value, after: pager.after, limit: PAGE })}`);
+    pager.update(page);
+    sync(list.body, page.items, (node) => node.id, (node) => row(node.id, refresh));
+  };
+}
+
+async function register(refresh) {
+  const id = await ask("Register a node", "The array will know it from now on.", "Register", { label: "Node id" });
+  if (id && await change("POST", "/nodes", { id }, `Registered ${id}`)) refresh();
+}
+
+function row(id, refresh) {
+  const state = make("span");
+  const meter = make("meter", { min: 0, "aria-hidden": "true" });
+  const count = make("span", { class: "number" });
+  const chips = make("div", { class: "chips" });
+  const more = make("span", { class: "quiet" });
+  const lose = make("button", { type: "button" });
+  const limit = make("button", { type: "button", "aria-label": `Change the limit of ${id}` }, "Limit…");
+  const line = make("tr", {},
+    make("th", { scope: "row", class: "id" }, id), make("td", {}, state),
+    make("td", {}, make("div", { class: "fill" }, meter, count)),
+    make("td", { class: "wide" }, make("div", { class: "chips" }, chips, more)),
+    make("td", { class: "acts" }, limit, " ", lose));
+
+  line.update = (node) => {
+    const over = node.limit !== undefined && node.attached > node.limit;
+    const full = node.limit !== undefined && node.attached >= node.limit;
+    const [word, style] = !node.registered ? ["gone", "bad"] : over ? ["over limit", "bad"] : full ? ["full", "warn"] : ["known", "good"];
+    say(state, word);
+    dress(state, `badge ${style}`);
+    meter.hidden = node.limit === undefined;
+    meter.max = node.limit || 1;
+    meter.optimum = 0;
+    meter.high = Math.max(0, (node.limit || 1) - 0.5);
+    meter.value = node.attached;
+    const lie = node.advertisedLimit !== node.limit ? ` (says ${node.advertisedLimit ?? "no limit"})` : "";
+    say(count, node.limit === undefined ? `${node.attached}${lie}` : `${node.attached} / ${node.limit}${lie}`);
+    sync(chips, node.volumes, (volume) => volume, (volume) => chip(volume, id, volume, refresh));
+    const rest = node.attached - node.volumes.length;
+    say(more, rest > 0 ? `and ${rest} more` : "");
+    say(lose, node.registered ? "Node gone" : "Bring back");
+    lose.setAttribute("aria-label", node.registered ? `Take node ${id} away` : `Bring node ${id} back`);
+    dress(lose, node.registered ? "danger" : "");
+    lose.onclick = () => flip(node, refresh);
+    limit.onclick = () => setLimit(node, refresh);
+  };
+  return line;
+}
+
+async function flip(node, refresh) {
+  const gone = node.registered;
+  const text = `The array will not know ${node.id} any more. Its ${node.attached} attachments stay until somebody detaches them.`;
+  if (gone && !await ask(`Take ${node.id} away?`, text, "Take away")) return;
+  const done = gone ? `${node.id} is gone` : `${node.id} is back`;
+  if (await change("PATCH", `/nodes/${part(node.id)}`, { registered: !gone }, done)) refresh();
+}
+
+async function setLimit(node, refresh) {
+  const text = "How many volumes the array lets it have; 0 for as many as come. What it says in NodeGetInfo changes apart from that.";
+  const limit = await ask(`Limit of ${node.id}`, text, "Set", { label: "Volumes", value: String(node.limit ?? 0) });
+  if (limit === false) return;
+  const body = { limit: Number(limit) };
+  if (await change("PATCH", `/nodes/${part(node.id)}`, body, `${node.id} takes ${limit === "0" ? "any number of" : limit} volumes`)) refresh();
+}
+
+/** A held volume, to be detached out of band. */
+export function chip(volume, node, text, refresh) {
+  const label = `Detach ${volume} from ${node} out of band`;
+  return make("button", {
+    type: "button", class: "chip id", "aria-label": label, title: label,
+    onclick: async () => {
+      const told = `Nobody who believes ${volume} attached to ${node} is told.`;
+      if (!await ask("Detach out of band?", told, "Detach")) return;
+      if (await change("DELETE", `/attachments/${part(volume)}/${part(node)}`, undefined, `Detached ${volume} from ${node}`)) refresh();
+    },
+  }, text);
+}

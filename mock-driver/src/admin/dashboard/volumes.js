@@ -1,0 +1,74 @@
+// Volumes, who holds them, and what ails them.
+
+import { ask, change, get, part, query } from "./api.js";
+import { dress, field, make, say, size, sync, table } from "./dom.js";
+import { chip } from "./nodes.js";
+import { Pager } from "./pager.js";
+
+const PAGE = 50;
+
+export function volumes(panel, refresh) {
+  const pager = new Pager("volumes", refresh);
+  const again = () => { pager.reset(); refresh(); };
+  const search = make("input", { type: "search", autocomplete: "off", oninput: again });
+  const held = make("select", { onchange: again },
+    make("option", { value: "" }, "all"), make("option", { value: "true" }, "attached"), make("option", { value: "false" }, "not attached"));
+  const add = make("button", { type: "button", onclick: () => create(refresh) }, "Make a volume…");
+  const list = table("Volumes and the nodes that hold them", "Volume", "Name", ["Size", "number"], "Attached to", "Health", ["", "acts"]);
+  panel.append(make("div", { class: "bar" }, field("Search", search, "grow"), field("Show", held), add, pager.whole), list.whole);
+
+  return async () => {
+    const page = await get(`/volumes${query({ search: search.value, attached: held.value, after: pager.after, limit: PAGE })}`);
+    pager.update(page);
+    sync(list.body, page.items, (volume) => volume.id, (volume) => row(volume.id, refresh));
+  };
+}
+
+async function create(refresh) {
+  const name = await ask("Make a volume", "Of the array's usual size, for a filesystem on one node.", "Make", { label: "Name" });
+  if (name && await change("POST", "/volumes", { name }, `Made ${name}`)) refresh();
+}
+
+function row(id, refresh) {
+  const name = make("td", { class: "id" });
+  const bytes = make("td", { class: "number" });
+  const chips = make("div", { class: "chips" });
+  const none = make("span", { class: "quiet" });
+  const health = make("span");
+  const attach = make("button", { type: "button", "aria-label": `Attach ${id}`, onclick: () => attachTo(id, refresh) }, "Attach…");
+  const hurt = make("button", { type: "button" });
+  const remove = make("button", { type: "button", class: "danger", "aria-label": `Delete ${id}`, onclick: () => destroy(id, refresh) }, "Delete");
+  const line = make("tr", {},
+    make("th", { scope: "row", class: "id" }, id), name, bytes, make("td", {}, make("div", { class: "chips" }, chips, none)),
+    make("td", {}, health), make("td", { class: "acts" }, attach, " ", hurt, " ", remove));
+
+  line.update = (volume) => {
+    say(name, volume.name);
+    say(bytes, size(volume.capacityBytes));
+    sync(chips, volume.attachments, (held) => held.node, (held) => chip(id, held.node, held.readonly ? `${held.node} (read-only)` : held.node, refresh));
+    say(none, volume.attachments.length ? "" : "nobody");
+    const sick = volume.health ?? [];
+    say(health, sick.length ? sick.map((ailment) => ailment.status).join(", ") : "well");
+    dress(health, sick.length ? "badge bad" : "quiet");
+    health.title = sick.map((ailment) => `${ailment.reason} ${ailment.message}`).join("; ");
+    say(hurt, sick.length ? "Heal" : "Make sick");
+    hurt.setAttribute("aria-label", sick.length ? `Heal ${id}` : `Make ${id} sick`);
+    hurt.onclick = async () => {
+      const ailment = { status: "DEGRADED", reason: "SetByHand", message: "made sick on the dashboard" };
+      const done = sick.length ? `${id} is well again` : `${id} is degraded`;
+      if (await change("PATCH", `/volumes/${part(id)}`, { health: sick.length ? [] : [ailment] }, done)) refresh();
+    };
+    remove.disabled = volume.attachments.length > 0;
+  };
+  return line;
+}
+
+async function attachTo(volume, refresh) {
+  const node = await ask(`Attach ${volume}`, "Out of band: no CSI call is made, and nobody is told.", "Attach", { label: "To node" });
+  if (node && await change("PUT", `/attachments/${part(volume)}/${part(node)}`, {}, `Attached ${volume} to ${node}`)) refresh();
+}
+
+async function destroy(volume, refresh) {
+  if (!await ask(`Delete ${volume}?`, "Its data goes with it.", "Delete")) return;
+  if (await change("DELETE", `/volumes/${part(volume)}`, undefined, `Deleted ${volume}`)) refresh();
+}
