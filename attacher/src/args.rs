@@ -6,7 +6,9 @@ pub mod features;
 mod go_style;
 pub mod http;
 pub mod kube_api;
+mod kube_name;
 pub mod logging;
+mod number;
 mod otlp;
 
 use std::ffi::OsString;
@@ -62,15 +64,15 @@ pub struct Args {
     pub retry_interval_max: Duration,
 
     /// How many attaches, and how many detaches, may run at once.
-    #[arg(long, default_value = "10", value_name = "N")]
+    #[arg(long, default_value = "10", value_parser = number::at_least_one, value_name = "N")]
     pub worker_threads: NonZeroUsize,
 
     /// How many attaches may run at once, if not as many as --worker-threads.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = number::at_least_one, value_name = "N")]
     pub attach_concurrency: Option<NonZeroUsize>,
 
     /// How many detaches may run at once, if not as many as --worker-threads.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = number::at_least_one, value_name = "N")]
     pub detach_concurrency: Option<NonZeroUsize>,
 
     /// How often the driver's list of published volumes is compared with the VolumeAttachments.
@@ -79,7 +81,7 @@ pub struct Args {
 
     /// Most entries in a page of that list. 0: as many as the driver likes.
     #[arg(long, default_value = "0", allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i32).range(0..), value_name = "N")]
+          value_parser = number::entries, value_name = "N")]
     pub max_entries: i32,
 
     /// Filesystem type of volumes that name none. Empty: the driver chooses.
@@ -117,7 +119,8 @@ pub struct Args {
     pub log: Logging,
 
     /// Most characters of a driver's answer that are logged. 0 or less: all.
-    #[arg(long, default_value = "-1", allow_negative_numbers = true, value_name = "N")]
+    #[arg(long, default_value = "-1", allow_negative_numbers = true, value_parser = number::length,
+          value_name = "N")]
     pub max_grpc_log_length: i64,
 
     /// Gates of experimental features, as in ReleaseLeaderElectionOnExit=true.
@@ -158,6 +161,9 @@ impl Args {
     pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
         let line = go_style::rewritten(line, &command);
+        if let Some(problem) = go_style::stray_word(&line, &command) {
+            return Err(command.error(ErrorKind::UnknownArgument, problem));
+        }
         let mut args = Self::from_arg_matches(&command.try_get_matches_from_mut(line)?)?;
         args.features = Features::from_gates(&args.feature_gates);
         args.check()

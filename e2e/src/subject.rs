@@ -150,10 +150,7 @@ impl Replica {
     /// The program with the replica's host name and its part in the election. The process stays the one that is
     /// started: every step on the way there replaces itself by the next.
     fn command(&self, binary: &Path) -> Spec {
-        let mut command = Spec::new(format!("attacher-{}", self.name), "unshare").arg("--uts");
-        if !rustix::process::geteuid().is_root() {
-            command = command.args(["--user", "--map-root-user"]);
-        }
+        let command = with_host_name(&format!("attacher-{}", self.name));
         let seconds = |time: Duration| format!("{}ms", time.as_millis());
         command
             .args(["sh", "-c", "hostname \"$0\" && exec \"$@\"", &self.name])
@@ -165,6 +162,18 @@ impl Replica {
                 format!("--leader-election-renew-deadline={}", seconds(RENEW_DEADLINE)),
                 format!("--leader-election-retry-period={}", seconds(RETRY_PERIOD)),
             ])
+    }
+}
+
+/// The beginning of a command that may choose its own host name, which is an attacher's identity in a lease. Others
+/// than root need user namespaces for that, which some systems forbid unless told otherwise (Ubuntu 24.04:
+/// `sysctl kernel.apparmor_restrict_unprivileged_userns=0`).
+pub fn with_host_name(name: &str) -> Spec {
+    let command = Spec::new(name, "unshare").arg("--uts");
+    if rustix::process::geteuid().is_root() {
+        command.arg("--")
+    } else {
+        command.args(["--user", "--map-root-user", "--"])
     }
 }
 

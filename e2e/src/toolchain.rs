@@ -42,6 +42,8 @@ pub struct Settings {
     pub keep_files: bool,
     /// `PATH`: where `go` and `cargo` are looked for.
     pub path: Option<OsString>,
+    /// `CSI_MOCK_REQUIRE_ROOT_TESTS` is set: a test that needs root fails without it; else it is left out.
+    pub need_privileges: bool,
 }
 
 /// Finds and builds the programs of one run.
@@ -144,6 +146,7 @@ impl Settings {
             target_dir: read("CARGO_TARGET_DIR").map(PathBuf::from),
             kubeconfig: read("CSI_E2E_KUBECONFIG").map(PathBuf::from),
             keep_files: read("CSI_E2E_KEEP").is_some(),
+            need_privileges: read("CSI_MOCK_REQUIRE_ROOT_TESTS").is_some(),
             path: read("PATH"),
         }
     }

@@ -16,6 +16,11 @@ const UNITS: &[(&str, f64)] = &[
 
 /// A duration of zero or more.
 pub(crate) fn not_negative(value: &str) -> Result<Duration, String> {
+    if let Some(positive) = value.strip_prefix('-')
+        && parse(positive).is_some()
+    {
+        return Err(format!("{value:?} is less than nothing: leave out the minus"));
+    }
     parse(value).ok_or_else(|| format!("{value:?} is not a duration such as 300ms, 15s or 1m30s"))
 }
 
@@ -23,7 +28,7 @@ pub(crate) fn not_negative(value: &str) -> Result<Duration, String> {
 pub(super) fn positive(value: &str) -> Result<Duration, String> {
     let duration = not_negative(value)?;
     if duration.is_zero() {
-        Err("must be more than zero".to_owned())
+        Err("must be more than zero, such as 15s".to_owned())
     } else {
         Ok(duration)
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{duration, go_style};
+use super::{duration, go_style, kube_name};
 
 /// How replicas agree on the one that works.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
@@ -20,7 +20,7 @@ pub struct Election {
         long = "leader-election-namespace",
         default_value = "",
         hide_default_value = true,
-        value_parser = go_style::non_empty,
+        value_parser = kube_name::namespace,
         value_name = "NAMESPACE"
     )]
     pub namespace: Name,
@@ -97,7 +97,9 @@ fn labels(value: &str) -> Result<Labels, String> {
     }
     let read = |item: &str| match item.split_once(':') {
         Some((key, value)) if !key.trim().is_empty() && !value.contains(':') => {
-            Ok((key.trim().to_owned(), value.trim().to_owned()))
+            let (key, value) = (key.trim(), value.trim());
+            kube_name::label(key, value)?;
+            Ok((key.to_owned(), value.to_owned()))
         }
         Some(_) | None => Err(format!("{item:?} is not of the form key:value")),
     };

@@ -53,6 +53,37 @@ fn takes_value(flag: &str, command: &Command) -> bool {
     })
 }
 
+/// What to say of a rewritten line with a word that belongs to no flag. A flag that does not exist is left to clap,
+/// which can tell a similar one.
+pub(super) fn stray_word(line: &[OsString], command: &Command) -> Option<String> {
+    let mut before = None;
+    for word in line.iter().skip(1) {
+        let flag = word.to_str().and_then(|word| word.strip_prefix("--"));
+        let Some(flag) = flag else {
+            let word = word.to_string_lossy();
+            return Some(match (&*word, before) {
+                ("explain", _) => "explain must be the first word: csi-attacher explain KIND/NAME".to_owned(),
+                (value, Some(flag)) if boolean(value).is_ok() => format!(
+                    "{value:?} stands alone: a boolean is written with an equals sign, as in --{flag}={value}"
+                ),
+                (word, _) => format!(
+                    "{word:?} is no flag: flags begin with a dash (to ask about a volume: csi-attacher explain KIND/NAME)"
+                ),
+            });
+        };
+        let name = flag.split_once('=').map_or(flag, |(name, _)| name);
+        let known = name == "help"
+            || command
+                .get_arguments()
+                .any(|argument| argument.get_long() == Some(name));
+        if !known {
+            return None;
+        }
+        before = Some(flag);
+    }
+    None
+}
+
 /// Go's booleans (strconv.ParseBool).
 pub(super) fn boolean(value: &str) -> Result<bool, String> {
     match value {
@@ -82,6 +113,21 @@ mod tests {
                 .require_equals(true)
                 .action(ArgAction::Set),
         );
+        let stray = |line: &[&str]| {
+            let line: Vec<_> = ["c"].iter().chain(line).map(OsString::from).collect();
+            stray_word(&line, &command)
+        };
+        assert_eq!(stray(&["--number=5", "--bool", "--help"]), None);
+        assert_eq!(stray(&["--unknown", "5"]), None, "clap names the flag");
+        for (line, part) in [
+            (&["--bool", "true"][..], "--bool=true"),
+            (&["--bool", "explain"], "must be the first word"),
+            (&["explian", "pod/x"], "\"explian\" is no flag"),
+            (&["-", "--number=5"], "\"-\" is no flag"),
+        ] {
+            let told = stray(line).unwrap();
+            assert!(told.contains(part), "{line:?}: {told}");
+        }
         for (line, expected) in [
             (&["-number", "-5"][..], &["--number=-5"][..]),
             (&["--number", "5", "-bool"], &["--number=5", "--bool"]),

@@ -23,6 +23,9 @@ pub struct Http {
     pub metrics_path: String,
 }
 
+/// Paths of the pages beside the metrics.
+pub const OTHER_PAGES: [&str; 4] = ["/healthz", "/healthz/leader-election", "/readyz", "/statusz"];
+
 /// An address to listen at; empty means none.
 pub type Address = Option<String>;
 
@@ -62,16 +65,28 @@ fn address(value: &str) -> Result<Address, String> {
 }
 
 fn path(value: &str) -> Result<String, String> {
-    if value.starts_with('/') {
-        Ok(value.to_owned())
-    } else {
-        Err(format!("{value:?} must begin with a slash"))
+    if !value.starts_with('/') {
+        return Err(format!("{value:?} must begin with a slash, such as /metrics"));
     }
+    if OTHER_PAGES.contains(&value) {
+        return Err(format!(
+            "{value:?} is the path of another page, which a probe may ask for: take another, such as /metrics"
+        ));
+    }
+    Ok(value.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn metrics_hide_no_other_page() {
+        assert_eq!(path("/m"), Ok("/m".to_owned()));
+        for value in ["", "m"].iter().chain(&OTHER_PAGES) {
+            assert!(path(value).unwrap_err().contains("such as /metrics"), "{value}");
+        }
+    }
 
     #[test]
     fn addresses_are_written_as_in_go() {

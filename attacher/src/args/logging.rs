@@ -3,16 +3,17 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{duration, go_style};
+use super::{duration, go_style, number};
 
 /// What is logged, and how.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Logging {
     /// How much to log: 0 tells what changes and what fails, 2 every attach and detach, 5 every call.
-    #[arg(id = "v", short = None, long = "v", default_value = "0", value_name = "LEVEL")]
+    #[arg(id = "v", short = None, long = "v", default_value = "0", allow_negative_numbers = true,
+          value_parser = number::verbosity, value_name = "LEVEL")]
     pub verbosity: u8,
 
-    /// Other levels for single modules, as in worker=5,csi*=2. For text only.
+    /// Other levels for single modules, as in worker=5,csi*=2.
     #[arg(
         long,
         default_value = "",

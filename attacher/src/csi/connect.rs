@@ -1,8 +1,9 @@
 //! Keeping a session open for as long as we live.
 //!
-//! The loss of a driver never ends the process: it is noticed at once, also while no call is under
-//! way or old ones still finish on a connection that the driver is about to close, and a new session is opened as soon as somebody answers, by asking everything again. Only a
-//! driver that comes back as another one ends it, since our finalizers carry its name.
+//! The loss of a driver never ends the process: it is noticed at once, also while no call is under way or old ones
+//! still finish on a connection that the driver is about to close, and a new session is opened as soon as somebody
+//! answers, by asking everything again. Only a driver that comes back as another one ends it, since our finalizers
+//! carry its name.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -29,10 +29,21 @@ pub struct Socket(PathBuf);
 
 /// An address that is not that of a socket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is not the address of a Unix socket: give its absolute path, as in /run/csi/socket or unix:///run/csi/socket"
-)]
-pub struct SocketError(String);
+pub enum SocketError {
+    /// It is something else, or relative to nothing that lasts.
+    #[error(
+        "{0:?} is not the address of a Unix socket: give its absolute path, as in /run/csi/socket or unix:///run/csi/socket"
+    )]
+    NoPath(String),
+    /// The system could never connect to it.
+    #[error(
+        "the path has {0} bytes, and a socket's may have {LONGEST_PATH}: mount the socket's folder at a shorter path"
+    )]
+    TooLong(usize),
+}
+
+/// What fits into `sun_path`, with the zero byte behind it.
+const LONGEST_PATH: usize = 107;
 
 /// A driver that answered all that we must know before we call it.
 #[derive(Clone, Debug)]
@@ -90,11 +101,14 @@ impl FromStr for Socket {
             Some(rest) => rest.strip_prefix("//").unwrap_or(rest),
             None => address,
         };
+        if path.len() > LONGEST_PATH {
+            return Err(SocketError::TooLong(path.len()));
+        }
         let path = Path::new(path);
         if path.is_absolute() {
             Ok(Self(path.to_owned()))
         } else {
-            Err(SocketError(address.to_owned()))
+            Err(SocketError::NoPath(address.to_owned()))
         }
     }
 }
@@ -276,7 +290,16 @@ mod tests {
             "tcp://127.0.0.1:1",
             "127.0.0.1:1",
         ] {
-            assert_eq!(address.parse::<Socket>(), Err(SocketError(address.to_owned())));
+            assert_eq!(
+                address.parse::<Socket>(),
+                Err(SocketError::NoPath(address.to_owned()))
+            );
         }
+        let path = |length: usize| format!("/{}", "a".repeat(length - 1));
+        assert!(path(LONGEST_PATH).parse::<Socket>().is_ok());
+        assert_eq!(
+            path(LONGEST_PATH + 1).parse::<Socket>(),
+            Err(SocketError::TooLong(LONGEST_PATH + 1))
+        );
     }
 }

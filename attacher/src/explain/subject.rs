@@ -130,9 +130,15 @@ impl Request {
 
     fn parsed(&self) -> Result<(Kind, &str), String> {
         let (kind, name) = match &*self.object {
-            [both] => both
-                .split_once('/')
-                .ok_or_else(|| format!("{both:?} names no object: write KIND/NAME, such as pod/{both}"))?,
+            [both] => both.split_once('/').ok_or_else(|| match Kind::named(both) {
+                Some(_) => format!("{both:?} names no object: write {both}/NAME"),
+                None => format!("{both:?} names no object: write KIND/NAME, such as pod/{both}"),
+            })?,
+            [one, other] if one.contains('/') && other.contains('/') => {
+                return Err(format!(
+                    "one object at a time: ask for {one}, and then for {other}"
+                ));
+            }
             [kind, name] => (kind.as_str(), name.as_str()),
             _ => return Err("one object at a time".to_owned()),
         };
@@ -144,7 +150,9 @@ impl Request {
         })?;
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':');
         if name.is_empty() || !name.chars().all(fits) {
-            return Err(format!("{name:?} is no name of a Kubernetes object"));
+            return Err(format!(
+                "{name:?} is no name of a Kubernetes object: write KIND/NAME, such as pod/web-0"
+            ));
         }
         Ok((kind, name))
     }
@@ -226,6 +234,8 @@ mod tests {
             (&[][..], "KIND/NAME"),
             (&["db-0"], "pod/db-0"),
             (&["secret/s"], "volumeattachment (va)"),
+            (&["pod"], "write pod/NAME"),
+            (&["pod/a", "pod/b"], "one object at a time"),
             (&["pod/"], "is no name"),
             (&["pod", "../nodes"], "is no name"),
             (&["pod/a", "--output", "xml"], "json"),

@@ -139,6 +139,7 @@ impl Row {
             Self::Burst => vec![
                 Limit(16),
                 Limit(64),
+                Limit(128),
                 Ours(Number(10)),
                 Ours(Number(64)),
                 Go(Number(10)),

@@ -51,6 +51,11 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
         trial(bench, "deploy::selectors_select", selectors_select),
         trial(
             bench,
+            "deploy::components_follow_the_namespace_of_an_overlay",
+            components_follow_the_namespace,
+        ),
+        trial(
+            bench,
             "deploy::rights_given_to_the_go_sidecar_are_enough_for_ours",
             rights_of_the_go_sidecar_are_enough,
         ),
@@ -198,6 +203,45 @@ async fn may(
         .create(&PostParams::default(), &review)
         .await?;
     Ok(answer.status.context("a review must be answered")?.allowed)
+}
+
+/// As the README has it: an overlay on the example, with components, that says its namespace.
+async fn components_follow_the_namespace(bench: Arc<Bench>) -> Result<()> {
+    const NAMESPACE: &str = "csi-mock-driver";
+    let shape = Shape::overlay_with("mock-driver", &shape::folders("components")?);
+    let built = manifest::parse(&shape.build_in(&bench, NAMESPACE).await?)?;
+    for object in &built {
+        let namespace = object.metadata.namespace.as_deref();
+        ensure!(
+            namespace.is_none_or(|namespace| namespace == NAMESPACE),
+            "{shape}: {} is in {namespace:?}",
+            object.name_any()
+        );
+        for subject in object
+            .data
+            .get("subjects")
+            .and_then(|subjects| subjects.as_array())
+            .into_iter()
+            .flatten()
+        {
+            ensure!(
+                subject["namespace"] == NAMESPACE,
+                "{shape}: {} binds {subject}",
+                object.name_any()
+            );
+        }
+    }
+    ensure!(
+        built.iter().any(|object| {
+            object
+                .types
+                .as_ref()
+                .is_some_and(|types| types.kind == "Namespace")
+                && object.name_any() == NAMESPACE
+        }),
+        "{shape}: the namespace {NAMESPACE} is not made"
+    );
+    Ok(())
 }
 
 /// What the `restricted` profile does not ask for.

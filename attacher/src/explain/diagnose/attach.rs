@@ -103,7 +103,7 @@ pub(super) fn not_required(way: &Way<'_>, va: &Attachment) -> Finding {
             .because(format!("It is held by the finalizers {finalizers}."))
             .advise_to_run(
                 "If no attacher of this driver runs any more, take the finalizer off by hand.",
-                format!("kubectl patch volumeattachment {name} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'"),
+                detach::let_go(name, &va.metadata.finalizers),
             )
             .danger("If the driver did attach the volume, it stays attached at the storage.");
     }

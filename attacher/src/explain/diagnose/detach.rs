@@ -47,7 +47,7 @@ fn detaching(way: &Way<'_>, va: &Attachment, since: Option<Timestamp>) -> Findin
     }
     if let Some(refusal) = way.refusal() {
         let finding = unattached::refused(way, va, &refusal, error);
-        return by_hand(va, finding);
+        return by_hand(way, va, finding);
     }
     let Some(error) = error else {
         return calling(way, va, since);
@@ -78,7 +78,7 @@ fn detaching(way: &Way<'_>, va: &Attachment, since: Option<Timestamp>) -> Findin
             ))
             .advise(code::advice(code));
     }
-    by_hand(va, unattached::retries(way, driver, finding))
+    by_hand(way, va, unattached::retries(way, driver, finding))
 }
 
 /// The driver is being called, or soon will be.
@@ -107,18 +107,34 @@ fn calling(way: &Way<'_>, va: &Attachment, since: Option<Timestamp>) -> Finding 
 }
 
 /// What is left when a detach never succeeds.
-fn by_hand(va: &Attachment, finding: Finding) -> Finding {
+fn by_hand(way: &Way<'_>, va: &Attachment, finding: Finding) -> Finding {
     let name = &va.metadata.name;
+    let Some(finalizer) = way.finalizer() else {
+        return finding;
+    };
     finding
         .advise_to_run(
             "As the last resort, when the storage shows that the volume is not attached to this node any more, let the \
              VolumeAttachment go without the driver:",
-            format!("kubectl patch volumeattachment {name} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'"),
+            let_go(name, std::slice::from_ref(&finalizer)),
         )
         .danger(
             "If the volume is in truth still attached, it will be attached to another node as well, and its data can \
              be destroyed.",
         )
+}
+
+/// The command that takes these finalizers off and no others: whoever put those there still counts on them.
+pub(super) fn let_go(name: &str, finalizers: &[String]) -> String {
+    let quoted: Vec<_> = finalizers
+        .iter()
+        .map(|finalizer| format!("\"{finalizer}\""))
+        .collect();
+    format!(
+        "kubectl patch volumeattachment {name} --type=strategic -p \
+         '{{\"metadata\":{{\"$deleteFromPrimitiveList/finalizers\":[{}]}}}}'",
+        quoted.join(",")
+    )
 }
 
 fn foreign_finalizer(way: &Way<'_>, va: &Attachment, since: Option<Timestamp>) -> Finding {
@@ -135,7 +151,7 @@ fn foreign_finalizer(way: &Way<'_>, va: &Attachment, since: Option<Timestamp>) -
     .advise_to_run("See what it is and who wrote it.", format!("kubectl get volumeattachment {name} -o yaml --show-managed-fields"))
     .advise_to_run(
         "If its owner does not exist any more, take it off by hand.",
-        format!("kubectl patch volumeattachment {name} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'"),
+        let_go(name, &va.metadata.finalizers),
     )
     .danger("What the finalizer's owner had to clean up stays behind.")
 }

@@ -13,6 +13,7 @@ use crate::bench::ground::Ground;
 use crate::bench::quantity::{Figures, Quantity};
 use crate::bench::{Bench, NAMESPACE};
 use crate::process::{Process, Spec};
+use crate::subject::with_host_name;
 use crate::wait::{self, Progress};
 
 /// How long the other replica gets to become a standby that has seen the lease: longer than the 5 s between
@@ -54,18 +55,9 @@ pub(super) async fn measure(
 fn replica(bench: &Bench<'_>, contender: Contender, ground: &Ground, host: &str) -> Result<Spec> {
     let program = contender.program(&bench.programs)?;
     let as_host = "hostname \"$0\" && exec \"$@\"";
-    Ok(Spec::new(format!("attacher-{host}"), "unshare")
+    Ok(with_host_name(&format!("attacher-{host}"))
         .dir(&ground.dir)
-        .args([
-            "--user",
-            "--map-root-user",
-            "--uts",
-            "--",
-            "sh",
-            "-c",
-            as_host,
-            host,
-        ])
+        .args(["sh", "-c", as_host, host])
         .arg(program)
         .args(contender.flags(ground))
         .args([

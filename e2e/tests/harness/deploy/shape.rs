@@ -88,6 +88,19 @@ impl Shape {
         self.build_with(bench, &more).await
     }
 
+    /// Its objects as an overlay of its own gives them that says a namespace.
+    pub(crate) async fn build_in(&self, bench: &Bench, namespace: &str) -> Result<String> {
+        self.build_with(bench, &format!("namespace: {namespace}\n")).await
+    }
+
+    /// An overlay with components on top.
+    pub(crate) fn overlay_with(name: &str, components: &[String]) -> Self {
+        Self {
+            components: components.to_vec(),
+            ..Self::overlay(name)
+        }
+    }
+
     /// Its Deployments.
     pub(crate) async fn deployments(&self, bench: &Bench) -> Result<Vec<Deployment>> {
         of_kind(&manifest::parse(&self.build(bench).await?)?, "Deployment")
