@@ -27,7 +27,7 @@ use self::diagnose::{Question, diagnose};
 use self::reader::{Reader, Trouble};
 use self::report::State;
 use self::subject::{Output, Request, Subject};
-use crate::cluster::{Clients, ConnectError};
+use crate::cluster::{Access, ConnectError, Requests};
 use crate::report::chain;
 use crate::run::config;
 
@@ -90,7 +90,9 @@ pub async fn main(line: Vec<OsString>) -> ExitCode {
 async fn answer(request: &Request) -> Result<State, Error> {
     let config = configuration(request).await?;
     let subject = request.subject(&config.default_namespace);
-    let reader = Reader::new(Clients::new(&config, None)?.requests);
+    let access = Access::new(&config)?;
+    access.log_in().await?;
+    let reader = Reader::new(access.connect(None, Requests::default()));
     let gathered = gather::gather(&reader, subject.clone(), request.driver.as_deref()).await;
     let mut snapshot = gathered.map_err(|trouble| Error::Subject { subject, trouble })?;
     snapshot.gaps = reader.into_gaps();

@@ -137,6 +137,21 @@ impl Access {
         })))
     }
 
+    /// Has credentials ready before they are needed. Only an exec plugin makes this wait, maybe for a person
+    /// who is to log in, which takes longer than a request may.
+    ///
+    /// # Errors
+    ///
+    /// The plugin gave none.
+    ///
+    /// # Cancellation
+    ///
+    /// A plugin that is running goes on, and the first request gets its answer.
+    pub async fn log_in(&self) -> Result<(), ConnectError> {
+        self.0.credentials.pass().await?;
+        Ok(())
+    }
+
     /// A client with a connection of its own, made when it is first used. Its requests wait for `rate` and
     /// are counted.
     pub fn connect(&self, rate: Option<RateLimit>, counts: Requests) -> Client {

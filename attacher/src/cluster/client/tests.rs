@@ -468,6 +468,25 @@ async fn a_plugin_is_asked_once_for_as_long_as_its_answer_holds() {
 }
 
 #[tokio::test]
+async fn who_has_logged_in_is_not_asked_again() {
+    let server = ApiServer::localhost().await;
+    let dir = TempDir::new().unwrap();
+    let access = mk_access(server.cluster(), plugin(dir.path())).await.unwrap();
+    let error = access.log_in().await.unwrap_err();
+    let text = crate::report::chain(&error);
+    assert!(
+        text.contains("\"/bin/sh\" failed"),
+        "there is no answer yet: {text:?}"
+    );
+    answer(dir.path(), &json!({ "token": "one" }));
+    let access = mk_access(server.cluster(), plugin(dir.path())).await.unwrap();
+    access.log_in().await.unwrap();
+    ask(&access.connect(None, Requests::default())).await.unwrap();
+    assert_eq!(server.seen(), [bearer("one")]);
+    assert_eq!(runs(dir.path()), 2);
+}
+
+#[tokio::test]
 async fn a_plugin_is_asked_again_when_its_answer_has_expired() {
     let server = ApiServer::localhost().await;
     let dir = TempDir::new().unwrap();
