@@ -13,8 +13,10 @@ use crate::report::chain;
 /// How long one request may take in all, its repeats included and its time in line not. A request's
 /// deadline is its own: a slow driver call leaves the write that follows it all the time it needs.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How long one attempt may take before its answer counts as lost.
-const ATTEMPT: Duration = Duration::from_secs(10);
+/// How long one attempt may take before its answer counts as lost. An API server that is busy keeps requests in
+/// line for up to 15 s: one that is given up before would go to the end of the line again. That a connection is dead
+/// is noticed sooner, by its pings.
+const ATTEMPT: Duration = Duration::from_secs(20);
 const TOO_MANY_REQUESTS: u16 = 429;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);

@@ -6,7 +6,7 @@
 //! as they are or in the usual encodings. Rather too much goes than too little: eight characters that also
 //! stand in a credential are taken out wherever they come from.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use csi_proto::secret::STRIPPED;
@@ -25,28 +25,72 @@ const MESSAGE_BYTES: usize = 16 << 10;
 pub(super) fn stripped(secrets: &Secrets, message: String) -> String {
     let message = &message[..message.floor_char_boundary(MESSAGE_BYTES)];
     let mut hidden = vec![false; message.len()];
+    let mut windows = BTreeMap::new();
     for value in secrets.0.values() {
         for form in forms(value) {
-            if form.len() >= SHORTEST {
-                hide(&form, message.as_bytes(), &mut hidden);
+            if form.len() < SHORTEST {
+                continue;
+            }
+            let size = (form.len() / 2).clamp(SHORTEST, TELLING);
+            let windows = windows
+                .entry(size)
+                .or_insert_with(|| Windows::new(message.as_bytes(), size));
+            for part in form.windows(size) {
+                windows.hide(part, &mut hidden);
             }
         }
     }
     without(message, &hidden)
 }
 
-/// Marks what `message` shares with `form`.
-fn hide(form: &[u8], message: &[u8], hidden: &mut [bool]) {
-    let window = (form.len() / 2).clamp(SHORTEST, TELLING);
-    let mut places: HashMap<&[u8], Vec<usize>> = HashMap::new();
-    for (place, part) in message.windows(window).enumerate() {
-        places.entry(part).or_default().push(place);
-    }
-    for part in form.windows(window) {
-        for &place in places.get(part).into_iter().flatten() {
-            hidden[place..place + window].fill(true);
+/// Every piece of `size` bytes of a message, to be found in no time: the one thread that does this renews the lease,
+/// too.
+struct Windows {
+    size: usize,
+    /// The pieces as numbers, sorted, and where they stand.
+    places: Vec<(u64, usize)>,
+    /// Whether the pieces that are equal to the one of this index, the first of them, are hidden already. A message
+    /// and a credential that repeat themselves would else be gone through again and again.
+    hidden: Vec<bool>,
+}
+
+// === impl Windows ===
+
+impl Windows {
+    /// `size` is at most eight.
+    fn new(message: &[u8], size: usize) -> Self {
+        let pieces = message.windows(size).enumerate();
+        let mut places: Vec<_> = pieces.map(|(place, piece)| (number(piece), place)).collect();
+        places.sort_unstable();
+        Self {
+            size,
+            hidden: vec![false; places.len()],
+            places,
         }
     }
+
+    /// Marks all places where `part` stands.
+    fn hide(&mut self, part: &[u8], hidden: &mut [bool]) {
+        let wanted = number(part);
+        let first = self.places.partition_point(|(piece, _)| *piece < wanted);
+        let Some(done) = self.hidden.get_mut(first).filter(|done| !**done) else {
+            return;
+        };
+        *done = true;
+        for &(_, place) in self.places[first..]
+            .iter()
+            .take_while(|(piece, _)| *piece == wanted)
+        {
+            hidden[place..place + self.size].fill(true);
+        }
+    }
+}
+
+/// Up to eight bytes as one number; of the same length, others make another.
+fn number(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 fn without(message: &str, hidden: &[bool]) -> String {
@@ -230,6 +274,16 @@ mod tests {
             stripped(&secrets, "alpha-beta-gamma-delta!".to_owned()),
             format!("{STRIPPED}!")
         );
+    }
+
+    #[test]
+    fn what_repeats_itself_is_hidden_everywhere() {
+        let zeros = "0".repeat(MESSAGE_BYTES / 2);
+        assert_eq!(
+            strip(&zeros, &format!("{zeros} and {}", "0".repeat(9))),
+            format!("{STRIPPED} and {STRIPPED}")
+        );
+        assert_eq!(strip(&zeros, "0000000 is no part"), "0000000 is no part");
     }
 
     #[test]
