@@ -120,6 +120,9 @@ impl Args {
     pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches_from(with_two_dashes(args))?;
         let args = Self::from_arg_matches(&matches)?;
+        if let Some(objection) = args.array.objection() {
+            return Err(Self::command().error(ErrorKind::ValueValidation, objection));
+        }
         match args.faults.help() {
             Some(text) => Err(clap::Error::raw(ErrorKind::DisplayVersion, text)),
             None => Ok(args),
@@ -285,7 +288,17 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused_by_the_name_of_their_flag() {
-        let table: [(&[&str], &str); 7] = [
+        let table: [(&[&str], &str); 14] = [
+            (&["--pool=fast"], "--pool"),
+            (&["--pool=a=1Gi", "--pool=a=2Gi"], "--pool"),
+            (&["--node-topology=node-0"], "--node-topology"),
+            (&["--mutable-parameters=iops=5..1"], "--mutable-parameters"),
+            (&["--require-secret=CreateVolume"], "--require-secret"),
+            (
+                &["--min-volume-size=2Gi", "--max-volume-size=1Gi"],
+                "--max-volume-size",
+            ),
+            (&["--snapshot-metadata-blocks=odd"], "--snapshot-metadata-blocks"),
             (&["--latency=5"], "--latency"),
             (&["--busy=maybe"], "--busy"),
             (&["--driver-name=-x-"], "--driver-name"),

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use tokio::time;
 
 use crate::backend::{
     Array, GroupIds, Members, Moment, Prospect, SizeRange, Snapshot, Source, Spec, Timing, Wanted,
@@ -156,6 +157,38 @@ impl Driver {
             self.discard(&Medium::Snapshot(snapshot.to_string())).await;
         }
         Ok(())
+    }
+
+    /// Waits as long as the volume's mutable parameters say that moving it takes.
+    pub(crate) async fn drag(&self, volume: &str) {
+        let latency = self.store.peek(|array| array.latency(volume));
+        if !latency.is_zero() {
+            time::sleep(latency).await;
+        }
+    }
+
+    /// Removes bytes that a crash left behind, of an array that outlives the process. Call it before
+    /// anything works on the array.
+    pub(crate) async fn sweep(&self) {
+        if !self.store.is_kept() {
+            return;
+        }
+        let known = self.store.peek(|array| {
+            let volumes = array
+                .volumes()
+                .map(|volume| Medium::Volume(volume.spec.id.to_string()));
+            let snapshots = array
+                .snapshots()
+                .map(|snapshot| Medium::Snapshot(snapshot.id.to_string()));
+            volumes.chain(snapshots).collect()
+        });
+        match self.media.sweep(known).await {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(removed, "bytes of nothing removed"),
+            Err(error) => {
+                tracing::warn!(error = %crate::error::chain(&error), "bytes of nothing left behind");
+            }
+        }
     }
 
     async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<Medium>) -> Result<(), Error> {

@@ -261,6 +261,11 @@ impl Driver {
         &self.readiness
     }
 
+    /// The bytes of its volumes and snapshots.
+    pub fn media(&self) -> &Media {
+        &self.media
+    }
+
     /// The array and what keeps it.
     pub fn store(&self) -> &Store {
         &self.store

@@ -143,6 +143,7 @@ pub async fn serve(
     stop: CancellationToken,
     grace: Duration,
 ) -> Result<(), Error> {
+    driver.sweep().await;
     let mut tasks: JoinSet<Ended> = JoinSet::new();
     match driver.proxy_to.clone() {
         Some(to) => tasks.spawn(answer_calls(

@@ -11,5 +11,6 @@ mod controller;
 mod dispatch;
 mod group;
 mod identity;
+mod legacy;
 mod node;
 mod snapshot_metadata;

@@ -166,6 +166,11 @@ impl Store {
         look(&self.lock())
     }
 
+    /// Whether the array outlives the process.
+    pub fn is_kept(&self) -> bool {
+        self.log.is_some()
+    }
+
     /// Keeps the past from the moment on that the flag is set.
     #[must_use]
     pub fn keeping_past(mut self, wants: Arc<AtomicBool>) -> Self {

@@ -1,6 +1,6 @@
 //! Flags of the array and of the services that work on it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -110,10 +110,7 @@ impl ArrayArgs {
             pools: self.pools(driver_name),
             sizes: SizeRule {
                 min: self.min_volume_size,
-                default: base.default.clamp(
-                    self.min_volume_size,
-                    self.max_volume_size.max(self.min_volume_size),
-                ),
+                default: base.default.clamp(self.min_volume_size, self.max_volume_size),
                 max: self.max_volume_size,
             },
             qos: self.mutable_parameters.clone(),
@@ -128,6 +125,20 @@ impl ArrayArgs {
             },
             page_limit: Some(list_page).filter(|limit| *limit > 0),
         }
+    }
+
+    /// What is wrong with flags that are right each by itself.
+    pub(super) fn objection(&self) -> Option<String> {
+        if self.max_volume_size < self.min_volume_size {
+            return Some("--max-volume-size must not be less than --min-volume-size".to_owned());
+        }
+        let mut names = BTreeSet::new();
+        for PoolFlag(pool) in &self.pools {
+            if !names.insert(pool.name.as_str()) {
+                return Some(format!("--pool: \"{}\" is there twice", pool.name));
+            }
+        }
+        None
     }
 
     /// How the services behave.

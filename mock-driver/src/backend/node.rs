@@ -78,6 +78,12 @@ impl Array {
             advertised: settings.advertised.or(old.advertised),
             segments: settings.segments.or(old.segments),
         };
+        if self.changed.get(id) == Some(&settings) {
+            return Done {
+                reply: (),
+                change: None,
+            };
+        }
         let node = NodeId::from(id);
         self.done((), Change::NodeSet { node, settings })
     }

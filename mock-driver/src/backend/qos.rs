@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::time::Duration;
 
 use super::{Array, Change, Done, Error};
 
@@ -33,6 +34,9 @@ pub struct NoParameter {
 // === impl QosRule ===
 
 impl QosRule {
+    /// The parameter that slows attaching and detaching down, in milliseconds.
+    pub const LATENCY: &str = "latency";
+
     /// An array that knows exactly these parameters.
     pub fn new(parameters: impl IntoIterator<Item = (String, Values)>) -> Self {
         Self(parameters.into_iter().collect())
@@ -66,7 +70,7 @@ impl Default for QosRule {
         let tiers = ["bronze", "silver", "gold"].map(str::to_owned).to_vec();
         Self::new([
             ("iops".to_owned(), Values::Range(1, 1_000_000)),
-            ("latency".to_owned(), Values::Range(0, 600_000)),
+            (Self::LATENCY.to_owned(), Values::Range(0, 600_000)),
             ("throughput".to_owned(), Values::Range(1, 1_000_000)),
             ("tier".to_owned(), Values::OneOf(tiers)),
         ])
@@ -154,6 +158,14 @@ impl Array {
         }
         let volume = volume.spec.id.clone();
         Ok(self.done((), Change::Modified { volume, qos }))
+    }
+
+    /// How much longer it takes to attach and detach a volume: its parameter [`QosRule::LATENCY`].
+    pub fn latency(&self, id: &str) -> Duration {
+        let volume = self.volumes.get(id);
+        let latency = volume.and_then(|volume| volume.qos.get(QosRule::LATENCY));
+        let millis = latency.and_then(|latency| latency.parse().ok());
+        millis.map_or(Duration::ZERO, Duration::from_millis)
     }
 
     pub(super) fn check_qos(&self, asked: &BTreeMap<String, String>) -> Result<(), Error> {

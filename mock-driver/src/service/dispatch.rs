@@ -14,12 +14,13 @@ use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::server::NamedService;
 
-use super::{ControllerService, GroupService, IdentityService, NodeService, SnapshotMetadataService};
+use super::{ControllerService, GroupService, IdentityService, NodeService, SnapshotMetadataService, legacy};
 use crate::driver::Driver;
 
 /// Every service of a driver.
 #[derive(Clone, Debug)]
 pub struct Services {
+    driver: Arc<Driver>,
     identity: IdentityServer<IdentityService>,
     controller: ControllerServer<ControllerService>,
     group: GroupControllerServer<GroupService>,
@@ -34,6 +35,7 @@ impl Services {
     /// The services of `driver`.
     pub fn new(driver: &Arc<Driver>) -> Self {
         Self {
+            driver: driver.clone(),
             identity: IdentityServer::new(IdentityService(driver.clone())),
             controller: ControllerServer::new(ControllerService(driver.clone())),
             group: GroupControllerServer::new(GroupService(driver.clone())),
@@ -57,6 +59,10 @@ impl Service<http::Request<Body>> for Services {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let request = match legacy::answer(&self.driver, request) {
+            Ok(answer) => return answer,
+            Err(request) => request,
+        };
         let service = request
             .uri()
             .path()

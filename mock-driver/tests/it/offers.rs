@@ -1,10 +1,14 @@
 //! What the driver says it is and can do, and that it does no more and no less.
 
+use std::time::Duration;
+
+use csi_mock_driver::readiness::Ready;
 use csi_proto::v1;
 use csi_proto::v1::controller_service_capability::{Type, rpc};
+use tokio::time;
 use tonic::Code;
 
-use crate::server::Server;
+use crate::server::{DEADLINE, Server};
 
 #[tokio::test]
 async fn identity_is_told_and_ready() {
@@ -134,4 +138,36 @@ async fn a_capability_that_is_taken_away_is_neither_told_nor_served() {
         .into_inner();
     assert_eq!(list.entries.len(), 1);
     assert_eq!(list.entries[0].status, None, "where it is, nobody says");
+}
+
+#[tokio::test]
+async fn probe_says_not_yet_for_a_time_and_fails_on_demand() {
+    let server = Server::start_with(|_, settings| {
+        settings.conduct.ready_after = Duration::from_millis(200);
+    })
+    .await;
+    let mut identity = server.identity().await;
+    let first = identity.probe(v1::ProbeRequest {}).await.unwrap().into_inner();
+    assert_eq!(first.ready, Some(false));
+    let ready = async {
+        while identity
+            .probe(v1::ProbeRequest {})
+            .await
+            .unwrap()
+            .into_inner()
+            .ready
+            != Some(true)
+        {
+            time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    time::timeout(DEADLINE, ready).await.unwrap();
+    server.driver().readiness().set(Ready::Broken);
+    let broken = server
+        .identity()
+        .await
+        .probe(v1::ProbeRequest {})
+        .await
+        .unwrap_err();
+    assert_eq!(broken.code(), Code::FailedPrecondition);
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use csi_mock_driver::driver::{Driver, Settings};
@@ -27,6 +28,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 /// A driver and its files.
 pub(crate) struct Server {
     directory: TempDir,
+    driver: Arc<Driver>,
     stop: CancellationToken,
     serving: JoinSet<Result<(), run::Error>>,
 }
@@ -48,9 +50,17 @@ impl Server {
         let listener = Listener::bind(&directory.path().join("csi.sock").into()).unwrap();
         let stop = CancellationToken::new();
         let mut serving = JoinSet::new();
-        serving.spawn(run::serve(driver, faults, listener, None, stop.clone(), DEADLINE));
+        serving.spawn(run::serve(
+            driver.clone(),
+            faults,
+            listener,
+            None,
+            stop.clone(),
+            DEADLINE,
+        ));
         Self {
             directory,
+            driver,
             stop,
             serving,
         }
@@ -70,6 +80,10 @@ impl Server {
 
     pub(crate) async fn node(&self) -> NodeClient<Channel> {
         NodeClient::new(self.channel().await)
+    }
+
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.driver
     }
 
     pub(crate) fn path(&self, file: &str) -> PathBuf {

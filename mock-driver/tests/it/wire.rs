@@ -10,7 +10,7 @@ use tonic_prost::ProstCodec;
 
 use crate::server::{Server, mk_create, mk_publish, mk_unpublish};
 
-async fn call<Q, R>(channel: &Channel, path: &'static str, request: Q) -> Result<R, Status>
+pub(crate) async fn call<Q, R>(channel: &Channel, path: &'static str, request: Q) -> Result<R, Status>
 where
     Q: Message + 'static,
     R: Message + Default + 'static,

@@ -64,6 +64,7 @@ impl Rpc for ControllerPublishVolumeRequest {
         let (offer, capability) = (&driver.offer, std::slice::from_ref(&hold.capability));
         request::needs_modes(offer, "volume_capability", capability)?;
         request::needs(offer, Capability::PublishReadonly, "readonly", hold.readonly)?;
+        driver.drag(&volume).await;
         let publication = driver
             .store
             .change(|array| array.publish(&volume, &node, &hold))
@@ -100,6 +101,7 @@ impl Rpc for ControllerUnpublishVolumeRequest {
 
     async fn act(detach: Detach, driver: &Driver) -> Result<Self::Reply, Error> {
         let Detach { volume, node } = detach;
+        driver.drag(&volume).await;
         driver
             .store
             .change(|array| array.unpublish(&volume, node.as_deref()))

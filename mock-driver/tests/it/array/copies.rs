@@ -1,0 +1,172 @@
+//! Volumes made from snapshots and from other volumes.
+
+use csi_proto::v1::{CreateVolumeRequest, VolumeContentSource};
+use tonic::Code;
+
+use super::{MIB, World, assert_refused, from_snapshot, from_volume, mk_range, mk_volume};
+
+fn mk_copy(name: &str, source: Option<VolumeContentSource>) -> CreateVolumeRequest {
+    CreateVolumeRequest {
+        volume_content_source: source,
+        ..mk_volume(name)
+    }
+}
+
+#[tokio::test]
+async fn copy_tells_its_source_and_is_made_once() {
+    let mut world = World::start().await;
+    let a = world.volume("a").await;
+    let snapshot = world.snapshot("s", &a).await;
+    for (name, source) in [("clone", from_volume(&a)), ("restored", from_snapshot(&snapshot))] {
+        let first = world.create(mk_copy(name, source.clone())).await.unwrap();
+        assert_eq!(first.content_source, source, "{name}");
+        let again = world.create(mk_copy(name, source.clone())).await.unwrap();
+        assert_eq!(again, first, "{name}: repeated");
+        for other in [None, from_volume(&first.volume_id), from_snapshot("other")] {
+            let outcome = world.create(mk_copy(name, other)).await;
+            assert_refused(name, outcome, Code::AlreadyExists, &["volume_content_source"]);
+        }
+    }
+    let plain = world.create(mk_copy("a", from_snapshot(&snapshot))).await;
+    assert_refused(
+        "made without",
+        plain,
+        Code::AlreadyExists,
+        &["volume_content_source"],
+    );
+}
+
+#[tokio::test]
+async fn copy_has_room_for_its_source() {
+    let mut world = World::start().await;
+    let a = world.volume("a").await;
+    let snapshot = world.snapshot("s", &a).await;
+    // (case, required, limit, size or the code)
+    let table = [
+        ("same", 10 * MIB, 0, Ok(10 * MIB)),
+        ("nothing asked", 0, 20 * MIB, Ok(10 * MIB)),
+        ("larger", 12 * MIB, 0, Ok(12 * MIB)),
+        ("smaller", 9 * MIB, 0, Err(Code::OutOfRange)),
+        ("limit smaller", 0, 9 * MIB, Err(Code::OutOfRange)),
+    ];
+    for source in [from_snapshot(&snapshot), from_volume(&a)] {
+        for (case, required, limit, expected) in table {
+            let name = format!("{case} {source:?}");
+            let request = CreateVolumeRequest {
+                capacity_range: mk_range(required, limit),
+                ..mk_copy(&name[..name.len().min(128)], source.clone())
+            };
+            let outcome = world.create(request).await;
+            match expected {
+                Ok(bytes) => assert_eq!(outcome.unwrap().capacity_bytes, bytes, "{name}"),
+                Err(code) => assert_refused(&name, outcome, code, &["source"]),
+            }
+        }
+    }
+    let any_size = CreateVolumeRequest {
+        capacity_range: None,
+        ..mk_copy("any size", from_volume(&a))
+    };
+    assert_eq!(world.create(any_size).await.unwrap().capacity_bytes, 10 * MIB);
+}
+
+#[tokio::test]
+async fn source_must_be_there_and_named() {
+    let mut world = World::start().await;
+    #[rustfmt::skip]
+    let table = [
+        ("snapshot gone", from_snapshot("gone"), Code::NotFound, "snapshot \"gone\""),
+        ("volume gone", from_volume("gone"), Code::NotFound, "volume \"gone\""),
+        ("no snapshot", from_snapshot(""), Code::InvalidArgument, "volume_content_source.snapshot.snapshot_id"),
+        ("no volume", from_volume(""), Code::InvalidArgument, "volume_content_source.volume.volume_id"),
+        ("neither", Some(VolumeContentSource { r#type: None }), Code::InvalidArgument, "volume_content_source"),
+    ];
+    for (case, source, code, word) in table {
+        assert_refused(case, world.create(mk_copy("b", source)).await, code, &[word]);
+    }
+}
+
+#[tokio::test]
+async fn sources_need_their_capability() {
+    let mut world = World::start_with(|_, settings| {
+        settings.offer = "-CLONE_VOLUME,-CREATE_DELETE_SNAPSHOT".parse().unwrap();
+    })
+    .await;
+    let a = world.volume("a").await;
+    for (source, capability) in [
+        (from_volume(&a), "CLONE_VOLUME"),
+        (from_snapshot("s"), "CREATE_DELETE_SNAPSHOT"),
+    ] {
+        let outcome = world.create(mk_copy("b", source)).await;
+        assert_refused(
+            capability,
+            outcome,
+            Code::InvalidArgument,
+            &["volume_content_source", capability],
+        );
+    }
+}
+
+#[tokio::test]
+async fn linked_copies_keep_what_they_were_made_of() {
+    let mut world = World::start_with(|_, settings| {
+        settings.array.dependants = csi_mock_driver::backend::Dependants::Linked;
+    })
+    .await;
+    let a = world.volume("a").await;
+    let snapshot = world.snapshot("s", &a).await;
+    let restored = world
+        .create(mk_copy("b", from_snapshot(&snapshot)))
+        .await
+        .unwrap()
+        .volume_id;
+    let clone = world
+        .create(mk_copy("c", from_volume(&restored)))
+        .await
+        .unwrap()
+        .volume_id;
+
+    let in_use = Code::FailedPrecondition;
+    assert_refused("has a snapshot", world.delete(&a).await, in_use, &[&snapshot]);
+    assert_refused(
+        "has a volume",
+        world.drop_snapshot(&snapshot).await,
+        in_use,
+        &[&restored],
+    );
+    assert_refused("has a clone", world.delete(&restored).await, in_use, &[&clone]);
+    let group = world.group("g", &[&clone]).await.unwrap();
+    let members = [group.snapshots[0].snapshot_id.clone()];
+    let of_group = world
+        .create(mk_copy("d", from_snapshot(&members[0])))
+        .await
+        .unwrap()
+        .volume_id;
+    let outcome = world.drop_group(&group.group_snapshot_id, &members).await;
+    assert_refused("a member has a volume", outcome, in_use, &[&of_group]);
+
+    world.delete(&of_group).await.unwrap();
+    world
+        .drop_group(&group.group_snapshot_id, &members)
+        .await
+        .unwrap();
+    world.delete(&clone).await.unwrap();
+    world.delete(&restored).await.unwrap();
+    world.drop_snapshot(&snapshot).await.unwrap();
+    world.delete(&a).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_volumes_are_made_from_one_snapshot_at_the_same_time() {
+    let mut world = World::start().await;
+    let a = world.volume("a").await;
+    let snapshot = world.snapshot("s", &a).await;
+    let copies = (0..20).map(|number| {
+        let mut client = world.controller.clone();
+        let request = mk_copy(&format!("copy-{number}"), from_snapshot(&snapshot));
+        async move { client.create_volume(request).await }
+    });
+    for outcome in futures::future::join_all(copies).await {
+        outcome.unwrap();
+    }
+}

@@ -1,0 +1,287 @@
+//! What survives: every kind of change, wherever the log ends.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use csi_mock_driver::backend::{
+    Access, AccessMode, Ailment, Array, Capability, Done, Error, Hold, Image, Moment, NodeSettings, Settings,
+    Severity, SizeRange, Source, StorageAilment, StorageSeverity, Timing, Wanted, WantedGroup,
+    WantedSnapshot,
+};
+use csi_mock_driver::store::Store;
+
+const MIB: u64 = 1 << 20;
+
+type Step = Box<dyn FnOnce(&mut Array) -> Result<Done<()>, Error>>;
+
+fn settings() -> Settings {
+    Settings {
+        nodes: Settings::numbered_nodes(3),
+        ..Settings::default()
+    }
+}
+
+fn open(directory: &Path) -> Store {
+    Store::open(directory.to_owned(), settings(), 7, 2).unwrap()
+}
+
+fn capability() -> Capability {
+    Capability {
+        access: Access::Block,
+        mode: AccessMode::SingleNodeWriter,
+    }
+}
+
+fn timing() -> Timing {
+    Timing {
+        now: Moment::from_nanos(1_700_000_000_123_456_789),
+        delay: Duration::from_secs(1),
+    }
+}
+
+fn mk_wanted(name: &str, source: Option<Source>) -> Wanted {
+    Wanted {
+        name: name.to_owned(),
+        size: SizeRange {
+            required: 0,
+            limit: 0,
+        },
+        capabilities: vec![capability()],
+        parameters: BTreeMap::from([("tier".to_owned(), "gold".to_owned())]),
+        mutable_parameters: BTreeMap::from([("iops".to_owned(), "5".to_owned())]),
+        source,
+        requirement: None,
+    }
+}
+
+fn mk_snapshot(name: &str) -> WantedSnapshot {
+    WantedSnapshot {
+        name: name.to_owned(),
+        source: "vol-0".to_owned(),
+        parameters: BTreeMap::from([("class".to_owned(), "a".to_owned())]),
+        requirement: None,
+    }
+}
+
+fn quiet<T>(done: Result<Done<T>, Error>) -> Result<Done<()>, Error> {
+    done.map(|done| Done {
+        reply: (),
+        change: done.change,
+    })
+}
+
+fn step(act: impl FnOnce(&mut Array) -> Result<Done<()>, Error> + 'static) -> Step {
+    Box::new(act)
+}
+
+fn group_id(array: &Array) -> (String, Vec<String>) {
+    let group = array.groups().next().expect("a group must be there");
+    let members = group.members.values().map(ToString::to_string).collect();
+    (group.id.to_string(), members)
+}
+
+fn snapshot_id(array: &Array) -> String {
+    let mut single = array.snapshots().filter(|snapshot| snapshot.group.is_none());
+    single.next().expect("a snapshot must be there").id.to_string()
+}
+
+/// One step for each kind of change.
+fn steps() -> Vec<(&'static str, Step)> {
+    let hold = || Hold {
+        capability: capability(),
+        readonly: true,
+    };
+    let sick = || Ailment {
+        status: Severity::DataLoss,
+        reason: "R".to_owned(),
+        message: "m".to_owned(),
+    };
+    let storage = || StorageAilment {
+        status: StorageSeverity::Unreachable,
+        reason: "R".to_owned(),
+        message: "m".to_owned(),
+        capability: Some(capability()),
+    };
+    let node = NodeSettings {
+        limit: Some(7),
+        advertised: Some(9),
+        segments: Some([("zone", "z")].into_iter().collect()),
+        ..NodeSettings::default()
+    };
+    let later = || timing().now.after(Duration::from_secs(2));
+    let group = || WantedGroup {
+        name: "g".to_owned(),
+        sources: ["vol-0", "vol-1"].map(str::to_owned).into(),
+        parameters: BTreeMap::new(),
+    };
+    vec![
+        (
+            "created",
+            step(move |array| quiet(array.create_volume(&mk_wanted("a", None), later()))),
+        ),
+        (
+            "attached",
+            step(move |array| quiet(array.publish("vol-0", "node-0", &hold()))),
+        ),
+        (
+            "expanded",
+            step(|array| {
+                let range = SizeRange {
+                    required: 2048 * MIB,
+                    limit: 0,
+                };
+                quiet(array.expand_volume("vol-1", range, true))
+            }),
+        ),
+        (
+            "modified",
+            step(|array| {
+                array.modify_volume("vol-0", &BTreeMap::from([("tier".to_owned(), "gold".to_owned())]))
+            }),
+        ),
+        (
+            "sick",
+            step(move |array| array.set_volume_health("vol-0", vec![sick()])),
+        ),
+        (
+            "storage sick",
+            step(move |array| array.set_storage_health(Some("node-1"), vec![storage()])),
+        ),
+        (
+            "all storage sick",
+            step(move |array| array.set_storage_health(None, vec![storage()])),
+        ),
+        (
+            "snapshot",
+            step(|array| {
+                let id = array.snapshot_id("s");
+                quiet(array.create_snapshot(&mk_snapshot("s"), id, timing()))
+            }),
+        ),
+        (
+            "restored",
+            step(move |array| {
+                let source = Source::Snapshot(snapshot_id(array).into());
+                quiet(array.create_volume(&mk_wanted("b", Some(source)), later()))
+            }),
+        ),
+        (
+            "group",
+            step(move |array| {
+                let ids = array.group_ids(&group());
+                quiet(array.create_group(&group(), ids, timing()))
+            }),
+        ),
+        ("node set", step(move |array| Ok(array.set_node("node-2", node)))),
+        (
+            "node new",
+            step(|array| Ok(array.set_node("node-9", NodeSettings::default()))),
+        ),
+        (
+            "node renamed",
+            step(|array| array.change_node_id("node-0", "node-zero")),
+        ),
+        ("node removed", step(|array| array.remove_node("node-1"))),
+        ("well", step(|array| array.set_volume_health("vol-0", vec![]))),
+        (
+            "storage well",
+            step(|array| array.set_storage_health(None, vec![])),
+        ),
+        (
+            "snapshot deleted",
+            step(|array| {
+                let id = snapshot_id(array);
+                array.delete_snapshot(&id)
+            }),
+        ),
+        (
+            "group deleted",
+            step(|array| {
+                let (id, members) = group_id(array);
+                quiet(array.delete_group(&id, &members))
+            }),
+        ),
+        ("detached", step(|array| array.unpublish("vol-0", None))),
+        ("deleted", step(|array| array.delete_volume("vol-0"))),
+    ]
+}
+
+#[tokio::test]
+async fn log_cut_after_any_change_brings_back_what_was_until_then() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let beginning = fs::read(directory.path().join("snapshot.json")).unwrap();
+    let mut images: Vec<(&str, Image)> = vec![("nothing", store.peek(Array::image))];
+    for (case, step) in steps() {
+        store.change(step).await.expect(case);
+        let image = store.peek(Array::image);
+        assert_ne!(
+            images.last().map(|(_, image)| image),
+            Some(&image),
+            "{case} changes something"
+        );
+        images.push((case, image));
+    }
+    drop(store);
+    let log = fs::read_to_string(directory.path().join("changes.jsonl")).unwrap();
+    let lines: Vec<&str> = log.split_inclusive('\n').collect();
+    assert_eq!(lines.len(), images.len() - 1);
+
+    for (count, (case, image)) in images.iter().enumerate() {
+        fs::write(directory.path().join("snapshot.json"), &beginning).unwrap();
+        let half = lines.get(count).map_or("", |line| &line[..line.len() / 2]);
+        let text = lines[..count].concat() + half;
+        fs::write(directory.path().join("changes.jsonl"), text).unwrap();
+        // From the log, and then from the snapshot that was made of it.
+        for way in ["replayed", "read back"] {
+            let store = open(directory.path());
+            assert_eq!(&store.peek(Array::image), image, "{way} until {case}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_brought_back_goes_on_as_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let mut elsewhere = store.peek(Array::twin);
+    for (case, step) in steps().into_iter().take(12) {
+        store.change(step).await.expect(case);
+    }
+    drop(store);
+    let store = open(directory.path());
+    for (_, step) in steps().into_iter().take(12) {
+        step(&mut elsewhere).unwrap();
+    }
+    for (case, step) in steps().into_iter().skip(12) {
+        store.change(step).await.expect(case);
+    }
+    for (_, step) in steps().into_iter().skip(12) {
+        step(&mut elsewhere).unwrap();
+    }
+    assert_eq!(store.peek(Array::image), elsewhere.image());
+    let room = |array: &Array| array.room_for(None, None).unwrap();
+    assert_eq!(store.peek(room), room(&elsewhere));
+}
+
+#[tokio::test]
+async fn state_of_an_older_driver_is_taken_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let snapshot = r#"{"format":1,"seq":3,"image":{"epoch":7,"created":1,"attached":1,"premade":1,"volumes":[
+        {"spec":{"id":"mock-1","name":"a","capacity_bytes":1048576,"capabilities":[],"parameters":{}},
+         "attachments":{"node-0":{"number":1,"capability":{"access":"block","mode":"SINGLE_NODE_WRITER"},"readonly":false}}},
+        {"spec":{"id":"vol-0","name":"","capacity_bytes":1048576,"capabilities":[],"parameters":{}},"attachments":{}}]}}"#;
+    let change = r#"{"seq":4,"change":{"created":{"spec":{"id":"mock-2","name":"b","capacity_bytes":1048576,"capabilities":[],"parameters":{"k":"v"}}}}}"#;
+    fs::write(directory.path().join("snapshot.json"), snapshot).unwrap();
+    fs::write(directory.path().join("changes.jsonl"), format!("{change}\n")).unwrap();
+    let store = open(directory.path());
+    let ids = store.peek(|array| {
+        let all = array.volumes().map(|volume| volume.spec.id.to_string());
+        all.collect::<Vec<_>>()
+    });
+    assert_eq!(ids, ["mock-1", "mock-2", "vol-0", "vol-1"]);
+    let attached = store.peek(|array| array.attached_to("node-0").count());
+    assert_eq!(attached, 1);
+}

@@ -1,0 +1,706 @@
+//! Snapshots, groups, copies, growth and limits against a naive model of them: random operations, each one
+//! repeated, restarts in between, what is listed compared after every step and all changes replayed at the
+//! end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use csi_mock_driver::backend::{
+    Access, AccessMode, Array, Capability, Change, Done, Error, Hold, Moment, NodeSettings, Pool, PoolName,
+    Segments, Settings, SizeRange, SnapshotFilter, Source, Timing, Wanted, WantedGroup, WantedSnapshot,
+};
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+/// All the space there is, in MiB.
+const SPACE: u64 = 40;
+
+/// An operation. Numbers choose among all ids of that kind ever seen, dead ones included.
+#[derive(Clone, Debug)]
+enum Op {
+    Create {
+        name: u8,
+        mib: u64,
+        source: Option<(bool, usize)>,
+    },
+    Delete {
+        volume: usize,
+    },
+    Snapshot {
+        name: u8,
+        volume: usize,
+    },
+    DeleteSnapshot {
+        snapshot: usize,
+    },
+    Group {
+        name: u8,
+        volumes: BTreeSet<usize>,
+    },
+    DeleteGroup {
+        group: usize,
+        complete: bool,
+    },
+    Expand {
+        volume: usize,
+        mib: u64,
+        limit: u64,
+    },
+    Modify {
+        volume: usize,
+        iops: u64,
+    },
+    Publish {
+        volume: usize,
+        node: u8,
+    },
+    Unpublish {
+        volume: usize,
+    },
+    Limit {
+        node: u8,
+        limit: usize,
+    },
+    Wait,
+    Restart,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Done,
+    Gone,
+    Taken,
+    Full,
+    NotReady,
+    Illegal,
+    Size,
+    InUse,
+    NodeFull,
+    Elsewhere,
+}
+
+#[derive(Clone, Debug)]
+struct ModelVolume {
+    id: String,
+    name: u8,
+    mib: u64,
+    source: Option<(bool, String)>,
+    iops: Option<u64>,
+    node: Option<u8>,
+}
+
+#[derive(Clone, Debug)]
+struct ModelSnapshot {
+    id: String,
+    /// None in a group.
+    name: Option<u8>,
+    volume: String,
+    mib: u64,
+    taken: u64,
+    group: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+struct ModelGroup {
+    id: String,
+    name: u8,
+    volumes: BTreeSet<String>,
+}
+
+/// Everything in lists, looked through from end to end.
+#[derive(Default)]
+struct Model {
+    time: u64,
+    volumes: Vec<ModelVolume>,
+    snapshots: Vec<ModelSnapshot>,
+    groups: Vec<ModelGroup>,
+    limits: BTreeMap<u8, usize>,
+}
+
+/// All ids ever seen, by kind.
+struct Ids {
+    volumes: Vec<String>,
+    snapshots: Vec<String>,
+    groups: Vec<String>,
+}
+
+/// An array and what has happened to it.
+struct Bench {
+    array: Array,
+    changes: Vec<Change>,
+    time: u64,
+}
+
+// === impl Ids ===
+
+impl Ids {
+    fn new() -> Self {
+        let gone = || vec!["never-was".to_owned()];
+        Self {
+            volumes: gone(),
+            snapshots: gone(),
+            groups: gone(),
+        }
+    }
+
+    fn of(list: &[String], number: usize) -> &str {
+        &list[number % list.len()]
+    }
+
+    fn note(list: &mut Vec<String>, id: &str) {
+        if !list.iter().any(|known| known == id) {
+            list.push(id.to_owned());
+        }
+    }
+}
+
+// === impl Model ===
+
+impl Model {
+    fn used(&self) -> u64 {
+        let volumes: u64 = self.volumes.iter().map(|volume| volume.mib).sum();
+        let snapshots: u64 = self.snapshots.iter().map(|snapshot| snapshot.mib).sum();
+        volumes + snapshots
+    }
+
+    fn volume(&self, id: &str) -> Option<&ModelVolume> {
+        self.volumes.iter().find(|volume| volume.id == id)
+    }
+
+    fn snapshot(&self, id: &str) -> Option<&ModelSnapshot> {
+        self.snapshots.iter().find(|snapshot| snapshot.id == id)
+    }
+
+    fn judge_create(&self, name: u8, mib: u64, source: Option<&(bool, String)>) -> (Verdict, u64) {
+        if let Some(there) = self.volumes.iter().find(|volume| volume.name == name) {
+            let same = there.mib >= mib && there.source.as_ref() == source;
+            return (if same { Verdict::Done } else { Verdict::Taken }, 0);
+        }
+        let needs = match source {
+            None => 1,
+            Some((true, id)) => match self.snapshot(id) {
+                None => return (Verdict::Gone, 0),
+                Some(snapshot) if self.time < snapshot.taken + 2 => return (Verdict::NotReady, 0),
+                Some(snapshot) => snapshot.mib,
+            },
+            Some((false, id)) => match self.volume(id) {
+                None => return (Verdict::Gone, 0),
+                Some(volume) => volume.mib,
+            },
+        };
+        if source.is_some() && mib != 0 && mib < needs {
+            return (Verdict::Size, 0);
+        }
+        let size = mib.max(needs);
+        if self.used() + size > SPACE {
+            return (Verdict::Full, 0);
+        }
+        (Verdict::Done, size)
+    }
+
+    fn judge_publish(&self, id: &str, node: u8) -> Verdict {
+        let Some(volume) = self.volume(id) else {
+            return Verdict::Gone;
+        };
+        match volume.node {
+            Some(there) if there == node => return Verdict::Done,
+            Some(_) => return Verdict::Elsewhere,
+            None => {}
+        }
+        let there = self
+            .volumes
+            .iter()
+            .filter(|volume| volume.node == Some(node))
+            .count();
+        match self.limits.get(&node) {
+            Some(limit) if *limit > 0 && there >= *limit => Verdict::NodeFull,
+            _ => Verdict::Done,
+        }
+    }
+
+    /// What should come of an operation, and the model's state after it.
+    fn act(&mut self, op: &Op, ids: &mut Ids, made: &Made) -> Verdict {
+        match op {
+            Op::Create { name, mib, source } => {
+                let source = source.map(|(snapshot, number)| {
+                    let list = if snapshot { &ids.snapshots } else { &ids.volumes };
+                    (snapshot, Ids::of(list, number).to_owned())
+                });
+                let (verdict, size) = self.judge_create(*name, *mib, source.as_ref());
+                if let (Verdict::Done, Made::One(id)) = (verdict, made)
+                    && self.volume(id).is_none()
+                {
+                    Ids::note(&mut ids.volumes, id);
+                    self.volumes.push(ModelVolume {
+                        id: id.clone(),
+                        name: *name,
+                        mib: size,
+                        source,
+                        iops: None,
+                        node: None,
+                    });
+                }
+                verdict
+            }
+            Op::Delete { volume } => {
+                let id = Ids::of(&ids.volumes, *volume);
+                if self.volume(id).is_some_and(|volume| volume.node.is_some()) {
+                    return Verdict::InUse;
+                }
+                self.volumes.retain(|volume| volume.id != id);
+                Verdict::Done
+            }
+            Op::Snapshot { name, volume } => {
+                let source = Ids::of(&ids.volumes, *volume).to_owned();
+                let named = |snapshot: &&ModelSnapshot| snapshot.name == Some(*name);
+                if let Some(there) = self.snapshots.iter().find(named) {
+                    return if there.volume == source {
+                        Verdict::Done
+                    } else {
+                        Verdict::Taken
+                    };
+                }
+                let Some(mib) = self.volume(&source).map(|volume| volume.mib) else {
+                    return Verdict::Gone;
+                };
+                if self.used() + mib > SPACE {
+                    return Verdict::Full;
+                }
+                if let Made::One(id) = made {
+                    Ids::note(&mut ids.snapshots, id);
+                    self.snapshots.push(ModelSnapshot {
+                        id: id.clone(),
+                        name: Some(*name),
+                        volume: source,
+                        mib,
+                        taken: self.time,
+                        group: None,
+                    });
+                }
+                Verdict::Done
+            }
+            Op::DeleteSnapshot { snapshot } => {
+                let id = Ids::of(&ids.snapshots, *snapshot);
+                if self.snapshot(id).is_some_and(|snapshot| snapshot.group.is_some()) {
+                    return Verdict::Illegal;
+                }
+                self.snapshots.retain(|snapshot| snapshot.id != id);
+                Verdict::Done
+            }
+            Op::Group { name, volumes } => self.act_group(*name, volumes, ids, made),
+            Op::DeleteGroup { group, complete } => {
+                let id = Ids::of(&ids.groups, *group);
+                if self.groups.iter().any(|group| group.id == id) && !complete {
+                    return Verdict::Illegal;
+                }
+                self.groups.retain(|group| group.id != id);
+                self.snapshots
+                    .retain(|snapshot| snapshot.group.as_deref() != Some(id));
+                Verdict::Done
+            }
+            Op::Expand { volume, mib, limit } => {
+                let id = Ids::of(&ids.volumes, *volume).to_owned();
+                let free = SPACE.saturating_sub(self.used());
+                let Some(volume) = self.volumes.iter_mut().find(|volume| volume.id == id) else {
+                    return Verdict::Gone;
+                };
+                match (*mib, *limit) {
+                    (mib, limit) if limit != 0 && (mib > limit || volume.mib > limit) => Verdict::Size,
+                    (mib, _) if mib <= volume.mib => Verdict::Done,
+                    (mib, _) if mib - volume.mib > free => Verdict::Full,
+                    (mib, _) => {
+                        volume.mib = mib;
+                        Verdict::Done
+                    }
+                }
+            }
+            Op::Modify { volume, iops } => {
+                let id = Ids::of(&ids.volumes, *volume);
+                match self.volumes.iter_mut().find(|volume| volume.id == id) {
+                    None => Verdict::Gone,
+                    Some(_) if *iops == 0 => Verdict::Illegal,
+                    Some(volume) => {
+                        volume.iops = Some(*iops);
+                        Verdict::Done
+                    }
+                }
+            }
+            Op::Publish { volume, node } => {
+                let id = Ids::of(&ids.volumes, *volume);
+                let verdict = self.judge_publish(id, *node);
+                if let Some(volume) = self.volumes.iter_mut().find(|volume| volume.id == id)
+                    && verdict == Verdict::Done
+                {
+                    volume.node = Some(*node);
+                }
+                verdict
+            }
+            Op::Unpublish { volume } => {
+                let id = Ids::of(&ids.volumes, *volume);
+                if let Some(volume) = self.volumes.iter_mut().find(|volume| volume.id == id) {
+                    volume.node = None;
+                }
+                Verdict::Done
+            }
+            Op::Limit { node, limit } => {
+                self.limits.insert(*node, *limit);
+                Verdict::Done
+            }
+            Op::Wait => {
+                self.time += 1;
+                Verdict::Done
+            }
+            Op::Restart => Verdict::Done,
+        }
+    }
+
+    fn act_group(&mut self, name: u8, volumes: &BTreeSet<usize>, ids: &mut Ids, made: &Made) -> Verdict {
+        let sources: BTreeSet<String> = named(volumes, ids);
+        if let Some(there) = self.groups.iter().find(|group| group.name == name) {
+            return if there.volumes == sources {
+                Verdict::Done
+            } else {
+                Verdict::Taken
+            };
+        }
+        let sizes: Option<Vec<u64>> = sources
+            .iter()
+            .map(|source| self.volume(source).map(|volume| volume.mib))
+            .collect();
+        let Some(sizes) = sizes else {
+            return Verdict::Gone;
+        };
+        if self.used() + sizes.iter().sum::<u64>() > SPACE {
+            return Verdict::Full;
+        }
+        if let Made::Group(id, members) = made {
+            Ids::note(&mut ids.groups, id);
+            for ((source, mib), member) in sources.iter().zip(sizes).zip(members) {
+                Ids::note(&mut ids.snapshots, member);
+                self.snapshots.push(ModelSnapshot {
+                    id: member.clone(),
+                    name: None,
+                    volume: source.clone(),
+                    mib,
+                    taken: self.time,
+                    group: Some(id.clone()),
+                });
+            }
+            self.groups.push(ModelGroup {
+                id: id.clone(),
+                name,
+                volumes: sources,
+            });
+        }
+        Verdict::Done
+    }
+
+    /// What listings should show.
+    fn shown(&self) -> Shown {
+        let volume = |volume: &ModelVolume| {
+            let node = volume.node.map(|node| format!("node-{node}"));
+            (volume.id.clone(), volume.mib * MIB, node, volume.iops)
+        };
+        let snapshot = |snapshot: &ModelSnapshot| {
+            let ready = self.time >= snapshot.taken + 2;
+            (
+                snapshot.id.clone(),
+                snapshot.volume.clone(),
+                ready,
+                snapshot.group.clone(),
+            )
+        };
+        let mut shown = Shown {
+            volumes: self.volumes.iter().map(volume).collect(),
+            snapshots: self.snapshots.iter().map(snapshot).collect(),
+            groups: self.groups.iter().map(|group| group.id.clone()).collect(),
+            left: SPACE * MIB - self.used() * MIB,
+        };
+        shown.volumes.sort();
+        shown.snapshots.sort();
+        shown.groups.sort();
+        shown
+    }
+}
+
+/// The ids that came of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Made {
+    Nothing,
+    One(String),
+    Group(String, Vec<String>),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Shown {
+    volumes: Vec<(String, u64, Option<String>, Option<u64>)>,
+    snapshots: Vec<(String, String, bool, Option<String>)>,
+    groups: Vec<String>,
+    left: u64,
+}
+
+fn named(volumes: &BTreeSet<usize>, ids: &Ids) -> BTreeSet<String> {
+    volumes
+        .iter()
+        .map(|number| Ids::of(&ids.volumes, *number).to_owned())
+        .collect()
+}
+
+// === impl Bench ===
+
+impl Bench {
+    fn now(&self) -> Moment {
+        Moment::from_nanos(self.time * 1_000_000_000)
+    }
+
+    fn timing(&self) -> Timing {
+        Timing {
+            now: self.now(),
+            delay: Duration::from_secs(2),
+        }
+    }
+
+    fn run(&mut self, op: &Op, ids: &Ids) -> Result<(Made, Option<Change>), Error> {
+        let (now, timing) = (self.now(), self.timing());
+        let array = &mut self.array;
+        let nothing = |done: Done<()>| (Made::Nothing, done.change);
+        match op {
+            Op::Create { name, mib, source } => {
+                let source = source.map(|(snapshot, number)| match snapshot {
+                    true => Source::Snapshot(Ids::of(&ids.snapshots, number).into()),
+                    false => Source::Volume(Ids::of(&ids.volumes, number).into()),
+                });
+                let wanted = Wanted {
+                    name: format!("volume-{name}"),
+                    size: SizeRange {
+                        required: mib * MIB,
+                        limit: 0,
+                    },
+                    capabilities: vec![hold().capability],
+                    source,
+                    ..Wanted::default()
+                };
+                let done = array.create_volume(&wanted, now)?;
+                Ok((Made::One(done.reply.id.to_string()), done.change))
+            }
+            Op::Delete { volume } => array.delete_volume(Ids::of(&ids.volumes, *volume)).map(nothing),
+            Op::Snapshot { name, volume } => {
+                let name = format!("snapshot-{name}");
+                let id = array.snapshot_id(&name);
+                let wanted = WantedSnapshot {
+                    name,
+                    source: Ids::of(&ids.volumes, *volume).to_owned(),
+                    parameters: BTreeMap::new(),
+                    requirement: None,
+                };
+                let done = array.create_snapshot(&wanted, id, timing)?;
+                Ok((Made::One(done.reply.id.to_string()), done.change))
+            }
+            Op::DeleteSnapshot { snapshot } => array
+                .delete_snapshot(Ids::of(&ids.snapshots, *snapshot))
+                .map(nothing),
+            Op::Group { name, volumes } => {
+                let wanted = WantedGroup {
+                    name: format!("group-{name}"),
+                    sources: named(volumes, ids),
+                    parameters: BTreeMap::new(),
+                };
+                let group_ids = array.group_ids(&wanted);
+                let done = array.create_group(&wanted, group_ids, timing)?;
+                let members = done.reply.group.members.values().map(ToString::to_string);
+                Ok((
+                    Made::Group(done.reply.group.id.to_string(), members.collect()),
+                    done.change,
+                ))
+            }
+            Op::DeleteGroup { group, complete } => {
+                let id = Ids::of(&ids.groups, *group);
+                let members = array.group(id, &[]).map(|members| members.group.members.clone());
+                let mut members: Vec<String> = members
+                    .unwrap_or_default()
+                    .values()
+                    .map(ToString::to_string)
+                    .collect();
+                if !complete {
+                    members.pop();
+                }
+                let done = array.delete_group(id, &members)?;
+                Ok((Made::Nothing, done.change))
+            }
+            Op::Expand { volume, mib, limit } => {
+                let range = SizeRange {
+                    required: mib * MIB,
+                    limit: limit * MIB,
+                };
+                let done = array.expand_volume(Ids::of(&ids.volumes, *volume), range, true)?;
+                Ok((Made::Nothing, done.change))
+            }
+            Op::Modify { volume, iops } => {
+                let asked = BTreeMap::from([("iops".to_owned(), iops.to_string())]);
+                array
+                    .modify_volume(Ids::of(&ids.volumes, *volume), &asked)
+                    .map(nothing)
+            }
+            Op::Publish { volume, node } => {
+                let (volume, node) = (Ids::of(&ids.volumes, *volume), format!("node-{node}"));
+                let done = array.publish(volume, &node, &hold())?;
+                Ok((Made::Nothing, done.change))
+            }
+            Op::Unpublish { volume } => array.unpublish(Ids::of(&ids.volumes, *volume), None).map(nothing),
+            Op::Limit { node, limit } => {
+                let settings = NodeSettings {
+                    limit: Some(*limit),
+                    ..NodeSettings::default()
+                };
+                Ok(nothing(array.set_node(&format!("node-{node}"), settings)))
+            }
+            Op::Wait | Op::Restart => Ok((Made::Nothing, None)),
+        }
+    }
+
+    fn shown(&self) -> Shown {
+        let array = &self.array;
+        let volumes = array.list(0, None).unwrap().entries.into_iter().map(|entry| {
+            let volume = array.volume(entry.spec.id.as_str()).unwrap();
+            let node = entry.nodes.first().map(ToString::to_string);
+            let iops = volume.qos.get("iops").map(|iops| iops.parse().unwrap());
+            (entry.spec.id.to_string(), entry.spec.capacity_bytes, node, iops)
+        });
+        let listed = array.list_snapshots(&SnapshotFilter::default(), 0, None).unwrap();
+        let snapshots = listed.entries.iter().map(|snapshot| {
+            let group = snapshot.group.as_ref().map(ToString::to_string);
+            (
+                snapshot.id.to_string(),
+                snapshot.source.to_string(),
+                snapshot.is_ready(self.now()),
+                group,
+            )
+        });
+        Shown {
+            volumes: volumes.collect(),
+            snapshots: snapshots.collect(),
+            groups: array.groups().map(|group| group.id.to_string()).collect(),
+            left: array.room_for(None, None).unwrap().available,
+        }
+    }
+}
+
+fn hold() -> Hold {
+    Hold {
+        capability: Capability {
+            access: Access::Block,
+            mode: AccessMode::SingleNodeWriter,
+        },
+        readonly: false,
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        nodes: Settings::numbered_nodes(2),
+        pools: vec![Pool {
+            name: PoolName::from("pool"),
+            segments: Segments::default(),
+            capacity: SPACE * MIB,
+        }],
+        sizes: csi_mock_driver::backend::SizeRule {
+            min: MIB,
+            default: MIB,
+            max: 100 * MIB,
+        },
+        ..Settings::default()
+    }
+}
+
+fn verdict<T>(outcome: &Result<T, Error>) -> Verdict {
+    match outcome {
+        Ok(_) => Verdict::Done,
+        Err(
+            Error::VolumeNotFound { .. }
+            | Error::NodeNotFound { .. }
+            | Error::SnapshotNotFound { .. }
+            | Error::GroupNotFound { .. },
+        ) => Verdict::Gone,
+        Err(Error::NameTaken { .. }) => Verdict::Taken,
+        Err(Error::NoRoom { .. }) => Verdict::Full,
+        Err(Error::NotReady { .. }) => Verdict::NotReady,
+        Err(Error::Illegal { .. }) => Verdict::Illegal,
+        Err(Error::SizeOutOfRange { .. }) => Verdict::Size,
+        Err(Error::InUse { .. }) => Verdict::InUse,
+        Err(Error::NodeFull { .. }) => Verdict::NodeFull,
+        Err(Error::AttachedElsewhere { .. }) => Verdict::Elsewhere,
+        Err(
+            error @ (Error::NotSupported { .. }
+            | Error::AttachedDifferently { .. }
+            | Error::ForeignToken
+            | Error::HasDependants { .. }
+            | Error::Online { .. }
+            | Error::CannotGroup { .. }
+            | Error::OutOfReach { .. }),
+        ) => panic!("none of these operations can meet {error:?}"),
+    }
+}
+
+fn operation() -> impl Strategy<Value = Op> {
+    let one = 0_usize..64;
+    let name = 0_u8..4;
+    let node = 0_u8..2;
+    prop_oneof![
+        4 => (name.clone(), 0_u64..6, prop::option::of((any::<bool>(), one.clone())))
+            .prop_map(|(name, mib, source)| Op::Create { name, mib, source }),
+        2 => one.clone().prop_map(|volume| Op::Delete { volume }),
+        4 => (name.clone(), one.clone()).prop_map(|(name, volume)| Op::Snapshot { name, volume }),
+        2 => one.clone().prop_map(|snapshot| Op::DeleteSnapshot { snapshot }),
+        3 => (name, prop::collection::btree_set(one.clone(), 1..3))
+            .prop_map(|(name, volumes)| Op::Group { name, volumes }),
+        2 => (one.clone(), any::<bool>()).prop_map(|(group, complete)| Op::DeleteGroup { group, complete }),
+        3 => (one.clone(), 1_u64..12, 0_u64..12)
+            .prop_map(|(volume, mib, limit)| Op::Expand { volume, mib, limit }),
+        2 => (one.clone(), 0_u64..3).prop_map(|(volume, iops)| Op::Modify { volume, iops }),
+        4 => (one.clone(), node.clone()).prop_map(|(volume, node)| Op::Publish { volume, node }),
+        2 => one.prop_map(|volume| Op::Unpublish { volume }),
+        1 => (node, 0_usize..3).prop_map(|(node, limit)| Op::Limit { node, limit }),
+        2 => Just(Op::Wait),
+        1 => Just(Op::Restart),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn array_does_what_the_model_does(ops in prop::collection::vec(operation(), 1..80)) {
+        let mut bench = Bench { array: Array::new(settings(), 7), changes: Vec::new(), time: 0 };
+        let (mut model, mut ids) = (Model::default(), Ids::new());
+        for op in ops {
+            match op {
+                Op::Wait => bench.time += 1,
+                Op::Restart => bench.array = Array::from_image(settings(), bench.array.image()),
+                _ => {}
+            }
+            let outcome = bench.run(&op, &ids);
+            let again = bench.run(&op, &ids);
+            match (&outcome, &again) {
+                (Ok((made, change)), Ok((repeated, second))) => {
+                    bench.changes.extend(change.clone());
+                    prop_assert_eq!(made, repeated, "repeated: {:?}", op);
+                    prop_assert_eq!(second, &None, "repeated: {:?}", op);
+                }
+                (Err(first), Err(second)) => prop_assert_eq!(first, second, "repeated: {:?}", op),
+                _ => prop_assert!(false, "{:?}: {:?}, then {:?}", op, outcome, again),
+            }
+            let made = outcome.as_ref().map_or(&Made::Nothing, |(made, _)| made).clone();
+            let expected = model.act(&op, &mut ids, &made);
+            prop_assert_eq!(verdict(&outcome), expected, "{:?}", op);
+            prop_assert_eq!(bench.shown(), model.shown(), "after {:?}", op);
+        }
+
+        let mut replayed = Array::new(settings(), 7);
+        for change in &bench.changes {
+            let text = serde_json::to_string(change).unwrap();
+            replayed.apply(serde_json::from_str(&text).unwrap());
+        }
+        prop_assert_eq!(replayed.image(), bench.array.image());
+    }
+}

@@ -1,0 +1,202 @@
+//! Where volumes and snapshots are made, and which nodes reach them.
+
+use std::path::Path;
+
+use csi_mock_driver::backend::{Pool, PoolName};
+use csi_mock_driver::driver::Settings;
+use csi_proto::v1::{self, CreateVolumeRequest, TopologyRequirement};
+use tonic::Code;
+
+use super::{World, assert_refused, from_snapshot, mk_place, mk_snapshot, mk_volume};
+
+/// Nodes in two zones by turns, and a pool of 100 MiB in each.
+pub(super) fn two_zones(_: &Path, settings: &mut Settings) {
+    let pool = |zone: &str| Pool {
+        name: PoolName::from(zone),
+        segments: [("zone", zone)].into_iter().collect(),
+        capacity: 100 << 20,
+    };
+    settings.array.pools = vec![pool("zone-0"), pool("zone-1")];
+}
+
+fn wanted(requisite: &[&str], preferred: &[&str]) -> Option<TopologyRequirement> {
+    let places = |zones: &[&str]| zones.iter().map(|zone| mk_place(zone)).collect();
+    Some(TopologyRequirement {
+        requisite: places(requisite),
+        preferred: places(preferred),
+    })
+}
+
+pub(super) fn mk_in(name: &str, zone: &str) -> CreateVolumeRequest {
+    CreateVolumeRequest {
+        accessibility_requirements: wanted(&[zone], &[]),
+        ..mk_volume(name)
+    }
+}
+
+#[tokio::test]
+async fn volume_is_made_where_it_is_preferred_and_where_it_must_be() {
+    let mut world = World::start_with(two_zones).await;
+    let zones = ["zone-0", "zone-1"];
+    // (case, requisite, preferred, where or the code)
+    #[rustfmt::skip]
+    let table: [(&str, &[&str], &[&str], Result<&str, Code>); 9] = [
+        ("must", &["zone-1"], &[], Ok("zone-1")),
+        ("preferred", &zones, &["zone-1"], Ok("zone-1")),
+        ("preferred in order", &zones, &["zone-1", "zone-0"], Ok("zone-1")),
+        ("preferred only", &[], &["zone-1"], Ok("zone-1")),
+        ("preferred and not there, nothing required", &[], &["zone-9"], Ok("zone-0")),
+        ("one of them is not there", &["zone-9", "zone-1"], &["zone-9"], Ok("zone-1")),
+        ("must and is not there", &["zone-9"], &[], Err(Code::ResourceExhausted)),
+        ("preferred but not allowed", &["zone-0"], &["zone-1"], Err(Code::InvalidArgument)),
+        ("empty", &[], &[], Err(Code::InvalidArgument)),
+    ];
+    for (case, requisite, preferred, expected) in table {
+        let request = CreateVolumeRequest {
+            accessibility_requirements: wanted(requisite, preferred),
+            ..mk_volume(case)
+        };
+        let outcome = world.create(request.clone()).await;
+        match expected {
+            Ok(zone) => {
+                let volume = outcome.expect(case);
+                assert_eq!(volume.accessible_topology, [mk_place(zone)], "{case}");
+                assert_eq!(world.create(request).await.unwrap(), volume, "{case}: repeated");
+            }
+            Err(code) => assert_refused(case, outcome, code, &["accessibility_requirements"]),
+        }
+    }
+}
+
+#[tokio::test]
+async fn volume_that_is_elsewhere_is_not_what_is_asked_for_now() {
+    let mut world = World::start_with(two_zones).await;
+    world.create(mk_in("a", "zone-0")).await.unwrap();
+    let both = CreateVolumeRequest {
+        accessibility_requirements: wanted(&["zone-1", "zone-0"], &["zone-1"]),
+        ..mk_volume("a")
+    };
+    world.create(both).await.expect("it is in one of them");
+    let outcome = world.create(mk_in("a", "zone-1")).await;
+    assert_refused(
+        "elsewhere",
+        outcome,
+        Code::AlreadyExists,
+        &["accessibility_requirements"],
+    );
+}
+
+#[tokio::test]
+async fn full_zone_is_passed_over_if_it_may_be() {
+    let mut world = World::start_with(two_zones).await;
+    let large = |name: &str, requirement| CreateVolumeRequest {
+        capacity_range: super::mk_range(95 * super::MIB, 0),
+        accessibility_requirements: requirement,
+        ..mk_volume(name)
+    };
+    let zone_0 = world.create(large("a", wanted(&["zone-0"], &[]))).await.unwrap();
+    assert_eq!(zone_0.accessible_topology, [mk_place("zone-0")]);
+    let outcome = world.create(large("b", wanted(&["zone-0"], &[]))).await;
+    assert_refused("full", outcome, Code::ResourceExhausted, &["room"]);
+    let either = wanted(&["zone-0", "zone-1"], &["zone-0"]);
+    let zone_1 = world.create(large("b", either)).await.unwrap();
+    assert_eq!(zone_1.accessible_topology, [mk_place("zone-1")]);
+}
+
+#[tokio::test]
+async fn node_elsewhere_does_not_get_the_volume() {
+    let mut world = World::start_with(two_zones).await;
+    let a = world.create(mk_in("a", "zone-1")).await.unwrap().volume_id;
+    let outcome = world.publish(&a, "node-0").await;
+    assert_refused("node-0", outcome, Code::FailedPrecondition, &["node-0", "zone-1"]);
+    world.publish(&a, "node-1").await.unwrap();
+}
+
+#[tokio::test]
+async fn snapshot_tells_where_it_is_and_what_is_made_of_it_is_there_too() {
+    let mut world = World::start_with(two_zones).await;
+    let a = world.create(mk_in("a", "zone-0")).await.unwrap().volume_id;
+    let here = world.take(mk_snapshot("here", &a)).await.unwrap();
+    assert_eq!(here.accessible_topology, [mk_place("zone-0")]);
+    let elsewhere = v1::CreateSnapshotRequest {
+        accessibility_requirements: wanted(&["zone-1"], &[]),
+        ..mk_snapshot("there", &a)
+    };
+    let there = world.take(elsewhere).await.unwrap();
+    assert_eq!(there.accessible_topology, [mk_place("zone-1")]);
+    let nowhere = v1::CreateSnapshotRequest {
+        accessibility_requirements: wanted(&["zone-9"], &[]),
+        ..mk_snapshot("nowhere", &a)
+    };
+    let outcome = world.take(nowhere).await;
+    assert_refused(
+        "nowhere",
+        outcome,
+        Code::ResourceExhausted,
+        &["accessibility_requirements"],
+    );
+
+    let restore = |name: &str, snapshot: &str, zone: &str| CreateVolumeRequest {
+        volume_content_source: from_snapshot(snapshot),
+        ..mk_in(name, zone)
+    };
+    let volume = world
+        .create(restore("b", &there.snapshot_id, "zone-1"))
+        .await
+        .unwrap();
+    assert_eq!(volume.accessible_topology, [mk_place("zone-1")]);
+    let outcome = world.create(restore("c", &here.snapshot_id, "zone-1")).await;
+    assert_refused(
+        "not beside",
+        outcome,
+        Code::ResourceExhausted,
+        &["accessibility_requirements"],
+    );
+}
+
+#[tokio::test]
+async fn topologies_are_checked_in_form() {
+    let mut world = World::start_with(two_zones).await;
+    let with = |pairs: &[(&str, &str)]| CreateVolumeRequest {
+        accessibility_requirements: Some(TopologyRequirement {
+            requisite: vec![v1::Topology {
+                segments: crate::server::mk_map(pairs),
+            }],
+            preferred: vec![],
+        }),
+        ..mk_volume("a")
+    };
+    let long = "x".repeat(64);
+    for (case, pairs) in [
+        ("long name", [(long.as_str(), "v")].as_slice()),
+        ("long value", &[("zone", &long)]),
+        ("no name", &[("prefix/", "v")]),
+        ("the same key twice", &[("zone", "zone-0"), ("Zone", "zone-0")]),
+    ] {
+        let outcome = world.create(with(pairs)).await;
+        let field = "accessibility_requirements.requisite[0].segments";
+        assert_refused(case, outcome, Code::InvalidArgument, &[field]);
+    }
+    let volume = world.create(with(&[("ZONE", "zone-1")])).await.unwrap();
+    assert_eq!(
+        volume.accessible_topology,
+        [mk_place("zone-1")],
+        "keys have no case"
+    );
+}
+
+#[tokio::test]
+async fn without_the_capability_places_are_neither_told_nor_taken() {
+    let mut world = World::start_with(|directory, settings| {
+        two_zones(directory, settings);
+        settings.offer = "-VOLUME_ACCESSIBILITY_CONSTRAINTS".parse().unwrap();
+    })
+    .await;
+    let outcome = world.create(mk_in("a", "zone-0")).await;
+    let words = ["accessibility_requirements", "VOLUME_ACCESSIBILITY_CONSTRAINTS"];
+    assert_refused("field", outcome, Code::InvalidArgument, &words);
+    assert_eq!(
+        world.create(mk_volume("a")).await.unwrap().accessible_topology,
+        []
+    );
+}
