@@ -24,7 +24,7 @@ pub use api::ApiServer;
 pub use client::{Access, Clients, ConnectError};
 pub use credentials::{CredentialsError, PluginError};
 pub use limit::RateLimit;
-pub use metrics::{RequestCensus, Requests};
+pub use metrics::{Misses, RequestCensus, Requests, Trouble};
 pub use tls::TlsError;
 pub use watch::{attachments, nodes, volumes};
 

@@ -64,11 +64,26 @@ pub fn init(logging: &Logging, traces: Option<TraceLayer>) {
 }
 
 /// Tells why the process ends, in the log and where `kubectl describe pod` shows it.
-pub fn last_words(error: &dyn std::error::Error) -> ExitCode {
+pub fn last_words(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     let words = report::chain(error);
     tracing::error!(error = words, "exiting");
     leave(Path::new(TERMINATION_LOG), &words);
     ExitCode::FAILURE
+}
+
+/// Tells what is wrong with the command line, also where `kubectl describe pod` shows it: who meets a pod that
+/// ends at once looks there first. Or answers `--help`.
+pub fn unreadable(error: &clap::Error) -> ExitCode {
+    refuse(Path::new(TERMINATION_LOG), error)
+}
+
+fn refuse(path: &Path, error: &clap::Error) -> ExitCode {
+    // With nobody to read it there is nobody to tell.
+    error.print().ok();
+    if error.use_stderr() {
+        leave(path, error.render().to_string().trim_end());
+    }
+    u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 /// Writes to the file, if there is one: in a container it exists, and nowhere else is it to be made.
@@ -103,5 +118,27 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "the driver is gone");
         leave(&path, &"é".repeat(4096));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "é".repeat(2048));
+    }
+
+    #[test]
+    fn bad_flags_leave_last_words_too_and_help_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("termination-log");
+        std::fs::write(&path, "").unwrap();
+        let line = |flag: &str| ["csi-attacher", flag].map(std::ffi::OsString::from);
+        let read = |flag| crate::args::Args::read(line(flag)).unwrap_err();
+        let help = refuse(&path, &read("--help"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+        let bad = refuse(&path, &read("--worker-threads=0"));
+        let words = std::fs::read_to_string(&path).unwrap();
+        assert!(
+            words.starts_with("error: invalid value '0'") && words.contains("--worker-threads"),
+            "{words}"
+        );
+        let codes = [help, bad].map(|code| format!("{code:?}"));
+        assert_eq!(
+            codes,
+            [ExitCode::SUCCESS, ExitCode::from(2)].map(|code| format!("{code:?}"))
+        );
     }
 }

@@ -135,7 +135,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 }
             }
             tracing::Span::current().record(trace::FAILED, failure.message.as_str());
-            tracing::warn!(error = failure.message, class = ?failure.class, "failed; will be tried again");
+            tracing::warn!(error = failure.message, class = %failure.class, "failed; will be tried again");
             Outcome::Failed {
                 message: cut(&failure.message, REMEMBERED_BYTES).into(),
                 class: failure.class,

@@ -1,15 +1,18 @@
 //! Who is alive, ready, and leading.
 //!
 //! - Alive: the dispatcher moves. A driver or an API server that is away is no reason to be killed.
-//! - Ready: the driver is connected and, where we work, all lists are complete. A standby of a leader
-//!   election lists nothing; it is ready when it could take over, so that a rolling upgrade goes on
-//!   and a disruption budget counts it.
+//! - Ready: the driver is connected and all lists are complete. A standby of a leader election is ready when
+//!   it could take over: it lists no VolumeAttachments before, but it has its lists of volumes and nodes, and
+//!   has read the Lease. So a rolling upgrade goes on, and a disruption budget counts it; and one to a version
+//!   that the API server lets do nothing stops before it takes away the leader that works.
 //! - Leading: as in client-go, a leader is unhealthy when it has not renewed its lease for too long.
 
 use http::StatusCode;
 use tokio::time::Instant;
 
 use super::{Page, View};
+use crate::cluster::Trouble;
+use crate::lease::Leadership;
 
 /// Answers `/healthz`.
 pub(super) fn alive(view: &View) -> Page {
@@ -46,29 +49,54 @@ pub(super) fn missing(view: &View) -> Vec<String> {
             .map_or_else(String::new, |why| format!(": {why}"));
         missing.push(format!("the CSI driver is not connected{why}"));
     }
-    let leads = view
-        .election
-        .get()
-        .is_some_and(|election| election.check().is_ok());
-    if view.elects && !leads {
-        return missing;
+    let leads = !view.elects
+        || view
+            .election
+            .get()
+            .is_some_and(|election| election.check().is_ok());
+    if !leads {
+        missing.extend(no_look_at_the_lease(view));
     }
-    match view.census(0) {
-        None => missing.push("work has not begun".to_owned()),
-        Some(census) => {
-            let listed = census.listed;
-            for (complete, what) in [
-                (listed.attachments, "VolumeAttachments"),
-                (listed.volumes, "PersistentVolumes"),
-                (listed.nodes, "CSINodes"),
-            ] {
-                if !complete {
-                    missing.push(format!("the list of {what} is not complete"));
-                }
-            }
-        }
-    }
+    missing.extend(unlisted(view, leads));
     missing
+}
+
+/// Why a standby does not even know who leads, if it does not.
+fn no_look_at_the_lease(view: &View) -> Option<String> {
+    let Some(standing) = view.election.get().map(Leadership::standing) else {
+        return Some("the leader election has not begun".to_owned());
+    };
+    let standing = standing.filter(|standing| !standing.has_looked())?;
+    let why = because(standing.trouble.as_ref());
+    Some(format!("the lease {} has not been read yet{why}", standing.lease))
+}
+
+/// Which of the lists that we need are not complete.
+fn unlisted(view: &View, leads: bool) -> Vec<String> {
+    let Some(listed) = view.census(0).map(|census| census.listed) else {
+        return vec!["work has not begun".to_owned()];
+    };
+    let watches = view.requests.state().watches;
+    [
+        (
+            !leads || listed.attachments,
+            "VolumeAttachments",
+            "volumeattachments",
+        ),
+        (listed.volumes, "PersistentVolumes", "persistentvolumes"),
+        (listed.nodes, "CSINodes", "csinodes"),
+    ]
+    .into_iter()
+    .filter(|(complete, ..)| !complete)
+    .map(|(_, kind, resource)| {
+        let why = because(watches.get(resource));
+        format!("the list of {kind} is not complete{why}")
+    })
+    .collect()
+}
+
+fn because(trouble: Option<&Trouble>) -> String {
+    trouble.map_or_else(String::new, |trouble| format!(": {}", trouble.why))
 }
 
 /// Answers `/healthz/leader-election`, which there is only with a leader election.

@@ -6,9 +6,9 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{VERSION, View, health};
+use crate::cluster::{Misses, Trouble};
 use crate::engine::{Census, LaneCensus, Pending};
 use crate::lease::Leadership;
-use crate::model::Capabilities;
 use crate::queue::{Class, Key, Lane};
 use crate::report::time;
 
@@ -71,10 +71,16 @@ pub struct DriverStatus {
 pub struct ElectionStatus {
     /// Name of the lease.
     pub lease: String,
+    /// What we call ourselves in it.
+    pub identity: String,
     /// Whether we lead.
     pub leads: bool,
-    /// Who does.
+    /// Who does; empty: nobody. Nothing: the lease has not been read yet.
     pub holder: Option<String>,
+    /// How long ago we last renewed it.
+    pub renewed: Option<f64>,
+    /// Why requests about it fail, if they do.
+    pub failure: Option<FailureStatus>,
     /// Why the health of the election is bad, if it is.
     pub problem: Option<String>,
 }
@@ -89,6 +95,22 @@ pub struct ListStatus {
     pub complete: bool,
     /// How many objects are known.
     pub objects: usize,
+    /// Why it cannot be listed or watched, if so.
+    pub failure: Option<FailureStatus>,
+}
+
+/// Something that fails again and again.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FailureStatus {
+    /// How often in a row.
+    pub times: u32,
+    /// How long ago that began.
+    pub failing: f64,
+    /// How long ago it failed last.
+    pub last: f64,
+    /// Why.
+    pub error: String,
 }
 
 /// The API server.
@@ -99,10 +121,24 @@ pub struct ApiStatus {
     pub in_flight: usize,
     /// How long ago the last answer came.
     pub last_answer: Option<f64>,
-    /// How long ago a request last went without an answer.
-    pub last_failure: Option<f64>,
-    /// Why.
-    pub failure: Option<String>,
+    /// How long ago we last got what we asked for.
+    pub last_success: Option<f64>,
+    /// Requests that were turned down: 401, 403, 429 and 5xx.
+    pub refused: MissesStatus,
+    /// Requests that went without an answer.
+    pub unanswered: MissesStatus,
+}
+
+/// Requests that came to nothing.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MissesStatus {
+    /// How many since the start.
+    pub count: u64,
+    /// How long ago the last one did.
+    pub last: Option<f64>,
+    /// How.
+    pub error: Option<String>,
 }
 
 /// The comparison of all attachments with what the driver lists.
@@ -188,8 +224,14 @@ impl Status {
             up: (now - view.started).as_secs_f64(),
             not_ready: health::missing(view),
             driver: DriverStatus::of(view, now),
-            leader_election: view.election.get().and_then(ElectionStatus::of),
-            lists: census.as_ref().map(lists).unwrap_or_default(),
+            leader_election: view
+                .election
+                .get()
+                .and_then(|election| ElectionStatus::of(election, now)),
+            lists: census
+                .as_ref()
+                .map(|census| lists(census, view, now))
+                .unwrap_or_default(),
             api: ApiStatus::of(view, now),
             reconcile: census
                 .as_ref()
@@ -206,8 +248,9 @@ impl Status {
     }
 }
 
-fn lists(census: &Census) -> Vec<ListStatus> {
+fn lists(census: &Census, view: &View, now: Instant) -> Vec<ListStatus> {
     let (listed, known) = (census.listed, census.known);
+    let watches = view.requests.state().watches;
     [
         ("volumeattachments", listed.attachments, known.attachments),
         ("persistentvolumes", listed.volumes, known.volumes),
@@ -217,6 +260,9 @@ fn lists(census: &Census) -> Vec<ListStatus> {
         resource,
         complete,
         objects,
+        failure: watches
+            .get(resource)
+            .map(|trouble| FailureStatus::of(trouble, now)),
     })
     .into()
 }
@@ -232,14 +278,30 @@ fn works(view: &View, pending: Option<&Vec<Pending>>) -> Vec<WorkStatus> {
 // === impl ElectionStatus ===
 
 impl ElectionStatus {
-    fn of(leadership: &Leadership) -> Option<Self> {
+    fn of(leadership: &Leadership, now: Instant) -> Option<Self> {
         let standing = leadership.standing()?;
         Some(Self {
             lease: standing.lease,
+            identity: standing.identity,
             leads: leadership.check().is_ok(),
-            holder: (!standing.holder.is_empty()).then_some(standing.holder),
+            holder: standing.holder,
+            renewed: standing.renewed.map(|renewed| (now - renewed).as_secs_f64()),
+            failure: standing.trouble.map(|trouble| FailureStatus::of(&trouble, now)),
             problem: leadership.health().err().map(|why| why.to_string()),
         })
+    }
+}
+
+// === impl FailureStatus ===
+
+impl FailureStatus {
+    fn of(trouble: &Trouble, now: Instant) -> Self {
+        Self {
+            times: trouble.times,
+            failing: (now - trouble.since).as_secs_f64(),
+            last: (now - trouble.last).as_secs_f64(),
+            error: trouble.why.to_string(),
+        }
     }
 }
 
@@ -248,7 +310,9 @@ impl ElectionStatus {
 impl DriverStatus {
     fn of(view: &View, now: Instant) -> Self {
         let connection = view.calls.connection();
-        let capabilities = connection.capabilities.map(capabilities);
+        let capabilities = connection
+            .capabilities
+            .map(|capabilities| capabilities.names().collect());
         Self {
             name: connection.driver.map(|name| name.to_string()),
             connected: connection.up,
@@ -260,18 +324,6 @@ impl DriverStatus {
     }
 }
 
-fn capabilities(capabilities: Capabilities) -> Vec<&'static str> {
-    [
-        (capabilities.publish, "PUBLISH_UNPUBLISH_VOLUME"),
-        (capabilities.publish_readonly, "PUBLISH_READONLY"),
-        (capabilities.single_node_multi_writer, "SINGLE_NODE_MULTI_WRITER"),
-        (capabilities.list_published, "LIST_VOLUMES_PUBLISHED_NODES"),
-    ]
-    .into_iter()
-    .filter_map(|(has, name)| has.then_some(name))
-    .collect()
-}
-
 // === impl ApiStatus ===
 
 impl ApiStatus {
@@ -281,8 +333,22 @@ impl ApiStatus {
         Self {
             in_flight: state.in_flight,
             last_answer: state.answered.map(ago),
-            last_failure: state.unanswered.as_ref().map(|(then, _)| ago(*then)),
-            failure: state.unanswered.map(|(_, why)| why.to_string()),
+            last_success: state.granted.map(ago),
+            refused: MissesStatus::of(&state.refused, now),
+            unanswered: MissesStatus::of(&state.unanswered, now),
+        }
+    }
+}
+
+// === impl MissesStatus ===
+
+impl MissesStatus {
+    fn of(misses: &Misses, now: Instant) -> Self {
+        let last = misses.last.as_ref();
+        Self {
+            count: misses.count,
+            last: last.map(|(then, _)| (now - *then).as_secs_f64()),
+            error: last.map(|(_, why)| why.to_string()),
         }
     }
 }

@@ -4,7 +4,10 @@ use std::fmt::{self, Display, Formatter};
 
 use http::StatusCode;
 
-use super::status::{DriverStatus, ReconcileStatus, Status, WorkStatus};
+use super::status::{
+    DriverStatus, ElectionStatus, FailureStatus, ListStatus, MissesStatus, ReconcileStatus, Status,
+    WorkStatus,
+};
 use super::{Page, View};
 
 pub(super) fn page(view: &View, query: &str) -> Page {
@@ -57,27 +60,13 @@ impl Display for Text<'_> {
         writeln!(f)?;
         driver(f, &status.driver)?;
         if let Some(election) = &status.leader_election {
-            let holder = election.holder.as_deref().unwrap_or("nobody");
-            let part = if election.leads { "leads" } else { "stands by" };
-            writeln!(
-                f,
-                "leadership    {part}; lease {}, held by {}",
-                Line(&election.lease),
-                Line(holder)
-            )?;
-            if let Some(problem) = &election.problem {
-                writeln!(f, "              {}", Line(problem))?;
-            }
+            leadership(f, election)?;
         }
         self.api(f)?;
         for (at, list) in status.lists.iter().enumerate() {
             let head = if at == 0 { "watched" } else { "" };
-            let state = if list.complete {
-                ""
-            } else {
-                " so far; the list is not complete"
-            };
-            writeln!(f, "{head:<13} {:>7} {}{state}", list.objects, list.resource)?;
+            write!(f, "{head:<13} {:>7} {}", list.objects, list.resource)?;
+            self.list(f, list)?;
         }
         if let Some(reconcile) = &status.reconcile {
             rounds(f, reconcile)?;
@@ -107,11 +96,27 @@ impl Text<'_> {
             Some(ago) => write!(f, "API server    last answer {} ago", For(ago))?,
             None => write!(f, "API server    no answer yet")?,
         }
-        writeln!(f, ", {} in flight", api.in_flight)?;
-        if let (Some(ago), Some(why)) = (api.last_failure, &api.failure) {
-            writeln!(f, "              last failure {} ago: {}", For(ago), Line(why))?;
+        match api.last_success {
+            Some(ago) => write!(f, ", last success {} ago", For(ago))?,
+            None => write!(f, ", NO SUCCESS YET")?,
         }
-        Ok(())
+        writeln!(f, ", {} in flight", api.in_flight)?;
+        misses(f, "refused", &api.refused)?;
+        misses(f, "unanswered", &api.unanswered)
+    }
+
+    /// How complete a list is.
+    fn list(&self, f: &mut Formatter<'_>, list: &ListStatus) -> fmt::Result {
+        let election = self.0.leader_election.as_ref();
+        let stands_by = election.is_some_and(|election| !election.leads);
+        match (list.complete, list.resource) {
+            (true, _) => writeln!(f)?,
+            (false, "volumeattachments") if stands_by => writeln!(f, "; listed when we lead")?,
+            (false, _) => writeln!(f, " so far; the list is not complete")?,
+        }
+        list.failure
+            .as_ref()
+            .map_or(Ok(()), |failure| failing(f, failure))
     }
 
     fn lanes(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -134,6 +139,52 @@ impl Text<'_> {
         }
         Ok(())
     }
+}
+
+fn leadership(f: &mut Formatter<'_>, election: &ElectionStatus) -> fmt::Result {
+    let part = if election.leads { "leads" } else { "stands by" };
+    let (identity, lease) = (Line(&election.identity), Line(&election.lease));
+    write!(f, "leadership    {part} as {identity}; lease {lease}, ")?;
+    match election.holder.as_deref() {
+        None => write!(f, "holder NOT KNOWN YET")?,
+        Some("") => write!(f, "held by nobody")?,
+        Some(holder) => write!(f, "held by {}", Line(holder))?,
+    }
+    if let Some(renewed) = election.renewed {
+        write!(f, ", last renewed by us {} ago", For(renewed))?;
+    }
+    writeln!(f)?;
+    if let Some(problem) = &election.problem {
+        writeln!(f, "              {}", Line(problem))?;
+    }
+    election
+        .failure
+        .as_ref()
+        .map_or(Ok(()), |failure| failing(f, failure))
+}
+
+fn failing(f: &mut Formatter<'_>, failure: &FailureStatus) -> fmt::Result {
+    let times = if failure.times == 1 { "time" } else { "times" };
+    writeln!(
+        f,
+        "              FAILED {} {times} in {}, last {} ago: {}",
+        failure.times,
+        For(failure.failing),
+        For(failure.last),
+        Line(&failure.error)
+    )
+}
+
+fn misses(f: &mut Formatter<'_>, what: &str, misses: &MissesStatus) -> fmt::Result {
+    let (Some(last), Some(error)) = (misses.last, &misses.error) else {
+        return Ok(());
+    };
+    let (count, last) = (misses.count, For(last));
+    writeln!(
+        f,
+        "              {count} {what}, last {last} ago: {}",
+        Line(error)
+    )
 }
 
 fn driver(f: &mut Formatter<'_>, driver: &DriverStatus) -> fmt::Result {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::*;
+use crate::cluster::Trouble;
 use crate::decide::tests::{mk_attachment, mk_node, mk_volume};
 use crate::engine::{Event, Outcome, Report};
 use crate::index::Change;
@@ -15,8 +16,26 @@ use crate::queue::{Backoff, Class, Limits};
 use crate::worker::Clock;
 
 /// A leadership that was last renewed so long ago and lasts for as long from now, if at all.
-fn mk_leadership(leads: bool, renewed: Option<Duration>) -> Leadership {
-    let settings = Settings {
+pub(super) fn mk_leadership(leads: bool, renewed: Option<Duration>) -> Leadership {
+    let now = Instant::now();
+    let mut standing = Standing::new(&mk_settings());
+    standing.valid_until = leads.then(|| now + Duration::from_secs(10));
+    standing.renewed = renewed.map(|ago| now - ago);
+    standing.holder = Some("pod-1".to_owned());
+    standing.slow_renewals = 3;
+    watch::channel(standing).1.into()
+}
+
+/// That of a standby, who knows who holds the lease or does not, and why.
+pub(super) fn mk_standby(holder: Option<&str>, trouble: Option<&str>) -> Leadership {
+    let mut standing = Standing::new(&mk_settings());
+    standing.holder = holder.map(str::to_owned);
+    standing.trouble = trouble.map(Trouble::new);
+    watch::channel(standing).1.into()
+}
+
+fn mk_settings() -> Settings {
+    Settings {
         place: Place {
             namespace: "kube-system".to_owned(),
             name: "external-attacher-leader-d-example".to_owned(),
@@ -28,14 +47,7 @@ fn mk_leadership(leads: bool, renewed: Option<Duration>) -> Leadership {
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(5),
         },
-    };
-    let now = Instant::now();
-    let mut standing = Standing::new(&settings);
-    standing.valid_until = leads.then(|| now + Duration::from_secs(10));
-    standing.renewed = renewed.map(|ago| now - ago);
-    standing.holder = "pod-1".to_owned();
-    standing.slow_renewals = 3;
-    watch::channel(standing).1.into()
+    }
 }
 
 /// A view of a process that has just started.
@@ -55,8 +67,8 @@ pub(super) fn mk_view() -> View {
     }
 }
 
-/// An engine with one place a lane, all lists complete, and attachments of these names.
-pub(super) fn mk_engine(attachments: &[String]) -> Engine {
+/// An engine with one place a lane that has seen nothing.
+pub(super) fn mk_unlisted() -> Engine {
     let limits = Limits {
         attach: 1,
         detach: 1,
@@ -66,7 +78,12 @@ pub(super) fn mk_engine(attachments: &[String]) -> Engine {
         start: Duration::from_secs(1),
         max: Duration::from_secs(300),
     };
-    let mut engine = Engine::new(limits, backoff, 1);
+    Engine::new(limits, backoff, 1)
+}
+
+/// The same with all lists complete, and attachments of these names.
+pub(super) fn mk_engine(attachments: &[String]) -> Engine {
+    let mut engine = mk_unlisted();
     engine.handle(Event::Volumes(Change::Put(mk_volume("pv"))));
     engine.handle(Event::Nodes(Change::Put(mk_node("node", Some("id")))));
     for name in attachments {
@@ -121,7 +138,7 @@ fn mk_busy_view() -> View {
     let engine = mk_engine(&["va".to_owned()]);
     view.work_begins(Arc::new(Mutex::new(engine)));
     view.calls.count_one("/csi.v1.Identity/Probe");
-    view.requests.count_one("/api/v1/persistentvolumes/pv");
+    view.requests.count_one("/api/v1/persistentvolumes/pv", 200);
     view
 }
 
@@ -217,18 +234,7 @@ async fn readiness_names_what_is_missing() {
     );
 
     view.calls.connect_one();
-    let mut engine = Engine::new(
-        Limits {
-            attach: 1,
-            detach: 1,
-            volume: 1,
-        },
-        Backoff {
-            start: Duration::from_secs(1),
-            max: Duration::from_secs(1),
-        },
-        1,
-    );
+    let mut engine = mk_unlisted();
     engine.handle(Event::Volumes(Change::Listed));
     view.work_begins(Arc::new(Mutex::new(engine)));
     let (status, text) = get(&view, "/readyz");
@@ -252,26 +258,74 @@ async fn readiness_names_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_standby_is_ready_when_its_driver_is_connected() {
-    for begun in [false, true] {
-        let view = View {
-            elects: true,
-            ..mk_view()
-        };
-        if begun {
-            view.election_begins(mk_leadership(false, None));
-        }
-        assert_eq!(get(&view, "/readyz").0, 503);
-        view.calls.connect_one();
-        assert_eq!(get(&view, "/readyz").0, 200);
-    }
-    let leader = View {
+async fn a_standby_is_ready_when_it_could_take_over() {
+    let elects = || View {
         elects: true,
         ..mk_view()
     };
+    let mk_listed = |lists: &[Event]| {
+        let mut engine = mk_unlisted();
+        lists.iter().cloned().for_each(|list| engine.handle(list));
+        Arc::new(Mutex::new(engine))
+    };
+    let (volumes, nodes) = (Event::Volumes(Change::Listed), Event::Nodes(Change::Listed));
+    let all = [volumes.clone(), nodes.clone()];
+
+    let view = elects();
+    view.calls.connect_one();
+    view.work_begins(mk_listed(&all));
+    let (status, text) = get(&view, "/readyz");
+    assert_eq!(
+        (status, text.contains("election has not begun")),
+        (503, true),
+        "{text}"
+    );
+
+    // The Lease cannot be read, whatever else can.
+    let refused = "leases is forbidden (HTTP 403)";
+    view.election_begins(mk_standby(None, Some(refused)));
+    let (status, text) = get(&view, "/readyz");
+    assert_eq!((status, text.contains(refused)), (503, true), "{text}");
+
+    for (lists, missing) in [
+        (&[][..], &["PersistentVolumes", "CSINodes"][..]),
+        (&[volumes], &["CSINodes"]),
+        (&[nodes], &["PersistentVolumes"]),
+    ] {
+        let view = elects();
+        view.calls.connect_one();
+        view.election_begins(mk_standby(Some("pod-2"), None));
+        view.work_begins(mk_listed(lists));
+        view.requests.fail_one("csinodes", "cannot list: forbidden");
+        let (status, text) = get(&view, "/readyz");
+        assert_eq!(status, 503, "{text}");
+        for kind in ["PersistentVolumes", "CSINodes", "VolumeAttachments"] {
+            assert_eq!(text.contains(kind), missing.contains(&kind), "{kind} {text}");
+        }
+        let why = "the list of CSINodes is not complete: cannot list: forbidden\n";
+        assert_eq!(text.contains(why), missing.contains(&"CSINodes"), "{text}");
+    }
+
+    // Somebody holds it, or nobody does.
+    for holder in ["pod-2", ""] {
+        let view = elects();
+        view.election_begins(mk_standby(Some(holder), None));
+        view.work_begins(mk_listed(&all));
+        assert_eq!(get(&view, "/readyz").0, 503, "without a driver");
+        view.calls.connect_one();
+        assert_eq!(get(&view, "/readyz"), (200, "ok\n".to_owned()));
+    }
+
+    let leader = elects();
     leader.election_begins(mk_leadership(true, None));
     leader.calls.connect_one();
-    assert_eq!(get(&leader, "/readyz").0, 503, "a leader must work");
+    leader.work_begins(mk_listed(&all));
+    let (status, text) = get(&leader, "/readyz");
+    assert_eq!(
+        (status, text.contains("VolumeAttachments")),
+        (503, true),
+        "a leader must work: {text}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! What was asked of the API server, and what it answered.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -28,8 +29,36 @@ pub struct RequestCensus {
     pub in_flight: usize,
     /// When the last answer came, whatever it said.
     pub answered: Option<Instant>,
-    /// When a request last went without an answer, and why.
-    pub unanswered: Option<(Instant, Arc<str>)>,
+    /// When we last got what we asked for.
+    pub granted: Option<Instant>,
+    /// The requests that were turned down: by who we are (401, 403), or for now (429, 5xx).
+    pub refused: Misses,
+    /// The requests that went without an answer.
+    pub unanswered: Misses,
+    /// The resources whose watch does not work, and why.
+    pub watches: BTreeMap<Cow<'static, str>, Trouble>,
+}
+
+/// Requests that came to nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Misses {
+    /// How many.
+    pub count: u64,
+    /// When the last one did, and how.
+    pub last: Option<(Instant, Arc<str>)>,
+}
+
+/// Something that fails again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// How often in a row.
+    pub times: u32,
+    /// When that began.
+    pub since: Instant,
+    /// When it failed last.
+    pub last: Instant,
+    /// Why.
+    pub why: Arc<str>,
 }
 
 /// What a request is about.
@@ -69,6 +98,8 @@ const RESOURCES: &[(&str, &str, &str)] = &[
     ("volumeattachments", "status", "volumeattachments/status"),
 ];
 
+const WATCH: &str = "watch";
+
 /// From one that is answered out of memory to one that meets its deadline.
 const BOUNDS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
@@ -97,8 +128,8 @@ impl Requests {
             Ok(answer) => running.end(Code::Http(answer.status().as_u16())),
             Err(error) => {
                 running.end(Code::Error);
-                let why = crate::report::chain(error).into();
-                self.lock().state.unanswered = Some((Instant::now(), why));
+                let why = crate::report::chain(error);
+                self.lock().state.unanswered.add(why);
             }
         }
         result
@@ -107,6 +138,17 @@ impl Requests {
     /// A request is sent once more.
     pub(super) fn again(&self) {
         self.lock().retries += 1;
+    }
+
+    /// The watch of this resource failed. It works again when the API server grants it.
+    pub(super) fn watch_failed(&self, resource: Cow<'static, str>, why: &str) {
+        let mut counts = self.lock();
+        match counts.state.watches.get_mut(&resource) {
+            Some(trouble) => trouble.again(why),
+            None => {
+                counts.state.watches.insert(resource, Trouble::new(why));
+            }
+        }
     }
 
     /// How the API server has been answering.
@@ -129,11 +171,17 @@ impl Requests {
         exposition.single(&family::API_IN_FLIGHT, counts.state.in_flight as f64);
     }
 
-    /// One request that was answered.
+    /// One request that was answered so.
     #[cfg(test)]
-    pub(crate) fn count_one(&self, uri: &'static str) {
+    pub(crate) fn count_one(&self, uri: &'static str, status: u16) {
         let uri = Uri::from_static(uri);
-        self.begin(&Method::GET, &uri).end(Code::Http(200));
+        self.begin(&Method::GET, &uri).end(Code::Http(status));
+    }
+
+    /// One failure of a watch.
+    #[cfg(test)]
+    pub(crate) fn fail_one(&self, resource: &'static str, why: &str) {
+        self.watch_failed(Cow::Borrowed(resource), why);
     }
 
     fn begin(&self, method: &Method, uri: &Uri) -> Running {
@@ -153,6 +201,59 @@ impl Requests {
     }
 }
 
+// === impl RequestCensus ===
+
+impl RequestCensus {
+    fn answered(&mut self, what: What, status: u16, now: Instant) {
+        self.answered = Some(now);
+        match status {
+            200..=299 => {
+                self.granted = Some(now);
+                if what.verb == WATCH {
+                    self.watches.remove(what.resource);
+                }
+            }
+            401 | 403 | 429 | 500..=599 => {
+                self.refused
+                    .add(format!("{} {}: HTTP {status}", what.verb, what.resource));
+            }
+            // Answers like others: there is no such object, it has changed meanwhile, and so on.
+            _ => {}
+        }
+    }
+}
+
+// === impl Misses ===
+
+impl Misses {
+    fn add(&mut self, why: String) {
+        self.count += 1;
+        self.last = Some((Instant::now(), why.into()));
+    }
+}
+
+// === impl Trouble ===
+
+impl Trouble {
+    /// The first of its kind.
+    pub fn new(why: &str) -> Self {
+        let now = Instant::now();
+        Self {
+            times: 1,
+            since: now,
+            last: now,
+            why: why.into(),
+        }
+    }
+
+    /// It failed once more.
+    pub fn again(&mut self, why: &str) {
+        self.times = self.times.saturating_add(1);
+        self.last = Instant::now();
+        self.why = why.into();
+    }
+}
+
 // === impl Running ===
 
 impl Running {
@@ -164,8 +265,8 @@ impl Running {
         let took: Duration = now - self.begun;
         let mut counts = self.requests.lock();
         counts.state.in_flight -= 1;
-        if matches!(code, Code::Http(_)) {
-            counts.state.answered = Some(now);
+        if let Code::Http(status) = code {
+            counts.state.answered(self.what, status, now);
         }
         *counts.answers.entry((self.what, code)).or_default() += 1;
         counts
@@ -195,7 +296,7 @@ impl What {
         };
         let verb = match *method {
             Method::GET if named => "get",
-            Method::GET if watches() => "watch",
+            Method::GET if watches() => WATCH,
             Method::GET => "list",
             Method::POST => "create",
             Method::PUT => "update",
@@ -327,7 +428,7 @@ mod tests {
             let response = Response::builder().status(status).body(()).expect("an answer");
             async move { Ok::<_, io::Error>(response) }
         };
-        for status in [200, 200, 404] {
+        for status in [403, 200, 200, 404] {
             requests
                 .counted(request(), |_| answer(status))
                 .await
@@ -346,16 +447,52 @@ mod tests {
         let state = requests.state();
         assert_eq!(state.in_flight, 0);
         assert!(state.answered.is_some());
-        assert_eq!(&*state.unanswered.expect("one failed").1, "refused");
+        let last = |misses: Misses| (misses.count, misses.last.expect("one failed").1);
+        assert_eq!(last(state.unanswered), (1, "refused".into()));
+        assert_eq!(
+            last(state.refused),
+            (1, "get persistentvolumes: HTTP 403".into()),
+            "that there is no such object is no refusal"
+        );
         let mut exposition = Exposition::default();
         requests.expose(&mut exposition);
         let text = exposition.into_text();
-        for (code, count) in [("200", 2), ("404", 1), ("error", 1), ("canceled", 1)] {
+        for (code, count) in [("200", 2), ("403", 1), ("404", 1), ("error", 1), ("canceled", 1)] {
             let line = format!(
                 "csi_attacher_api_requests_total{{verb=\"get\",resource=\"persistentvolumes\",code=\"{code}\"}} {count}\n"
             );
             assert!(text.contains(&line), "{line} is not in\n{text}");
         }
         assert!(text.contains("csi_attacher_api_retries_total 1\n"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_is_in_trouble_until_it_is_granted() {
+        let requests = Requests::default();
+        let begin = Instant::now();
+        for why in ["first", "second"] {
+            requests.watch_failed("csinodes".into(), why);
+            tokio::time::advance(Duration::from_secs(5)).await;
+        }
+        let trouble = |requests: &Requests| requests.state().watches.get("csinodes").cloned();
+        let expected = Trouble {
+            times: 2,
+            since: begin,
+            last: begin + Duration::from_secs(5),
+            why: "second".into(),
+        };
+        assert_eq!(trouble(&requests), Some(expected.clone()));
+        let storage = "/apis/storage.k8s.io/v1";
+        for (uri, status) in [
+            (format!("{storage}/csinodes"), 200),
+            (format!("{storage}/volumeattachments?watch=true"), 200),
+            (format!("{storage}/csinodes?watch=true"), 403),
+        ] {
+            let uri = uri.parse().expect("a URI");
+            requests.begin(&Method::GET, &uri).end(Code::Http(status));
+        }
+        assert_eq!(trouble(&requests), Some(expected), "none of these is it");
+        requests.count_one("/apis/storage.k8s.io/v1/csinodes?watch=true", 200);
+        assert_eq!(trouble(&requests), None);
     }
 }

@@ -1,31 +1,48 @@
 //! Watches that hand on our small types.
 //!
 //! kube's watcher does the list, the resumption and the re-list; its objects are converted one by
-//! one as they arrive, so what is not ours takes no memory beyond its page of the list.
+//! one as they arrive, so what is not ours takes no memory beyond its page of the list. When to ask again
+//! after a failure is ours (`patience`): kube's own backoff starts afresh with each attempt at a list, as
+//! it takes the announcement of one for a success.
+
+mod patience;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, stream};
+use kube::Api;
 use kube::core::Resource;
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client};
+use tokio::time::{Instant, sleep};
 
+use self::patience::{Patience, Proof, Stage};
+use super::{Clients, Requests, attempt};
 use crate::index::Change;
 use crate::model::wire::{AttachmentObject, CsiNodeObject, VolumeObject};
 use crate::model::{Attachment, Driver, Node, Uid, Volume};
-use crate::report::chain;
+use crate::report::{answered, chain};
 
-/// The VolumeAttachments of `driver`, for ever.
-pub fn attachments(client: &Client, driver: Arc<Driver>) -> impl Stream<Item = Change<Attachment>> + use<> {
-    changes(client, "VolumeAttachment", move |object: AttachmentObject| {
+/// The VolumeAttachments of `driver`, for ever. `seed` is chance for the pauses after failures, here and
+/// below.
+pub fn attachments(
+    clients: &Clients,
+    driver: Arc<Driver>,
+    seed: u64,
+) -> impl Stream<Item = Change<Attachment>> + use<> {
+    changes(clients, seed, move |object: AttachmentObject| {
         Kept::ours_or_never(Attachment::from_wire(object, &driver))
     })
 }
 
 /// The PersistentVolumes that concern `driver`, for ever.
-pub fn volumes(client: &Client, driver: Arc<Driver>) -> impl Stream<Item = Change<Volume>> + use<> {
-    changes(client, "PersistentVolume", move |object: VolumeObject| {
+pub fn volumes(
+    clients: &Clients,
+    driver: Arc<Driver>,
+    seed: u64,
+) -> impl Stream<Item = Change<Volume>> + use<> {
+    changes(clients, seed, move |object: VolumeObject| {
         let volume = Volume::from_wire(object, &driver);
         if volume.concerns(&driver) {
             Kept::Ours(volume)
@@ -40,8 +57,8 @@ pub fn volumes(client: &Client, driver: Arc<Driver>) -> impl Stream<Item = Chang
 }
 
 /// All CSINodes, for ever.
-pub fn nodes(client: &Client, driver: Arc<Driver>) -> impl Stream<Item = Change<Node>> + use<> {
-    changes(client, "CSINode", move |object: CsiNodeObject| {
+pub fn nodes(clients: &Clients, driver: Arc<Driver>, seed: u64) -> impl Stream<Item = Change<Node>> + use<> {
+    changes(clients, seed, move |object: CsiNodeObject| {
         Kept::Ours(Node::from_wire(object, &driver))
     })
 }
@@ -53,6 +70,17 @@ enum Kept<T> {
     NoLonger { name: Arc<str>, uid: Uid },
 }
 
+/// The watch of one kind.
+struct Watch<K> {
+    api: Api<K>,
+    events: BoxStream<'static, watcher::Result<Event<K>>>,
+    patience: Patience,
+    requests: Requests,
+}
+
+/// Every how manieth failure in a row is a warning, beside the first: one in five minutes or so.
+const TOLD_EVERY: u32 = 10;
+
 // === impl Kept ===
 
 impl<T> Kept<T> {
@@ -61,38 +89,95 @@ impl<T> Kept<T> {
     }
 }
 
-fn changes<K, T, F>(
-    client: &Client,
-    kind: &'static str,
-    keep: F,
-) -> impl Stream<Item = Change<T>> + use<K, T, F>
+// === impl Watch ===
+
+impl<K> Watch<K>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+{
+    fn new(clients: &Clients, seed: u64) -> Self {
+        let api: Api<K> = Api::all(clients.watches.clone());
+        Self {
+            events: watcher(api.clone(), watcher::Config::default()).boxed(),
+            api,
+            patience: Patience::new(seed),
+            requests: clients.counts.clone(),
+        }
+    }
+
+    /// What comes next, after all the failures on the way to it and the pauses that they ask for.
+    async fn next(&mut self) -> Event<K> {
+        loop {
+            let (event, asked_for) = attempt::attempt(None, self.events.next()).await;
+            match event {
+                Some(Ok(event)) => {
+                    self.works(&event);
+                    return event;
+                }
+                Some(Err(error)) => self.fails(&error, asked_for).await,
+                // It never ends, by its contract.
+                None => self.start_anew(),
+            }
+        }
+    }
+
+    fn works(&mut self, event: &Event<K>) {
+        let proof = match event {
+            // An announcement, made before anything is asked.
+            Event::Init => return,
+            // A page of a list whose next one may fail.
+            Event::InitApply(_) => return,
+            Event::InitDone => Proof::Listed,
+            Event::Apply(_) | Event::Delete(_) => Proof::Watched,
+        };
+        if let Some(failures) = self.patience.proven(proof) {
+            let kind = &*K::kind(&());
+            tracing::info!(kind, failures, "the watch works again");
+        }
+    }
+
+    async fn fails(&mut self, error: &watcher::Error, in_header: Option<Duration>) {
+        let (stage, why) = told(error);
+        let asked_for = in_header.max(in_body(error)).unwrap_or_default();
+        let (failures, pause) = self.patience.failed(stage, asked_for, Instant::now().into_std());
+        let kind = &*K::kind(&());
+        self.requests.watch_failed(K::plural(&()), &why);
+        let again_in = pause.as_secs_f64();
+        if failures == 1 || failures.is_multiple_of(TOLD_EVERY) {
+            tracing::warn!(
+                kind,
+                error = why,
+                failures,
+                again_in,
+                "the watch failed; it is tried again, and each {TOLD_EVERY}th failure in a row is told"
+            );
+        } else {
+            tracing::debug!(kind, error = why, failures, again_in, "the watch failed again");
+        }
+        if is_expired(error) {
+            // A watcher that the server answers with 410 when it asks to resume would ask the same for ever
+            // (kube resumes from the version it has). The one cure is a new list, hence a new watcher.
+            self.start_anew();
+        }
+        sleep(pause).await;
+    }
+
+    fn start_anew(&mut self) {
+        self.events = watcher(self.api.clone(), watcher::Config::default()).boxed();
+    }
+}
+
+fn changes<K, T, F>(clients: &Clients, seed: u64, keep: F) -> impl Stream<Item = Change<T>> + use<K, T, F>
 where
     F: Fn(K) -> Kept<T> + Send + 'static,
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
     T: 'static,
 {
-    let api: Api<K> = Api::all(client.clone());
-    // A watcher that the server answers with 410 when it asks to resume would ask the same for ever
-    // (kube resumes from the version it has). The one cure is a new list, hence a new watcher.
-    stream::unfold(api, |api| async move {
-        let events = watcher(api.clone(), watcher::Config::default()).default_backoff();
-        let until_expired = events.scan(false, |expired, event| {
-            let stop = std::mem::replace(expired, event.as_ref().is_err_and(is_expired));
-            std::future::ready((!stop).then_some(event))
-        });
-        Some((until_expired, api))
+    stream::unfold(Watch::new(clients, seed), |mut watch| async move {
+        let event = watch.next().await;
+        Some((event, watch))
     })
-    .flatten()
-    .filter_map(move |event| {
-        let change = match event {
-            Ok(event) => change(event, &keep),
-            Err(error) => {
-                tracing::warn!(kind, error = chain(&error), "watch failed and will be resumed");
-                None
-            }
-        };
-        std::future::ready(change)
-    })
+    .filter_map(move |event| std::future::ready(change(event, &keep)))
 }
 
 fn change<K: Resource, T>(event: Event<K>, keep: impl Fn(K) -> Kept<T>) -> Option<Change<T>> {
@@ -130,3 +215,40 @@ fn is_expired(error: &watcher::Error) -> bool {
         | watcher::Error::NoResourceVersion => false,
     }
 }
+
+/// What failed, and in words for people: kube's print the answer twice, once as a data structure.
+fn told(error: &watcher::Error) -> (Stage, String) {
+    match error {
+        watcher::Error::InitialListFailed(cause) => (Stage::List, format!("cannot list: {}", chain(cause))),
+        watcher::Error::WatchStartFailed(cause) => (Stage::Watch, format!("cannot watch: {}", chain(cause))),
+        watcher::Error::WatchFailed(cause) => {
+            (Stage::Watch, format!("the watch was cut off: {}", chain(cause)))
+        }
+        watcher::Error::WatchError(status) => {
+            (Stage::Watch, format!("the watch was ended: {}", answered(status)))
+        }
+        watcher::Error::NoResourceVersion => (
+            Stage::List,
+            "the API server's answer has no resourceVersion".to_owned(),
+        ),
+    }
+}
+
+/// How long the API server asks us to wait, in the body of its answer.
+fn in_body(error: &watcher::Error) -> Option<Duration> {
+    let status = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => status,
+        watcher::Error::InitialListFailed(_)
+        | watcher::Error::WatchStartFailed(_)
+        | watcher::Error::WatchFailed(_)
+        | watcher::Error::NoResourceVersion => return None,
+    };
+    let seconds = status.details.as_ref()?.retry_after_seconds;
+    Some(Duration::from_secs(seconds.into()).min(attempt::LONGEST))
+}
+
+#[cfg(test)]
+mod tests;

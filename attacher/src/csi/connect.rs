@@ -115,7 +115,7 @@ impl Keeper {
                 }
                 Some(_) | None => served = Some(session.name.clone()),
             }
-            tracing::info!(driver = %session.name, capabilities = ?session.capabilities, "connected to the CSI driver");
+            tracing::info!(driver = %session.name, capabilities = %session.capabilities, "connected to the CSI driver");
             if !session.capabilities.publish {
                 tracing::info!(
                     "the driver publishes no volumes (capabilities CONTROLLER_SERVICE and \

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{Elector, Failure, Leadership, LeaseServer, Lost, Request, Settings, Standing, Step};
+use crate::cluster::Trouble;
 
 /// See the module.
 pub struct Campaign<S> {
@@ -157,6 +158,7 @@ impl<S: LeaseServer> Campaign<S> {
                 (silent, failure, Ok(()))
             }
         };
+        self.note(failure.as_ref());
         match failure {
             Some(Failure::Conflict) => tracing::debug!("the lease was written by somebody else meanwhile"),
             Some(Failure::Unanswered(error) | Failure::Refused(error)) => {
@@ -244,16 +246,36 @@ impl<S: LeaseServer> Campaign<S> {
         let valid_until = elector.valid_until().map(Instant::from);
         self.standing_tx.send_if_modified(|standing| {
             let mut changed = standing.valid_until != valid_until;
-            if standing.holder != elector.holder() {
-                elector.holder().clone_into(&mut standing.holder);
+            if standing.holder.as_deref() != elector.holder() {
+                let was = standing.holder.take().unwrap_or_default();
+                let holder = elector.holder().unwrap_or_default();
+                if was != holder {
+                    let holder = if holder.is_empty() { "nobody" } else { holder };
+                    tracing::info!(holder, "the lease has changed hands");
+                }
+                standing.holder = elector.holder().map(str::to_owned);
                 changed = true;
-                tracing::info!(holder = standing.holder, "the lease has changed hands");
             }
             standing.valid_until = valid_until;
             // Kept when leadership is lost: whether we end then is what health is about.
             standing.renewed = elector.renewed().map(Instant::from).or(standing.renewed);
             standing.slow_renewals = elector.slow_renewals();
             changed
+        });
+    }
+
+    /// Keeps for people what came of the last request. That somebody else was quicker is no trouble.
+    fn note(&self, failure: Option<&Failure>) {
+        self.standing_tx.send_if_modified(|standing| {
+            match (failure, &mut standing.trouble) {
+                (None | Some(Failure::Conflict), trouble) => *trouble = None,
+                (Some(Failure::Unanswered(why) | Failure::Refused(why)), Some(trouble)) => trouble.again(why),
+                (Some(Failure::Unanswered(why) | Failure::Refused(why)), trouble) => {
+                    *trouble = Some(Trouble::new(why));
+                }
+            }
+            // Nobody waits for it.
+            false
         });
     }
 

@@ -20,6 +20,8 @@ pub use step::{Failure, Lost, Request, Step};
 pub struct Elector {
     settings: Settings,
     observed: Option<Observed>,
+    /// Whether we know what there is; there may be no lease yet.
+    looked: bool,
     term: Option<Term>,
     turn: Turn,
     /// Whether the version that we know was written by us and not found outdated since.
@@ -67,6 +69,7 @@ impl Elector {
         Self {
             settings,
             observed: None,
+            looked: false,
             term: None,
             turn: Turn::Look,
             current: false,
@@ -222,11 +225,12 @@ impl Elector {
         self.term.as_ref().map(|term| term.renewed)
     }
 
-    /// Who holds the lease, as far as we know. Empty: nobody.
-    pub fn holder(&self) -> &str {
-        self.observed
-            .as_ref()
-            .map_or("", |observed| &observed.record.holder)
+    /// Who holds the lease, as far as we know. Empty: nobody. Nothing: no look at it has succeeded yet.
+    pub fn holder(&self) -> Option<&str> {
+        match &self.observed {
+            Some(observed) => Some(&observed.record.holder),
+            None => self.looked.then_some(""),
+        }
     }
 
     /// The lease as it was seen last.
@@ -240,6 +244,7 @@ impl Elector {
     }
 
     fn observe(&mut self, lease: Option<Lease>, now: Instant) {
+        self.looked = true;
         match (lease, &mut self.observed) {
             (None, None) => {}
             // Who held it may not have noticed yet, so what we know of him stays.

@@ -6,6 +6,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Settings;
+use crate::cluster::Trouble;
 
 /// Whether we lead, for everybody who must know. Cheap to clone and to ask.
 ///
@@ -21,8 +22,12 @@ pub struct Standing {
     pub valid_until: Option<Instant>,
     /// When the lease was last renewed by us; nothing once it was given back.
     pub renewed: Option<Instant>,
-    /// Who holds the lease, as far as we know. Empty: nobody.
-    pub holder: String,
+    /// Who holds the lease, as far as we know. Empty: nobody. Nothing: no look at it has succeeded yet.
+    pub holder: Option<String>,
+    /// What we call ourselves.
+    pub identity: String,
+    /// Why the last request about the lease came to nothing, if it did.
+    pub trouble: Option<Trouble>,
     /// How often a renewal had to look at the lease first.
     pub slow_renewals: u64,
     /// Name of the lease, for messages.
@@ -160,11 +165,19 @@ impl Standing {
         Self {
             valid_until: None,
             renewed: None,
-            holder: String::new(),
+            holder: None,
+            identity: settings.identity.clone(),
+            trouble: None,
             slow_renewals: 0,
             lease: settings.place.to_string(),
             lease_duration: settings.timings.lease_duration,
         }
+    }
+
+    /// Whether a look at the lease, or a claim to it, has succeeded at some time: we may ask for it, and are
+    /// answered.
+    pub fn has_looked(&self) -> bool {
+        self.holder.is_some()
     }
 
     /// Whether we lead at this time.

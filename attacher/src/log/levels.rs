@@ -67,8 +67,11 @@ impl Levels {
 pub(super) fn level(target: &str, level: &Level) -> Option<u8> {
     let ours = below_ours(target).is_some();
     match *level {
-        // It prints answers that it cannot parse, and an answer may be a Secret.
-        level if target.starts_with("kube_client") => (level == Level::ERROR).then_some(0),
+        // The one prints answers that it cannot parse, and an answer may be a Secret; the other says of each
+        // watch that fails, as Rust's data structure, what we say in words.
+        level if target.starts_with("kube_client") || target.starts_with("kube_runtime") => {
+            (level == Level::ERROR).then_some(0)
+        }
         Level::ERROR | Level::WARN => Some(0),
         Level::INFO => Some(if ours { 0 } else { 8 }),
         Level::DEBUG => Some(if ours { 2 } else { 8 }),
@@ -113,6 +116,8 @@ mod tests {
             ("kube_client::client", Level::WARN, None),
             ("kube_client::client", Level::DEBUG, None),
             ("kube_client::config", Level::ERROR, Some(0)),
+            ("kube_runtime::watcher", Level::WARN, None),
+            ("kube_runtime::watcher", Level::DEBUG, None),
         ] {
             assert_eq!(level(target, &at), v, "{target} {at}");
         }

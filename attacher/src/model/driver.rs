@@ -1,5 +1,6 @@
 //! What we know of the CSI driver that we serve.
 
+use std::fmt;
 use std::sync::Arc;
 
 /// The driver's identity and what follows from it.
@@ -41,6 +42,30 @@ impl Driver {
             capabilities,
             default_fs_type: default_fs_type.into(),
         }
+    }
+}
+
+// === impl Capabilities ===
+
+impl Capabilities {
+    /// What the driver can do, by CSI's names.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        [
+            (self.publish, "PUBLISH_UNPUBLISH_VOLUME"),
+            (self.publish_readonly, "PUBLISH_READONLY"),
+            (self.single_node_multi_writer, "SINGLE_NODE_MULTI_WRITER"),
+            (self.list_published, "LIST_VOLUMES_PUBLISHED_NODES"),
+        ]
+        .into_iter()
+        .filter_map(|(has, name)| has.then_some(name))
+    }
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.names().collect();
+        f.write_str(if names.is_empty() { "none" } else { "" })?;
+        f.write_str(&names.join(", "))
     }
 }
 

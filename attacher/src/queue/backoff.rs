@@ -1,5 +1,6 @@
 //! How long a failed operation waits.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::jittered;
@@ -31,6 +32,19 @@ pub struct Backoff {
 
 /// An uncertain result is asked for again this many times sooner than a final one at the most.
 const UNCERTAIN_SHARE: u32 = 10;
+
+// === impl Class ===
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Final => "final",
+            Self::Uncertain => "uncertain",
+            Self::Interrupted => "interrupted",
+            Self::Disconnected => "disconnected",
+        })
+    }
+}
 
 // === impl Backoff ===
 

@@ -64,7 +64,7 @@ pub(super) fn spawn(
         engine: engine.clone(),
         events_tx: events_tx.clone(),
     };
-    let changes = cluster::attachments(&clients.watches, shared.clone());
+    let changes = cluster::attachments(clients, shared.clone(), fastrand::u64(..));
     let (leads, attachments) = (leadership.clone(), pump());
     tasks.spawn(Task::Attachments, async move {
         // Not before: only a list that is made when nobody else works any more shows all that earlier
@@ -72,9 +72,9 @@ pub(super) fn spawn(
         leads.begun().await;
         attachments.run(changes.map(Event::Attachments)).await
     });
-    let changes = cluster::volumes(&clients.watches, shared.clone());
+    let changes = cluster::volumes(clients, shared.clone(), fastrand::u64(..));
     tasks.spawn(Task::Volumes, pump().run(changes.map(Event::Volumes)));
-    let changes = cluster::nodes(&clients.watches, shared.clone());
+    let changes = cluster::nodes(clients, shared.clone(), fastrand::u64(..));
     tasks.spawn(Task::Nodes, pump().run(changes.map(Event::Nodes)));
 
     let reconciler = Reconciler {

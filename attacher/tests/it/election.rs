@@ -84,6 +84,26 @@ async fn while_stands<T>(
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_has_not_read_the_lease_does_not_claim_that_nobody_holds_it() {
+    let server = Server::new(0, Faults::NONE);
+    server.freeze(20 * SECOND);
+    let (a, a_leads) = campaign("a", SLOW, &server, CLOCKS[0]);
+    let standing = || a_leads.standing().expect("there is an election");
+    let script = async {
+        sleep(19 * SECOND).await;
+        assert_eq!((standing().has_looked(), standing().holder), (false, None));
+        let trouble = standing().trouble.expect("no answer has come");
+        assert!(trouble.times >= 2, "{trouble:?}");
+        assert!(trouble.since < trouble.last, "{trouble:?}");
+        assert!(trouble.why.contains("no answer"), "{trouble:?}");
+        a_leads.begun().await;
+        let known = (standing().identity, standing().holder, standing().trouble);
+        assert_eq!(known, ("a".to_owned(), Some("a".to_owned()), None));
+    };
+    while_stands(a.run(CancellationToken::new()), script).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_for_centuries_is_one() {
     let longest = Duration::from_nanos(i64::MAX as u64);
     let timings = Timings {

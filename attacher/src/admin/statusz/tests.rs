@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::super::tests::{fail_one, mk_engine, mk_view};
+use super::super::tests::{fail_one, mk_engine, mk_leadership, mk_standby, mk_unlisted, mk_view};
 use super::*;
 use crate::engine::{Event, Round};
 use crate::queue::Class;
@@ -77,6 +77,68 @@ async fn the_last_comparison_with_the_drivers_list_is_told() {
         "              0 rounds completed, 1 failed; 0 repairs succeeded\n",
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_let_do_nothing_says_so() {
+    let view = mk_view();
+    view.election_begins(mk_standby(None, Some("leases is forbidden (HTTP 403)")));
+    view.work_begins(Arc::new(Mutex::new(mk_unlisted())));
+    for resource in ["persistentvolumes", "csinodes"] {
+        view.requests
+            .fail_one(resource, "cannot list: forbidden (HTTP 403)");
+    }
+    view.requests.count_one("/api/v1/persistentvolumes", 403);
+    tokio::time::advance(Duration::from_secs(20)).await;
+    view.requests.count_one("/apis/storage.k8s.io/v1/csinodes", 403);
+    view.requests
+        .fail_one("csinodes", "cannot list: still forbidden (HTTP 403)");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let text = text(&view);
+    for lines in [
+        "leadership    stands by as pod-1; lease kube-system/external-attacher-leader-d-example, holder NOT KNOWN YET
+              FAILED 1 time in 22s, last 22s ago: leases is forbidden (HTTP 403)\n",
+        "API server    last answer 2.0s ago, NO SUCCESS YET, 0 in flight
+              2 refused, last 2.0s ago: list csinodes: HTTP 403\n",
+        "watched             0 volumeattachments; listed when we lead\n",
+        "                    0 persistentvolumes so far; the list is not complete
+              FAILED 1 time in 22s, last 22s ago: cannot list: forbidden (HTTP 403)\n",
+        "                    0 csinodes so far; the list is not complete
+              FAILED 2 times in 22s, last 2.0s ago: cannot list: still forbidden (HTTP 403)\n",
+    ] {
+        assert!(text.contains(lines), "{lines}is not in\n{text}");
+    }
+    let json = super::page(&view, "format=json").text;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["leaderElection"]["holder"], serde_json::Value::Null);
+    assert_eq!(json["leaderElection"]["failure"]["times"], 1);
+    assert_eq!(json["api"]["lastSuccess"], serde_json::Value::Null);
+    assert_eq!(json["api"]["refused"]["count"], 2);
+    assert_eq!(json["lists"][2]["failure"]["times"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_told_as_we_know_it() {
+    let lease = "lease kube-system/external-attacher-leader-d-example";
+    for (leadership, line) in [
+        (
+            mk_standby(Some(""), None),
+            format!("stands by as pod-1; {lease}, held by nobody\n"),
+        ),
+        (
+            mk_standby(Some("pod-2"), None),
+            format!("stands by as pod-1; {lease}, held by pod-2\n"),
+        ),
+        (
+            mk_leadership(true, Some(Duration::from_secs(3))),
+            format!("leads as pod-1; {lease}, held by pod-1, last renewed by us 3.0s ago\n"),
+        ),
+    ] {
+        let view = mk_view();
+        view.election_begins(leadership);
+        let text = text(&view);
+        assert!(text.contains(&line), "{line}is not in\n{text}");
     }
 }
 

@@ -1,0 +1,142 @@
+//! When a watch that failed is tried again: pure, as the other cores are.
+
+use std::time::{Duration, Instant};
+
+/// The failures of one watch.
+#[derive(Debug)]
+pub(super) struct Patience {
+    /// How many there were in a row.
+    failures: u32,
+    /// What failed last, and when we were to try again.
+    last: Option<(Stage, Instant)>,
+    pause: Duration,
+    random: fastrand::Rng,
+}
+
+/// What a watch was at when it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Listing all objects.
+    List,
+    /// Following their changes.
+    Watch,
+}
+
+/// What shows that the API server answers again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// A list is complete. It proves nothing about the watch that is to follow it: a server that breaks
+    /// off each watch is not to be asked for a list each second.
+    Listed,
+    /// A change was seen.
+    Watched,
+}
+
+/// These two are client-go's, as is that up to as much again is added by chance.
+const FIRST_PAUSE: Duration = Duration::from_millis(800);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A watch that was quiet for as long after a failure was well: where nothing changes, nothing else shows it.
+/// Again client-go's.
+const FORGOTTEN: Duration = Duration::from_secs(2 * 60);
+
+// === impl Patience ===
+
+impl Patience {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            failures: 0,
+            last: None,
+            pause: FIRST_PAUSE,
+            random: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// Takes in a failure. Returns how many that makes in a row, and how long to wait: not less than what
+    /// the server `asked_for`.
+    pub(super) fn failed(&mut self, stage: Stage, asked_for: Duration, now: Instant) -> (u32, Duration) {
+        if let Some((_, resumed)) = self.last
+            && now.saturating_duration_since(resumed) >= FORGOTTEN
+        {
+            self.forget();
+        }
+        let chance = self.pause.mul_f64(self.random.f64());
+        let pause = (self.pause + chance).max(asked_for);
+        self.failures = self.failures.saturating_add(1);
+        self.last = Some((stage, now + pause));
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        (self.failures, pause)
+    }
+
+    /// Takes in a success. Returns how many failures it ended, if any.
+    pub(super) fn proven(&mut self, proof: Proof) -> Option<u32> {
+        let ended = match (proof, self.last?.0) {
+            (Proof::Listed, Stage::Watch) => return None,
+            (Proof::Listed, Stage::List) | (Proof::Watched, Stage::List | Stage::Watch) => self.failures,
+        };
+        self.forget();
+        Some(ended)
+    }
+
+    fn forget(&mut self) {
+        self.failures = 0;
+        self.last = None;
+        self.pause = FIRST_PAUSE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// That of someone who has failed so often in a row, and when he tries again.
+    fn mk_patience(stage: Stage, failures: u32) -> (Patience, Instant) {
+        let mut patience = Patience::new(1);
+        let mut now = tokio::time::Instant::now().into_std();
+        for _ in 0..failures {
+            now += patience.failed(stage, Duration::ZERO, now).1;
+        }
+        (patience, now)
+    }
+
+    #[test]
+    fn pauses_double_up_to_half_a_minute_and_what_chance_adds() {
+        let (mut patience, mut now) = mk_patience(Stage::List, 0);
+        let mut least = FIRST_PAUSE;
+        for failure in 1..=20 {
+            let (failures, pause) = patience.failed(Stage::List, Duration::ZERO, now);
+            assert_eq!(failures, failure);
+            assert!(least <= pause && pause <= 2 * least, "{failure}: {pause:?}");
+            least = (2 * least).min(LONGEST_PAUSE);
+            now += pause;
+        }
+        assert_eq!(patience.failed(Stage::List, 100 * SECOND, now).1, 100 * SECOND);
+    }
+
+    #[test]
+    fn only_what_failed_can_prove_that_it_works_again() {
+        for (failed, proof, ended) in [
+            (Stage::List, Proof::Listed, Some(5)),
+            (Stage::List, Proof::Watched, Some(5)),
+            (Stage::Watch, Proof::Watched, Some(5)),
+            (Stage::Watch, Proof::Listed, None),
+        ] {
+            let (mut patience, now) = mk_patience(failed, 5);
+            assert_eq!(patience.proven(proof), ended, "{failed:?} {proof:?}");
+            let next = patience.failed(failed, Duration::ZERO, now).0;
+            assert_eq!(next, if ended.is_some() { 1 } else { 6 });
+        }
+        let (mut well, _) = mk_patience(Stage::List, 0);
+        assert_eq!(well.proven(Proof::Watched), None, "nothing had failed");
+    }
+
+    #[test]
+    fn a_failure_long_after_the_last_is_a_first_one() {
+        for (after, failures) in [(FORGOTTEN - SECOND, 6), (FORGOTTEN, 1)] {
+            let (mut patience, now) = mk_patience(Stage::Watch, 5);
+            let (seen, _) = patience.failed(Stage::Watch, Duration::ZERO, now + after);
+            assert_eq!(seen, failures);
+        }
+    }
+}
