@@ -193,7 +193,7 @@ impl Args {
     }
 
     /// What a person should know about the flags that were given, though they can be obeyed.
-    pub fn warnings(&self) -> Vec<&'static str> {
+    pub fn warnings(&self) -> Vec<String> {
         let Self {
             http,
             kube_api,
@@ -215,7 +215,11 @@ impl Args {
             ),
         ];
         let given = rules.into_iter().filter(|(given, _)| *given);
-        given.map(|(_, warning)| warning).collect()
+        let of_variable = otlp::warning(self.otlp_endpoint.as_deref(), otlp::from_environment().as_deref());
+        given
+            .map(|(_, warning)| warning.to_owned())
+            .chain(of_variable)
+            .collect()
     }
 }
 
@@ -318,7 +322,7 @@ mod tests {
 
     #[test]
     fn flags_without_effect_are_told() {
-        assert_eq!(read(&[]).unwrap().warnings(), [] as [&str; 0]);
+        assert_eq!(read(&[]).unwrap().warnings(), [] as [String; 0]);
         let args = read(&["--metrics-address=:1", "--kube-api-burst=5", "--automaxprocs"]).unwrap();
         assert_eq!(args.warnings().len(), 3);
     }

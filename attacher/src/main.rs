@@ -12,7 +12,10 @@ async fn main() -> ExitCode {
     if explain::is_asked_for(&line) {
         return explain::main(line).await;
     }
-    let args = Args::read(line).unwrap_or_else(|error| error.exit());
+    let args = match Args::read(line) {
+        Ok(args) => args,
+        Err(error) => return log::unreadable(&error),
+    };
     if args.version {
         return log::version();
     }

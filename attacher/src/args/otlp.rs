@@ -17,7 +17,7 @@ pub(super) fn from_environment() -> MaybeText {
 
 /// The collector that the flag names, or else the variable. Somebody meant the flag for us, so what is
 /// wrong with it is an error; the variable may be meant for programs that speak another form of OTLP, so
-/// one that we cannot use is left alone.
+/// one that we cannot use is no error, but worth a [`warning`].
 pub(super) fn endpoint(flag: Option<&str>, variable: Option<&str>) -> Result<Option<Endpoint>, String> {
     match flag {
         Some(flag) => match flag.parse() {
@@ -26,6 +26,18 @@ pub(super) fn endpoint(flag: Option<&str>, variable: Option<&str>) -> Result<Opt
         },
         None => Ok(variable.and_then(|variable| variable.parse().ok())),
     }
+}
+
+/// What to say of a variable that was to count and cannot be used. Its value is left out: an address may hold
+/// a password.
+pub(super) fn warning(flag: Option<&str>, variable: Option<&str>) -> Option<String> {
+    let ignored = flag.is_none() && variable.is_some_and(|variable| variable.parse::<Endpoint>().is_err());
+    ignored.then(|| {
+        format!(
+            "{VARIABLE} is not the address of an OTLP/gRPC collector in clear text, so no traces are sent: set it, \
+             or --otlp-endpoint, as in http://collector:4317"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -41,6 +53,16 @@ mod tests {
         assert_eq!(chosen(None, Some("http://[::1]:4317/")), Ok(true));
         assert_eq!(chosen(None, Some("https://c:4317")), Ok(false));
         assert_eq!(chosen(None, Some("unix:///run/c.sock")), Ok(false));
+        for (flag, variable, told) in [
+            (None, None, false),
+            (None, Some("http://c:4317"), false),
+            (None, Some("https://user:hunter2@c:4317"), true),
+            (Some("http://c:4317"), Some("https://c:4317"), false),
+        ] {
+            let warning = warning(flag, variable);
+            assert_eq!(warning.is_some(), told, "{flag:?} {variable:?}");
+            assert!(!warning.unwrap_or_default().contains("hunter2"));
+        }
         for wrong in [
             "https://c:4317",
             "http://",
