@@ -74,12 +74,12 @@ pub fn last_words(error: &(dyn std::error::Error + 'static)) -> ExitCode {
 /// Tells what is wrong with the command line, also where `kubectl describe pod` shows it: who meets a pod that
 /// ends at once looks there first. Or answers `--help`.
 pub fn unreadable(error: &clap::Error) -> ExitCode {
+    // With nobody to read it there is nobody to tell.
+    error.print().ok();
     refuse(Path::new(TERMINATION_LOG), error)
 }
 
 fn refuse(path: &Path, error: &clap::Error) -> ExitCode {
-    // With nobody to read it there is nobody to tell.
-    error.print().ok();
     if error.use_stderr() {
         leave(path, error.render().to_string().trim_end());
     }
