@@ -1,16 +1,18 @@
 //! The state in full: one structure, shown as text and as JSON.
 
+mod api;
+
 use std::time::Duration;
 
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{VERSION, View, health};
-use crate::cluster::{Misses, Trouble};
 use crate::engine::{Census, LaneCensus, Pending};
 use crate::lease::Leadership;
 use crate::queue::{Class, Key, Lane};
 use crate::report::time;
+pub use api::{ApiStatus, FailureStatus, MissesStatus};
 
 /// How much work is named for each stage; the rest is counted.
 pub(super) const MOST: usize = 50;
@@ -97,48 +99,6 @@ pub struct ListStatus {
     pub objects: usize,
     /// Why it cannot be listed or watched, if so.
     pub failure: Option<FailureStatus>,
-}
-
-/// Something that fails again and again.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FailureStatus {
-    /// How often in a row.
-    pub times: u32,
-    /// How long ago that began.
-    pub failing: f64,
-    /// How long ago it failed last.
-    pub last: f64,
-    /// Why.
-    pub error: String,
-}
-
-/// The API server.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ApiStatus {
-    /// How many requests wait for their answer.
-    pub in_flight: usize,
-    /// How long ago the last answer came.
-    pub last_answer: Option<f64>,
-    /// How long ago we last got what we asked for.
-    pub last_success: Option<f64>,
-    /// Requests that were turned down: 401, 403, 429 and 5xx.
-    pub refused: MissesStatus,
-    /// Requests that went without an answer.
-    pub unanswered: MissesStatus,
-}
-
-/// Requests that came to nothing.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct MissesStatus {
-    /// How many since the start.
-    pub count: u64,
-    /// How long ago the last one did.
-    pub last: Option<f64>,
-    /// How.
-    pub error: Option<String>,
 }
 
 /// The comparison of all attachments with what the driver lists.
@@ -292,19 +252,6 @@ impl ElectionStatus {
     }
 }
 
-// === impl FailureStatus ===
-
-impl FailureStatus {
-    fn of(trouble: &Trouble, now: Instant) -> Self {
-        Self {
-            times: trouble.times,
-            failing: (now - trouble.since).as_secs_f64(),
-            last: (now - trouble.last).as_secs_f64(),
-            error: trouble.why.to_string(),
-        }
-    }
-}
-
 // === impl DriverStatus ===
 
 impl DriverStatus {
@@ -320,35 +267,6 @@ impl DriverStatus {
             reconnects: connection.opened.saturating_sub(1),
             last_failure: connection.last_failure,
             capabilities: capabilities.unwrap_or_default(),
-        }
-    }
-}
-
-// === impl ApiStatus ===
-
-impl ApiStatus {
-    fn of(view: &View, now: Instant) -> Self {
-        let state = view.requests.state();
-        let ago = |then: Instant| (now - then).as_secs_f64();
-        Self {
-            in_flight: state.in_flight,
-            last_answer: state.answered.map(ago),
-            last_success: state.granted.map(ago),
-            refused: MissesStatus::of(&state.refused, now),
-            unanswered: MissesStatus::of(&state.unanswered, now),
-        }
-    }
-}
-
-// === impl MissesStatus ===
-
-impl MissesStatus {
-    fn of(misses: &Misses, now: Instant) -> Self {
-        let last = misses.last.as_ref();
-        Self {
-            count: misses.count,
-            last: last.map(|(then, _)| (now - *then).as_secs_f64()),
-            error: last.map(|(_, why)| why.to_string()),
         }
     }
 }

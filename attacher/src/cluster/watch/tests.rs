@@ -1,7 +1,6 @@
 //! Watches of a server that is one function, on a paused clock.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Mutex;
 
 use http::{Request, Response};
@@ -52,7 +51,7 @@ fn mk_list() -> Answer {
 /// ever.
 fn mk_watch(
     answer: impl Fn(usize, &str) -> Option<Answer> + Clone + Send + Sync + 'static,
-) -> (Pin<Box<dyn Stream<Item = Change<Node>>>>, Asked, Requests) {
+) -> (BoxStream<'static, Change<Node>>, Asked, Requests) {
     let asked = Asked::default();
     let counts = Requests::default();
     let (seen, counted) = (asked.clone(), counts.clone());
