@@ -225,7 +225,7 @@ impl Journey {
                 if let Some(error) = driver.suffer(&mut fired, self.connection.as_ref()).await {
                     return self.fail(&error);
                 }
-                reply.edit(&fired, passing.rpc);
+                reply.edit(&fired, &passing.path);
             }
             Some(fired) => {
                 fired.give_back();

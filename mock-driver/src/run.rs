@@ -184,6 +184,7 @@ pub async fn serve(
         cause = driver.store.failed() => Err(Error::StateLost(cause)),
         how = driver.exit.ordered() => {
             // As in a crash, nobody gets time to end.
+            driver.door.cut_all();
             tasks.shutdown().await;
             driver.store.close();
             return Err(Error::Ordered(how));

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ pub struct Store {
     log: Option<Log>,
     /// The array as it was, while somebody wants that; locked after the array.
     past: Mutex<Option<Past>>,
-    /// Whether somebody does.
-    wants_past: Arc<AtomicBool>,
+    /// Which past that is; 0 if nobody wants one.
+    wanted_past: Arc<AtomicU64>,
 }
 
 /// Why an operation got no answer from the array, or another one than asked.
@@ -84,7 +84,7 @@ impl Store {
             array: Mutex::new(array),
             log: None,
             past: Mutex::default(),
-            wants_past: Arc::default(),
+            wanted_past: Arc::default(),
         }
     }
 
@@ -110,7 +110,7 @@ impl Store {
             array: Mutex::new(array),
             log: Some(Log::start(file)),
             past: Mutex::default(),
-            wants_past: Arc::default(),
+            wanted_past: Arc::default(),
         })
     }
 
@@ -171,10 +171,10 @@ impl Store {
         self.log.is_some()
     }
 
-    /// Keeps the past from the moment on that the flag is set.
+    /// Keeps a past from the moment on that the number changes, unless to 0.
     #[must_use]
-    pub fn keeping_past(mut self, wants: Arc<AtomicBool>) -> Self {
-        self.wants_past = wants;
+    pub fn keeping_past(mut self, wanted: Arc<AtomicU64>) -> Self {
+        self.wanted_past = wanted;
         self
     }
 
@@ -197,10 +197,12 @@ impl Store {
     /// The past, begun or given up as is wanted.
     fn past(&self, array: &Array) -> MutexGuard<'_, Option<Past>> {
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        match (self.wants_past.load(Ordering::SeqCst), past.is_some()) {
-            (true, false) => *past = Some(Past::of(array)),
-            (false, true) => *past = None,
-            (true, true) | (false, false) => {}
+        match self.wanted_past.load(Ordering::SeqCst) {
+            0 => *past = None,
+            wanted if past.as_ref().is_none_or(|past| past.number != wanted) => {
+                *past = Some(Past::of(array, wanted));
+            }
+            _ => {}
         }
         past
     }

@@ -125,18 +125,31 @@ impl Fired {
     }
 
     /// The reply, with the rule's changes if it makes any.
-    pub(crate) fn edited<R: Message + Default + csi_proto::Secrets>(&self, path: &str, reply: R) -> R {
+    pub(crate) fn edited<R: Message + Default>(&self, path: &str, reply: R) -> R {
+        match self.edit_reply(path, &reply.encode_to_vec()) {
+            Some(bytes) => {
+                R::decode(bytes.as_slice()).expect("an edited reply must decode: its fields were checked")
+            }
+            None => reply,
+        }
+    }
+
+    /// A reply on the wire with the rule's changes; none if it makes none, or the reply cannot be read.
+    pub fn edit_reply(&self, path: &str, reply: &[u8]) -> Option<Vec<u8>> {
         let Some(End::Edit(edits)) = &self.rule().action.end else {
-            return reply;
+            return None;
         };
-        let Some(rpc) = schema::Rpc::at(path) else {
-            return reply;
-        };
-        let mut message = DynamicMessage::decode(rpc.reply(), reply.encode_to_vec().as_slice())
-            .expect("a reply must decode by its own descriptor");
-        edits.apply(&mut message);
-        R::decode(message.encode_to_vec().as_slice())
-            .expect("an edited reply must decode: its fields were checked")
+        let descriptor = schema::Rpc::at(path)?.reply();
+        match DynamicMessage::decode(descriptor, reply) {
+            Ok(mut message) => {
+                edits.apply(&mut message);
+                Some(message.encode_to_vec())
+            }
+            Err(error) => {
+                tracing::warn!(rule = self.rule().id, %error, "reply cannot be read, so it is not changed");
+                None
+            }
+        }
     }
 
     fn lost_connection(&self) -> Error {

@@ -1,6 +1,6 @@
 //! The troubles the array is in: which there are, and what they do together.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,8 +19,9 @@ pub struct Troubles {
     list: Mutex<Vec<Standing>>,
     /// So that calls need no lock while all is well.
     any: AtomicBool,
-    /// Whether the listing is frozen; shared with the store, which keeps the old state then.
-    frozen: Arc<AtomicBool>,
+    /// When the listing was frozen, as a number that is 0 while it is not; shared with the store, which keeps
+    /// the old state then.
+    frozen: Arc<AtomicU64>,
 }
 
 /// A trouble and how it fares.
@@ -245,8 +246,8 @@ impl Troubles {
         is_ready
     }
 
-    /// Whether the listing is frozen, as it is at any time.
-    pub(crate) fn frozen(&self) -> Arc<AtomicBool> {
+    /// Which past the listing tells of, as it is at any time; 0 while it tells of now.
+    pub(crate) fn frozen(&self) -> Arc<AtomicU64> {
         self.frozen.clone()
     }
 
@@ -262,10 +263,14 @@ impl Troubles {
         let now = self.began.elapsed();
         let mut list = self.list();
         let outcome = change(&mut list, now);
-        let is_frozen = |standing: &Standing| {
+        let is_frozen = |standing: &&Standing| {
             standing.enabled && matches!(standing.trouble.kind, TroubleKind::FrozenList(_))
         };
-        self.frozen.store(list.iter().any(is_frozen), Ordering::SeqCst);
+        let began = list.iter().find(is_frozen).map(|standing| standing.memory.since);
+        let number = began.map_or(0, |began| {
+            u64::try_from(began.as_nanos()).map_or(u64::MAX, |nanos| nanos | 1)
+        });
+        self.frozen.store(number, Ordering::SeqCst);
         self.any
             .store(list.iter().any(|standing| standing.enabled), Ordering::Relaxed);
         outcome

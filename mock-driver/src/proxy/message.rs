@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
-use prost::Message;
 use prost_reflect::DynamicMessage;
 use tonic::body::Body;
 use tonic::codegen::http::{self, HeaderMap};
@@ -14,7 +13,7 @@ use tonic::{Code, Status};
 
 use super::seen::Seen;
 use crate::call::{map_entry, requested_size};
-use crate::fault::{End, Fired, Occasion, Place};
+use crate::fault::{Fired, Occasion, Place};
 use crate::journal::Outcome;
 use crate::schema::Rpc;
 
@@ -194,23 +193,10 @@ impl Reply {
     }
 
     /// Makes a rule's changes. A compressed reply, which nobody asked for, stays as it is.
-    pub(super) fn edit(&mut self, fired: &Fired, rpc: Option<&Rpc>) {
-        let (Some(End::Edit(edits)), Some(rpc)) = (&fired.rule().action.end, rpc) else {
+    pub(super) fn edit(&mut self, fired: &Fired, path: &str) {
+        let Some(bytes) = self.message().and_then(|bytes| fired.edit_reply(path, bytes)) else {
             return;
         };
-        let message = self
-            .message()
-            .and_then(|bytes| DynamicMessage::decode(rpc.reply(), bytes).ok());
-        let Some(mut message) = message else {
-            tracing::warn!(
-                rule = fired.rule().id,
-                method = rpc.name(),
-                "reply cannot be read, so it is not changed"
-            );
-            return;
-        };
-        edits.apply(&mut message);
-        let bytes = message.encode_to_vec();
         let mut body = BytesMut::with_capacity(PREFIX + bytes.len());
         body.put_u8(0);
         body.put_u32(u32::try_from(bytes.len()).expect("a reply must be shorter than 4 GiB"));

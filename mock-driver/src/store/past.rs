@@ -10,6 +10,8 @@ use crate::backend::{Array, Change};
 /// An array that follows another one at a distance.
 #[derive(Debug)]
 pub(super) struct Past {
+    /// Tells it from other pasts.
+    pub(super) number: u64,
     array: Array,
     /// What has happened since, and when.
     later: VecDeque<(Instant, Change)>,
@@ -19,8 +21,9 @@ pub(super) struct Past {
 
 impl Past {
     /// Begins to fall behind.
-    pub(super) fn of(array: &Array) -> Self {
+    pub(super) fn of(array: &Array, number: u64) -> Self {
         Self {
+            number,
             array: array.twin(),
             later: VecDeque::new(),
         }

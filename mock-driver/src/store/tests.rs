@@ -54,7 +54,7 @@ fn mk_store_on(file: fs::File) -> Store {
         array: Mutex::new(array),
         log: Some(log),
         past: Mutex::default(),
-        wants_past: Arc::default(),
+        wanted_past: Arc::default(),
     }
 }
 

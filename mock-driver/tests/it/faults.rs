@@ -1,5 +1,10 @@
 //! Fault rules, field by field, and their reload.
 
+mod actions;
+mod proxy;
+mod scenarios;
+mod troubles;
+
 use std::fs;
 use std::time::Duration;
 

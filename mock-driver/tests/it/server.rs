@@ -66,6 +66,17 @@ impl Server {
         }
     }
 
+    /// The driver itself.
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// How the driver ends by itself.
+    pub(crate) async fn ended(&mut self) -> Result<(), run::Error> {
+        let ended = time::timeout(DEADLINE, self.serving.join_next()).await;
+        ended.expect("must end in time").unwrap().unwrap()
+    }
+
     pub(crate) async fn channel(&self) -> Channel {
         connect(&self.directory.path().join("csi.sock")).await
     }

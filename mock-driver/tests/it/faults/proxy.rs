@@ -1,0 +1,429 @@
+//! The fault proxy in front of our own driver and of one that nobody here knows, and the relay.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use csi_mock_driver::driver::{Driver, Settings};
+use csi_mock_driver::proxy::relay::Relay;
+use csi_mock_driver::run;
+use csi_mock_driver::socket::Listener;
+use csi_proto::v1;
+use csi_proto::v1::controller_client::ControllerClient;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tonic::metadata::MetadataValue;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+
+use super::{nodes_of, publish, unpublish};
+use crate::server::{DEADLINE, Server, connect, give_up_after, line_in, lines, mk_map, mk_publish};
+
+/// A driver, and a proxy in front of it with rules and a journal of its own.
+struct Fronted {
+    directory: TempDir,
+    behind: Server,
+    _serving: JoinSet<Result<(), run::Error>>,
+}
+
+impl Fronted {
+    async fn start(rules: &[&str]) -> Self {
+        let behind = Server::start_with(|directory, settings| {
+            settings.premade = 5;
+            settings.journal = Some(directory.join("journal"));
+        })
+        .await;
+        Self::before(behind, rules)
+    }
+
+    fn before(behind: Server, rules: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let to = behind.path("csi.sock");
+        let serving = front(directory.path(), &to, rules);
+        Self {
+            directory,
+            behind,
+            _serving: serving,
+        }
+    }
+
+    async fn client(&self) -> ControllerClient<Channel> {
+        ControllerClient::new(connect(&self.directory.path().join("csi.sock")).await)
+    }
+
+    fn journal(&self) -> std::path::PathBuf {
+        self.directory.path().join("journal")
+    }
+}
+
+/// Serves a proxy to `to` in a directory.
+fn front(directory: &Path, to: &Path, rules: &[&str]) -> JoinSet<Result<(), run::Error>> {
+    let yaml: String = rules.iter().map(|rule| format!("- {rule}\n")).collect();
+    fs::write(directory.join("faults.yaml"), yaml).unwrap();
+    let settings = Settings {
+        proxy_to: Some(to.to_owned()),
+        faults: Some(directory.join("faults.yaml")),
+        journal: Some(directory.join("journal")),
+        ..Settings::default()
+    };
+    let (driver, faults) = Driver::open(settings).unwrap();
+    let listener = Listener::bind(&directory.join("csi.sock").into()).unwrap();
+    let mut serving = JoinSet::new();
+    serving.spawn(run::serve(
+        driver,
+        faults,
+        listener,
+        None,
+        CancellationToken::new(),
+        DEADLINE,
+    ));
+    serving
+}
+
+#[tokio::test]
+async fn calls_pass_with_their_answers_and_stand_in_both_journals() {
+    let fronted = Fronted::start(&[]).await;
+    let mut client = fronted.client().await;
+    assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
+    let mut direct = fronted.behind.controller().await;
+    assert_eq!(nodes_of(&mut direct, "vol-0").await, ["node-0"]);
+    assert_eq!(nodes_of(&mut client, "vol-0").await, ["node-0"]);
+    let through = client
+        .controller_publish_volume(mk_publish("vol-9", "node-0"))
+        .await
+        .unwrap_err();
+    let straight = direct
+        .controller_publish_volume(mk_publish("vol-9", "node-0"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (through.code(), through.message()),
+        (straight.code(), straight.message())
+    );
+    let same = |line: &serde_json::Value| {
+        (
+            line["code"].clone(),
+            line["request"].clone(),
+            line["response"].clone(),
+        )
+    };
+    let end = |line: &serde_json::Value| {
+        line["event"] == "end" && line["method"] == "/csi.v1.Controller/ControllerPublishVolume"
+    };
+    let here = line_in(&fronted.journal(), end).await;
+    let there = line_in(&fronted.behind.path("journal"), end).await;
+    assert_eq!(same(&here), same(&there));
+}
+
+#[tokio::test]
+async fn rules_act_before_after_and_in_the_background() {
+    let fronted = Fronted::start(&[
+        "{id: before, match: {volume: vol-0, method: ControllerPublishVolume}, action: {code: ABORTED}, times: 1}",
+        "{id: after, match: {volume: vol-1, method: ControllerPublishVolume}, phase: after, action: {code: INTERNAL}, times: 1}",
+        "{id: edit, match: {volume: vol-2, method: ControllerPublishVolume}, phase: after, \
+          action: {edit: {publish_context.device: /dev/odd}}}",
+        "{id: late, match: {volume: vol-3, method: ControllerPublishVolume}, phase: background, action: {delay: 50ms}, times: 1}",
+        "{id: twice, match: {while: {volume: attached-here}, method: ControllerPublishVolume}, action: {code: UNKNOWN}}",
+        "{id: secret, match: {secrets: {a: b}}, action: {code: UNAUTHENTICATED}}",
+    ])
+    .await;
+    let mut client = fronted.client().await;
+    let mut direct = fronted.behind.controller().await;
+    assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Aborted);
+    assert!(nodes_of(&mut direct, "vol-0").await.is_empty());
+    assert_eq!(publish(&mut client, "vol-1", "node-0").await, Code::Internal);
+    assert_eq!(nodes_of(&mut direct, "vol-1").await, ["node-0"]);
+    let reply = client
+        .controller_publish_volume(mk_publish("vol-2", "node-0"))
+        .await
+        .unwrap();
+    let context = reply.into_inner().publish_context;
+    assert!(
+        context["device"] == "/dev/odd" && context.len() > 1,
+        "{context:?}"
+    );
+    assert_eq!(
+        publish(&mut client, "vol-3", "node-0").await,
+        Code::DeadlineExceeded
+    );
+    line_in(&fronted.journal(), |line| {
+        line["event"] == "late" && line["code"] == "OK"
+    })
+    .await;
+    assert_eq!(nodes_of(&mut direct, "vol-3").await, ["node-0"]);
+    assert_eq!(
+        publish(&mut client, "vol-3", "node-0").await,
+        Code::Unknown,
+        "the proxy saw it attached"
+    );
+    assert_eq!(unpublish(&mut client, "vol-3", "node-0").await, Code::Ok);
+    assert_eq!(publish(&mut client, "vol-3", "node-0").await, Code::Ok);
+    let mut request = mk_publish("vol-4", "node-0");
+    request.secrets = mk_map(&[("a", "b")]);
+    let status = client.controller_publish_volume(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated);
+    let shown = lines(&fronted.journal())
+        .iter()
+        .map(ToString::to_string)
+        .collect::<String>();
+    assert!(shown.contains("hash:"), "secrets are hashed on the way, too");
+}
+
+#[tokio::test]
+async fn cancellation_and_deadline_reach_the_driver_behind() {
+    let fronted = Fronted::start(&[]).await;
+    let faults = fronted.behind.driver().faults();
+    let stuck = json!({"id": "stuck", "match": {"method": "ControllerPublishVolume"}, "action": {"hang": "client-cancel"}});
+    faults.put(csi_mock_driver::fault::Rule::from_value(stuck).unwrap());
+    let mut client = fronted.client().await;
+    let behind = fronted.behind.path("journal");
+    let begun = async {
+        line_in(&behind, |line| line["event"] == "begin").await;
+    };
+    give_up_after(
+        begun,
+        client.controller_publish_volume(mk_publish("vol-0", "node-0")),
+    )
+    .await;
+    line_in(&behind, |line| line["code"] == "CANCELLED").await;
+    line_in(&fronted.journal(), |line| line["code"] == "CANCELLED").await;
+
+    let mut request = Request::new(mk_publish("vol-1", "node-0"));
+    request.set_timeout(Duration::from_millis(200));
+    client.controller_publish_volume(request).await.unwrap_err();
+    line_in(&behind, |line| {
+        line["code"] == "CANCELLED" && line["request"]["volume_id"] == "vol-1"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn driver_that_is_away_is_told_and_found_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let to = directory.path().join("driver.sock");
+    let _serving = front(directory.path(), &to, &[]);
+    let mut client = ControllerClient::new(connect(&directory.path().join("csi.sock")).await);
+    let away = client
+        .controller_publish_volume(mk_publish("vol-0", "node-0"))
+        .await
+        .unwrap_err();
+    assert_eq!(away.code(), Code::Unavailable);
+    assert!(
+        away.message().contains("--proxy-to") && away.message().contains("driver.sock"),
+        "{away}"
+    );
+
+    let settings = Settings {
+        premade: 1,
+        ..Settings::default()
+    };
+    let (driver, _) = Driver::open(settings).unwrap();
+    let listener = Listener::bind(&to.into()).unwrap();
+    let mut behind = JoinSet::new();
+    behind.spawn(run::serve(
+        driver,
+        None,
+        listener,
+        None,
+        CancellationToken::new(),
+        DEADLINE,
+    ));
+    assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
+}
+
+/// A service that the proxy has never heard of: it answers what it got, three times, with all that gRPC has.
+mod foreign {
+    use std::convert::Infallible;
+    use std::task::{Context, Poll};
+
+    use tonic::body::Body;
+    use tonic::codegen::{BoxFuture, Service, http};
+    use tonic::metadata::MetadataMap;
+    use tonic::server::{Grpc, StreamingService};
+    use tonic::{Request, Response, Status, Streaming};
+    use tonic_prost::ProstCodec;
+
+    #[derive(Clone)]
+    pub(super) struct Foreign;
+
+    struct Echo;
+
+    impl StreamingService<Vec<u8>> for Echo {
+        type Response = Vec<u8>;
+        type ResponseStream = futures::stream::BoxStream<'static, Result<Vec<u8>, Status>>;
+        type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
+
+        fn call(&mut self, request: Request<Streaming<Vec<u8>>>) -> Self::Future {
+            Box::pin(async move {
+                let asked = request.metadata().get("x-ask").cloned();
+                let stream =
+                    futures::stream::unfold((request.into_inner(), false), |(mut inner, ended)| async move {
+                        if ended {
+                            return None;
+                        }
+                        match inner.message().await {
+                            Ok(Some(message)) => Some((Ok(message), (inner, false))),
+                            Ok(None) => {
+                                let mut metadata = MetadataMap::new();
+                                metadata.insert("x-late", "trailer".parse().expect("must be a value"));
+                                let status = Status::with_details_and_metadata(
+                                    tonic::Code::ResourceExhausted,
+                                    "enough",
+                                    vec![1, 2, 3].into(),
+                                    metadata,
+                                );
+                                Some((Err(status), (inner, true)))
+                            }
+                            Err(status) => Some((Err(status), (inner, true))),
+                        }
+                    });
+                let mut response = Response::new(Box::pin(stream) as Self::ResponseStream);
+                if let Some(asked) = asked {
+                    response.metadata_mut().insert("x-asked", asked);
+                }
+                Ok(response)
+            })
+        }
+    }
+
+    impl Service<http::Request<Body>> for Foreign {
+        type Response = http::Response<Body>;
+        type Error = Infallible;
+        type Future = BoxFuture<http::Response<Body>, Infallible>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+            Box::pin(async move {
+                let codec: ProstCodec<Vec<u8>, Vec<u8>> = ProstCodec::default();
+                Ok(Grpc::new(codec).streaming(Echo, request).await)
+            })
+        }
+    }
+}
+
+#[tokio::test]
+async fn foreign_streams_pass_both_ways_with_metadata_and_status_details() {
+    let directory = tempfile::tempdir().unwrap();
+    let to = directory.path().join("driver.sock");
+    let listener = tokio::net::UnixListener::bind(&to).unwrap();
+    let mut behind = JoinSet::new();
+    behind.spawn(async move {
+        let incoming = futures::stream::unfold(listener, async |listener| {
+            let connection = listener.accept().await.map(|(connection, _)| connection);
+            Some((connection, listener))
+        });
+        tonic::transport::Server::builder()
+            .serve_with_incoming(foreign::Foreign, incoming)
+            .await
+    });
+    let _serving = front(
+        directory.path(),
+        &to,
+        &["{id: stop, match: {method: /vendor.v1.Copy/Stop}, action: {code: ABORTED}}"],
+    );
+    let channel = connect(&directory.path().join("csi.sock")).await;
+    let mut grpc = tonic::client::Grpc::new(channel);
+    let codec = || tonic_prost::ProstCodec::<Vec<u8>, Vec<u8>>::default();
+
+    // The answer to each message comes before the next one is sent.
+    let (sender, receiver) = futures::channel::mpsc::unbounded();
+    let mut request = Request::new(receiver);
+    request
+        .metadata_mut()
+        .insert("x-ask", MetadataValue::from_static("who"));
+    grpc.ready().await.unwrap();
+    let response = grpc
+        .streaming(
+            request,
+            http::uri::PathAndQuery::from_static("/vendor.v1.Copy/Start"),
+            codec(),
+        )
+        .await
+        .unwrap();
+    assert_eq!(response.metadata().get("x-asked").unwrap(), "who");
+    let mut stream = response.into_inner();
+    for text in ["one", "two"] {
+        sender.unbounded_send(text.as_bytes().to_vec()).unwrap();
+        assert_eq!(stream.message().await.unwrap().unwrap(), text.as_bytes());
+    }
+    drop(sender);
+    let end = stream.message().await.unwrap_err();
+    assert_eq!(
+        (end.code(), end.message(), end.details()),
+        (Code::ResourceExhausted, "enough", &[1, 2, 3][..])
+    );
+    assert_eq!(end.metadata().get("x-late").unwrap(), "trailer");
+    let journal = directory.path().join("journal");
+    let line = line_in(&journal, |line| line["event"] == "end").await;
+    assert_eq!(
+        (&line["method"], &line["code"]),
+        (&json!("/vendor.v1.Copy/Start"), &json!("RESOURCE_EXHAUSTED"))
+    );
+
+    grpc.ready().await.unwrap();
+    let refused: Result<tonic::Response<Vec<u8>>, Status> = grpc
+        .unary(
+            Request::new(vec![1]),
+            http::uri::PathAndQuery::from_static("/vendor.v1.Copy/Stop"),
+            codec(),
+        )
+        .await;
+    assert_eq!(refused.unwrap_err().code(), Code::Aborted);
+}
+
+#[tokio::test]
+async fn relay_pairs_connections_of_its_two_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let endpoint = |text: &str| text.parse().unwrap();
+    let clients = directory.path().join("clients.sock");
+    let relay = Relay::bind(
+        &endpoint(&clients.display().to_string()),
+        &endpoint("tcp://127.0.0.1:0"),
+    )
+    .await
+    .unwrap();
+    let port = relay.driver_port().unwrap();
+    let mut running = JoinSet::new();
+    running.spawn(relay.run());
+
+    // A driver that dials in instead of listening.
+    let (driver, _) = Driver::open(Settings {
+        premade: 1,
+        ..Settings::default()
+    })
+    .unwrap();
+    let listener = Listener::bind(&directory.path().join("driver.sock").into()).unwrap();
+    let mut serving = JoinSet::new();
+    serving.spawn(run::serve(
+        driver,
+        None,
+        listener,
+        None,
+        CancellationToken::new(),
+        DEADLINE,
+    ));
+    let own = directory.path().join("driver.sock");
+    running.spawn(async move {
+        let mut out = tokio::net::TcpStream::connect(port).await.unwrap();
+        let mut to = tokio::net::UnixStream::connect(own).await.unwrap();
+        tokio::io::copy_bidirectional(&mut out, &mut to).await.ok();
+    });
+    let mut client = ControllerClient::new(connect(&clients).await);
+    assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
+    assert!(
+        "tcp://nowhere"
+            .parse::<csi_mock_driver::proxy::relay::Place>()
+            .is_err()
+    );
+    let mut identity = v1::identity_client::IdentityClient::new(connect(&own_socket(&directory)).await);
+    identity.probe(v1::ProbeRequest {}).await.unwrap();
+}
+
+fn own_socket(directory: &TempDir) -> std::path::PathBuf {
+    directory.path().join("driver.sock")
+}

@@ -1,0 +1,217 @@
+//! Troubles of the array, as callers meet them.
+
+use std::fs;
+use std::time::Duration;
+
+use csi_mock_driver::fault::Trouble;
+use csi_proto::v1;
+use csi_proto::v1::controller_client::ControllerClient;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tonic::Code;
+use tonic::transport::Channel;
+
+use super::{nodes_of, publish, unpublish};
+use crate::server::{Server, line_in, mk_create, mk_publish, published};
+
+async fn start() -> (Server, ControllerClient<Channel>) {
+    let server = Server::start_with(|directory, settings| {
+        settings.premade = 5;
+        settings.journal = Some(directory.join("journal"));
+    })
+    .await;
+    let client = server.controller().await;
+    (server, client)
+}
+
+fn trouble(server: &Server, text: Value) {
+    let trouble = Trouble::from_value(text).unwrap();
+    server.driver().faults().troubles().put(trouble);
+}
+
+#[tokio::test]
+async fn refusals_are_answered_and_journalled_and_leave_the_array_alone() {
+    let (server, mut client) = start().await;
+    assert_eq!(publish(&mut client, "vol-1", "node-0").await, Code::Ok);
+    trouble(
+        &server,
+        json!({"id": "lost", "trouble": "node-gone", "node": "node-0"}),
+    );
+    assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::NotFound);
+    line_in(&server.path("journal"), |line| line["fault"] == "lost").await;
+    assert!(nodes_of(&mut client, "vol-0").await.is_empty());
+    assert_eq!(unpublish(&mut client, "vol-1", "node-0").await, Code::Ok);
+
+    trouble(&server, json!({"id": "frozen", "trouble": "read-only"}));
+    assert_eq!(
+        publish(&mut client, "vol-0", "node-1").await,
+        Code::FailedPrecondition
+    );
+    let create = client.create_volume(mk_create("x")).await.unwrap_err();
+    assert_eq!(create.code(), Code::FailedPrecondition);
+    assert_eq!(published(&mut client).await.len(), 5, "looking is allowed");
+    assert!(server.driver().faults().troubles().set_enabled("frozen", false));
+    assert_eq!(publish(&mut client, "vol-0", "node-1").await, Code::Ok);
+}
+
+#[tokio::test]
+async fn quota_and_node_limit_count_the_real_array() {
+    let (server, mut client) = start().await;
+    trouble(&server, json!({"id": "few", "trouble": "quota", "volumes": 6}));
+    client.create_volume(mk_create("a")).await.unwrap();
+    let full = client.create_volume(mk_create("b")).await.unwrap_err();
+    assert_eq!(full.code(), Code::ResourceExhausted);
+    client
+        .create_volume(mk_create("a"))
+        .await
+        .expect("a repeat makes nothing");
+
+    trouble(
+        &server,
+        json!({"id": "limit", "trouble": "node-limit", "limit": 2}),
+    );
+    for (volume, node, code) in [
+        ("vol-0", "node-0", Code::Ok),
+        ("vol-1", "node-0", Code::Ok),
+        ("vol-1", "node-0", Code::Ok),
+        ("vol-2", "node-0", Code::ResourceExhausted),
+        ("vol-2", "node-1", Code::Ok),
+    ] {
+        assert_eq!(publish(&mut client, volume, node).await, code, "{volume} {node}");
+    }
+}
+
+#[tokio::test]
+async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
+    let (server, mut client) = start().await;
+    assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
+    trouble(&server, json!({"id": "still", "trouble": "frozen-list"}));
+    assert_eq!(unpublish(&mut client, "vol-0", "node-0").await, Code::Ok);
+    assert_eq!(publish(&mut client, "vol-1", "node-1").await, Code::Ok);
+    client.create_volume(mk_create("new")).await.unwrap();
+    let listed = published(&mut client).await;
+    assert_eq!(listed.len(), 5, "the new volume is not told");
+    assert_eq!(listed[0].1, ["node-0"]);
+    assert!(listed[1].1.is_empty());
+    assert!(server.driver().faults().troubles().remove("still"));
+    let listed = published(&mut client).await;
+    assert_eq!(listed.len(), 6);
+    assert_eq!(nodes_of(&mut client, "vol-1").await, ["node-1"]);
+
+    // Behind: the old state first, the new one when it is old enough.
+    trouble(
+        &server,
+        json!({"id": "behind", "trouble": "frozen-list", "age": "300ms"}),
+    );
+    assert_eq!(nodes_of(&mut client, "vol-1").await, ["node-1"]);
+    let start = Instant::now();
+    assert_eq!(unpublish(&mut client, "vol-1", "node-1").await, Code::Ok);
+    while !nodes_of(&mut client, "vol-1").await.is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20), "must follow");
+    }
+    assert!(start.elapsed() >= Duration::from_millis(300));
+    assert!(server.driver().faults().troubles().remove("behind"));
+
+    trouble(
+        &server,
+        json!({"id": "lacks", "trouble": "list-lacks", "volume": "vol-3"}),
+    );
+    trouble(
+        &server,
+        json!({"id": "adds", "trouble": "list-adds", "volume": "vol-2", "node": "mars"}),
+    );
+    let listed = published(&mut client).await;
+    assert!(listed.iter().all(|(id, _)| id != "vol-3"));
+    assert_eq!(nodes_of(&mut client, "vol-2").await, ["mars"]);
+}
+
+#[tokio::test]
+async fn slow_node_serves_its_calls_one_after_the_other() {
+    let (server, client) = start().await;
+    trouble(
+        &server,
+        json!({"id": "slow", "trouble": "slow-node", "node": "node-0", "time": "100ms"}),
+    );
+    let start = Instant::now();
+    let calls = (0..4).map(|number| {
+        let mut client = client.clone();
+        async move {
+            assert_eq!(
+                publish(&mut client, &format!("vol-{number}"), "node-0").await,
+                Code::Ok
+            );
+        }
+    });
+    futures::future::join_all(calls).await;
+    assert!(
+        start.elapsed() >= Duration::from_millis(400),
+        "{:?}",
+        start.elapsed()
+    );
+    let mut client = client.clone();
+    let start = Instant::now();
+    assert_eq!(publish(&mut client, "vol-4", "node-1").await, Code::Ok);
+    assert!(
+        start.elapsed() < Duration::from_millis(100),
+        "the other node has its own queue"
+    );
+}
+
+#[tokio::test]
+async fn wrong_device_is_told_and_readiness_is_denied_for_its_time() {
+    let (server, mut client) = start().await;
+    trouble(
+        &server,
+        json!({"id": "wrong", "trouble": "wrong-device", "volume": "vol-0", "device": "/dev/odd"}),
+    );
+    for (volume, is_wrong) in [("vol-0", true), ("vol-1", false)] {
+        let reply = client
+            .controller_publish_volume(mk_publish(volume, "node-0"))
+            .await
+            .unwrap();
+        let context = reply.into_inner().publish_context;
+        assert_eq!(context["device"] == "/dev/odd", is_wrong, "{volume}");
+        assert_eq!(context["serial"].starts_with("wrong-"), is_wrong, "{volume}");
+    }
+    trouble(
+        &server,
+        json!({"id": "late", "trouble": "not-ready", "for": "200ms"}),
+    );
+    let mut identity = server.identity().await;
+    let start = Instant::now();
+    let mut asked = 0;
+    while identity
+        .probe(v1::ProbeRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .ready
+        != Some(true)
+    {
+        asked += 1;
+        assert!(start.elapsed() < Duration::from_secs(20), "must become ready");
+    }
+    assert!(asked > 0 && start.elapsed() >= Duration::from_millis(200));
+}
+
+#[tokio::test]
+async fn troubles_come_from_the_file_too_and_go_with_it() {
+    let server = Server::start_with(|directory, settings| {
+        let script = "rules: [{id: r, match: {volume: vol-1}, action: {code: ABORTED}}]\n\
+                      troubles: [{id: t, trouble: busy, volume: vol-0, code: UNAVAILABLE}]\n";
+        fs::write(directory.join("faults.yaml"), script).unwrap();
+        settings.premade = 5;
+        settings.faults = Some(directory.join("faults.yaml"));
+        settings.journal = Some(directory.join("journal"));
+    })
+    .await;
+    let mut client = server.controller().await;
+    assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Unavailable);
+    assert_eq!(publish(&mut client, "vol-1", "node-0").await, Code::Aborted);
+    fs::write(server.path("faults.yaml"), "[]").unwrap();
+    line_in(&server.path("journal"), |line| {
+        line["event"] == "faults" && line["rules"] == 0
+    })
+    .await;
+    assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
+}
