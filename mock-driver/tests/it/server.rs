@@ -66,11 +66,6 @@ impl Server {
         }
     }
 
-    /// The driver itself.
-    pub(crate) fn driver(&self) -> &Driver {
-        &self.driver
-    }
-
     /// How the driver ends by itself.
     pub(crate) async fn ended(&mut self) -> Result<(), run::Error> {
         let ended = time::timeout(DEADLINE, self.serving.join_next()).await;

@@ -146,7 +146,6 @@ async fn socket_goes_away_with_all_connections_and_comes_back() {
     ])
     .await;
     let socket = server.path("csi.sock");
-    let before = std::fs::metadata(&socket).unwrap().ino();
     let start = Instant::now();
     client
         .controller_publish_volume(mk_publish("vol-0", "node-0"))
@@ -162,12 +161,14 @@ async fn socket_goes_away_with_all_connections_and_comes_back() {
     let mut client = ControllerClient::new(connect(&socket).await);
     assert_eq!(nodes_of(&mut client, "vol-0").await, ["node-0"]);
 
-    // Anew while the connection lives on.
+    // Anew while the connection lives on. A file's number may be given again, its time is not.
+    let identity = |meta: std::fs::Metadata| (meta.ino(), meta.ctime(), meta.ctime_nsec());
+    let before = std::fs::metadata(&socket).map(identity).unwrap();
     server.driver().door().renew();
     let renewed = async {
         loop {
-            match std::fs::metadata(&socket) {
-                Ok(meta) if meta.ino() != before => return,
+            match std::fs::metadata(&socket).map(identity) {
+                Ok(now) if now != before => return,
                 _ => tokio::task::yield_now().await,
             }
         }

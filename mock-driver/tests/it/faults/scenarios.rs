@@ -51,7 +51,6 @@ async fn attaches_are_refused_as_their_scenarios_say() {
         ("attach-full", vec![full, full, ok]),
         ("limit-lie", vec![ok, ok, ok, full]),
         ("node-lost", vec![Code::NotFound, Code::NotFound]),
-        ("rate-limit", vec![ok, ok, ok, ok, ok, full]),
         (
             "attach-late",
             vec![Code::DeadlineExceeded, ok, ok, Code::DeadlineExceeded],
@@ -61,6 +60,14 @@ async fn attaches_are_refused_as_their_scenarios_say() {
         let (_server, mut client) = play(name).await;
         assert_eq!(publishes(&mut client, expected.len()).await, expected, "{name}");
     }
+    // However slow the machine is, some calls come faster than one in 200 ms.
+    let (_server, mut client) = play("rate-limit").await;
+    let mut answers = Vec::new();
+    while !answers.contains(&full) {
+        answers.extend(publishes(&mut client, 12).await);
+        assert!(answers.len() < 1200, "never refused");
+    }
+    assert_eq!(answers[..5], [ok; 5]);
     let (_server, mut client) = play("attach-full").await;
     publishes(&mut client, 1).await;
     assert_eq!(
@@ -465,7 +472,7 @@ fn seed_is_printed_at_the_start() {
             .stderr(Stdio::from(fs::File::create(&log).unwrap()))
             .spawn()
             .unwrap();
-        let start = std::time::Duration::from_millis(5);
+        let pause = Duration::from_millis(5);
         let mut tries = 0;
         let text = loop {
             let text = fs::read_to_string(&log).unwrap();
@@ -473,7 +480,7 @@ fn seed_is_printed_at_the_start() {
             if text.contains("serving") || tries > 2000 {
                 break text;
             }
-            std::thread::sleep(start);
+            std::thread::sleep(pause);
         };
         child.kill().unwrap();
         child.wait().unwrap();
