@@ -20,7 +20,7 @@ use crate::socket::Endpoint;
 pub use self::admin::AdminArgs;
 pub use self::array::ArrayArgs;
 pub use self::faults::FaultArgs;
-pub use self::node::NodeArgs;
+pub use self::node::{NodeArgs, Segments};
 
 mod admin;
 mod array;
@@ -132,7 +132,7 @@ impl Args {
     /// What the driver is to be started with.
     pub fn settings(&self) -> driver::Settings {
         let mut nodes = backend::Settings::numbered_nodes(self.nodes);
-        let node_id = Some(self.node.node_id.clone()).filter(|id| !id.is_empty());
+        let node_id = self.node.id();
         nodes.extend(node_id.as_deref().map(NodeId::from));
         driver::Settings {
             name: self.driver_name.clone(),
@@ -143,7 +143,11 @@ impl Args {
             premade: self.volumes,
             latency: self.latency,
             busy: self.busy,
+            mode: self.node.mode,
+            array_endpoint: self.node.array_endpoint.clone(),
+            registration: self.node.registration(self.endpoint.path()),
             node_id,
+            node: self.node.settings(),
             offer: self.capabilities.clone(),
             state_dir: given(&self.state_dir),
             media_dir: given(&self.node.media_dir),

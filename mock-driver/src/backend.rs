@@ -30,7 +30,7 @@ pub use self::listing::{Entry, Page};
 pub use self::moment::Moment;
 pub use self::node::{Node, NodeSettings};
 pub use self::pool::{Pool, Room};
-pub use self::publish::Publication;
+pub use self::publish::{Publication, serial};
 pub use self::qos::{NoParameter, QosRule, Values};
 pub use self::snapshot::{Snapshot, SnapshotFilter, Timing, WantedSnapshot};
 pub use self::topology::{Requirement, Segments};

@@ -35,6 +35,9 @@ pub enum Subject {
     Snapshot(String),
     /// An existing volume.
     Volume(String),
+    /// What the node this process stands on has of a volume. Controller and node are programs of their own
+    /// in most drivers, so neither waits for the other.
+    OnNode(String),
 }
 
 /// How much of a subject a call wants.
@@ -177,6 +180,7 @@ impl std::fmt::Display for Subject {
             Self::SnapshotName(name) => write!(f, "the snapshot named \"{name}\""),
             Self::Group(id) => write!(f, "group snapshot \"{id}\""),
             Self::GroupName(name) => write!(f, "the group snapshot named \"{name}\""),
+            Self::OnNode(id) => write!(f, "volume \"{id}\" on this node"),
         }
     }
 }

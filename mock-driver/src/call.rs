@@ -64,6 +64,9 @@ pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
         match (self.volume(), self.name()) {
             ("", "") => Vec::new(),
             ("", name) => vec![(Subject::Name(name.to_owned()), Share::Whole)],
+            (volume, _) if Self::KIND == Kind::OnNode => {
+                vec![(Subject::OnNode(volume.to_owned()), Share::Whole)]
+            }
             (volume, _) => vec![(Subject::Volume(volume.to_owned()), Share::Whole)],
         }
     }
@@ -84,6 +87,8 @@ pub(crate) enum Kind {
     Change,
     /// It moves a volume to or from a node, which takes the array its time.
     Move,
+    /// It changes what a node has of a volume.
+    OnNode,
 }
 
 // === impl Driver ===
@@ -157,7 +162,7 @@ impl Driver {
         // `_held` lives until the answer is out.
         let (result, _held) = match Q::KIND {
             Kind::Look => (work.await, held),
-            Kind::Change | Kind::Move => {
+            Kind::Change | Kind::Move | Kind::OnNode => {
                 self.to_its_end(work, held, record.as_ref().map(CallRecord::work))
                     .await
             }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admin;
 use crate::backend::{self, PoolName, Segments};
 use crate::busy::{Busy, BusyRule};
 use crate::conduct::Conduct;
@@ -16,10 +17,16 @@ use crate::fault::scenario::{self, Scenario};
 use crate::fault::{self, FaultFile, Faults, LoadError, Place, Seed};
 use crate::journal::{self, Journal};
 use crate::media::Media;
+use crate::mode::Mode;
+use crate::node::{self, Node};
 use crate::offer::{LiveOffer, Offer};
 use crate::readiness::Readiness;
+use crate::registration::{self, Registrar};
+use crate::remote::RemoteArray;
 use crate::socket::Door;
 use crate::store::{self, Store};
+
+mod site;
 
 /// Everything a driver is started with.
 #[derive(Clone, Debug)]
@@ -36,8 +43,16 @@ pub struct Settings {
     pub latency: Duration,
     /// What becomes of a second call for a busy volume.
     pub busy: BusyRule,
+    /// Which services this process has.
+    pub mode: Mode,
+    /// Where the array is asked that another process has; needed by a process that has only a node.
+    pub array_endpoint: admin::Endpoint,
+    /// How the driver makes itself known to kubelet; none to leave that to a sidecar.
+    pub registration: Option<registration::Settings>,
     /// The node this process stands on; none for a driver without a Node service.
     pub node_id: Option<String>,
+    /// How its side of the work is done.
+    pub node: node::Settings,
     /// What it says it can do.
     pub offer: Offer,
     /// Where the array is kept; none for as long as the process lives.
@@ -77,14 +92,26 @@ pub enum OpenError {
     /// Two scenarios that do not go together.
     #[error("--scenario")]
     Scenario(#[from] fault::Taken),
+    /// The node's side.
+    #[error(transparent)]
+    Node(#[from] node::Error),
+    /// A node without an array.
+    #[error(
+        "--mode=node: needs --node-id, and --array-endpoint with the admin endpoint of the process that has the array"
+    )]
+    NodeAlone,
 }
 
 /// A driver, ready to be served.
 #[derive(Debug)]
 pub struct Driver {
     pub(crate) name: String,
-    pub(crate) node_id: Option<String>,
-    pub(crate) attach_limit: Option<usize>,
+    pub(crate) mode: Mode,
+    /// The array, if another process has it.
+    pub(crate) remote: Option<RemoteArray>,
+    pub(crate) registrar: Option<Arc<Registrar>>,
+    /// The node this process stands on.
+    pub(crate) node: Option<Arc<Node>>,
     pub(crate) latency: Duration,
     pub(crate) offer: LiveOffer,
     pub(crate) conduct: Conduct,
@@ -120,7 +147,11 @@ impl Default for Settings {
             premade: 0,
             latency: Duration::ZERO,
             busy: BusyRule::Abort,
+            mode: Mode::All,
+            array_endpoint: admin::Endpoint::None,
+            registration: None,
             node_id: None,
+            node: node::Settings::default(),
             offer: Offer::default(),
             state_dir: None,
             media_dir: None,
@@ -150,7 +181,11 @@ impl Driver {
             premade,
             latency,
             busy,
+            mode,
+            array_endpoint,
+            registration,
             node_id,
+            node,
             offer,
             state_dir,
             media_dir,
@@ -161,7 +196,6 @@ impl Driver {
             seed,
             proxy_to,
         } = settings;
-        let attach_limit = array.attach_limit;
         let places = array
             .pools
             .iter()
@@ -193,15 +227,31 @@ impl Driver {
             (None, Some(directory)) => Media::kept(directory.join("media")),
             (None, None) => Media::private(),
         };
-        let store = match state_dir {
+        let remote = match (mode, array_endpoint) {
+            (Mode::All | Mode::Controller, _) => None,
+            (Mode::Node, admin::Endpoint::None) => return Err(OpenError::NodeAlone),
+            (Mode::Node, _) if node_id.is_none() => return Err(OpenError::NodeAlone),
+            (Mode::Node, endpoint) => Some(RemoteArray::at(endpoint)),
+        };
+        // The directory of a process that has only a node is the node's own.
+        let array_dir = state_dir.clone().filter(|_| mode.has_array());
+        let registrar = registration.map(|settings| Arc::new(Registrar::new(name.clone(), settings)));
+        let node = node_id
+            .filter(|_| mode.has_node())
+            .map(|id| Node::open(id, node, media.clone(), state_dir.clone()))
+            .transpose()?
+            .map(Arc::new);
+        let store = match array_dir {
             Some(directory) => Store::open(directory, array, epoch, premade)?,
             None => Store::in_memory(array, epoch, premade),
         };
         let store = store.keeping_past(rules.troubles().frozen());
         let driver = Self {
             name,
-            node_id,
-            attach_limit,
+            mode,
+            remote,
+            registrar,
+            node,
             latency,
             offer: LiveOffer::new(offer),
             readiness: Readiness::after(conduct.ready_after),
@@ -228,6 +278,11 @@ impl Driver {
     /// The fault rules.
     pub fn faults(&self) -> &Faults {
         &self.faults
+    }
+
+    /// The node this process stands on; none for a driver without a Node service.
+    pub fn node(&self) -> Option<&Arc<Node>> {
+        self.node.as_ref()
     }
 
     /// The socket and the connections that came in over it.

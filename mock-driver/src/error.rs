@@ -6,6 +6,7 @@ use tonic::{Code, Status};
 
 use crate::backend;
 use crate::media;
+use crate::node;
 use crate::request::Invalid;
 use crate::store;
 
@@ -27,6 +28,9 @@ pub enum Error {
     /// The bytes of a volume or snapshot cannot be had.
     #[error(transparent)]
     Media(#[from] media::Error),
+    /// The node's side refused or failed.
+    #[error(transparent)]
+    Node(#[from] node::Error),
     /// Another call for the same volume is running.
     #[error("another call for {subject} is still running: try again")]
     Busy {
@@ -96,6 +100,7 @@ impl Error {
             Self::Unauthenticated { .. } => Code::Unauthenticated,
             Self::OffsetOutOfRange { .. } => Code::OutOfRange,
             Self::Unhealthy => Code::FailedPrecondition,
+            Self::Node(error) => error.code(),
             Self::Busy { .. } => Code::Aborted,
             Self::NotOffered { .. } => Code::Unimplemented,
             Self::Injected { code, .. } => *code,

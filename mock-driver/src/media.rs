@@ -20,6 +20,9 @@ use tempfile::TempDir;
 
 pub use self::extent::{BLOCK, Extent};
 
+pub(crate) use self::extent::is_blank;
+pub(crate) use self::name::file_name;
+
 mod copy;
 mod extent;
 mod name;
@@ -28,6 +31,8 @@ mod name;
 const DISK: &str = "disk";
 /// The directory that stands for the filesystem on it, where nothing can be mounted.
 const TREE: &str = "tree";
+/// The file that says which filesystem the tree stands for.
+pub(crate) const FILESYSTEM: &str = "filesystem";
 /// A mark that the disk is being formatted: what is on it was made by us and may be made again.
 const FORMATTING: &str = "formatting";
 

@@ -67,6 +67,12 @@ pub enum Error {
     /// A fault rule said so.
     #[error("ended by a fault: {0:?}")]
     Ordered(Exit),
+    /// The place where kubelet looks for drivers cannot be used.
+    #[error("--registration-dir")]
+    RegistrationBind(#[source] BindError),
+    /// Kubelet does not take the driver.
+    #[error("kubelet refuses the driver: {0}")]
+    Refused(String),
     /// A second signal came while the driver was stopping.
     #[error("stopped at once by a second signal, running calls were cut off")]
     Aborted,
@@ -144,15 +150,71 @@ pub async fn serve(
     grace: Duration,
 ) -> Result<(), Error> {
     driver.sweep().await;
+    let place = match &driver.registrar {
+        Some(registrar) => Some(Listener::bind(&registrar.socket().into()).map_err(Error::RegistrationBind)?),
+        None => None,
+    };
+    driver.recover().await;
+    let mut tasks = start(&driver, faults, listener, admin, &stop);
+    if let (Some(registrar), Some(place)) = (&driver.registrar, place) {
+        let server = Server::builder().serve_with_incoming_shutdown(
+            registrar.service(),
+            place.incoming(Arc::default()),
+            stop.clone().cancelled_owned(),
+        );
+        tasks.spawn(async move {
+            Ended {
+                task: "registration",
+                result: server.await,
+            }
+        });
+    }
+
+    let result = tokio::select! {
+        biased;
+        () = stop.cancelled() => Ok(()),
+        cause = driver.store.failed() => Err(Error::StateLost(cause)),
+        how = driver.exit.ordered() => {
+            // As in a crash, nobody gets time to end.
+            driver.door.cut_all();
+            tasks.shutdown().await;
+            driver.leave().await;
+            driver.store.close();
+            return Err(Error::Ordered(how));
+        }
+        reason = driver.refused() => Err(Error::Refused(reason)),
+        ended = tasks.join_next() => Err(early_end(ended)),
+    };
+    stop.cancel();
+    if time::timeout(grace, finish(&driver, &mut tasks)).await.is_err() {
+        tracing::warn!(grace = ?grace, calls = driver.work.len(), "running calls did not end in time, cut off");
+        tasks.shutdown().await;
+    }
+    driver.leave().await;
+    driver.store.close();
+    if let Err(error) = driver.media.close() {
+        tracing::warn!(error = chain(&error), "something is left of the volumes' bytes");
+    }
+    result
+}
+
+/// Starts what a driver does all the time.
+fn start(
+    driver: &Arc<Driver>,
+    faults: Option<FaultFile>,
+    listener: Listener,
+    admin: Option<admin::Server>,
+    stop: &CancellationToken,
+) -> JoinSet<Ended> {
     let mut tasks: JoinSet<Ended> = JoinSet::new();
     match driver.proxy_to.clone() {
         Some(to) => tasks.spawn(answer_calls(
             Proxy::new(driver.clone(), to),
-            &driver,
+            driver,
             listener,
-            &stop,
+            stop,
         )),
-        None => tasks.spawn(answer_calls(Services::new(&driver), &driver, listener, &stop)),
+        None => tasks.spawn(answer_calls(Services::new(driver), driver, listener, stop)),
     };
     if let Some(file) = faults {
         let (driver, stop) = (driver.clone(), stop.clone());
@@ -160,6 +222,17 @@ pub async fn serve(
             driver.follow_faults(file, stop).await;
             Ended {
                 task: "faults",
+                result: Ok(()),
+            }
+        });
+    }
+
+    if driver.remote.is_some() {
+        let (driver, stop) = (driver.clone(), stop.clone());
+        tasks.spawn(async move {
+            driver.follow_array(stop).await;
+            Ended {
+                task: "array",
                 result: Ok(()),
             }
         });
@@ -177,30 +250,7 @@ pub async fn serve(
             }
         });
     }
-
-    let result = tokio::select! {
-        biased;
-        () = stop.cancelled() => Ok(()),
-        cause = driver.store.failed() => Err(Error::StateLost(cause)),
-        how = driver.exit.ordered() => {
-            // As in a crash, nobody gets time to end.
-            driver.door.cut_all();
-            tasks.shutdown().await;
-            driver.store.close();
-            return Err(Error::Ordered(how));
-        }
-        ended = tasks.join_next() => Err(early_end(ended)),
-    };
-    stop.cancel();
-    if time::timeout(grace, finish(&driver, &mut tasks)).await.is_err() {
-        tracing::warn!(grace = ?grace, calls = driver.work.len(), "running calls did not end in time, cut off");
-        tasks.shutdown().await;
-    }
-    driver.store.close();
-    if let Err(error) = driver.media.close() {
-        tracing::warn!(error = chain(&error), "something is left of the volumes' bytes");
-    }
-    result
+    tasks
 }
 
 fn answer_calls<S>(

@@ -31,6 +31,7 @@ use super::resource::{
 };
 
 mod exchange;
+mod join;
 
 /// What is left as it is in a part of a path or query.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC

@@ -66,6 +66,11 @@ pub struct Hold {
 // === impl Capability ===
 
 impl Capability {
+    /// Whether the workload sees the raw device.
+    pub fn is_block(&self) -> bool {
+        self.access == Access::Block
+    }
+
     /// Whether a volume made for `self` can be used as `asked`.
     ///
     /// Filesystem and mount options do not count: they are settled when the volume is staged.
@@ -147,7 +152,8 @@ impl AccessMode {
         }
     }
 
-    fn is_reader_only(self) -> bool {
+    /// Whether nobody may write.
+    pub fn is_reader_only(self) -> bool {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
     }
 }

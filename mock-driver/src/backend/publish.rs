@@ -135,6 +135,13 @@ impl Array {
     }
 }
 
+/// The serial number of a volume's device. It belongs to the volume alone, whichever array brings it back,
+/// so there is no epoch in it.
+pub fn serial(volume: &str) -> String {
+    let mark = SipHasher24::new().hash(format!("serial/{volume}").as_bytes());
+    format!("{mark:016x}")
+}
+
 fn difference(held: &Hold, asked: &Hold) -> Option<&'static str> {
     if held.capability != asked.capability {
         Some("volume_capability")
@@ -149,11 +156,9 @@ fn difference(held: &Hold, asked: &Hold) -> Option<&'static str> {
 
 impl Publication {
     fn of(volume: &VolumeId, attachment: &Attachment) -> Self {
-        // The serial belongs to the volume alone, whichever array brings it back: no epoch in it.
-        let serial = SipHasher24::new().hash(format!("serial/{volume}").as_bytes());
         Self {
             number: attachment.number,
-            serial: format!("{serial:016x}"),
+            serial: serial(volume.as_str()),
             writable: attachment.hold.writes(),
         }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::{DISK, Error, Medium, TREE, extent, name};
+use super::{DISK, Error, FILESYSTEM, Medium, TREE, extent, name};
 
 /// Copies `from` to `to`, which is replaced. With `sync` the copy is on disk when this returns.
 pub(super) fn replace(from: &Path, to: &Path, bytes: u64, sync: bool) -> Result<(), Error> {
@@ -30,6 +30,10 @@ pub(super) fn replace(from: &Path, to: &Path, bytes: u64, sync: bool) -> Result<
     }
     if let Some(tree) = tree {
         copy_tree(&tree, &new.join(TREE)).map_err(Error::of("copy the files to", &new))?;
+        let label = from.join(FILESYSTEM);
+        if label.exists() {
+            fs::copy(&label, new.join(FILESYSTEM)).map_err(Error::of("copy the files to", &new))?;
+        }
     }
     remove(to)?;
     fs::rename(&new, to).map_err(Error::of("rename", &new))?;

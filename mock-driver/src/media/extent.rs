@@ -108,6 +108,24 @@ pub(super) fn changed(base: &Path, target: &Path, from: u64) -> io::Result<Vec<E
     Ok(merged(found))
 }
 
+/// Whether no byte of the file at `path` is set.
+pub(crate) fn is_blank(path: &Path) -> io::Result<bool> {
+    let disk = Disk::open(path)?;
+    let mut buffer = vec![0; CHUNK];
+    for extent in disk.extents(0)? {
+        let mut offset = extent.offset;
+        while offset < extent.end() {
+            let length = usize::try_from(extent.end() - offset).map_or(CHUNK, |rest| rest.min(CHUNK));
+            disk.read(offset, &mut buffer[..length])?;
+            if buffer[..length].iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            offset += length as u64;
+        }
+    }
+    Ok(true)
+}
+
 /// The parts of an open file that are not holes, as whole blocks.
 pub(super) fn extents(file: &File, from: u64) -> io::Result<Vec<Extent>> {
     let mut found = Vec::new();

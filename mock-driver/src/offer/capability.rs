@@ -202,15 +202,14 @@ impl Capability {
     pub fn is_default(self) -> bool {
         match self {
             Self::VolumeExpansionOffline | Self::VolumeCondition | Self::NodeVolumeCondition => false,
-            // Not served yet.
             Self::NodeStageUnstageVolume
             | Self::NodeGetVolumeStats
             | Self::NodeExpandVolume
             | Self::NodeSingleNodeMultiWriter
             | Self::NodeVolumeMountGroup
             | Self::NodeGetVolumeHealth
-            | Self::NodeGetStorageHealth => false,
-            Self::ControllerService
+            | Self::NodeGetStorageHealth
+            | Self::ControllerService
             | Self::VolumeAccessibilityConstraints
             | Self::GroupControllerService
             | Self::SnapshotMetadataService

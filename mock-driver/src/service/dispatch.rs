@@ -16,11 +16,13 @@ use tonic::server::NamedService;
 
 use super::{ControllerService, GroupService, IdentityService, NodeService, SnapshotMetadataService, legacy};
 use crate::driver::Driver;
+use crate::mode::Mode;
 
 /// Every service of a driver.
 #[derive(Clone, Debug)]
 pub struct Services {
     driver: Arc<Driver>,
+    mode: Mode,
     identity: IdentityServer<IdentityService>,
     controller: ControllerServer<ControllerService>,
     group: GroupControllerServer<GroupService>,
@@ -36,12 +38,13 @@ impl Services {
     pub fn new(driver: &Arc<Driver>) -> Self {
         Self {
             driver: driver.clone(),
+            mode: driver.mode,
             identity: IdentityServer::new(IdentityService(driver.clone())),
             controller: ControllerServer::new(ControllerService(driver.clone())),
             group: GroupControllerServer::new(GroupService(driver.clone())),
             snapshot_metadata: SnapshotMetadataServer::new(SnapshotMetadataService(driver.clone())),
             node: driver
-                .node_id
+                .node
                 .as_ref()
                 .map(|_| NodeServer::new(NodeService(driver.clone()))),
         }
@@ -73,13 +76,13 @@ impl Service<http::Request<Body>> for Services {
         if service == IdentityServer::<IdentityService>::NAME {
             return self.identity.call(request);
         }
-        if service == ControllerServer::<ControllerService>::NAME {
+        if service == ControllerServer::<ControllerService>::NAME && self.mode.has_array() {
             return self.controller.call(request);
         }
-        if service == GroupControllerServer::<GroupService>::NAME {
+        if service == GroupControllerServer::<GroupService>::NAME && self.mode.has_array() {
             return self.group.call(request);
         }
-        if service == SnapshotMetadataServer::<SnapshotMetadataService>::NAME {
+        if service == SnapshotMetadataServer::<SnapshotMetadataService>::NAME && self.mode.has_array() {
             return self.snapshot_metadata.call(request);
         }
         if service == NodeServer::<NodeService>::NAME

@@ -102,7 +102,11 @@ async fn node_service_is_there_when_the_node_is_known() {
         .node_stage_volume(v1::NodeStageVolumeRequest::default())
         .await
         .unwrap_err();
-    assert_eq!(stage.code(), Code::Unimplemented);
+    assert_eq!(
+        stage.code(),
+        Code::InvalidArgument,
+        "it is served, and nothing was asked"
+    );
 }
 
 #[tokio::test]

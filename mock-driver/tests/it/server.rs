@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use csi_mock_driver::admin;
 use csi_mock_driver::driver::{Driver, Settings};
+use csi_mock_driver::fault::{Origin, Script};
+use csi_mock_driver::media::Medium;
 use csi_mock_driver::run;
 use csi_mock_driver::socket::Listener;
 use csi_proto::v1;
@@ -43,7 +46,26 @@ impl Server {
 
     /// With what `change` makes of the defaults; it also gets the directory for files.
     pub(crate) async fn start_with(change: impl FnOnce(&Path, &mut Settings)) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), change).await
+    }
+
+    /// In a directory that another one left.
+    pub(crate) async fn start_in(directory: TempDir, change: impl FnOnce(&Path, &mut Settings)) -> Self {
+        Self::start_all(directory, None, change).await
+    }
+
+    /// With the admin API on a socket.
+    pub(crate) async fn start_with_admin(admin: &Path, change: impl FnOnce(&Path, &mut Settings)) -> Self {
+        let endpoint = format!("unix://{}", admin.display()).parse().unwrap();
+        let admin = admin::Server::bind(&endpoint, false).await.unwrap();
+        Self::start_all(tempfile::tempdir().unwrap(), admin, change).await
+    }
+
+    async fn start_all(
+        directory: TempDir,
+        admin: Option<admin::Server>,
+        change: impl FnOnce(&Path, &mut Settings),
+    ) -> Self {
         let mut settings = Settings::default();
         change(directory.path(), &mut settings);
         let (driver, faults) = Driver::open(settings).unwrap();
@@ -54,7 +76,7 @@ impl Server {
             driver.clone(),
             faults,
             listener,
-            None,
+            admin,
             stop.clone(),
             DEADLINE,
         ));
@@ -88,8 +110,27 @@ impl Server {
         NodeClient::new(self.channel().await)
     }
 
-    pub(crate) fn driver(&self) -> &Driver {
+    pub(crate) fn driver(&self) -> &Arc<Driver> {
         &self.driver
+    }
+
+    /// Where the volumes' bytes lie.
+    pub(crate) fn media(&self) -> PathBuf {
+        self.driver.media().directory().unwrap()
+    }
+
+    /// The file with a volume's bytes.
+    pub(crate) fn disk(&self, volume: &str) -> PathBuf {
+        self.driver
+            .media()
+            .disk(&Medium::Volume(volume.to_owned()))
+            .unwrap()
+    }
+
+    /// Puts a script of faults into force, in place of the one before.
+    pub(crate) fn set_faults(&self, yaml: &str) {
+        let script = Script::read(yaml).unwrap();
+        self.driver.faults().load(Origin::Admin, script).unwrap();
     }
 
     pub(crate) fn path(&self, file: &str) -> PathBuf {

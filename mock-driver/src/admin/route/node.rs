@@ -113,6 +113,11 @@ pub(super) async fn change(
         Some(id) if id != node => {
             request::required_node_id(&id)?;
             store.change(|array| array.change_node_id(&node, &id)).await?;
+            if admin.driver.is_here(&node)
+                && let Some(here) = admin.driver.node()
+            {
+                here.tell(|told| told.id.clone_from(&id));
+            }
             id
         }
         Some(_) | None => node,

@@ -69,6 +69,9 @@ impl Rpc for ControllerPublishVolumeRequest {
             .store
             .change(|array| array.publish(&volume, &node, &hold))
             .await?;
+        if driver.is_here(&node) {
+            driver.settle_device(&volume).await?;
+        }
         let mut publish_context = publish_context(&publication);
         if let DeviceView::Wrong(device) = driver.faults.troubles().device(&volume, &node) {
             publish_context.insert("serial".to_owned(), format!("wrong-{}", publication.serial));
@@ -102,6 +105,9 @@ impl Rpc for ControllerUnpublishVolumeRequest {
     async fn act(detach: Detach, driver: &Driver) -> Result<Self::Reply, Error> {
         let Detach { volume, node } = detach;
         driver.drag(&volume).await;
+        if node.as_deref().is_none_or(|node| driver.is_here(node)) {
+            driver.remove_device(&volume).await?;
+        }
         driver
             .store
             .change(|array| array.unpublish(&volume, node.as_deref()))

@@ -1,0 +1,347 @@
+//! The block devices of a node: one for each volume that is attached to it, found by the volume's
+//! serial number through a link that stays the same, as `/dev/disk/by-id` has them.
+//!
+//! Invariants:
+//! - The link is there only while the device behind it is the volume's own; it goes before the device
+//!   goes.
+//! - Attaching and detaching can be repeated, and taken up again after a crash at any point: a device is
+//!   reached through a link from before it is made until after it is gone.
+//!
+//! Everything here blocks.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::media::{self, Media, file_name};
+use crate::program;
+
+pub use self::kind::{Choice, Kind};
+
+mod kind;
+mod loopback;
+
+/// Begins the name of each link.
+const PREFIX: &str = "csi-mock-";
+
+/// Begins the name of a link whose device is not made yet.
+const PENDING: &str = ".csi-mock-";
+
+/// What is wrong with a device, on demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It has not appeared (yet).
+    Absent,
+    /// It is another volume's.
+    Wrong,
+}
+
+/// The devices of one node.
+#[derive(Debug)]
+pub struct Devices {
+    kind: Kind,
+    place: Place,
+    /// One change at a time: free loop devices are looked for and taken in two steps.
+    turn: Mutex<()>,
+    troubles: Mutex<BTreeMap<String, Trouble>>,
+}
+
+/// A device that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// What the link leads to: a block device, or the regular file that stands for one.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// Why there is no such device.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Loop devices were asked for and cannot be had.
+    #[error("--devices=loop: {reason}")]
+    NoLoop {
+        /// Why not.
+        reason: String,
+    },
+    /// An operation on a link or device failed.
+    #[error("cannot {act} {}", path.display())]
+    Io {
+        /// What was tried.
+        act: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// A program failed.
+    #[error(transparent)]
+    Program(#[from] program::Error),
+    /// Free loop devices were always taken by somebody else.
+    #[error("no free loop device could be had in {tries} tries: others take them")]
+    Crowded {
+        /// How many.
+        tries: usize,
+    },
+    /// The device found is not the volume's.
+    #[error("the device at {} is not the volume's own", link.display())]
+    Wrong {
+        /// The link.
+        link: PathBuf,
+    },
+    /// Where the devices should lie.
+    #[error(transparent)]
+    Media(#[from] media::Error),
+}
+
+#[derive(Debug)]
+enum Place {
+    Given(PathBuf),
+    Beside { media: Media, node: String },
+}
+
+// === impl Devices ===
+
+impl Devices {
+    /// Devices with their links in a directory of their own, which others must not use.
+    pub fn within(kind: Kind, directory: PathBuf) -> Self {
+        Self::new(kind, Place::Given(directory))
+    }
+
+    /// Devices with their links beside the bytes they are made of, apart from those of other nodes.
+    pub fn beside(kind: Kind, media: Media, node: &str) -> Self {
+        let node = file_name(node);
+        Self::new(kind, Place::Beside { media, node })
+    }
+
+    fn new(kind: Kind, place: Place) -> Self {
+        Self {
+            kind,
+            place,
+            turn: Mutex::default(),
+            troubles: Mutex::default(),
+        }
+    }
+
+    /// How they are made.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Where the device with that serial is found, if it is there.
+    ///
+    /// # Errors
+    /// If there is no directory for links.
+    pub fn link(&self, serial: &str) -> Result<PathBuf, Error> {
+        Ok(self.directory()?.join(format!("{PREFIX}{serial}")))
+    }
+
+    /// Makes the device with that serial of a disk, or finds it made.
+    ///
+    /// # Guarantees
+    /// After a crash in the middle the same call ends the work, and [`Devices::detach`] undoes it.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn attach(&self, serial: &str, disk: &Path, writable: bool) -> Result<(), Error> {
+        if self.kind == Kind::None {
+            return Ok(());
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = self.link(serial)?;
+        if let Some(behind) = read_link(&link)? {
+            if self.is_of(&behind, disk, Some(writable))? {
+                return Ok(());
+            }
+            self.remove(&link, &behind, disk)?;
+        }
+        let pending = self.pending(serial)?;
+        if let Some(behind) = read_link(&pending)? {
+            self.remove(&pending, &behind, disk)?;
+        }
+        match self.kind {
+            Kind::Loop => loopback::attach(&pending, disk, writable)?,
+            Kind::Emulated | Kind::None => {
+                symlink(disk, &pending).map_err(Error::io("link", &pending))?;
+            }
+        }
+        fs::rename(&pending, &link).map_err(Error::io("rename", &pending))?;
+        tracing::debug!(link = %link.display(), disk = %disk.display(), writable, "device attached");
+        Ok(())
+    }
+
+    /// Takes the device with that serial away, also one in use; nothing happens if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be taken away.
+    pub fn detach(&self, serial: &str, disk: &Path) -> Result<(), Error> {
+        if self.kind == Kind::None {
+            return Ok(());
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        for link in [self.link(serial)?, self.pending(serial)?] {
+            if let Some(behind) = read_link(&link)? {
+                self.remove(&link, &behind, disk)?;
+                tracing::debug!(link = %link.display(), "device detached");
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks a device up; none if it is not there (yet).
+    ///
+    /// # Errors
+    /// If what the link leads to is not made of that disk.
+    pub fn find(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
+        let trouble = self
+            .troubles
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(serial)
+            .copied();
+        if trouble == Some(Trouble::Absent) {
+            return Ok(None);
+        }
+        let link = self.link(serial)?;
+        let Some(path) = read_link(&link)? else {
+            return Ok(None);
+        };
+        if trouble == Some(Trouble::Wrong) || !self.is_of(&path, disk, None)? {
+            return Err(Error::Wrong { link });
+        }
+        let bytes = match self.kind {
+            Kind::Loop => loopback::bytes(&path)?,
+            Kind::Emulated | Kind::None => fs::metadata(&path).map_err(Error::io("look at", &path))?.len(),
+        };
+        Ok(Some(Device { path, bytes }))
+    }
+
+    /// Lets a device see that its disk has grown.
+    ///
+    /// # Errors
+    /// If the device does not take the new size.
+    pub fn refresh(&self, device: &Device) -> Result<(), Error> {
+        match self.kind {
+            Kind::Loop => loopback::refresh(&device.path),
+            Kind::Emulated | Kind::None => Ok(()),
+        }
+    }
+
+    /// Lets something be wrong with a device from now on, or nothing any more.
+    pub fn trouble(&self, serial: &str, trouble: Option<Trouble>) {
+        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        match trouble {
+            Some(trouble) => troubles.insert(serial.to_owned(), trouble),
+            None => troubles.remove(serial),
+        };
+    }
+
+    /// The serial numbers of the devices that have a link, also an unfinished one.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn serials(&self) -> Result<Vec<String>, Error> {
+        let directory = self.directory()?;
+        let entries = fs::read_dir(&directory).map_err(Error::io("read", &directory))?;
+        let mut serials = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(Error::io("read", &directory))?.file_name();
+            let name = name.to_string_lossy();
+            let serial = name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(PENDING));
+            serials.extend(serial.map(str::to_owned));
+        }
+        Ok(serials)
+    }
+
+    /// Takes away the devices that `wanted` does not have.
+    ///
+    /// # Errors
+    /// If the directory cannot be read or a device cannot be taken away.
+    pub fn retain(&self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
+        if self.kind == Kind::None {
+            return Ok(());
+        }
+        for serial in self.serials()? {
+            if wanted(&serial) {
+                continue;
+            }
+            let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            for link in [self.link(&serial)?, self.pending(&serial)?] {
+                if let Some(behind) = read_link(&link)? {
+                    if self.kind == Kind::Loop {
+                        loopback::detach_any(&behind, &self.ours()?)?;
+                    }
+                    fs::remove_file(&link).map_err(Error::io("remove", &link))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory under which every disk lies that a device of ours can be made of.
+    fn ours(&self) -> Result<PathBuf, Error> {
+        match &self.place {
+            Place::Beside { media, .. } => Ok(media.directory()?),
+            Place::Given(_) => Ok(PathBuf::from("/")),
+        }
+    }
+
+    fn directory(&self) -> Result<PathBuf, Error> {
+        let directory = match &self.place {
+            Place::Given(directory) => directory.clone(),
+            Place::Beside { media, node } => media.directory()?.join("devices").join(node),
+        };
+        fs::create_dir_all(&directory).map_err(Error::io("create", &directory))?;
+        Ok(directory)
+    }
+
+    fn pending(&self, serial: &str) -> Result<PathBuf, Error> {
+        Ok(self.directory()?.join(format!("{PENDING}{serial}")))
+    }
+
+    /// Whether what a link leads to is made of the disk, and takes writes as it should.
+    fn is_of(&self, behind: &Path, disk: &Path, writable: Option<bool>) -> Result<bool, Error> {
+        match self.kind {
+            Kind::Loop => loopback::is_of(behind, disk, writable),
+            Kind::Emulated | Kind::None => Ok(behind == disk && disk.exists()),
+        }
+    }
+
+    /// The link first: nobody shall find a device that is about to go. If the second step is never
+    /// reached, the pending name still leads to it.
+    fn remove(&self, link: &Path, behind: &Path, disk: &Path) -> Result<(), Error> {
+        if self.kind == Kind::Loop && loopback::is_of(behind, disk, None)? {
+            let name = link.file_name().unwrap_or_default().to_string_lossy();
+            let pending = link.with_file_name(format!(".{}", name.trim_start_matches('.')));
+            if pending != link {
+                fs::rename(link, &pending).map_err(Error::io("rename", link))?;
+            }
+            loopback::detach(behind)?;
+            return fs::remove_file(&pending).map_err(Error::io("remove", &pending));
+        }
+        fs::remove_file(link).map_err(Error::io("remove", link))
+    }
+}
+
+// === impl Error ===
+
+impl Error {
+    fn io(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { act, path, source }
+    }
+}
+
+fn read_link(link: &Path) -> Result<Option<PathBuf>, Error> {
+    match fs::read_link(link) {
+        Ok(behind) => Ok(Some(behind)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("read the link", link)(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! How devices are made, and how that is chosen: aloud, and never against the flag.
+
+use std::str::FromStr;
+
+use super::{Error, loopback};
+
+/// How a node's devices are made, as the flag has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// Loop devices where they can be had, emulated ones elsewhere.
+    Auto,
+    /// Loop devices.
+    Loop,
+    /// Regular files.
+    #[default]
+    Emulated,
+    /// None at all: attachments are bookkeeping.
+    None,
+}
+
+/// How a node's devices are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Loop devices, which need privileges.
+    Loop,
+    /// Regular files.
+    Emulated,
+    /// None at all.
+    None,
+}
+
+// === impl Choice ===
+
+impl Choice {
+    /// Settles how devices are made, and says so.
+    ///
+    /// # Errors
+    /// If loop devices are asked for where there are none.
+    pub fn settle(self) -> Result<Kind, Error> {
+        let kind = match self {
+            Self::None => Kind::None,
+            Self::Emulated => Kind::Emulated,
+            Self::Loop => match loopback::obstacle() {
+                None => Kind::Loop,
+                Some(reason) => return Err(Error::NoLoop { reason }),
+            },
+            Self::Auto => match loopback::obstacle() {
+                None => Kind::Loop,
+                Some(reason) => {
+                    tracing::warn!(
+                        reason,
+                        "no loop devices here: devices and filesystems are emulated"
+                    );
+                    Kind::Emulated
+                }
+            },
+        };
+        tracing::info!(devices = kind.name(), "devices chosen");
+        Ok(kind)
+    }
+}
+
+impl FromStr for Choice {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "loop" => Ok(Self::Loop),
+            "emulated" => Ok(Self::Emulated),
+            "none" => Ok(Self::None),
+            _ => Err("must be auto, loop, emulated or none"),
+        }
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// Its name, as the flag has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loop => "loop",
+            Self::Emulated => "emulated",
+            Self::None => "none",
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! What the driver's array and the node it stands on have to do with one another.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{self, Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::Driver;
+use crate::backend::{self, StorageAilment, StorageSeverity};
+use crate::device::Trouble;
+use crate::error::{Error, chain};
+use crate::fault::DeviceView;
+use crate::node::{self, Node, Told, View, Ways};
+use crate::offer::Capability;
+use crate::registration;
+use crate::remote::{FOLLOW_EVERY, RemoteArray};
+
+/// How long to wait before looking for a device again.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+// === impl Driver ===
+
+impl Driver {
+    /// How volumes get to paths with what the driver says it can do at this moment.
+    pub(crate) fn ways(&self) -> Ways {
+        Ways {
+            attaches: self.offer.has(Capability::PublishUnpublishVolume),
+            stages: self.offer.has(Capability::NodeStageUnstageVolume),
+        }
+    }
+
+    /// A volume as the array has it for the node of this process.
+    ///
+    /// # Errors
+    /// If there is no such volume, or the array does not answer.
+    pub(crate) async fn view(&self, volume: &str) -> Result<View, Error> {
+        let node = self.node().map(|node| node.told().id).unwrap_or_default();
+        self.trouble_device(volume, &node);
+        if let Some(remote) = &self.remote {
+            return self.remote_view(remote, volume, &node).await;
+        }
+        let view = self
+            .store
+            .read(|array| {
+                let found = array.volume(volume)?;
+                Ok(View {
+                    bytes: found.spec.capacity_bytes,
+                    attachment: found.attachments.get(node.as_str()).cloned(),
+                    ailments: array.ailments(volume).to_vec(),
+                })
+            })
+            .await?;
+        Ok(view)
+    }
+
+    /// The same of an array in another process. The device is brought in line on the way: the node may not
+    /// have followed yet.
+    async fn remote_view(&self, remote: &RemoteArray, volume: &str, node: &str) -> Result<View, Error> {
+        let _turn = remote.turn().await;
+        let view = remote
+            .view(volume, node)
+            .await?
+            .ok_or_else(|| backend::Error::VolumeNotFound {
+                volume: volume.to_owned(),
+            })?;
+        if let Some(here) = self.node().filter(|_| view.attachment.is_some()) {
+            here.settle_device(volume, Some(&view)).await?;
+        }
+        Ok(view)
+    }
+
+    /// Follows what the array in another process has attached to this node, until told to stop.
+    pub(crate) async fn follow_array(&self, stop: CancellationToken) {
+        let (Some(remote), Some(node)) = (&self.remote, self.node()) else {
+            return stop.cancelled().await;
+        };
+        let mut settled = BTreeSet::new();
+        let mut trouble = None;
+        loop {
+            let now = self.follow_once(remote, node, &mut settled).await.err();
+            let now = now.map(|error| chain(&error));
+            if now != trouble {
+                match &now {
+                    Some(error) => tracing::warn!(error, "cannot follow the array"),
+                    None => tracing::info!("following the array again"),
+                }
+                trouble = now;
+            }
+            if stop
+                .run_until_cancelled(time::sleep(FOLLOW_EVERY))
+                .await
+                .is_none()
+            {
+                return;
+            }
+        }
+    }
+
+    async fn follow_once(
+        &self,
+        remote: &RemoteArray,
+        node: &Arc<Node>,
+        settled: &mut BTreeSet<String>,
+    ) -> Result<(), Error> {
+        let _turn = remote.turn().await;
+        let told = node.told();
+        let known = match remote.node(&told.id).await? {
+            Some(known) if known.registered => known,
+            // A node that somebody took out of the register stays out.
+            Some(_) => return Ok(()),
+            None => {
+                remote.join(&told.id, told.topology.clone()).await?;
+                tracing::info!(node = told.id, "joined the array");
+                return Ok(());
+            }
+        };
+        node.retain_devices(known.attached.iter().cloned().collect())
+            .await?;
+        settled.retain(|volume| known.attached.contains(volume));
+        for volume in known.attached {
+            if !settled.contains(&volume)
+                && let Some(view) = remote.view(&volume, &told.id).await?
+            {
+                node.settle_device(&volume, Some(&view)).await?;
+                settled.insert(volume);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the volume's device have what troubles there are at this moment.
+    fn trouble_device(&self, volume: &str, node: &str) {
+        let trouble = match self.faults.troubles().device(volume, node) {
+            DeviceView::Right => None,
+            DeviceView::Absent => Some(Trouble::Absent),
+            DeviceView::Wrong(_) => Some(Trouble::Wrong),
+        };
+        if let Some(here) = self.node() {
+            here.trouble(volume, trouble);
+        }
+    }
+
+    /// Does what needs a volume's device, again and again until it has appeared or the node's patience is
+    /// over. A device comes without telling, so it is looked for.
+    ///
+    /// # Errors
+    /// Those of the last try.
+    pub(crate) async fn patiently<T, F>(&self, act: impl Fn() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let patience = self.node().map(|node| node.device_timeout()).unwrap_or_default();
+        let deadline = Instant::now() + patience;
+        loop {
+            match act().await {
+                Err(Error::Node(node::Error::NoDevice { .. })) if Instant::now() < deadline => {
+                    time::sleep(LOOK_AGAIN).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// What the node tells about itself: what was set for this process, else what the array has.
+    ///
+    /// # Errors
+    /// If the array's state cannot be made safe.
+    pub(crate) async fn told(&self) -> Result<Told, Error> {
+        let told = self.node().ok_or(Error::Broken)?.told();
+        if let Some(remote) = &self.remote {
+            let Some(known) = remote.node(&told.id).await? else {
+                return Ok(told);
+            };
+            return Ok(Told {
+                limit: told.limit.or(known.advertised),
+                topology: if told.topology.is_empty() {
+                    known.topology
+                } else {
+                    told.topology
+                },
+                id: told.id,
+            });
+        }
+        let known = self.store.read(|array| Ok(array.node(&told.id).ok())).await?;
+        let Some(known) = known else {
+            return Ok(told);
+        };
+        let segments = known.segments.iter();
+        Ok(Told {
+            limit: told.limit.or(known.advertised),
+            topology: if told.topology.is_empty() {
+                segments
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .collect()
+            } else {
+                told.topology
+            },
+            id: told.id,
+        })
+    }
+
+    /// What ails the storage as seen from the node.
+    ///
+    /// # Errors
+    /// If the array's state cannot be made safe.
+    pub(crate) async fn storage_health(&self) -> Result<Vec<StorageAilment>, Error> {
+        let id = self.node().ok_or(Error::Broken)?.told().id;
+        if let Some(remote) = &self.remote {
+            return Ok(match remote.node(&id).await {
+                Ok(_) => Vec::new(),
+                Err(error) => vec![StorageAilment {
+                    status: StorageSeverity::Unreachable,
+                    reason: "ArrayUnreachable".to_owned(),
+                    message: chain(&error),
+                    capability: None,
+                }],
+            });
+        }
+        Ok(self.store.read(|array| Ok(array.storage_health(&id))).await?)
+    }
+
+    /// Whether a node of that id stands in this process.
+    pub(crate) fn is_here(&self, node: &str) -> bool {
+        self.node().is_some_and(|here| here.told().id == node)
+    }
+
+    /// Brings the volume's device on the node of this process in line with the array: call it after
+    /// every change of the volume's attachments.
+    ///
+    /// # Errors
+    /// If the device cannot be made or taken away.
+    pub async fn settle_device(&self, volume: &str) -> Result<(), Error> {
+        let Some(node) = self.node() else {
+            return Ok(());
+        };
+        let id = node.told().id;
+        let view = self.store.peek(|array| {
+            let found = array.volume(volume).ok()?;
+            Some(View {
+                bytes: found.spec.capacity_bytes,
+                attachment: found.attachments.get(id.as_str()).cloned(),
+                ailments: Vec::new(),
+            })
+        });
+        Ok(node.settle_device(volume, view.as_ref()).await?)
+    }
+
+    /// Takes the volume's device away from the node of this process, before the array is told that it is
+    /// detached: a crash in between leaves a volume that is attached, and its device comes back.
+    ///
+    /// # Errors
+    /// If it cannot be taken away.
+    pub(crate) async fn remove_device(&self, volume: &str) -> Result<(), Error> {
+        match self.node() {
+            Some(node) => Ok(node.settle_device(volume, None).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes up what the process before left on the node: devices of attached volumes come back, others
+    /// go, and calls that were cut off are undone. What fails is told, and tried again by the calls that
+    /// need it.
+    pub(crate) async fn recover(&self) {
+        let Some(node) = self.node() else {
+            return;
+        };
+        node.recover().await;
+        if self.remote.is_some() {
+            // What is attached is known when the array has been asked.
+            return;
+        }
+        let id = node.told().id;
+        let attached: Vec<String> = self
+            .store
+            .peek(|array| array.attached_to(&id).map(ToString::to_string).collect());
+        if let Err(error) = node.retain_devices(attached.clone()).await {
+            tracing::warn!(
+                error = chain(&error),
+                "devices of detached volumes are still there"
+            );
+        }
+        for volume in attached {
+            if let Err(error) = self.settle_device(&volume).await {
+                tracing::warn!(volume, error = chain(&error), "the device cannot be brought back");
+            }
+        }
+    }
+
+    /// Leaves nothing behind on the node, unless state is kept.
+    pub(crate) async fn leave(&self) {
+        if let Some(node) = self.node() {
+            node.leave().await;
+        }
+    }
+
+    /// Waits until kubelet refuses the driver, and says why. Never returns if it does not.
+    pub(crate) async fn refused(&self) -> String {
+        match &self.registrar {
+            Some(registrar) => registrar.refused().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether kubelet would find the driver, if it registers itself.
+    ///
+    /// # Errors
+    /// If nobody answers on the registration socket.
+    pub async fn check_registration(&self) -> std::io::Result<()> {
+        match &self.registrar {
+            Some(registrar) => registration::dial(&registrar.socket()).await,
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Filesystems on devices, and where they and the devices appear.
+//!
+//! What is a mount where loop devices are, is a link where devices are emulated; [`Mounter`] hides the
+//! difference, so that everything above obeys the same rules with and without privileges. Invariants:
+//! - A disk with data on it that is no known filesystem is never formatted.
+//! - Nothing is removed but mounts, links and empty directories and files.
+//!
+//! Everything here blocks.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use self::filesystem::Filesystem;
+use self::options::Options;
+use crate::program;
+
+mod chown;
+mod emulated;
+mod filesystem;
+mod kernel;
+mod options;
+
+/// How filesystems are brought to paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mounter {
+    /// By the kernel.
+    Kernel,
+    /// By links.
+    Emulated,
+}
+
+/// The disk of a volume as the node has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
+    /// What holds the bytes.
+    pub(crate) file: PathBuf,
+    /// The files that stand for the filesystem where none can be mounted.
+    pub(crate) tree: PathBuf,
+    /// The mark that the disk is being formatted.
+    pub(crate) formatting: PathBuf,
+    /// The device.
+    pub(crate) device: PathBuf,
+    /// Whether it may be written to.
+    pub(crate) writable: bool,
+}
+
+/// A filesystem somebody wants to have.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted<'a> {
+    /// Its type, as it was asked for; empty for what is there, or the default.
+    pub(crate) fs_type: &'a str,
+    /// The mount options.
+    pub(crate) flags: &'a [String],
+    /// The group that is to own the files; empty for none.
+    pub(crate) group: &'a str,
+}
+
+/// How full something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// What can still be taken by who has no privileges.
+    pub(crate) available: u64,
+    /// All there is.
+    pub(crate) total: u64,
+    /// What is taken.
+    pub(crate) used: u64,
+}
+
+/// Bytes and inodes of a filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stats {
+    pub(crate) bytes: Usage,
+    pub(crate) inodes: Usage,
+}
+
+/// Why something is not mounted, or still is.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel does not take the options.
+    #[error("volume_capability.mount.mount_flags: the kernel refuses to mount {} with {flags:?}", path.display())]
+    Options {
+        /// Where.
+        path: PathBuf,
+        /// The options.
+        flags: Vec<String>,
+    },
+    /// No such filesystem.
+    #[error("fs_type \"{fs_type}\" is not supported: ask for ext4, ext3, ext2 or xfs, or for none")]
+    UnknownType {
+        /// What was asked for.
+        fs_type: String,
+    },
+    /// There is data on the disk, and it is no filesystem we know.
+    #[error(
+        "the volume holds {found}, which is no filesystem of ours; it is not formatted: wipe it to use it as {fs}"
+    )]
+    UnknownData {
+        /// What it looks like.
+        found: &'static str,
+        /// What it should have become.
+        fs: &'static str,
+    },
+    /// There is another filesystem on it.
+    #[error(
+        "the volume holds a filesystem of type {found}, not {fs} as asked: ask for {found}, or wipe the volume"
+    )]
+    OtherFilesystem {
+        /// What is on it.
+        found: &'static str,
+        /// What was asked for.
+        fs: &'static str,
+    },
+    /// There is nothing on it, and nothing can be put there.
+    #[error(
+        "the volume is blank and cannot be written to, so it cannot be formatted: publish it writable first"
+    )]
+    BlankAndReadOnly,
+    /// The filesystem's errors are beyond what can be repaired without asking.
+    #[error("the filesystem on the volume is damaged")]
+    Damaged(#[source] program::Error),
+    /// It grows only when nobody has it mounted.
+    #[error(
+        "the filesystem cannot grow while it is mounted, for want of the capability SYS_RESOURCE: \
+         it grows when the volume is staged the next time"
+    )]
+    CannotGrowInUse(#[source] program::Error),
+    /// Somebody uses it.
+    #[error("{} is in use: end the processes that have files open there", path.display())]
+    Busy {
+        /// What.
+        path: PathBuf,
+    },
+    /// Something that is not ours is in the way.
+    #[error("{} {reason}: remove it first", path.display())]
+    InTheWay {
+        /// What.
+        path: PathBuf,
+        /// Why it is in the way.
+        reason: &'static str,
+    },
+    /// An operation failed.
+    #[error("cannot {act} {}", path.display())]
+    Io {
+        /// What was tried.
+        act: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// A program failed.
+    #[error(transparent)]
+    Program(#[from] program::Error),
+}
+
+// === impl Mounter ===
+
+impl Mounter {
+    /// Checks what can be checked before anything is touched.
+    ///
+    /// # Errors
+    /// For a filesystem that does not exist here.
+    pub(crate) fn supports(fs_type: &str) -> Result<(), Error> {
+        Filesystem::asked(fs_type).map(drop)
+    }
+
+    /// Makes sure there is a filesystem on the disk, whole and as large as the disk, and mounts it at
+    /// `path`, which exists. Done already, it does nothing.
+    ///
+    /// # Guarantees
+    /// A disk is formatted only if it is blank, or if we were interrupted formatting it.
+    ///
+    /// # Errors
+    /// If the disk holds something else, or the work fails; nothing is mounted then.
+    pub(crate) fn mount(self, disk: &Disk, path: &Path, wanted: &Wanted<'_>) -> Result<(), Error> {
+        let asked = Filesystem::asked(wanted.fs_type)?;
+        match self {
+            Self::Emulated => emulated::prepare(disk, asked),
+            Self::Kernel => {
+                if kernel::device_at(path)? == Some(kernel::number(&disk.device)?) {
+                    return Ok(());
+                }
+                let mut options = Options::read(wanted.flags);
+                let fs = filesystem::prepare(disk, asked)?;
+                options.add_for(fs, disk.writable);
+                kernel::mount(&disk.device, path, fs, &options, wanted.flags)?;
+                if disk.writable && !options.is_read_only() {
+                    if fs == Filesystem::Xfs {
+                        filesystem::grow(fs, &disk.device, path)?;
+                    }
+                    chown::give(path, wanted.group)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the disk's filesystem is mounted at `path`.
+    ///
+    /// # Errors
+    /// If that cannot be found out.
+    pub(crate) fn is_mounted(self, disk: &Disk, path: &Path) -> Result<bool, Error> {
+        match self {
+            Self::Emulated => Ok(disk.tree.is_dir()),
+            Self::Kernel => Ok(kernel::device_at(path)? == Some(kernel::number(&disk.device)?)),
+        }
+    }
+
+    /// Shows what is mounted at `from` at `target` as well.
+    ///
+    /// # Errors
+    /// If something is in the way, or the kernel refuses.
+    pub(crate) fn show_files(
+        self,
+        disk: &Disk,
+        from: &Path,
+        target: &Path,
+        readonly: bool,
+        flags: &[String],
+    ) -> Result<(), Error> {
+        match self {
+            Self::Emulated => emulated::link(&disk.tree, target),
+            Self::Kernel => kernel::bind_directory(from, target, readonly, flags),
+        }
+    }
+
+    /// Shows the device at `target`.
+    ///
+    /// # Errors
+    /// If something is in the way, or the kernel refuses.
+    pub(crate) fn show_device(self, disk: &Disk, target: &Path, readonly: bool) -> Result<(), Error> {
+        match self {
+            Self::Emulated => emulated::link(&disk.device, target),
+            Self::Kernel => kernel::bind_device(&disk.device, target, readonly),
+        }
+    }
+
+    /// Whether something is shown at `target`.
+    ///
+    /// # Errors
+    /// If that cannot be found out.
+    pub(crate) fn is_shown(self, target: &Path) -> Result<bool, Error> {
+        match self {
+            Self::Emulated => Ok(target.is_symlink()),
+            Self::Kernel => kernel::is_mount(target),
+        }
+    }
+
+    /// Whether a filesystem may still be mounted at `path`: no if a reboot has undone it.
+    ///
+    /// # Errors
+    /// If that cannot be found out.
+    pub(crate) fn may_be_mounted(self, path: &Path) -> Result<bool, Error> {
+        match self {
+            Self::Emulated => Ok(true),
+            Self::Kernel => kernel::is_mount(path),
+        }
+    }
+
+    /// Whether what is shown at `target` is the disk or the filesystem on it.
+    ///
+    /// # Errors
+    /// If that cannot be found out.
+    pub(crate) fn shows(self, disk: &Disk, target: &Path) -> Result<bool, Error> {
+        match self {
+            Self::Emulated => Ok(emulated::leads_to(target, &[&disk.tree, &disk.device])),
+            Self::Kernel => {
+                let number = kernel::number(&disk.device)?;
+                Ok(kernel::device_at(target)? == Some(number) || kernel::is_device(target, number))
+            }
+        }
+    }
+
+    /// Unmounts everything at `path`, which stays.
+    ///
+    /// # Errors
+    /// If it is in use.
+    pub(crate) fn unmount(self, path: &Path) -> Result<(), Error> {
+        match self {
+            Self::Emulated => Ok(()),
+            Self::Kernel => kernel::unmount(path),
+        }
+    }
+
+    /// Takes away what is shown at `target`, and `target` itself if nothing is in it.
+    ///
+    /// # Errors
+    /// If it is in use, or something is there that is not ours.
+    pub(crate) fn hide(self, target: &Path) -> Result<(), Error> {
+        match self {
+            Self::Emulated => emulated::unlink(target),
+            Self::Kernel => {
+                kernel::unmount(target)?;
+                kernel::remove_empty(target)
+            }
+        }
+    }
+
+    /// Makes the filesystem mounted at `path` as large as the disk.
+    ///
+    /// # Errors
+    /// If it cannot grow.
+    pub(crate) fn grow(self, disk: &Disk, path: &Path) -> Result<(), Error> {
+        match self {
+            Self::Emulated => Ok(()),
+            Self::Kernel => match filesystem::found(&disk.device)? {
+                Some(fs) => filesystem::grow(fs, &disk.device, path),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// How full the filesystem at `path` is.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn stats(self, disk: &Disk, path: &Path) -> Result<Stats, Error> {
+        match self {
+            Self::Emulated => emulated::stats(disk),
+            Self::Kernel => kernel::stats(path),
+        }
+    }
+}
+
+// === impl Error ===
+
+impl Error {
+    fn io(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { act, path, source }
+    }
+
+    fn errno(act: &'static str, path: &Path) -> impl FnOnce(rustix::io::Errno) -> Self {
+        let path = path.to_owned();
+        move |errno| Self::Io {
+            act,
+            path,
+            source: errno.into(),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Giving a filesystem to a group, which kubelet leaves to drivers with VOLUME_MOUNT_GROUP.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
+use std::path::Path;
+
+use super::Error;
+
+/// Members may read and write, and what they make in a directory is the group's again.
+const DIRECTORY: u32 = 0o2770;
+const FILE: u32 = 0o660;
+
+/// Gives everything under `root` to a group, unless `root` is the group's already: then it has been
+/// done. An empty group asks for nothing.
+pub(super) fn give(root: &Path, group: &str) -> Result<(), Error> {
+    let Ok(group) = group.parse::<u32>() else {
+        return Ok(());
+    };
+    let meta = fs::symlink_metadata(root).map_err(Error::io("look at", root))?;
+    if meta.gid() == group && meta.mode() & DIRECTORY == DIRECTORY {
+        return Ok(());
+    }
+    // The root comes last, so that it stands for all if we are interrupted.
+    for entry in fs::read_dir(root).map_err(Error::io("read", root))? {
+        give_entry(&entry.map_err(Error::io("read", root))?.path(), group)?;
+    }
+    take(root, group, DIRECTORY)
+}
+
+fn give_entry(path: &Path, group: u32) -> Result<(), Error> {
+    let meta = fs::symlink_metadata(path).map_err(Error::io("look at", path))?;
+    if meta.is_symlink() {
+        return lchown(path, None, Some(group)).map_err(Error::io("give to its group", path));
+    }
+    if meta.is_dir() {
+        for entry in fs::read_dir(path).map_err(Error::io("read", path))? {
+            give_entry(&entry.map_err(Error::io("read", path))?.path(), group)?;
+        }
+        return take(path, group, DIRECTORY);
+    }
+    take(path, group, FILE)
+}
+
+fn take(path: &Path, group: u32, mode: u32) -> Result<(), Error> {
+    let failed = || Error::io("give to its group", path);
+    lchown(path, None, Some(group)).map_err(failed())?;
+    let meta = fs::symlink_metadata(path).map_err(failed())?;
+    fs::set_permissions(path, fs::Permissions::from_mode(meta.mode() & 0o7777 | mode)).map_err(failed())
+}

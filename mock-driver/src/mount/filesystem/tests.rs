@@ -1,0 +1,121 @@
+use super::*;
+
+fn disk_with(writes: &[(u64, &[u8])]) -> (tempfile::TempDir, std::path::PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk");
+    let file = File::create(&path).unwrap();
+    file.set_len(16 << 20).unwrap();
+    for (offset, bytes) in writes {
+        file.write_all_at(bytes, *offset).unwrap();
+    }
+    (directory, path)
+}
+
+#[test]
+fn disks_are_blank_known_or_unknown_and_never_blank_by_mistake() {
+    // (case, what is written where, content)
+    let table: [(&str, &[(u64, &[u8])], Content); 8] = [
+        ("nothing", &[], Content::Blank),
+        ("zeroes", &[(0, &[0; 8192])], Content::Blank),
+        (
+            "one byte at the end",
+            &[((16 << 20) - 1, &[1])],
+            Content::Unknown("data of an unknown kind"),
+        ),
+        ("xfs", &[(0, b"XFSB")], Content::Known(Filesystem::Xfs)),
+        (
+            "ext2",
+            &[(0x438, &[0x53, 0xEF])],
+            Content::Known(Filesystem::Ext2),
+        ),
+        (
+            "ext4",
+            &[(0x438, &[0x53, 0xEF]), (0x460, &[0xC2, 2, 0, 0])],
+            Content::Known(Filesystem::Ext4),
+        ),
+        (
+            "partition table",
+            &[(0x1FE, &[0x55, 0xAA])],
+            Content::Unknown("a partition table or boot sector"),
+        ),
+        (
+            "btrfs",
+            &[(0x10040, b"_BHRfS_M")],
+            Content::Unknown("a btrfs filesystem"),
+        ),
+    ];
+    for (case, writes, expected) in table {
+        let (_directory, disk) = disk_with(writes);
+        assert_eq!(content(&disk, &disk).unwrap(), expected, "{case}");
+    }
+}
+
+#[test]
+fn what_mkfs_makes_is_known_again() {
+    for (fs, bytes) in [
+        (Filesystem::Ext2, 16 << 20),
+        (Filesystem::Ext3, 16 << 20),
+        (Filesystem::Ext4, 16 << 20),
+        (Filesystem::Xfs, 320 << 20),
+    ] {
+        let (directory, path) = disk_with(&[]);
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(bytes)
+            .unwrap();
+        let disk = Disk {
+            file: path.clone(),
+            tree: directory.path().join("tree"),
+            formatting: directory.path().join("formatting"),
+            device: path.clone(),
+            writable: true,
+        };
+        assert_eq!(prepare(&disk, Some(fs)).unwrap(), fs);
+        assert!(!disk.formatting.exists());
+        assert_eq!(content(&path, &path).unwrap(), Content::Known(fs));
+        assert_eq!(prepare(&disk, None).unwrap(), fs, "what is there is taken");
+        let other = if fs == Filesystem::Xfs {
+            Filesystem::Ext4
+        } else {
+            Filesystem::Xfs
+        };
+        let refused = prepare(&disk, Some(other)).unwrap_err();
+        assert!(matches!(refused, Error::OtherFilesystem { .. }), "{refused}");
+    }
+}
+
+#[test]
+fn disk_is_formatted_only_if_blank_or_if_we_were_interrupted() {
+    let (directory, path) = disk_with(&[(5 << 20, b"somebody's")]);
+    let mut disk = Disk {
+        file: path.clone(),
+        tree: directory.path().join("tree"),
+        formatting: directory.path().join("formatting"),
+        device: path.clone(),
+        writable: true,
+    };
+    let refused = prepare(&disk, None).unwrap_err();
+    assert!(matches!(refused, Error::UnknownData { .. }), "{refused}");
+    let mut bytes = [0; 10];
+    File::open(&path)
+        .unwrap()
+        .read_exact_at(&mut bytes, 5 << 20)
+        .unwrap();
+    assert_eq!(&bytes, b"somebody's", "nothing was touched");
+
+    fs::write(&disk.formatting, "").unwrap();
+    assert_eq!(
+        prepare(&disk, None).unwrap(),
+        Filesystem::Ext4,
+        "the rest of an interrupted mkfs"
+    );
+
+    let (_blank, path) = disk_with(&[]);
+    disk.file = path.clone();
+    disk.device = path;
+    disk.writable = false;
+    let refused = prepare(&disk, None).unwrap_err();
+    assert!(matches!(refused, Error::BlankAndReadOnly), "{refused}");
+}

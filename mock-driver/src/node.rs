@@ -1,0 +1,299 @@
+//! The node this process stands on: which one it is, its devices, and what is staged and published here.
+//!
+//! The array decides which volumes are attached to the node; here they become devices, filesystems and
+//! paths. Invariants:
+//! - A path is recorded before anything is done to it and until everything is undone, so that a crash at
+//!   any point leaves work that the next start, or the repeated call, ends.
+//! - Success is told only of what is really there: a repeated call looks before it answers.
+//! - With state in memory nothing is left behind at the end; with state that is kept, what pods use stays.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+pub use self::error::Error;
+use self::record::Records;
+pub(crate) use self::record::{Map, Record, Role};
+use crate::backend::{self, Ailment, Attachment};
+use crate::device::{self, Devices, Kind, Trouble};
+use crate::media::{Media, Medium};
+use crate::mount::{Disk, Mounter};
+
+mod bring;
+mod error;
+mod look;
+mod record;
+mod rules;
+mod take;
+
+pub(crate) use self::bring::{Inline, Publish, Stage, Ways};
+pub(crate) use self::look::{Finding, Gauge};
+
+/// How a node's side is built.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How its devices are made.
+    pub devices: device::Choice,
+    /// Where their links lie; none for a place beside the volumes' bytes.
+    pub device_dir: Option<PathBuf>,
+    /// How long to wait for a device that has not appeared yet.
+    pub device_timeout: Duration,
+    /// Whether undoing something of a volume that is gone is an error.
+    pub strict_gone: bool,
+    /// What the node says of its place.
+    pub topology: Map,
+}
+
+/// What the node tells about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Its id.
+    pub id: String,
+    /// How many volumes it says it takes; none for what the array's limit is.
+    pub limit: Option<usize>,
+    /// Where it is.
+    pub topology: Map,
+}
+
+/// The node's side of a driver.
+#[derive(Debug)]
+pub struct Node {
+    told: RwLock<Told>,
+    strict_gone: bool,
+    media: Media,
+    devices: Devices,
+    mounter: Mounter,
+    records: Records,
+    device_timeout: Duration,
+}
+
+/// A volume as the array has it for one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) bytes: u64,
+    /// Its attachment to the node.
+    pub(crate) attachment: Option<Attachment>,
+    /// What ails it.
+    pub(crate) ailments: Vec<Ailment>,
+}
+
+/// A volume's disk, as it is found on this node.
+#[derive(Clone, Debug)]
+struct Unit {
+    volume: String,
+    medium: Medium,
+    serial: String,
+    bytes: u64,
+    writable: bool,
+}
+
+// === impl Settings ===
+
+impl Default for Settings {
+    /// Emulated devices, which appear at once or not at all.
+    fn default() -> Self {
+        Self {
+            devices: device::Choice::Emulated,
+            device_dir: None,
+            device_timeout: Duration::ZERO,
+            strict_gone: false,
+            topology: Map::new(),
+        }
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    /// The node's side with the records it left, if they are kept.
+    ///
+    /// # Errors
+    /// If devices cannot be made as asked, or records cannot be read.
+    pub(crate) fn open(
+        id: String,
+        settings: Settings,
+        media: Media,
+        state_dir: Option<PathBuf>,
+    ) -> Result<Self, Error> {
+        let kind = settings.devices.settle()?;
+        let devices = match settings.device_dir {
+            Some(directory) => Devices::within(kind, directory),
+            None => Devices::beside(kind, media.clone(), &id),
+        };
+        let records = match state_dir {
+            Some(directory) => Records::open(directory.join("node"))?,
+            None => Records::in_memory(),
+        };
+        Ok(Self {
+            told: RwLock::new(Told {
+                id,
+                limit: None,
+                topology: settings.topology,
+            }),
+            strict_gone: settings.strict_gone,
+            media,
+            mounter: match kind {
+                Kind::Loop => Mounter::Kernel,
+                Kind::Emulated | Kind::None => Mounter::Emulated,
+            },
+            devices,
+            records,
+            device_timeout: settings.device_timeout,
+        })
+    }
+
+    /// What the node tells about itself at this moment.
+    pub fn told(&self) -> Told {
+        self.told.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes what the node tells about itself from now on. Whoever asked before is not told.
+    pub fn tell(&self, change: impl FnOnce(&mut Told)) {
+        change(&mut self.told.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Whether undoing something of a volume that is gone is an error.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.strict_gone
+    }
+
+    /// How the node's devices are made.
+    pub fn devices(&self) -> Kind {
+        self.devices.kind()
+    }
+
+    /// Lets something be wrong with a volume's device from now on, or nothing any more.
+    pub fn trouble(&self, volume: &str, trouble: Option<Trouble>) {
+        self.devices.trouble(&backend::serial(volume), trouble);
+    }
+
+    /// Brings the device of a volume in line with its attachment.
+    ///
+    /// # Guarantees
+    /// Afterwards it is there exactly if the volume is attached. May be repeated, and taken up again
+    /// after a crash.
+    ///
+    /// # Errors
+    /// If the device cannot be made or taken away.
+    pub(crate) async fn settle_device(
+        self: &Arc<Self>,
+        volume: &str,
+        view: Option<&View>,
+    ) -> Result<(), Error> {
+        if self.devices.kind() == Kind::None {
+            return Ok(());
+        }
+        let medium = Medium::Volume(volume.to_owned());
+        let serial = backend::serial(volume);
+        match view.and_then(|view| Some((view.bytes, view.attachment.as_ref()?))) {
+            Some((bytes, attachment)) => {
+                let unit = Unit {
+                    volume: volume.to_owned(),
+                    medium,
+                    serial,
+                    bytes,
+                    writable: attachment.hold.writes(),
+                };
+                self.attach(&unit).await?;
+            }
+            None => {
+                let disk = self.media.disk(&medium)?;
+                self.blocking(move |node| Ok(node.devices.detach(&serial, &disk)?))
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn attach(self: &Arc<Self>, unit: &Unit) -> Result<(), Error> {
+        let disk = self.media.ensure(&unit.medium, unit.bytes).await?;
+        let (serial, writable) = (unit.serial.clone(), unit.writable);
+        self.blocking(move |node| Ok(node.devices.attach(&serial, &disk, writable)?))
+            .await
+    }
+
+    /// The unit's disk with its device, and how large that is.
+    async fn disk(self: &Arc<Self>, unit: &Unit) -> Result<(Disk, u64), Error> {
+        if self.devices.kind() == Kind::None {
+            return Err(Error::WithoutDevices {
+                volume: unit.volume.clone(),
+            });
+        }
+        let unit = unit.clone();
+        self.blocking(move |node| {
+            node.find(&unit)?.ok_or_else(|| Error::NoDevice {
+                volume: unit.volume.clone(),
+                waited: node.device_timeout,
+            })
+        })
+        .await
+    }
+
+    /// How long to wait for a device that has not appeared yet.
+    pub(crate) fn device_timeout(&self) -> Duration {
+        self.device_timeout
+    }
+
+    /// Looks the unit's device up once. Blocks.
+    fn find(&self, unit: &Unit) -> Result<Option<(Disk, u64)>, Error> {
+        let file = self.media.disk(&unit.medium)?;
+        let Some(device) = self.devices.find(&unit.serial, &file)? else {
+            return Ok(None);
+        };
+        let bytes = device.bytes;
+        let disk = Disk {
+            tree: self.media.tree(&unit.medium)?,
+            formatting: self.media.formatting_mark(&unit.medium)?,
+            file,
+            device: device.path,
+            writable: unit.writable,
+        };
+        Ok(Some((disk, bytes)))
+    }
+
+    /// Where volumes are staged that nobody gave a staging path for.
+    fn own_staging(&self, volume: &str) -> Result<PathBuf, Error> {
+        let folder = crate::media::file_name(&self.told().id);
+        let directory = self.media.directory()?.join("staging").join(folder);
+        Ok(directory.join(crate::media::file_name(volume)))
+    }
+
+    /// The unit behind a record.
+    fn unit_of(&self, record: &Record, view: Option<&View>) -> Unit {
+        let volume = record.volume.clone();
+        match record.inline {
+            Some(bytes) => Unit {
+                medium: Medium::Ephemeral(volume.clone()),
+                serial: backend::serial(&format!("ephemeral/{volume}")),
+                volume,
+                bytes,
+                writable: true,
+            },
+            None => Unit {
+                medium: Medium::Volume(volume.clone()),
+                serial: backend::serial(&volume),
+                bytes: view.map_or(0, |view| view.bytes),
+                writable: view
+                    .and_then(|view| view.attachment.as_ref())
+                    .is_none_or(|attachment| attachment.hold.writes()),
+                volume,
+            },
+        }
+    }
+
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        act: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let node = self.clone();
+        match tokio::task::spawn_blocking(move || act(&node)).await {
+            Ok(result) => result,
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Error::NoArray {
+                    reason: "the driver is ending".to_owned(),
+                }),
+            },
+        }
+    }
+}

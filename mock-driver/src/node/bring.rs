@@ -1,0 +1,320 @@
+//! Bringing volumes to paths: staging and publishing.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::rules::{self, Verdict};
+use super::{Error, Map, Node, Record, Role, Unit, View};
+use crate::backend::{Access, Capability};
+use crate::mount::{Disk, Mounter, Wanted};
+
+/// What NodeStageVolume asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Stage {
+    pub(crate) volume: String,
+    pub(crate) path: String,
+    pub(crate) capability: Capability,
+    pub(crate) publish_context: Map,
+    pub(crate) volume_context: Map,
+}
+
+/// What NodePublishVolume asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Publish {
+    pub(crate) volume: String,
+    pub(crate) target: String,
+    /// None if no staging path was given.
+    pub(crate) staging: Option<String>,
+    pub(crate) capability: Capability,
+    pub(crate) readonly: bool,
+    pub(crate) publish_context: Map,
+    pub(crate) volume_context: Map,
+}
+
+/// A volume that is made for one target and goes with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inline {
+    pub(crate) bytes: u64,
+}
+
+/// What the driver says it can do, as far as it matters here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ways {
+    /// Volumes are attached by the controller before they come here.
+    pub(crate) attaches: bool,
+    /// Volumes are staged before they are published.
+    pub(crate) stages: bool,
+}
+
+// === impl Node ===
+
+impl Node {
+    /// Stages a volume that the array has.
+    ///
+    /// # Guarantees
+    /// After success the volume is there. After an error, or a crash, nothing is mounted by this call.
+    ///
+    /// # Errors
+    /// As section 6 of the design has them.
+    pub(crate) async fn stage(self: &Arc<Self>, wish: Stage, view: &View, ways: Ways) -> Result<(), Error> {
+        let record = Record {
+            volume: wish.volume,
+            path: wish.path,
+            role: Role::Staged,
+            readonly: false,
+            capability: wish.capability,
+            publish_context: wish.publish_context,
+            volume_context: wish.volume_context,
+            inline: None,
+            settled: false,
+        };
+        let verdict = self.judge(&record)?;
+        if let Access::Mount { fs_type, .. } = &record.capability.access {
+            Mounter::supports(fs_type)?;
+        }
+        let unit = self.reachable(&record, view, ways).await?;
+        self.bring_up(&record, &unit, verdict).await
+    }
+
+    /// Publishes a volume that the array has.
+    ///
+    /// # Guarantees
+    /// As for [`Node::stage`].
+    ///
+    /// # Errors
+    /// As section 6 of the design has them.
+    pub(crate) async fn publish(
+        self: &Arc<Self>,
+        wish: Publish,
+        view: &View,
+        ways: Ways,
+    ) -> Result<(), Error> {
+        let (staging, ours) = match (&wish.staging, ways.stages) {
+            (Some(staging), true) => (staging.clone(), false),
+            (None, true) => return Err(Error::NoStagingPath),
+            (_, false) => (text(&self.own_staging(&wish.volume)?), true),
+        };
+        let record = published(wish, staging, ours, None);
+        let verdict = self.judge(&record)?;
+        if ours {
+            self.stage_for(&record, view, ways).await?;
+        }
+        let staged = self
+            .records
+            .at(record.staging())
+            .filter(|staged| staged.is_staged() && staged.settled && staged.volume == record.volume)
+            .ok_or_else(|| Error::NotStaged {
+                volume: record.volume.clone(),
+                path: record.staging().to_owned(),
+            })?;
+        rules::covered(&record.volume, "staged", &staged.capability, &record.capability)?;
+        let unit = self.reachable(&record, view, ways).await?;
+        self.bring_up(&record, &unit, verdict).await
+    }
+
+    /// Makes a volume for one target and publishes it there.
+    ///
+    /// # Guarantees
+    /// As for [`Node::stage`]; a volume of a call that failed or was cut off is gone.
+    ///
+    /// # Errors
+    /// As for [`Node::publish`].
+    pub(crate) async fn publish_inline(self: &Arc<Self>, wish: Publish, inline: Inline) -> Result<(), Error> {
+        let staging = text(&self.own_staging(&wish.volume)?);
+        let record = published(wish, staging, true, Some(inline.bytes));
+        let verdict = self.judge(&record)?;
+        // Before anything is made for it: whoever finds the record unsettled takes all of it away.
+        if verdict == Verdict::Proceed {
+            self.note(&record).await?;
+        }
+        let unit = self.unit_of(&record, None);
+        let brought = async {
+            self.attach(&unit).await?;
+            let stage = staged_for(&record);
+            self.make_own_staging(&stage.path).await?;
+            self.bring_up(&stage, &unit, self.judge(&stage)?).await?;
+            self.bring_up(&record, &unit, verdict).await
+        };
+        match brought.await {
+            Err(error) if verdict == Verdict::Proceed => {
+                self.undo(record).await?;
+                Err(error)
+            }
+            result => result,
+        }
+    }
+
+    fn judge(&self, record: &Record) -> Result<Verdict, Error> {
+        rules::judge(
+            self.records.at(&record.path).as_ref(),
+            &self.records.of(&record.volume),
+            record,
+        )
+    }
+
+    async fn stage_for(self: &Arc<Self>, record: &Record, view: &View, ways: Ways) -> Result<(), Error> {
+        let stage = staged_for(record);
+        let verdict = match self.records.at(&stage.path) {
+            // Another target of the same volume brought it up.
+            Some(there) if there.settled && there.volume == stage.volume => return Ok(()),
+            _ => self.judge(&stage)?,
+        };
+        let unit = self.reachable(&stage, view, ways).await?;
+        self.make_own_staging(&stage.path).await?;
+        self.bring_up(&stage, &unit, verdict).await
+    }
+
+    async fn make_own_staging(self: &Arc<Self>, path: &str) -> Result<(), Error> {
+        let path = path.to_owned();
+        self.blocking(move |_| {
+            std::fs::create_dir_all(&path).map_err(|source| Error::Record {
+                act: "create",
+                path,
+                source,
+            })
+        })
+        .await
+    }
+
+    /// The unit of a volume that is attached to this node, as the call believes.
+    async fn reachable(self: &Arc<Self>, record: &Record, view: &View, ways: Ways) -> Result<Unit, Error> {
+        let unit = self.unit_of(record, Some(view));
+        let Some(attachment) = &view.attachment else {
+            if ways.attaches {
+                return Err(Error::NotAttached {
+                    volume: record.volume.clone(),
+                });
+            }
+            // Nobody attaches volumes of such a driver, so it reaches them by itself.
+            self.attach(&unit).await?;
+            return Ok(unit);
+        };
+        if let Some(given) = record.publish_context.get("attachment")
+            && *given != attachment.number.to_string()
+        {
+            return Err(Error::OldContext {
+                volume: record.volume.clone(),
+                given: given.clone(),
+                current: attachment.number,
+            });
+        }
+        rules::covered(
+            &record.volume,
+            "attached",
+            &attachment.hold.capability,
+            &record.capability,
+        )?;
+        Ok(unit)
+    }
+
+    /// Does what a record says, or makes sure that it is done.
+    async fn bring_up(self: &Arc<Self>, record: &Record, unit: &Unit, verdict: Verdict) -> Result<(), Error> {
+        let (disk, _) = self.disk(unit).await?;
+        let (record, repeat) = (record.clone(), verdict == Verdict::Repeat);
+        self.blocking(move |node| {
+            if repeat && node.is_up(&record, &disk)? {
+                return Ok(());
+            }
+            node.records.put(&record)?;
+            let brought = node.show(&record, &disk);
+            if let Err(error) = brought {
+                node.take_down(&record)?;
+                node.records.remove(&record.path)?;
+                return Err(error);
+            }
+            let settled = Record {
+                settled: true,
+                ..record
+            };
+            node.records.put(&settled)
+        })
+        .await
+    }
+
+    /// Whether what a record says is really so. Blocks.
+    pub(super) fn is_up(&self, record: &Record, disk: &Disk) -> Result<bool, Error> {
+        let path = Path::new(&record.path);
+        Ok(match (&record.role, &record.capability.access) {
+            (Role::Staged, Access::Block) => true,
+            (Role::Staged, Access::Mount { .. }) => self.mounter.is_mounted(disk, path)?,
+            (Role::Published { .. }, _) => self.mounter.is_shown(path)?,
+        })
+    }
+
+    /// Blocks.
+    fn show(&self, record: &Record, disk: &Disk) -> Result<(), Error> {
+        let path = Path::new(&record.path);
+        let readonly = record.readonly || !disk.writable || record.capability.mode.is_reader_only();
+        match (&record.role, &record.capability.access) {
+            // The device is there; what it is published as is made of it.
+            (Role::Staged, Access::Block) => {}
+            (
+                Role::Staged,
+                Access::Mount {
+                    fs_type,
+                    flags,
+                    group,
+                },
+            ) => {
+                let wanted = Wanted {
+                    fs_type,
+                    flags,
+                    group,
+                };
+                self.mounter.mount(disk, path, &wanted)?;
+            }
+            (Role::Published { staging, .. }, Access::Mount { flags, .. }) => {
+                let from = Path::new(staging);
+                if !self.mounter.is_mounted(disk, from)? {
+                    return Err(Error::NotStaged {
+                        volume: record.volume.clone(),
+                        path: staging.clone(),
+                    });
+                }
+                // What is left of a call that was cut off.
+                self.mounter.hide(path)?;
+                self.mounter.show_files(disk, from, path, readonly, flags)?;
+            }
+            (Role::Published { .. }, Access::Block) => {
+                self.mounter.hide(path)?;
+                self.mounter.show_device(disk, path, readonly)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a record down.
+    async fn note(self: &Arc<Self>, record: &Record) -> Result<(), Error> {
+        let record = record.clone();
+        self.blocking(move |node| node.records.put(&record)).await
+    }
+}
+
+fn published(wish: Publish, staging: String, ours: bool, inline: Option<u64>) -> Record {
+    Record {
+        volume: wish.volume,
+        path: wish.target,
+        role: Role::Published { staging, ours },
+        capability: wish.capability,
+        readonly: wish.readonly,
+        publish_context: wish.publish_context,
+        volume_context: wish.volume_context,
+        inline,
+        settled: false,
+    }
+}
+
+/// The stage that we make ourselves for a target.
+fn staged_for(record: &Record) -> Record {
+    Record {
+        path: record.staging().to_owned(),
+        role: Role::Staged,
+        readonly: false,
+        settled: false,
+        ..record.clone()
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}

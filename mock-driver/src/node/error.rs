@@ -1,0 +1,204 @@
+//! Why the node's side did not do what was asked, and the code each reason has in the specification.
+
+use std::time::Duration;
+
+use tonic::Code;
+
+use crate::{device, media, mount};
+
+/// A refusal or failure of the node's side. Texts name the volume, the path and the way out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing of the volume is at that path.
+    #[error("volume \"{volume}\" is neither staged nor published at {path}")]
+    NotThere {
+        /// The volume.
+        volume: String,
+        /// The path asked for.
+        path: String,
+    },
+    /// Staged or published there already, in another way.
+    #[error("volume \"{volume}\" is already {done} at {path} with another {field}: undo that first")]
+    Otherwise {
+        /// The volume.
+        volume: String,
+        /// What was done: staged or published.
+        done: &'static str,
+        /// Where.
+        path: String,
+        /// The first request field that differs.
+        field: &'static str,
+    },
+    /// The path belongs to another volume.
+    #[error("{path} is taken: volume \"{volume}\" is {done} there")]
+    Taken {
+        /// The path.
+        path: String,
+        /// The volume that has it.
+        volume: String,
+        /// What was done: staged or published.
+        done: &'static str,
+    },
+    /// Staged at another path.
+    #[error("volume \"{volume}\" is already staged at {path}: unstage it there first")]
+    StagedElsewhere {
+        /// The volume.
+        volume: String,
+        /// Where it is staged.
+        path: String,
+    },
+    /// Not attached to this node.
+    #[error("volume \"{volume}\" is not published to this node: ControllerPublishVolume comes first")]
+    NotAttached {
+        /// The volume.
+        volume: String,
+    },
+    /// The context is of an attachment that is no more.
+    #[error(
+        "publish_context: is of attachment {given} of volume \"{volume}\", which is attached as {current} now"
+    )]
+    OldContext {
+        /// The volume.
+        volume: String,
+        /// The attachment the caller knows.
+        given: String,
+        /// The attachment there is.
+        current: u64,
+    },
+    /// No staging path was given, and staging is needed.
+    #[error("staging_target_path: must be set, this driver stages volumes")]
+    NoStagingPath,
+    /// Nothing is staged at the path.
+    #[error("volume \"{volume}\" is not staged at {path}: NodeStageVolume comes first")]
+    NotStaged {
+        /// The volume.
+        volume: String,
+        /// The staging path.
+        path: String,
+    },
+    /// The capability is more than the volume was attached or staged for.
+    #[error("volume_capability: volume \"{volume}\" was {done} for {held}, which does not cover {asked}")]
+    Unsupported {
+        /// The volume.
+        volume: String,
+        /// What was done with it.
+        done: &'static str,
+        /// For what.
+        held: String,
+        /// What is asked now.
+        asked: String,
+    },
+    /// The volume is published at another target, and its mode allows one.
+    #[error(
+        "volume \"{volume}\" is already published at {target} as {mode}, which allows no second target: \
+         unpublish it there first"
+    )]
+    NotShared {
+        /// The volume.
+        volume: String,
+        /// The other target.
+        target: String,
+        /// The mode that does not allow it.
+        mode: &'static str,
+    },
+    /// The volume is still published from where it is to be unstaged.
+    #[error("volume \"{volume}\" is still published at {target}: unpublish it first")]
+    StillPublished {
+        /// The volume.
+        volume: String,
+        /// A target.
+        target: String,
+    },
+    /// The device does not show up.
+    #[error("the device of volume \"{volume}\" has not appeared on this node within {waited:?}: try again")]
+    NoDevice {
+        /// The volume.
+        volume: String,
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// The driver was started without devices.
+    #[error("this driver has no devices (--devices=none), so it cannot bring volume \"{volume}\" to a path")]
+    WithoutDevices {
+        /// The volume.
+        volume: String,
+    },
+    /// The size cannot be had.
+    #[error("capacity_range: {reason}")]
+    Size {
+        /// Why not.
+        reason: String,
+    },
+    /// The filesystem cannot grow.
+    #[error("volume \"{volume}\" is attached for reading only, so its filesystem cannot grow")]
+    CannotGrow {
+        /// The volume.
+        volume: String,
+    },
+    /// The array's process does not answer.
+    #[error("the array does not answer: {reason}")]
+    NoArray {
+        /// What happened.
+        reason: String,
+    },
+    /// Devices failed.
+    #[error(transparent)]
+    Device(#[from] device::Error),
+    /// Mounting failed.
+    #[error(transparent)]
+    Mount(#[from] mount::Error),
+    /// The volume's bytes failed.
+    #[error(transparent)]
+    Media(#[from] media::Error),
+    /// The record of what was done cannot be kept.
+    #[error("--state-dir: cannot {act} {path}")]
+    Record {
+        /// What was tried.
+        act: &'static str,
+        /// On what.
+        path: String,
+        /// How it failed.
+        source: std::io::Error,
+    },
+}
+
+// === impl Error ===
+
+impl Error {
+    /// The gRPC code, as section "error scheme" of each RPC in the specification asks.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NotThere { .. } => Code::NotFound,
+            Self::Otherwise { .. } | Self::Taken { .. } => Code::AlreadyExists,
+            Self::StagedElsewhere { .. }
+            | Self::NotAttached { .. }
+            | Self::OldContext { .. }
+            | Self::NoStagingPath
+            | Self::NotStaged { .. }
+            | Self::Unsupported { .. }
+            | Self::NotShared { .. }
+            | Self::StillPublished { .. }
+            | Self::WithoutDevices { .. }
+            | Self::CannotGrow { .. } => Code::FailedPrecondition,
+            Self::NoDevice { .. } | Self::NoArray { .. } => Code::Unavailable,
+            Self::Size { .. } => Code::OutOfRange,
+            Self::Mount(error) => mount_code(error),
+            Self::Media(error) if error.is_no_space() => Code::ResourceExhausted,
+            Self::Media(_) | Self::Device(_) | Self::Record { .. } => Code::Internal,
+        }
+    }
+}
+
+fn mount_code(error: &mount::Error) -> Code {
+    match error {
+        mount::Error::Options { .. } => Code::InvalidArgument,
+        mount::Error::UnknownType { .. }
+        | mount::Error::UnknownData { .. }
+        | mount::Error::OtherFilesystem { .. }
+        | mount::Error::BlankAndReadOnly
+        | mount::Error::CannotGrowInUse(_)
+        | mount::Error::Busy { .. }
+        | mount::Error::InTheWay { .. } => Code::FailedPrecondition,
+        mount::Error::Damaged(_) | mount::Error::Io { .. } | mount::Error::Program(_) => Code::Internal,
+    }
+}

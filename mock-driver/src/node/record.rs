@@ -1,0 +1,232 @@
+//! What was staged and published on this node, with the arguments it was done with: what idempotency is
+//! judged by.
+//!
+//! A record is written before the work begins and marked as settled when it is done; whoever finds one
+//! that is not settled knows that nobody was told of success, and undoes it. With a directory records
+//! survive the process, each in a file of its own.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+use crate::backend::Capability;
+use crate::media::file_name;
+
+/// Text by text, in order.
+pub(crate) type Map = BTreeMap<String, String>;
+
+/// What was done with a volume at a path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    pub(crate) volume: String,
+    pub(crate) path: String,
+    pub(crate) role: Role,
+    pub(crate) capability: Capability,
+    pub(crate) readonly: bool,
+    pub(crate) publish_context: Map,
+    pub(crate) volume_context: Map,
+    /// The size of a volume that was made for this very target and goes with it.
+    pub(crate) inline: Option<u64>,
+    /// Whether the call that asked for it has succeeded.
+    pub(crate) settled: bool,
+}
+
+/// What a path is to a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Role {
+    /// It is staged there.
+    Staged,
+    /// It is published there, from where it is staged.
+    Published {
+        /// The staging path.
+        staging: String,
+        /// Whether we staged it ourselves, for this purpose.
+        ours: bool,
+    },
+}
+
+/// All records of a node, one for a path.
+#[derive(Debug)]
+pub(super) struct Records {
+    known: Mutex<BTreeMap<String, Record>>,
+    directory: Option<PathBuf>,
+}
+
+// === impl Record ===
+
+impl Record {
+    pub(crate) fn is_staged(&self) -> bool {
+        self.role == Role::Staged
+    }
+
+    /// The path it is staged at.
+    pub(crate) fn staging(&self) -> &str {
+        match &self.role {
+            Role::Staged => &self.path,
+            Role::Published { staging, .. } => staging,
+        }
+    }
+
+    /// What was done, for messages.
+    pub(crate) fn done(&self) -> &'static str {
+        match self.role {
+            Role::Staged => "staged",
+            Role::Published { .. } => "published",
+        }
+    }
+}
+
+// === impl Records ===
+
+impl Records {
+    /// Records that are gone with the process.
+    pub(super) fn in_memory() -> Self {
+        Self {
+            known: Mutex::default(),
+            directory: None,
+        }
+    }
+
+    /// Records in a directory, as they were left.
+    pub(super) fn open(directory: PathBuf) -> Result<Self, Error> {
+        fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
+        let mut known = BTreeMap::new();
+        for entry in fs::read_dir(&directory).map_err(failed("read", &directory))? {
+            let path = entry.map_err(failed("read", &directory))?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                // Half of a record: the work it was for never began.
+                fs::remove_file(&path).map_err(failed("remove", &path))?;
+                continue;
+            }
+            let text = fs::read(&path).map_err(failed("read", &path))?;
+            let record: Record = serde_json::from_slice(&text)
+                .map_err(io::Error::from)
+                .map_err(failed("understand", &path))?;
+            known.insert(record.path.clone(), record);
+        }
+        Ok(Self {
+            known: Mutex::new(known),
+            directory: Some(directory),
+        })
+    }
+
+    /// Whether records survive the process.
+    pub(super) fn are_kept(&self) -> bool {
+        self.directory.is_some()
+    }
+
+    /// What is at a path.
+    pub(super) fn at(&self, path: &str) -> Option<Record> {
+        self.lock().get(path).cloned()
+    }
+
+    /// All there is of a volume.
+    pub(super) fn of(&self, volume: &str) -> Vec<Record> {
+        let known = self.lock();
+        known
+            .values()
+            .filter(|record| record.volume == volume)
+            .cloned()
+            .collect()
+    }
+
+    pub(super) fn all(&self) -> Vec<Record> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Writes a record, in place of what was at its path. Blocks.
+    pub(super) fn put(&self, record: &Record) -> Result<(), Error> {
+        if let Some(directory) = &self.directory {
+            let place = self.file(directory, &record.path);
+            let new = place.with_extension("new");
+            let write = || {
+                let mut file = File::create(&new)?;
+                serde_json::to_writer(&mut file, record)?;
+                file.flush()?;
+                file.sync_all()?;
+                fs::rename(&new, &place)?;
+                File::open(directory)?.sync_all()
+            };
+            write().map_err(failed("write", &place))?;
+        }
+        self.lock().insert(record.path.clone(), record.clone());
+        Ok(())
+    }
+
+    /// Forgets what was at a path. Blocks.
+    pub(super) fn remove(&self, path: &str) -> Result<(), Error> {
+        if let Some(directory) = &self.directory {
+            let place = self.file(directory, path);
+            match fs::remove_file(&place) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(failed("remove", &place)(error));
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        self.lock().remove(path);
+        Ok(())
+    }
+
+    fn file(&self, directory: &Path, path: &str) -> PathBuf {
+        directory.join(format!("{}.json", file_name(path)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Record>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.display().to_string();
+    move |source| Error::Record { act, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Access, AccessMode};
+
+    #[test]
+    fn records_survive_and_halves_of_them_do_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node");
+        let records = Records::open(path.clone()).unwrap();
+        let record = Record {
+            volume: "vol-0".to_owned(),
+            path: "/a path/with: everything".to_owned(),
+            role: Role::Staged,
+            capability: Capability {
+                access: Access::Block,
+                mode: AccessMode::SingleNodeWriter,
+            },
+            readonly: false,
+            publish_context: Map::new(),
+            volume_context: Map::new(),
+            inline: None,
+            settled: false,
+        };
+        records.put(&record).unwrap();
+        let settled = Record {
+            settled: true,
+            ..record.clone()
+        };
+        records.put(&settled).unwrap();
+        fs::write(path.join("half.new"), "{").unwrap();
+
+        let records = Records::open(path.clone()).unwrap();
+        assert_eq!(records.at(&record.path), Some(settled.clone()));
+        assert_eq!(records.of("vol-0"), [settled]);
+        assert!(!path.join("half.new").exists());
+        records.remove(&record.path).unwrap();
+        records.remove(&record.path).unwrap();
+        assert_eq!(Records::open(path).unwrap().all(), []);
+    }
+}

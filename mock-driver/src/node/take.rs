@@ -1,0 +1,248 @@
+//! Taking volumes away from paths: unpublishing, unstaging, and the same for what a crash or the end of
+//! the driver leaves.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Error, Node, Record, Role};
+use crate::error::chain;
+use crate::media::Medium;
+
+// === impl Node ===
+
+impl Node {
+    /// Whether anything of the volume is on record.
+    pub(crate) fn knows(&self, volume: &str) -> bool {
+        !self.records.of(volume).is_empty()
+    }
+
+    /// Whether the volume was made for a target and goes with it.
+    pub(crate) fn is_inline(&self, volume: &str) -> bool {
+        self.records
+            .of(volume)
+            .iter()
+            .any(|record| record.inline.is_some())
+    }
+
+    /// Takes a volume away from a target, which is removed. Nothing happens if it is not there.
+    ///
+    /// # Guarantees
+    /// After an error or a crash the same call goes on where this one ended.
+    ///
+    /// # Errors
+    /// If the target is in use, or something that is not ours is there.
+    pub(crate) async fn unpublish(self: &Arc<Self>, volume: &str, target: &str) -> Result<(), Error> {
+        match self.records.at(target) {
+            Some(record) if record.volume == volume && !record.is_staged() => self.undo(record).await,
+            // Another volume's: this one is not published there.
+            Some(_) => Ok(()),
+            None => self.clear(volume, target).await,
+        }
+    }
+
+    /// Takes a volume away from a staging path, which stays. Nothing happens if it is not there.
+    ///
+    /// # Guarantees
+    /// As for [`Node::unpublish`].
+    ///
+    /// # Errors
+    /// If it is still published from there, or in use.
+    pub(crate) async fn unstage(self: &Arc<Self>, volume: &str, path: &str) -> Result<(), Error> {
+        let published = self
+            .records
+            .of(volume)
+            .into_iter()
+            .find(|record| !record.is_staged() && record.staging() == path);
+        if let Some(record) = published {
+            return Err(Error::StillPublished {
+                volume: record.volume,
+                target: record.path,
+            });
+        }
+        match self.records.at(path) {
+            Some(record) if record.volume == volume && record.is_staged() => self.undo(record).await,
+            Some(_) => Ok(()),
+            None => self.unmount_lost(volume, path).await,
+        }
+    }
+
+    /// Unmounts a volume whose record is lost, as after a kill of a process that keeps none.
+    async fn unmount_lost(self: &Arc<Self>, volume: &str, path: &str) -> Result<(), Error> {
+        let (volume, path) = (volume.to_owned(), path.to_owned());
+        self.blocking(move |node| {
+            let path = Path::new(&path);
+            if node.mounter.is_shown(path)? && node.is_shown_of(&volume, path)? {
+                node.mounter.unmount(path)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Undoes what a record says, with everything that was made for it, and forgets it last.
+    pub(super) async fn undo(self: &Arc<Self>, record: Record) -> Result<(), Error> {
+        let record = Record {
+            settled: false,
+            ..record
+        };
+        let down = record.clone();
+        self.blocking(move |node| {
+            node.records.put(&down)?;
+            node.take_down(&down)
+        })
+        .await?;
+        if let Role::Published { staging, ours: true } = &record.role {
+            let shared = self.records.of(&record.volume).iter().any(|other| {
+                other.path != record.path && other.path != *staging && other.staging() == staging
+            });
+            if !shared {
+                self.undo_own_stage(&record, staging).await?;
+            }
+        }
+        self.blocking(move |node| node.records.remove(&record.path)).await
+    }
+
+    async fn undo_own_stage(self: &Arc<Self>, record: &Record, staging: &str) -> Result<(), Error> {
+        let unit = self.unit_of(record, None);
+        let disk = self.media.disk(&unit.medium)?;
+        let (path, serial) = (staging.to_owned(), unit.serial);
+        let inline = record.inline.is_some();
+        self.blocking(move |node| {
+            node.mounter.hide(Path::new(&path))?;
+            node.records.remove(&path)?;
+            if inline {
+                node.devices.detach(&serial, &disk)?;
+            }
+            Ok(())
+        })
+        .await?;
+        if inline {
+            self.media.delete(&unit.medium).await?;
+        }
+        Ok(())
+    }
+
+    /// Blocks.
+    pub(super) fn take_down(&self, record: &Record) -> Result<(), Error> {
+        let path = Path::new(&record.path);
+        match record.role {
+            Role::Staged => self.mounter.unmount(path)?,
+            Role::Published { .. } => self.mounter.hide(path)?,
+        }
+        Ok(())
+    }
+
+    /// Removes a target that no record tells of: an empty directory or file that a caller made, or what
+    /// is shown there of this very volume, when the records are lost.
+    async fn clear(self: &Arc<Self>, volume: &str, target: &str) -> Result<(), Error> {
+        let (volume, target) = (volume.to_owned(), target.to_owned());
+        self.blocking(move |node| {
+            let path = Path::new(&target);
+            if node.mounter.is_shown(path)? && !node.is_shown_of(&volume, path)? {
+                tracing::warn!(
+                    target,
+                    volume,
+                    "left alone: what is shown there is not the volume"
+                );
+                return Ok(());
+            }
+            Ok(node.mounter.hide(path)?)
+        })
+        .await
+    }
+
+    fn is_shown_of(&self, volume: &str, path: &Path) -> Result<bool, Error> {
+        let unit = super::Unit {
+            volume: volume.to_owned(),
+            medium: Medium::Volume(volume.to_owned()),
+            serial: crate::backend::serial(volume),
+            bytes: 0,
+            writable: true,
+        };
+        Ok(match self.find(&unit)? {
+            Some((disk, _)) => self.mounter.shows(&disk, path)?,
+            None => false,
+        })
+    }
+
+    /// Ends the work of calls that were cut off, and forgets what a reboot has undone. Call it before
+    /// calls are answered. What cannot be undone is told and left to the repeated call.
+    pub(crate) async fn recover(self: &Arc<Self>) {
+        for record in self.records.all() {
+            let (path, volume) = (record.path.clone(), record.volume.clone());
+            let done = if record.settled {
+                self.forget_if_gone(record).await
+            } else {
+                tracing::info!(volume, path, "undoing what was not finished");
+                self.undo(record).await
+            };
+            if let Err(error) = done {
+                tracing::warn!(volume, path, error = chain(&error), "cannot be undone yet");
+            }
+        }
+    }
+
+    async fn forget_if_gone(self: &Arc<Self>, record: Record) -> Result<(), Error> {
+        self.blocking(move |node| {
+            let path = Path::new(&record.path);
+            let is_there = match record.role {
+                Role::Staged if record.capability.is_block() => true,
+                Role::Staged => node.mounter.may_be_mounted(path)?,
+                Role::Published { .. } => node.mounter.is_shown(path)?,
+            };
+            if !is_there {
+                tracing::info!(
+                    volume = record.volume,
+                    path = record.path,
+                    "is there no more, as after a reboot"
+                );
+                node.records.remove(&record.path)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Takes away the devices of volumes that are not attached any more.
+    ///
+    /// # Errors
+    /// If one cannot be taken away.
+    pub(crate) async fn retain_devices(self: &Arc<Self>, attached: Vec<String>) -> Result<(), Error> {
+        let mut serials: Vec<String> = attached
+            .iter()
+            .map(|volume| crate::backend::serial(volume))
+            .collect();
+        let records = self.records.all();
+        serials.extend(
+            records
+                .iter()
+                .filter(|record| record.inline.is_some())
+                .map(|record| self.unit_of(record, None).serial),
+        );
+        self.blocking(move |node| {
+            Ok(node
+                .devices
+                .retain(|serial| serials.iter().any(|wanted| wanted == serial))?)
+        })
+        .await
+    }
+
+    /// Leaves nothing behind: what is published and staged goes, targets first, and then the devices.
+    /// Not done where state is kept: there pods go on with what they have.
+    pub(crate) async fn leave(self: &Arc<Self>) {
+        if self.records.are_kept() {
+            return;
+        }
+        let (staged, published): (Vec<_>, Vec<_>) =
+            self.records.all().into_iter().partition(Record::is_staged);
+        for record in published.into_iter().chain(staged) {
+            let (path, volume) = (record.path.clone(), record.volume.clone());
+            if let Err(error) = self.undo(record).await {
+                tracing::warn!(volume, path, error = chain(&error), "something is left behind");
+            }
+        }
+        if let Err(error) = self.retain_devices(Vec::new()).await {
+            tracing::warn!(error = chain(&error), "devices are left behind");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The system's own programs for disks, run as an administrator would run them.
+
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind};
+use std::process::{Command, Output, Stdio};
+
+/// Where they are, for a process whose PATH has no directories of the administrator.
+const DIRECTORIES: [&str; 3] = ["", "/usr/sbin/", "/sbin/"];
+
+/// The most of a program's output that goes into an error.
+const OUTPUT_LIMIT: usize = 400;
+
+/// A program and where it comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Program {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// The Debian package that has it.
+    pub(crate) package: &'static str,
+}
+
+/// Why a program did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is not installed.
+    #[error("{name} is not installed: install the package {package}")]
+    Missing {
+        /// The program.
+        name: &'static str,
+        /// The Debian package that has it.
+        package: &'static str,
+    },
+    /// It could not be started.
+    #[error("cannot start {name}")]
+    Start {
+        /// The program.
+        name: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// It failed.
+    #[error("{name} ended with {status}: {output}")]
+    Failed {
+        /// The program.
+        name: &'static str,
+        /// How it ended.
+        status: String,
+        /// Its exit code; none if it was killed.
+        code: Option<i32>,
+        /// The end of what it said.
+        output: String,
+    },
+}
+
+// === impl Program ===
+
+impl Program {
+    /// Runs the program and returns what it printed. Blocks.
+    ///
+    /// # Errors
+    /// If it is missing, cannot be started, or ends with another code than those that are `fine`.
+    pub(crate) fn run<A: AsRef<OsStr>>(
+        self,
+        args: impl IntoIterator<Item = A> + Clone,
+        fine: &[i32],
+    ) -> Result<String, Error> {
+        let output = self.start(args)?;
+        if output.status.code().is_some_and(|code| fine.contains(&code)) {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(Error::Failed {
+            name: self.name,
+            status: output.status.to_string(),
+            code: output.status.code(),
+            output: said(&output),
+        })
+    }
+
+    fn start<A: AsRef<OsStr>>(self, args: impl IntoIterator<Item = A> + Clone) -> Result<Output, Error> {
+        for directory in DIRECTORIES {
+            let mut command = Command::new(format!("{directory}{}", self.name));
+            command.args(args.clone()).env("LC_ALL", "C").stdin(Stdio::null());
+            match command.output() {
+                Ok(output) => return Ok(output),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(source) => {
+                    return Err(Error::Start {
+                        name: self.name,
+                        source,
+                    });
+                }
+            }
+        }
+        Err(Error::Missing {
+            name: self.name,
+            package: self.package,
+        })
+    }
+}
+
+/// The end of a program's output in one line: errors come last.
+fn said(output: &Output) -> String {
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    let text = String::from_utf8_lossy(&text);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let skipped = text.chars().count().saturating_sub(OUTPUT_LIMIT);
+    text.chars().skip(skipped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_program_is_told_with_the_package_that_has_it() {
+        let program = Program {
+            name: "mkfs.nothing",
+            package: "nothingprogs",
+        };
+        let error = program.run(["/dev/null"], &[0]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "mkfs.nothing is not installed: install the package nothingprogs"
+        );
+    }
+
+    #[test]
+    fn failure_tells_what_the_program_said_and_some_codes_are_fine() {
+        let program = Program {
+            name: "sh",
+            package: "dash",
+        };
+        let args = ["-c", "echo some; echo trouble >&2; exit 3"];
+        let error = program.run(args, &[0]).unwrap_err().to_string();
+        assert!(error.contains("some trouble") && error.contains('3'), "{error}");
+        assert_eq!(program.run(args, &[0, 3]).unwrap(), "some\n");
+    }
+}

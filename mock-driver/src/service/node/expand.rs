@@ -1,0 +1,66 @@
+//! NodeExpandVolume.
+
+use csi_proto::v1::{NodeExpandVolumeRequest, NodeExpandVolumeResponse};
+
+use super::path;
+use crate::backend::{Capability, SizeRange};
+use crate::call::{Kind, Rpc};
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::method::Method;
+use crate::request::{self, Invalid};
+
+/// A volume somebody wants larger on the node.
+pub(crate) struct Growth {
+    volume: String,
+    path: String,
+    range: SizeRange,
+    capability: Option<Capability>,
+}
+
+impl Rpc for NodeExpandVolumeRequest {
+    const METHOD: Method = Method::NodeExpandVolume;
+    const KIND: Kind = Kind::OnNode;
+    type Reply = NodeExpandVolumeResponse;
+    type Plan = Growth;
+
+    fn volume(&self) -> &str {
+        &self.volume_id
+    }
+
+    fn check(&self) -> Result<Growth, Invalid> {
+        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let path = path::required("volume_path", &self.volume_path)?;
+        path::optional("staging_target_path", &self.staging_target_path)?;
+        let range = request::size_range(self.capacity_range.as_ref())?;
+        let capability = match &self.volume_capability {
+            None => None,
+            some => Some(request::capability(some.as_ref())?),
+        };
+        request::secrets(&self.secrets)?;
+        Ok(Growth {
+            volume,
+            path,
+            range,
+            capability,
+        })
+    }
+
+    async fn act(growth: Growth, driver: &Driver) -> Result<Self::Reply, Error> {
+        let view = driver.view_or_inline(&growth.volume).await?;
+        let node = driver.here()?;
+        let is_block = node.is_block_at(&growth.volume, &growth.path)?;
+        if growth
+            .capability
+            .is_some_and(|capability| capability.is_block() != is_block)
+        {
+            return Err(Invalid::new("volume_capability", "is not what the volume is used as here").into());
+        }
+        let bytes = node
+            .expand(&growth.volume, &growth.path, growth.range, view.as_ref())
+            .await?;
+        Ok(NodeExpandVolumeResponse {
+            capacity_bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
+        })
+    }
+}

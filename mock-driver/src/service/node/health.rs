@@ -1,0 +1,99 @@
+//! NodeGetVolumeHealth and NodeGetStorageHealth.
+
+use csi_proto::v1::node_get_storage_health_response::StorageBackendHealth;
+use csi_proto::v1::{
+    NodeGetStorageHealthRequest, NodeGetStorageHealthResponse, NodeGetVolumeHealthRequest,
+    NodeGetVolumeHealthResponse, StorageHealthErrorType,
+};
+
+use super::super::controller::shape;
+use super::{path, wire};
+use crate::backend::{Ailment, Severity, Sick, StorageAilment, StorageSeverity};
+use crate::call::Rpc;
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::method::Method;
+use crate::node::Finding;
+use crate::request::{self, Invalid};
+
+impl Rpc for NodeGetVolumeHealthRequest {
+    const METHOD: Method = Method::NodeGetVolumeHealth;
+    type Reply = NodeGetVolumeHealthResponse;
+    type Plan = (String, Option<String>);
+
+    fn volume(&self) -> &str {
+        &self.volume_id
+    }
+
+    fn check(&self) -> Result<Self::Plan, Invalid> {
+        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let path = path::optional("volume_publish_path", &self.volume_publish_path)?;
+        path::optional("staging_target_path", &self.staging_target_path)?;
+        Ok((volume, path))
+    }
+
+    async fn act((volume, path): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
+        let view = driver.view_or_inline(&volume).await?;
+        let findings = driver
+            .here()?
+            .findings(&volume, path.as_deref(), view.as_ref())
+            .await?;
+        let known = view.map(|view| view.ailments).unwrap_or_default();
+        let sick = Sick {
+            volume: volume.into(),
+            ailments: known
+                .into_iter()
+                .chain(findings.into_iter().map(ailment))
+                .collect(),
+        };
+        Ok(NodeGetVolumeHealthResponse {
+            volume_health: Some(shape::health(&sick)),
+        })
+    }
+}
+
+impl Rpc for NodeGetStorageHealthRequest {
+    const METHOD: Method = Method::NodeGetStorageHealth;
+    type Reply = NodeGetStorageHealthResponse;
+    type Plan = ();
+
+    fn check(&self) -> Result<(), Invalid> {
+        request::secrets(&self.secrets)
+    }
+
+    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
+        let ailments = driver.storage_health().await?;
+        Ok(NodeGetStorageHealthResponse {
+            backend_health: ailments.into_iter().map(backend_health).collect(),
+        })
+    }
+}
+
+fn ailment(finding: Finding) -> Ailment {
+    let (reason, message) = match finding {
+        Finding::NotShown => (
+            "NotMounted",
+            "the volume is not mounted any more where it was staged or published",
+        ),
+        Finding::DeviceGone => ("DeviceGone", "the volume's device is not on the node"),
+    };
+    Ailment {
+        status: Severity::Inaccessible,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    }
+}
+
+fn backend_health(ailment: StorageAilment) -> StorageBackendHealth {
+    let status = match ailment.status {
+        StorageSeverity::Unknown => StorageHealthErrorType::UnknownStorageHealthErrorType,
+        StorageSeverity::Degraded => StorageHealthErrorType::StorageDegraded,
+        StorageSeverity::Unreachable => StorageHealthErrorType::StorageUnreachable,
+    };
+    StorageBackendHealth {
+        status: status.into(),
+        reason: ailment.reason,
+        message: ailment.message,
+        volume_capability: ailment.capability.as_ref().map(wire::capability),
+    }
+}

@@ -1,0 +1,94 @@
+//! Volumes that are written into a pod: kubelet says so in the volume's context, with the attributes of
+//! the pod's author.
+
+use crate::node::{Inline, Map};
+use crate::request::Invalid;
+
+/// Kubelet's mark.
+const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
+/// The author's attribute.
+const SIZE: &str = "size";
+
+const MIB: u64 = 1 << 20;
+
+/// The size for who does not say: enough for every filesystem, and nothing but holes.
+const DEFAULT_BYTES: u64 = 1024 * MIB;
+
+/// The smallest volume a filesystem fits on, and the largest that an array makes.
+const BOUNDS: std::ops::RangeInclusive<u64> = MIB..=1024 * 1024 * MIB;
+
+/// Reads from a context whether a volume is inline, and how large it is to be.
+pub(super) fn read(context: &Map) -> Result<Option<Inline>, Invalid> {
+    if context.get(EPHEMERAL).is_none_or(|mark| mark != "true") {
+        return Ok(None);
+    }
+    let bytes = match context.get(SIZE) {
+        None => DEFAULT_BYTES,
+        Some(text) => quantity(text)
+            .filter(|bytes| BOUNDS.contains(bytes))
+            .ok_or_else(|| {
+                Invalid::new(
+                    "volume_context[size]",
+                    format!("must be a quantity from 1Mi to 1Ti, is \"{text}\""),
+                )
+            })?,
+    };
+    Ok(Some(Inline {
+        bytes: bytes.next_multiple_of(512),
+    }))
+}
+
+/// A whole number of bytes with one of Kubernetes' suffixes.
+fn quantity(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, suffix) = text.split_at(digits);
+    let unit: u64 = match suffix {
+        "" => 1,
+        "k" => 1000,
+        "M" => 1000_u64.pow(2),
+        "G" => 1000_u64.pow(3),
+        "T" => 1000_u64.pow(4),
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        "Ti" => 1 << 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_context(size: Option<&str>) -> Map {
+        let mut context = Map::from([(EPHEMERAL.to_owned(), "true".to_owned())]);
+        context.extend(size.map(|size| (SIZE.to_owned(), size.to_owned())));
+        context
+    }
+
+    #[test]
+    fn size_comes_from_the_attributes() {
+        // (attribute, bytes or none for a refusal)
+        let table = [
+            (None, Some(1 << 30)),
+            (Some("64Mi"), Some(64 << 20)),
+            (Some("2G"), Some(2_000_000_000)),
+            (Some("1048577"), Some(1_049_088)),
+            (Some("1k"), None),
+            (Some("2Ti"), None),
+            (Some("-1Mi"), None),
+            (Some("1.5Gi"), None),
+            (Some("much"), None),
+            (Some(""), None),
+            (Some("99999999999999999999Ti"), None),
+        ];
+        for (size, expected) in table {
+            match expected {
+                Some(bytes) => assert_eq!(read(&mk_context(size)).unwrap().unwrap().bytes, bytes, "{size:?}"),
+                None => assert!(read(&mk_context(size)).is_err(), "{size:?}"),
+            }
+        }
+        assert!(read(&Map::new()).unwrap().is_none(), "all others are not inline");
+    }
+}

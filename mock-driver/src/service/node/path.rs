@@ -1,0 +1,93 @@
+//! Paths in requests, and what every call to the Node service needs of the driver.
+
+use std::sync::Arc;
+
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::node::{Map, Node, View};
+use crate::request::{self, Invalid};
+
+/// The most bytes of a path, as the kernel has it.
+const PATH_LIMIT: usize = 4095;
+
+/// What begins the keys that kubelet adds to a volume's context; they may change between two calls.
+const KUBELET: &str = "csi.storage.k8s.io/";
+
+/// An absolute path that must be there, without slashes at its end.
+pub(super) fn required(field: &str, text: &str) -> Result<String, Invalid> {
+    optional(field, text)?.ok_or_else(|| Invalid::new(field, "must be set"))
+}
+
+/// An absolute path that may be left out.
+pub(super) fn optional(field: &str, text: &str) -> Result<Option<String>, Invalid> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    if !text.starts_with('/') {
+        return Err(Invalid::new(field, "must be an absolute path"));
+    }
+    if text.len() > PATH_LIMIT || text.contains('\0') {
+        let reason = format!("must be a path of at most {PATH_LIMIT} bytes without NUL");
+        return Err(Invalid::new(field, reason));
+    }
+    let trimmed = text.trim_end_matches('/');
+    if trimmed.is_empty() {
+        return Err(Invalid::new(field, "must not be the root directory"));
+    }
+    Ok(Some(trimmed.to_owned()))
+}
+
+/// A group that is to own files: a number, as Kubernetes has it.
+pub(super) fn group(capability: &crate::backend::Capability) -> Result<(), Invalid> {
+    match &capability.access {
+        crate::backend::Access::Mount { group, .. } if !group.is_empty() && group.parse::<u32>().is_err() => {
+            Err(Invalid::new(
+                "volume_capability.mount.volume_mount_group",
+                format!("must be the number of a group, is \"{group}\""),
+            ))
+        }
+        crate::backend::Access::Mount { .. } | crate::backend::Access::Block => Ok(()),
+    }
+}
+
+/// A volume's context without what kubelet says of the pod.
+pub(super) fn lasting(context: Map) -> Map {
+    context
+        .into_iter()
+        .filter(|(key, _)| !key.starts_with(KUBELET))
+        .collect()
+}
+
+/// What a map field holds, in order and within its limit.
+pub(super) fn map(field: &str, map: &std::collections::HashMap<String, String>) -> Result<Map, Invalid> {
+    request::map(field, map)
+}
+
+// === impl Driver ===
+
+impl Driver {
+    /// The node; there is one wherever the Node service is served.
+    pub(super) fn here(&self) -> Result<&Arc<Node>, Error> {
+        self.node().ok_or(Error::Broken)
+    }
+
+    /// The volume as the array has it for this node, or none for one that only this node has.
+    pub(super) async fn view_or_inline(&self, volume: &str) -> Result<Option<View>, Error> {
+        if self.here()?.is_inline(volume) {
+            return Ok(None);
+        }
+        self.view(volume).await.map(Some)
+    }
+
+    /// Whether undoing something of the volume makes sense.
+    ///
+    /// # Errors
+    /// If the volume is gone, nothing of it is on this node, and the driver is to be strict about it.
+    pub(super) async fn bear_gone(&self, volume: &str) -> Result<(), Error> {
+        let node = self.here()?;
+        if !node.is_strict() || node.knows(volume) {
+            return Ok(());
+        }
+        self.view(volume).await.map(drop)
+    }
+}

@@ -1,0 +1,89 @@
+//! NodePublishVolume and NodeUnpublishVolume.
+
+use csi_proto::v1::{
+    NodePublishVolumeRequest, NodePublishVolumeResponse, NodeUnpublishVolumeRequest,
+    NodeUnpublishVolumeResponse,
+};
+
+use super::{inline, path};
+use crate::call::{Kind, Rpc};
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::method::Method;
+use crate::node::{Inline, Publish};
+use crate::request::{self, Invalid};
+
+impl Rpc for NodePublishVolumeRequest {
+    const METHOD: Method = Method::NodePublishVolume;
+    const KIND: Kind = Kind::OnNode;
+    type Reply = NodePublishVolumeResponse;
+    type Plan = (Publish, Option<Inline>);
+
+    fn volume(&self) -> &str {
+        &self.volume_id
+    }
+
+    fn check(&self) -> Result<Self::Plan, Invalid> {
+        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let target = path::required("target_path", &self.target_path)?;
+        let staging = path::optional("staging_target_path", &self.staging_target_path)?;
+        let capability = request::capability(self.volume_capability.as_ref())?;
+        path::group(&capability)?;
+        request::secrets(&self.secrets)?;
+        let context = path::map("volume_context", &self.volume_context)?;
+        let inline = inline::read(&context)?;
+        if staging.as_ref() == Some(&target) {
+            return Err(Invalid::new("target_path", "must not be the staging_target_path"));
+        }
+        let publish = Publish {
+            volume,
+            target,
+            staging,
+            capability,
+            readonly: self.readonly,
+            publish_context: path::map("publish_context", &self.publish_context)?,
+            volume_context: path::lasting(context),
+        };
+        Ok((publish, inline))
+    }
+
+    async fn act((publish, inline): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
+        let node = driver.here()?;
+        match inline {
+            Some(inline) => node.publish_inline(publish, inline).await?,
+            None => {
+                let publish = &publish;
+                driver
+                    .patiently(|| async move {
+                        let view = driver.view(&publish.volume).await?;
+                        Ok(node.publish(publish.clone(), &view, driver.ways()).await?)
+                    })
+                    .await?;
+            }
+        }
+        Ok(NodePublishVolumeResponse {})
+    }
+}
+
+impl Rpc for NodeUnpublishVolumeRequest {
+    const METHOD: Method = Method::NodeUnpublishVolume;
+    const KIND: Kind = Kind::OnNode;
+    type Reply = NodeUnpublishVolumeResponse;
+    type Plan = (String, String);
+
+    fn volume(&self) -> &str {
+        &self.volume_id
+    }
+
+    fn check(&self) -> Result<Self::Plan, Invalid> {
+        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let target = path::required("target_path", &self.target_path)?;
+        Ok((volume, target))
+    }
+
+    async fn act((volume, target): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
+        driver.bear_gone(&volume).await?;
+        driver.here()?.unpublish(&volume, &target).await?;
+        Ok(NodeUnpublishVolumeResponse {})
+    }
+}

@@ -1,0 +1,73 @@
+//! NodeStageVolume and NodeUnstageVolume.
+
+use csi_proto::v1::{
+    NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnstageVolumeRequest, NodeUnstageVolumeResponse,
+};
+
+use super::path;
+use crate::call::{Kind, Rpc};
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::method::Method;
+use crate::node::Stage;
+use crate::request::{self, Invalid};
+
+impl Rpc for NodeStageVolumeRequest {
+    const METHOD: Method = Method::NodeStageVolume;
+    const KIND: Kind = Kind::OnNode;
+    type Reply = NodeStageVolumeResponse;
+    type Plan = Stage;
+
+    fn volume(&self) -> &str {
+        &self.volume_id
+    }
+
+    fn check(&self) -> Result<Stage, Invalid> {
+        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let staging = path::required("staging_target_path", &self.staging_target_path)?;
+        let capability = request::capability(self.volume_capability.as_ref())?;
+        path::group(&capability)?;
+        request::secrets(&self.secrets)?;
+        Ok(Stage {
+            volume,
+            path: staging,
+            capability,
+            publish_context: path::map("publish_context", &self.publish_context)?,
+            volume_context: path::lasting(path::map("volume_context", &self.volume_context)?),
+        })
+    }
+
+    async fn act(stage: Stage, driver: &Driver) -> Result<Self::Reply, Error> {
+        let (node, stage) = (driver.here()?, &stage);
+        driver
+            .patiently(|| async move {
+                let view = driver.view(&stage.volume).await?;
+                Ok(node.stage(stage.clone(), &view, driver.ways()).await?)
+            })
+            .await?;
+        Ok(NodeStageVolumeResponse {})
+    }
+}
+
+impl Rpc for NodeUnstageVolumeRequest {
+    const METHOD: Method = Method::NodeUnstageVolume;
+    const KIND: Kind = Kind::OnNode;
+    type Reply = NodeUnstageVolumeResponse;
+    type Plan = (String, String);
+
+    fn volume(&self) -> &str {
+        &self.volume_id
+    }
+
+    fn check(&self) -> Result<Self::Plan, Invalid> {
+        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let staging = path::required("staging_target_path", &self.staging_target_path)?;
+        Ok((volume, staging))
+    }
+
+    async fn act((volume, staging): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
+        driver.bear_gone(&volume).await?;
+        driver.here()?.unstage(&volume, &staging).await?;
+        Ok(NodeUnstageVolumeResponse {})
+    }
+}

@@ -1,0 +1,61 @@
+//! NodeGetVolumeStats.
+
+use csi_proto::v1::volume_usage::Unit;
+use csi_proto::v1::{NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, VolumeUsage};
+
+use super::path;
+use crate::call::Rpc;
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::method::Method;
+use crate::mount::Usage;
+use crate::node::Gauge;
+use crate::request::{self, Invalid};
+
+impl Rpc for NodeGetVolumeStatsRequest {
+    const METHOD: Method = Method::NodeGetVolumeStats;
+    type Reply = NodeGetVolumeStatsResponse;
+    type Plan = (String, String);
+
+    fn volume(&self) -> &str {
+        &self.volume_id
+    }
+
+    fn check(&self) -> Result<Self::Plan, Invalid> {
+        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let path = path::required("volume_path", &self.volume_path)?;
+        path::optional("staging_target_path", &self.staging_target_path)?;
+        Ok((volume, path))
+    }
+
+    async fn act((volume, path): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
+        let view = driver.view_or_inline(&volume).await?;
+        let gauge = driver.here()?.stats(&volume, &path, view.as_ref()).await?;
+        let usage = match gauge {
+            Gauge::Files(stats) => vec![usage(Unit::Bytes, stats.bytes), usage(Unit::Inodes, stats.inodes)],
+            // What of a device is in use is known to who uses it.
+            Gauge::Device(bytes) => vec![VolumeUsage {
+                total: wire(bytes),
+                unit: Unit::Bytes.into(),
+                ..VolumeUsage::default()
+            }],
+        };
+        Ok(NodeGetVolumeStatsResponse {
+            usage,
+            ..Default::default()
+        })
+    }
+}
+
+fn usage(unit: Unit, usage: Usage) -> VolumeUsage {
+    VolumeUsage {
+        available: wire(usage.available),
+        total: wire(usage.total),
+        used: wire(usage.used),
+        unit: unit.into(),
+    }
+}
+
+fn wire(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

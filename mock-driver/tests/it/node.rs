@@ -1,0 +1,291 @@
+//! The Node service, by cells of the specification's tables; each test runs with emulated devices, and
+//! with loop devices where there are privileges.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use csi_mock_driver::device::Choice;
+use csi_proto::v1;
+use csi_proto::v1::controller_client::ControllerClient;
+use csi_proto::v1::node_client::NodeClient;
+use csi_proto::v1::volume_capability::AccessType;
+use csi_proto::v1::volume_capability::access_mode::Mode;
+use tonic::Code;
+use tonic::transport::Channel;
+
+use crate::privilege;
+use crate::server::{Server, mk_block, mk_create, mk_map, mk_mount, mk_publish, mk_unpublish};
+
+mod cells;
+mod data;
+mod expand;
+mod inline;
+mod registration;
+mod restart;
+mod split;
+
+/// The node on which the driver under test stands.
+const HERE: &str = "node-0";
+
+const MIB: i64 = 1 << 20;
+
+/// A driver on a node, its clients, and a directory for paths.
+struct Site {
+    server: Server,
+    controller: ControllerClient<Channel>,
+    node: NodeClient<Channel>,
+}
+
+/// A volume on its way to a path.
+#[derive(Clone)]
+struct Volume {
+    id: String,
+    capability: v1::VolumeCapability,
+    context: std::collections::HashMap<String, String>,
+}
+
+// === impl Site ===
+
+impl Site {
+    async fn start(devices: Choice) -> Self {
+        Self::start_with(devices, |_, _| {}).await
+    }
+
+    async fn start_with(
+        devices: Choice,
+        change: impl FnOnce(&Path, &mut csi_mock_driver::driver::Settings),
+    ) -> Self {
+        let server = Server::start_with(|directory, settings| {
+            settings.node_id = Some(HERE.to_owned());
+            settings.node.devices = devices;
+            change(directory, settings);
+        })
+        .await;
+        for directory in ["staging", "targets"] {
+            fs::create_dir_all(server.path(directory)).unwrap();
+        }
+        Self {
+            controller: server.controller().await,
+            node: server.node().await,
+            server,
+        }
+    }
+
+    /// A volume made and attached to this node.
+    async fn attached(&mut self, name: &str, bytes: i64, capability: v1::VolumeCapability) -> Volume {
+        let created = self.create(name, bytes, capability).await;
+        self.attach(created, false).await
+    }
+
+    async fn create(&mut self, name: &str, bytes: i64, capability: v1::VolumeCapability) -> Volume {
+        let request = v1::CreateVolumeRequest {
+            capacity_range: Some(v1::CapacityRange {
+                required_bytes: bytes,
+                limit_bytes: 0,
+            }),
+            volume_capabilities: vec![capability.clone()],
+            ..mk_create(name)
+        };
+        let volume = self.controller.create_volume(request).await.unwrap().into_inner();
+        Volume {
+            id: volume.volume.unwrap().volume_id,
+            capability,
+            context: mk_map(&[]),
+        }
+    }
+
+    async fn attach(&mut self, volume: Volume, readonly: bool) -> Volume {
+        let request = v1::ControllerPublishVolumeRequest {
+            volume_capability: Some(volume.capability.clone()),
+            readonly,
+            ..mk_publish(&volume.id, HERE)
+        };
+        let answer = self.controller.controller_publish_volume(request).await.unwrap();
+        Volume {
+            context: answer.into_inner().publish_context,
+            ..volume
+        }
+    }
+
+    async fn detach(&mut self, volume: &Volume) {
+        self.controller
+            .controller_unpublish_volume(mk_unpublish(&volume.id, HERE))
+            .await
+            .unwrap();
+    }
+
+    fn staging(&self, volume: &Volume) -> PathBuf {
+        let path = self.server.path("staging").join(&volume.id);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    fn target(&self, name: &str) -> PathBuf {
+        self.server.path("targets").join(name)
+    }
+
+    async fn stage(&mut self, volume: &Volume) -> Result<(), Code> {
+        let path = self.staging(volume);
+        self.stage_at(volume, &path).await
+    }
+
+    async fn stage_at(&mut self, volume: &Volume, path: &Path) -> Result<(), Code> {
+        let request = v1::NodeStageVolumeRequest {
+            volume_id: volume.id.clone(),
+            publish_context: volume.context.clone(),
+            staging_target_path: text(path),
+            volume_capability: Some(volume.capability.clone()),
+            ..Default::default()
+        };
+        code(self.node.node_stage_volume(request).await)
+    }
+
+    async fn unstage(&mut self, volume: &Volume) -> Result<(), Code> {
+        let request = v1::NodeUnstageVolumeRequest {
+            volume_id: volume.id.clone(),
+            staging_target_path: text(&self.staging(volume)),
+        };
+        code(self.node.node_unstage_volume(request).await)
+    }
+
+    fn mk_publish(&self, volume: &Volume, target: &str) -> v1::NodePublishVolumeRequest {
+        v1::NodePublishVolumeRequest {
+            volume_id: volume.id.clone(),
+            publish_context: volume.context.clone(),
+            staging_target_path: text(&self.staging(volume)),
+            target_path: text(&self.target(target)),
+            volume_capability: Some(volume.capability.clone()),
+            ..Default::default()
+        }
+    }
+
+    async fn publish(&mut self, volume: &Volume, target: &str) -> Result<(), Code> {
+        let request = self.mk_publish(volume, target);
+        self.publish_as(request).await
+    }
+
+    async fn publish_as(&mut self, request: v1::NodePublishVolumeRequest) -> Result<(), Code> {
+        code(self.node.node_publish_volume(request).await)
+    }
+
+    async fn unpublish(&mut self, volume: &Volume, target: &str) -> Result<(), Code> {
+        let request = v1::NodeUnpublishVolumeRequest {
+            volume_id: volume.id.clone(),
+            target_path: text(&self.target(target)),
+        };
+        code(self.node.node_unpublish_volume(request).await)
+    }
+
+    async fn stats(&mut self, volume: &Volume, path: &Path) -> Result<v1::NodeGetVolumeStatsResponse, Code> {
+        let request = v1::NodeGetVolumeStatsRequest {
+            volume_id: volume.id.clone(),
+            volume_path: text(path),
+            ..Default::default()
+        };
+        let answer = self.node.node_get_volume_stats(request).await;
+        answer
+            .map(tonic::Response::into_inner)
+            .map_err(|status| status.code())
+    }
+
+    async fn health(&mut self, volume: &Volume, path: Option<&Path>) -> Result<Vec<String>, Code> {
+        let request = v1::NodeGetVolumeHealthRequest {
+            volume_id: volume.id.clone(),
+            volume_publish_path: path.map(text).unwrap_or_default(),
+            ..Default::default()
+        };
+        let answer = self.node.node_get_volume_health(request).await;
+        let health = answer
+            .map_err(|status| status.code())?
+            .into_inner()
+            .volume_health
+            .unwrap();
+        Ok(health
+            .health_statuses
+            .into_iter()
+            .map(|entry| entry.reason)
+            .collect())
+    }
+
+    /// The driver that comes after this one, in the same directory.
+    async fn again(self, devices: Choice, between: impl FnOnce(&Path)) -> Self {
+        let directory = self.server.stop().await;
+        between(directory.path());
+        let server = Server::start_in(directory, |directory, settings| {
+            settings.node_id = Some(HERE.to_owned());
+            settings.node.devices = devices;
+            settings.state_dir = Some(directory.join("state"));
+        })
+        .await;
+        // Whoever is answered comes after everything that the start had to do.
+        server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
+        Self {
+            controller: server.controller().await,
+            node: server.node().await,
+            server,
+        }
+    }
+
+    /// Stops the driver and checks that it left nothing on the machine.
+    async fn end(self) {
+        let media = self.server.media();
+        let directory = self.server.stop().await;
+        nothing_is_left(directory.path());
+        nothing_is_left(&media);
+        assert!(!media.exists(), "the volumes' bytes are gone");
+        assert_eq!(
+            fs::read_dir(directory.path().join("targets")).unwrap().count(),
+            0,
+            "targets are removed"
+        );
+    }
+}
+
+/// No mount under a directory, and no loop device made of a file under it.
+fn nothing_is_left(directory: &Path) {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let directory = directory.to_str().unwrap();
+    let left: Vec<_> = mounts.lines().filter(|line| line.contains(directory)).collect();
+    assert_eq!(left, Vec::<&str>::new(), "mounts are left");
+    for entry in fs::read_dir("/sys/block").unwrap() {
+        let backing = entry.unwrap().path().join("loop/backing_file");
+        let file = fs::read_to_string(&backing).unwrap_or_default();
+        assert!(
+            !file.starts_with(directory),
+            "{} is left: {file}",
+            backing.display()
+        );
+    }
+}
+
+/// The kinds of devices that can be had here.
+fn kinds() -> Vec<Choice> {
+    let mut kinds = vec![Choice::Emulated];
+    if privilege::is_there() {
+        kinds.push(Choice::Loop);
+    }
+    kinds
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+fn code<T>(answer: Result<T, tonic::Status>) -> Result<(), Code> {
+    answer.map(drop).map_err(|status| {
+        assert!(!status.message().is_empty(), "an error says what is wrong");
+        status.code()
+    })
+}
+
+fn mount(mode: Mode) -> v1::VolumeCapability {
+    mk_mount("ext4", mode)
+}
+
+fn with_flags(capability: v1::VolumeCapability, flags: &[&str]) -> v1::VolumeCapability {
+    let mut capability = capability;
+    if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
+        mount.mount_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    }
+    capability
+}

@@ -1,0 +1,278 @@
+//! What is written stays, what must not be written is not, and nothing of somebody else is formatted.
+
+use std::os::unix::fs::MetadataExt;
+
+use super::*;
+use crate::server::line_in;
+
+#[tokio::test]
+async fn data_survives_detach_and_attach() {
+    for devices in kinds() {
+        for fs_type in ["ext4", "xfs", ""] {
+            let mut site = Site::start(devices).await;
+            let capability = mk_mount(fs_type, Mode::SingleNodeWriter);
+            let mut volume = site.attached("a", 320 * MIB, capability).await;
+            for round in 0..2 {
+                site.stage(&volume).await.unwrap();
+                site.publish(&volume, "t").await.unwrap();
+                let file = site.target("t").join("file");
+                if round == 0 {
+                    fs::write(&file, "written first").unwrap();
+                } else {
+                    assert_eq!(
+                        fs::read_to_string(&file).unwrap(),
+                        "written first",
+                        "{devices:?} {fs_type}"
+                    );
+                }
+                site.unpublish(&volume, "t").await.unwrap();
+                site.unstage(&volume).await.unwrap();
+                site.detach(&volume).await;
+                volume = site.attach(volume, false).await;
+            }
+            site.end().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn block_data_survives_detach_and_attach() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let mut volume = site
+            .attached("a", 64 * MIB, mk_block(Mode::SingleNodeWriter))
+            .await;
+        for round in 0..2 {
+            site.stage(&volume).await.unwrap();
+            site.publish(&volume, "t").await.unwrap();
+            let device = site.target("t");
+            if round == 0 {
+                let file = fs::OpenOptions::new().write(true).open(&device).unwrap();
+                std::os::unix::fs::FileExt::write_all_at(&file, b"raw", 5 << 20).unwrap();
+                file.sync_all().unwrap();
+            } else {
+                let mut bytes = [0; 3];
+                let file = fs::File::open(&device).unwrap();
+                std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 5 << 20).unwrap();
+                assert_eq!(&bytes, b"raw", "{devices:?}");
+            }
+            site.unpublish(&volume, "t").await.unwrap();
+            site.unstage(&volume).await.unwrap();
+            site.detach(&volume).await;
+            volume = site.attach(volume, false).await;
+        }
+        site.end().await;
+    }
+}
+
+#[tokio::test]
+async fn two_targets_show_the_same_files() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let volume = site
+            .attached("a", 64 * MIB, mount(Mode::SingleNodeMultiWriter))
+            .await;
+        site.stage(&volume).await.unwrap();
+        for target in ["t1", "t2"] {
+            site.publish(&volume, target).await.unwrap();
+        }
+        fs::write(site.target("t1").join("file"), "text").unwrap();
+        assert_eq!(
+            fs::read_to_string(site.target("t2").join("file")).unwrap(),
+            "text"
+        );
+        site.unpublish(&volume, "t1").await.unwrap();
+        assert_eq!(
+            fs::read_to_string(site.target("t2").join("file")).unwrap(),
+            "text"
+        );
+        site.end().await;
+    }
+}
+
+#[tokio::test]
+async fn data_of_an_unknown_kind_is_never_formatted() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let disk = site.server.disk(&volume.id);
+        let file = fs::OpenOptions::new().write(true).open(&disk).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"precious", 9 << 20).unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(
+            site.stage(&volume).await,
+            Err(Code::FailedPrecondition),
+            "{devices:?}"
+        );
+        let mut bytes = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&fs::File::open(&disk).unwrap(), &mut bytes, 9 << 20)
+            .unwrap();
+        assert_eq!(&bytes, b"precious");
+        site.end().await;
+    }
+}
+
+#[tokio::test]
+async fn blank_volume_for_reading_is_not_formatted() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let volume = site.create("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let volume = site.attach(volume, true).await;
+        assert_eq!(
+            site.stage(&volume).await,
+            Err(Code::FailedPrecondition),
+            "{devices:?}"
+        );
+        site.end().await;
+    }
+}
+
+#[tokio::test]
+async fn other_filesystem_than_the_one_there_is_refused() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let volume = site
+            .attached("a", 320 * MIB, mk_mount("xfs", Mode::SingleNodeWriter))
+            .await;
+        site.stage(&volume).await.unwrap();
+        site.unstage(&volume).await.unwrap();
+        let other = Volume {
+            capability: mk_mount("ext4", Mode::SingleNodeWriter),
+            ..volume.clone()
+        };
+        assert_eq!(
+            site.stage(&other).await,
+            Err(Code::FailedPrecondition),
+            "{devices:?}"
+        );
+        assert_eq!(site.stage(&volume).await, Ok(()));
+        site.end().await;
+    }
+}
+
+#[tokio::test]
+async fn device_that_is_absent_or_wrong_is_not_used() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        for (trouble, code) in [
+            ("device-absent", Code::Unavailable),
+            ("wrong-device", Code::Internal),
+        ] {
+            let device = if trouble == "wrong-device" {
+                ", device: /dev/nothing"
+            } else {
+                ""
+            };
+            let rule = format!("troubles: [{{id: x, trouble: {trouble}{device}}}]");
+            site.server.set_faults(&rule);
+            assert_eq!(site.stage(&volume).await, Err(code), "{devices:?} {trouble}");
+        }
+        site.server.set_faults("");
+        assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}");
+        site.end().await;
+    }
+}
+
+#[tokio::test]
+async fn device_that_comes_late_is_waited_for() {
+    let mut site = Site::start_with(Choice::Emulated, |directory, settings| {
+        settings.node.device_timeout = crate::server::DEADLINE;
+        settings.journal = Some(directory.join("journal"));
+    })
+    .await;
+    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    let absent = "troubles: [{id: x, trouble: device-absent}]";
+    site.server.set_faults(absent);
+    let journal = site.server.path("journal");
+    let driver = site.server.driver().clone();
+    let comes = async {
+        let staging = |line: &serde_json::Value| {
+            line["method"]
+                .as_str()
+                .is_some_and(|m| m.ends_with("NodeStageVolume"))
+        };
+        line_in(&journal, staging).await;
+        driver.faults().troubles().remove("x");
+    };
+    let (staged, ()) = tokio::join!(site.stage(&volume), comes);
+    assert_eq!(staged, Ok(()));
+    site.end().await;
+}
+
+#[tokio::test]
+async fn real_mounts_obey_readonly_options_and_group() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut site = Site::start(Choice::Loop).await;
+    let mut capability = with_flags(mount(Mode::SingleNodeMultiWriter), &["noexec", "noatime"]);
+    if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
+        mount.volume_mount_group = "4711".to_owned();
+    }
+    let volume = site.attached("a", 64 * MIB, capability).await;
+    site.stage(&volume).await.unwrap();
+    site.publish(&volume, "rw").await.unwrap();
+    let readonly = v1::NodePublishVolumeRequest {
+        readonly: true,
+        ..site.mk_publish(&volume, "ro")
+    };
+    site.publish_as(readonly).await.unwrap();
+
+    fs::write(site.target("rw").join("file"), "text").unwrap();
+    let refused = fs::write(site.target("ro").join("file"), "other").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(
+        fs::read_to_string(site.target("ro").join("file")).unwrap(),
+        "text"
+    );
+    for target in ["rw", "ro"] {
+        let path = site.target(target);
+        let line = mount_line(&path);
+        assert!(line.contains("noexec") && line.contains("noatime"), "{line}");
+        let meta = fs::metadata(&path).unwrap();
+        assert_eq!((meta.gid(), meta.mode() & 0o2070), (4711, 0o2070));
+    }
+    assert_eq!(
+        fs::metadata(site.target("rw").join("file")).unwrap().gid(),
+        4711,
+        "files are the group's"
+    );
+
+    let refused = Volume {
+        capability: with_flags(mount(Mode::SingleNodeMultiWriter), &["no-such-option"]),
+        ..site
+            .attached("b", 64 * MIB, mount(Mode::SingleNodeMultiWriter))
+            .await
+    };
+    assert_eq!(site.stage(&refused).await, Err(Code::InvalidArgument));
+    site.end().await;
+}
+
+#[tokio::test]
+async fn loop_device_of_a_readonly_attachment_takes_no_writes() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut site = Site::start(Choice::Loop).await;
+    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    site.stage(&volume).await.unwrap();
+    site.unstage(&volume).await.unwrap();
+    site.detach(&volume).await;
+    let volume = site.attach(volume, true).await;
+    site.stage(&volume).await.unwrap();
+    site.publish(&volume, "t").await.unwrap();
+    let refused = fs::write(site.target("t").join("file"), "text").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    site.end().await;
+}
+
+fn mount_line(path: &Path) -> String {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let wanted = format!(" {} ", path.display());
+    mounts
+        .lines()
+        .find(|line| line.contains(&wanted))
+        .unwrap()
+        .to_owned()
+}

@@ -1,0 +1,109 @@
+//! A volume that grows on the node: device, filesystem, numbers.
+
+use super::*;
+
+async fn expand(site: &mut Site, volume: &Volume, path: &Path, required: i64) -> Result<i64, Code> {
+    let request = v1::NodeExpandVolumeRequest {
+        volume_id: volume.id.clone(),
+        volume_path: text(path),
+        capacity_range: Some(v1::CapacityRange {
+            required_bytes: required,
+            limit_bytes: 0,
+        }),
+        ..Default::default()
+    };
+    let answer = site.node.node_expand_volume(request).await;
+    answer
+        .map(|answer| answer.into_inner().capacity_bytes)
+        .map_err(|status| status.code())
+}
+
+#[tokio::test]
+async fn expanding_gets_the_codes_of_the_specification() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let staging = site.staging(&volume);
+        assert_eq!(
+            expand(&mut site, &volume, &staging, 0).await,
+            Err(Code::InvalidArgument),
+            "an empty range"
+        );
+        assert_eq!(
+            expand(&mut site, &volume, &staging, MIB).await,
+            Err(Code::NotFound),
+            "not there yet"
+        );
+        site.stage(&volume).await.unwrap();
+        assert_eq!(
+            expand(&mut site, &volume, &staging, MIB).await,
+            Ok(64 * MIB),
+            "large enough already"
+        );
+        assert_eq!(
+            expand(&mut site, &volume, &staging, 65 * MIB).await,
+            Err(Code::OutOfRange)
+        );
+        let gone = Volume {
+            id: "no-such-volume".to_owned(),
+            ..volume.clone()
+        };
+        assert_eq!(expand(&mut site, &gone, &staging, MIB).await, Err(Code::NotFound));
+        let block = v1::NodeExpandVolumeRequest {
+            volume_id: volume.id.clone(),
+            volume_path: text(&staging),
+            volume_capability: Some(mk_block(Mode::SingleNodeWriter)),
+            ..Default::default()
+        };
+        assert_eq!(
+            code(site.node.node_expand_volume(block).await),
+            Err(Code::InvalidArgument)
+        );
+        site.end().await;
+    }
+}
+
+#[tokio::test]
+async fn what_the_array_grows_is_seen_in_the_filesystem() {
+    for devices in kinds() {
+        for fs_type in ["ext4", "xfs"] {
+            let mut site = Site::start(devices).await;
+            let volume = site
+                .attached("a", 320 * MIB, mk_mount(fs_type, Mode::SingleNodeWriter))
+                .await;
+            site.stage(&volume).await.unwrap();
+            site.publish(&volume, "t").await.unwrap();
+            let target = site.target("t");
+            fs::write(target.join("file"), "text").unwrap();
+            let before = site.stats(&volume, &target).await.unwrap().usage[0].total;
+            let request = v1::ControllerExpandVolumeRequest {
+                volume_id: volume.id.clone(),
+                capacity_range: Some(v1::CapacityRange {
+                    required_bytes: 512 * MIB,
+                    limit_bytes: 0,
+                }),
+                ..Default::default()
+            };
+            let grown = site
+                .controller
+                .controller_expand_volume(request)
+                .await
+                .unwrap()
+                .into_inner();
+            assert!(grown.node_expansion_required);
+            for _ in 0..2 {
+                assert_eq!(
+                    expand(&mut site, &volume, &target, 512 * MIB).await,
+                    Ok(512 * MIB)
+                );
+            }
+            let after = site.stats(&volume, &target).await.unwrap().usage[0].total;
+            assert!(
+                after > before + 150 * MIB,
+                "{devices:?} {fs_type}: {before} to {after}"
+            );
+            assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "text");
+            site.end().await;
+        }
+    }
+}

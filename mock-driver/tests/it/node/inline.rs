@@ -1,0 +1,106 @@
+//! Volumes that are written into a pod.
+
+use super::*;
+
+fn mk_inline(site: &Site, target: &str, size: &str) -> v1::NodePublishVolumeRequest {
+    v1::NodePublishVolumeRequest {
+        volume_id: format!("csi-{target}"),
+        target_path: text(&site.target(target)),
+        volume_capability: Some(mount(Mode::SingleNodeWriter)),
+        volume_context: mk_map(&[
+            ("csi.storage.k8s.io/ephemeral", "true"),
+            ("csi.storage.k8s.io/pod.name", target),
+            ("size", size),
+        ]),
+        ..Default::default()
+    }
+}
+
+fn volume_of(request: &v1::NodePublishVolumeRequest) -> Volume {
+    Volume {
+        id: request.volume_id.clone(),
+        capability: request.volume_capability.clone().unwrap(),
+        context: mk_map(&[]),
+    }
+}
+
+#[tokio::test]
+async fn inline_volume_comes_and_goes_with_its_target() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let request = mk_inline(&site, "t", "64Mi");
+        let volume = volume_of(&request);
+        for _ in 0..2 {
+            assert_eq!(site.publish_as(request.clone()).await, Ok(()));
+        }
+        let target = site.target("t");
+        fs::write(target.join("file"), "text").unwrap();
+        let usage = site.stats(&volume, &target).await.unwrap().usage;
+        assert!(
+            usage[0].total > 40 * MIB && usage[0].total <= 64 * MIB,
+            "{usage:?}"
+        );
+        for _ in 0..2 {
+            assert_eq!(site.unpublish(&volume, "t").await, Ok(()));
+        }
+        assert!(!target.exists());
+        let ephemeral = site.server.media().join("ephemeral");
+        assert_eq!(fs::read_dir(ephemeral).unwrap().count(), 0, "its bytes are gone");
+
+        assert_eq!(site.publish_as(request).await, Ok(()), "made anew");
+        assert!(!target.join("file").exists(), "and blank");
+        site.end().await;
+    }
+}
+
+#[tokio::test]
+async fn inline_volume_of_a_failed_call_is_gone() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        fs::create_dir(site.target("t")).unwrap();
+        fs::write(site.target("t").join("file"), "in the way").unwrap();
+        let request = mk_inline(&site, "t", "64Mi");
+        assert_eq!(
+            site.publish_as(request.clone()).await,
+            Err(Code::FailedPrecondition)
+        );
+        assert_eq!(
+            fs::read_to_string(site.target("t").join("file")).unwrap(),
+            "in the way"
+        );
+        fs::remove_dir_all(site.target("t")).unwrap();
+        assert_eq!(site.unpublish(&volume_of(&request), "t").await, Ok(()));
+        let ephemeral = site.server.media().join("ephemeral");
+        assert_eq!(fs::read_dir(ephemeral).unwrap().count(), 0, "{devices:?}");
+        site.end().await;
+    }
+}
+
+#[tokio::test]
+async fn driver_that_does_not_stage_brings_volumes_to_targets_in_one_step() {
+    for devices in kinds() {
+        let mut site = Site::start_with(devices, |_, settings| {
+            settings.offer = "-NODE_STAGE_UNSTAGE_VOLUME".parse().unwrap();
+        })
+        .await;
+        let volume = site
+            .attached("a", 64 * MIB, mount(Mode::SingleNodeMultiWriter))
+            .await;
+        for target in ["t1", "t2", "t1"] {
+            let request = v1::NodePublishVolumeRequest {
+                staging_target_path: String::new(),
+                ..site.mk_publish(&volume, target)
+            };
+            assert_eq!(site.publish_as(request).await, Ok(()), "{devices:?} {target}");
+        }
+        fs::write(site.target("t1").join("file"), "text").unwrap();
+        assert_eq!(
+            fs::read_to_string(site.target("t2").join("file")).unwrap(),
+            "text"
+        );
+        for target in ["t1", "t2"] {
+            site.unpublish(&volume, target).await.unwrap();
+        }
+        site.end().await;
+    }
+}

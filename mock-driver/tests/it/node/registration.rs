@@ -1,0 +1,71 @@
+//! Kubelet's side of the registration.
+
+use std::time::Duration;
+
+use csi_mock_driver::run::Error;
+use csi_proto::registration::registration_client::RegistrationClient;
+use csi_proto::registration::{InfoRequest, RegistrationStatus};
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::server::connect;
+
+async fn site() -> Site {
+    Site::start_with(Choice::Emulated, |directory, settings| {
+        settings.registration = Some(csi_mock_driver::registration::Settings {
+            directory: directory.to_owned(),
+            endpoint: "/var/lib/kubelet/plugins/mock/csi.sock".into(),
+        });
+    })
+    .await
+}
+
+/// The registration socket, when it is there.
+async fn client(site: &Site) -> RegistrationClient<Channel> {
+    let socket = site.server.path("mock.csi.local-reg.sock");
+    while !socket.exists() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mode = fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "nobody else may speak for kubelet");
+    RegistrationClient::new(connect(&socket).await)
+}
+
+#[tokio::test]
+async fn kubelet_finds_the_driver_and_the_socket_goes_with_it() {
+    let site = site().await;
+    let mut kubelet = client(&site).await;
+    let info = kubelet.get_info(InfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(
+        (info.r#type.as_str(), info.name.as_str()),
+        ("CSIPlugin", "mock.csi.local")
+    );
+    assert_eq!(info.endpoint, "/var/lib/kubelet/plugins/mock/csi.sock");
+    assert_eq!(info.supported_versions, ["1.0.0"]);
+    let taken = RegistrationStatus {
+        plugin_registered: true,
+        error: String::new(),
+    };
+    kubelet.notify_registration_status(taken).await.unwrap();
+    site.server.driver().check_registration().await.unwrap();
+    let socket = site.server.path("mock.csi.local-reg.sock");
+    site.end().await;
+    assert!(!socket.exists());
+}
+
+#[tokio::test]
+async fn driver_that_kubelet_refuses_ends_with_its_reason() {
+    let mut site = site().await;
+    let mut kubelet = client(&site).await;
+    let refused = RegistrationStatus {
+        plugin_registered: false,
+        error: "no such version".to_owned(),
+    };
+    // The answer may be lost with the driver.
+    kubelet.notify_registration_status(refused).await.ok();
+    let error = site.server.ended().await.unwrap_err();
+    assert!(
+        matches!(&error, Error::Refused(reason) if reason == "no such version"),
+        "{error}"
+    );
+}

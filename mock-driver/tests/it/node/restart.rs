@@ -1,0 +1,117 @@
+//! A driver that is kept: pods go on with what they have, and what was not finished is undone.
+
+use super::*;
+
+fn keep(directory: &Path, settings: &mut csi_mock_driver::driver::Settings) {
+    settings.state_dir = Some(directory.join("state"));
+}
+
+#[tokio::test]
+async fn what_is_published_outlives_the_driver_and_is_known_again() {
+    for devices in kinds() {
+        let mut site = Site::start_with(devices, keep).await;
+        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        site.stage(&volume).await.unwrap();
+        site.publish(&volume, "t").await.unwrap();
+        fs::write(site.target("t").join("file"), "text").unwrap();
+        let mut site = site.again(devices, |_| {}).await;
+        assert_eq!(fs::read_to_string(site.target("t").join("file")).unwrap(), "text");
+        assert_eq!(site.stage(&volume).await, Ok(()));
+        assert_eq!(site.publish(&volume, "t").await, Ok(()));
+        let flags = v1::NodePublishVolumeRequest {
+            readonly: true,
+            ..site.mk_publish(&volume, "t")
+        };
+        assert_eq!(
+            site.publish_as(flags).await,
+            Err(Code::AlreadyExists),
+            "the arguments are known"
+        );
+        site.unpublish(&volume, "t").await.unwrap();
+        site.unstage(&volume).await.unwrap();
+        site.detach(&volume).await;
+        nothing_is_left(&site.server.path(""));
+    }
+}
+
+#[tokio::test]
+async fn what_was_not_finished_is_undone_at_the_start() {
+    for devices in kinds() {
+        let mut site = Site::start_with(devices, keep).await;
+        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        site.stage(&volume).await.unwrap();
+        site.publish(&volume, "t").await.unwrap();
+        let inline = v1::NodePublishVolumeRequest {
+            volume_context: mk_map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]),
+            volume_id: "csi-1".to_owned(),
+            ..site.mk_publish(&volume, "inline")
+        };
+        site.publish_as(inline).await.unwrap();
+        // As a kill leaves it between the mount and the note that it is done.
+        let mut site = site
+            .again(devices, |directory| {
+                for entry in fs::read_dir(directory.join("state/node")).unwrap() {
+                    let path = entry.unwrap().path();
+                    let text = fs::read_to_string(&path).unwrap();
+                    assert!(text.contains("\"settled\":true"), "{text}");
+                    fs::write(&path, text.replace("\"settled\":true", "\"settled\":false")).unwrap();
+                }
+            })
+            .await;
+        for target in ["t", "inline"] {
+            assert!(
+                fs::symlink_metadata(site.target(target)).is_err(),
+                "{devices:?} {target}"
+            );
+        }
+        let ephemeral = site.server.media().join("ephemeral");
+        assert_eq!(fs::read_dir(ephemeral).unwrap().count(), 0, "{devices:?}");
+        assert_eq!(
+            site.publish(&volume, "t").await,
+            Err(Code::FailedPrecondition),
+            "not staged any more"
+        );
+        assert_eq!(site.stage(&volume).await, Ok(()));
+        assert_eq!(site.publish(&volume, "t").await, Ok(()));
+        site.unpublish(&volume, "t").await.unwrap();
+        site.unstage(&volume).await.unwrap();
+        site.detach(&volume).await;
+        nothing_is_left(&site.server.path(""));
+    }
+}
+
+#[tokio::test]
+async fn after_a_reboot_devices_come_back_and_mounts_are_made_again() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut site = Site::start_with(Choice::Loop, keep).await;
+    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    site.stage(&volume).await.unwrap();
+    site.publish(&volume, "t").await.unwrap();
+    fs::write(site.target("t").join("file"), "text").unwrap();
+    let (target, staging) = (site.target("t"), site.staging(&volume));
+    let mut site = site
+        .again(Choice::Loop, |directory| {
+            for path in [&target, &staging] {
+                rustix::mount::unmount(path.as_path(), rustix::mount::UnmountFlags::empty()).unwrap();
+            }
+            let links = directory.join("state/media/devices").join(HERE);
+            for link in fs::read_dir(links).unwrap() {
+                let device = fs::read_link(link.unwrap().path()).unwrap();
+                let freed = std::process::Command::new("losetup")
+                    .arg("--detach")
+                    .arg(device)
+                    .status();
+                assert!(freed.unwrap().success());
+            }
+        })
+        .await;
+    assert_eq!(site.stage(&volume).await, Ok(()));
+    assert_eq!(site.publish(&volume, "t").await, Ok(()));
+    assert_eq!(fs::read_to_string(site.target("t").join("file")).unwrap(), "text");
+    site.unpublish(&volume, "t").await.unwrap();
+    site.unstage(&volume).await.unwrap();
+    site.detach(&volume).await;
+    nothing_is_left(&site.server.path(""));
+}

@@ -1,0 +1,174 @@
+//! One process with the array, several with a node each, which share the directory of the volumes' bytes.
+
+use csi_mock_driver::mode::Mode as Services;
+use tempfile::TempDir;
+
+use super::*;
+use crate::server::DEADLINE;
+
+/// A process with a node.
+struct Member {
+    site: Site,
+    name: &'static str,
+}
+
+async fn array(shared: &TempDir) -> Server {
+    let media = shared.path().join("media");
+    let admin = shared.path().join("admin.sock");
+    Server::start_with_admin(&admin, |_, settings| {
+        settings.mode = Services::Controller;
+        settings.media_dir = Some(media);
+    })
+    .await
+}
+
+async fn member(shared: &TempDir, name: &'static str, devices: Choice) -> Member {
+    let media = shared.path().join("media");
+    let admin = format!("unix://{}", shared.path().join("admin.sock").display());
+    let server = Server::start_with(|_, settings| {
+        settings.mode = Services::Node;
+        settings.array_endpoint = admin.parse().unwrap();
+        settings.node_id = Some(name.to_owned());
+        settings.node.devices = devices;
+        settings.media_dir = Some(media);
+    })
+    .await;
+    for directory in ["staging", "targets"] {
+        fs::create_dir_all(server.path(directory)).unwrap();
+    }
+    Member {
+        site: Site {
+            controller: server.controller().await,
+            node: server.node().await,
+            server,
+        },
+        name,
+    }
+}
+
+async fn attach(controller: &mut ControllerClient<Channel>, volume: &Volume, node: &str) -> Volume {
+    let request = v1::ControllerPublishVolumeRequest {
+        volume_capability: Some(volume.capability.clone()),
+        ..mk_publish(&volume.id, node)
+    };
+    let attached = async {
+        loop {
+            // The node joins the array by itself; before that the array does not know it.
+            match controller.controller_publish_volume(request.clone()).await {
+                Ok(answer) => return answer.into_inner().publish_context,
+                Err(status) => assert_eq!(status.code(), Code::NotFound, "{status}"),
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    Volume {
+        context: tokio::time::timeout(DEADLINE, attached)
+            .await
+            .expect("the node must join"),
+        ..volume.clone()
+    }
+}
+
+#[tokio::test]
+async fn what_node_a_writes_node_b_reads_after_detach_and_attach() {
+    for devices in kinds() {
+        let shared = tempfile::tempdir().unwrap();
+        let array = array(&shared).await;
+        let mut controller = array.controller().await;
+        let mut members = [
+            member(&shared, "node-a", devices).await,
+            member(&shared, "node-b", devices).await,
+        ];
+        let request = v1::CreateVolumeRequest {
+            capacity_range: Some(v1::CapacityRange {
+                required_bytes: 64 * MIB,
+                limit_bytes: 0,
+            }),
+            ..mk_create("a")
+        };
+        let made = controller
+            .create_volume(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .volume
+            .unwrap();
+        let volume = Volume {
+            id: made.volume_id,
+            capability: mk_mount("", Mode::SingleNodeWriter),
+            context: mk_map(&[]),
+        };
+        for (number, member) in members.iter_mut().enumerate() {
+            let site = &mut member.site;
+            assert_eq!(
+                site.stage(&volume).await,
+                Err(Code::FailedPrecondition),
+                "not attached here"
+            );
+            let volume = attach(&mut controller, &volume, member.name).await;
+            site.stage(&volume).await.unwrap();
+            site.publish(&volume, "t").await.unwrap();
+            let file = site.target("t").join("file");
+            if number == 0 {
+                fs::write(&file, "of node a").unwrap();
+            } else {
+                assert_eq!(fs::read_to_string(&file).unwrap(), "of node a", "{devices:?}");
+            }
+            site.unpublish(&volume, "t").await.unwrap();
+            site.unstage(&volume).await.unwrap();
+            let detach = mk_unpublish(&volume.id, member.name);
+            controller.controller_unpublish_volume(detach).await.unwrap();
+        }
+        // The devices go although nobody calls the nodes.
+        for member in members {
+            let links = shared.path().join("media/devices").join(member.name);
+            let gone = async {
+                while fs::read_dir(&links).is_ok_and(|mut links| links.next().is_some()) {
+                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                }
+            };
+            tokio::time::timeout(DEADLINE, gone)
+                .await
+                .expect("the device must go");
+            member.site.server.stop().await;
+        }
+        array.stop().await;
+        nothing_is_left(shared.path());
+    }
+}
+
+#[tokio::test]
+async fn each_process_has_its_services_and_a_node_without_an_array_says_so() {
+    let shared = tempfile::tempdir().unwrap();
+    let array = array(&shared).await;
+    let mut member = member(&shared, "node-a", Choice::Emulated).await;
+    let mut node = array.node().await;
+    let refused = node.node_get_info(v1::NodeGetInfoRequest {}).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented);
+    let refused = member
+        .site
+        .controller
+        .list_volumes(v1::ListVolumesRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented);
+
+    let volume = Volume {
+        id: "no-such-volume".to_owned(),
+        capability: mk_mount("", Mode::SingleNodeWriter),
+        context: mk_map(&[]),
+    };
+    assert_eq!(member.site.stage(&volume).await, Err(Code::NotFound));
+    array.stop().await;
+    assert_eq!(member.site.stage(&volume).await, Err(Code::Unavailable));
+    let health = member
+        .site
+        .node
+        .node_get_storage_health(v1::NodeGetStorageHealthRequest::default())
+        .await;
+    assert_eq!(
+        health.unwrap().into_inner().backend_health[0].reason,
+        "ArrayUnreachable"
+    );
+    member.site.server.stop().await;
+}
