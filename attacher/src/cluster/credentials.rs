@@ -20,7 +20,7 @@ use kube::config::{AuthInfo, AuthProviderConfig};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::Instant;
 
-use super::tls::{self, Identity};
+use super::tls::{self, Identity, IdentityFiles, TlsError};
 use plugin::Plugin;
 pub use plugin::PluginError;
 
@@ -30,14 +30,22 @@ const REREAD: Duration = Duration::from_secs(50);
 
 /// See the module.
 #[derive(Debug)]
-pub(super) enum Credentials {
+pub(super) struct Credentials {
+    said: Said,
+    /// A client certificate in files, whatever else there is.
+    shown: Option<IdentityFiles>,
+}
+
+/// What a request says.
+#[derive(Debug)]
+enum Said {
     /// Nothing that goes with a request: a client certificate, which is a connection's, or none at all.
     Nothing,
     /// What never changes.
     Fixed(HeaderValue),
     /// A token in a file that somebody keeps fresh.
     File(TokenFile),
-    /// What another program says.
+    /// What another program gives.
     Plugin(Plugin),
 }
 
@@ -87,6 +95,9 @@ pub enum CredentialsError {
         "auth-provider {0:?} is not supported: give the user an exec plugin, a token or a client certificate instead"
     )]
     AuthProvider(String),
+    /// The client certificate's files are of no use.
+    #[error(transparent)]
+    Certificate(#[from] TlsError),
     /// The plugin did not help.
     #[error(transparent)]
     Plugin(#[from] Arc<PluginError>),
@@ -102,6 +113,53 @@ impl Credentials {
     ///
     /// They cannot be used, now or ever.
     pub(super) fn new(user: &AuthInfo) -> Result<Self, CredentialsError> {
+        Ok(Self {
+            said: Said::new(user)?,
+            shown: IdentityFiles::of(user)?,
+        })
+    }
+
+    /// What the next request is to carry.
+    ///
+    /// # Errors
+    ///
+    /// There is a plugin, and it did not say.
+    ///
+    /// # Cancellation
+    ///
+    /// A plugin that is running goes on, and the next caller gets its answer.
+    pub(super) async fn pass(&self) -> Result<Pass, CredentialsError> {
+        let now = Instant::now();
+        let authorization = match &self.said {
+            Said::Nothing => None,
+            Said::Fixed(authorization) => Some(authorization.clone()),
+            Said::File(file) => Some(file.authorization(now)),
+            Said::Plugin(plugin) => return Ok(plugin.pass().await?),
+        };
+        Ok(Pass {
+            authorization,
+            identity: self.shown.as_ref().map(|files| files.identity(now)),
+        })
+    }
+
+    /// The API server does not know whose request this was (401), which carried `pass`.
+    pub(super) async fn refused(&self, pass: &Pass) {
+        let now = Instant::now();
+        match &self.said {
+            Said::Nothing | Said::Fixed(_) => {}
+            Said::File(file) => file.refused(pass, now),
+            Said::Plugin(plugin) => plugin.refused(pass).await,
+        }
+        if let Some((files, identity)) = self.shown.as_ref().zip(pass.identity.as_ref()) {
+            files.refused(identity, now);
+        }
+    }
+}
+
+// === impl Said ===
+
+impl Said {
+    fn new(user: &AuthInfo) -> Result<Self, CredentialsError> {
         if let Some(provider) = &user.auth_provider {
             return id_token(provider).map(Self::Fixed);
         }
@@ -125,37 +183,6 @@ impl Credentials {
                 Ok(Self::Plugin(plugin))
             }
             Some(_) | None => Ok(Self::Nothing),
-        }
-    }
-
-    /// What the next request is to carry.
-    ///
-    /// # Errors
-    ///
-    /// There is a plugin, and it did not say.
-    ///
-    /// # Cancellation
-    ///
-    /// A plugin that is running goes on, and the next caller gets its answer.
-    pub(super) async fn pass(&self) -> Result<Pass, CredentialsError> {
-        let authorization = match self {
-            Self::Nothing => None,
-            Self::Fixed(authorization) => Some(authorization.clone()),
-            Self::File(file) => Some(file.authorization(Instant::now())),
-            Self::Plugin(plugin) => return Ok(plugin.pass().await?),
-        };
-        Ok(Pass {
-            authorization,
-            identity: None,
-        })
-    }
-
-    /// The API server does not know whose request this was (401), which carried `pass`.
-    pub(super) async fn refused(&self, pass: &Pass) {
-        match self {
-            Self::Nothing | Self::Fixed(_) => {}
-            Self::File(file) => file.refused(pass, Instant::now()),
-            Self::Plugin(plugin) => plugin.refused(pass).await,
         }
     }
 }

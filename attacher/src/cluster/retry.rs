@@ -243,7 +243,7 @@ mod tests {
         .await
         .unwrap_err();
         assert!(matches!(error, Error::Unanswered(_)));
-        assert_eq!(attempts, 3);
+        assert_eq!(attempts, 2);
         assert!(begin.elapsed() <= DEADLINE);
     }
 
@@ -279,6 +279,7 @@ mod tests {
         });
         let answers = futures::future::join_all(requests).await;
         assert_eq!(answers, vec![Ok(()); 4]);
-        assert_eq!(begin.elapsed().as_secs(), 305);
+        // Three waited 100 s each for the one before.
+        assert_eq!(begin.elapsed().as_secs(), 300 + (ATTEMPT / 2).as_secs());
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use secrecy::ExposeSecret;
 use tokio::time::Instant;
 
-/// How long what was read from the cluster's CA file is taken for new.
+/// How long what was read from the cluster's CA file, or the files of our certificate, is taken for new.
 const REREAD: Duration = Duration::from_secs(60);
 
 /// The TLS settings of a client configuration cannot be used. The texts name the fields of a kubeconfig.
@@ -96,9 +96,21 @@ pub enum TlsError {
 
 /// A client certificate with its key.
 #[derive(Debug)]
-pub(super) struct Identity(SingleCertAndKey);
+pub(super) struct Identity {
+    pair: SingleCertAndKey,
+    /// Tells certificates apart, with the key left out.
+    chain: Vec<CertificateDer<'static>>,
+}
 
-/// Trusts what a file says that others may replace: the authority of the cluster around us.
+/// A client certificate and its key in files that somebody keeps fresh.
+#[derive(Debug)]
+pub(super) struct IdentityFiles {
+    certificate: PathBuf,
+    key: PathBuf,
+    latest: Mutex<(Arc<Identity>, Instant)>,
+}
+
+/// Trusts what a file says that others may replace: the cluster's authority.
 struct FollowsFile {
     path: PathBuf,
     latest: Mutex<(Arc<WebPkiServerVerifier>, Instant)>,
@@ -217,14 +229,21 @@ fn provider() -> Arc<CryptoProvider> {
 
 fn roots<'a>(certificates: impl Iterator<Item = CertificateDer<'a>>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
+    let mut trouble = None;
     for certificate in certificates {
-        let added = roots.add(certificate.into_owned());
-        added.map_err(|source| TlsError::Unusable {
+        if let Err(source) = roots.add(certificate.into_owned()) {
+            tracing::warn!(error = %source, "a certificate authority is not usable and is left out");
+            trouble = Some(source);
+        }
+    }
+    // One that nobody can read does not spoil the bundle that it stands in.
+    match trouble.filter(|_| roots.is_empty()) {
+        Some(source) => Err(TlsError::Unusable {
             what: "certificate authority",
             source,
-        })?;
+        }),
+        None => Ok(roots),
     }
-    Ok(roots)
 }
 
 // === impl Identity ===
@@ -247,18 +266,95 @@ impl Identity {
             what: "client key",
             source,
         })?;
-        let pair = CertifiedKey::from_der(chain, key, &provider());
+        let pair = CertifiedKey::from_der(chain.clone(), key, &provider());
         let pair = pair.map_err(|source| TlsError::Unusable {
             what: "client certificate with its key",
             source,
         })?;
-        Ok(Self(SingleCertAndKey::from(pair)))
+        Ok(Self {
+            pair: SingleCertAndKey::from(pair),
+            chain,
+        })
+    }
+
+    /// Whether it is the same certificate, so that connections made with one can be kept for the other.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.chain == other.chain
+    }
+}
+
+// === impl IdentityFiles ===
+
+impl IdentityFiles {
+    /// Those of a user who has both in files; none for one who has them elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read, or are of no use.
+    pub(super) fn of(user: &AuthInfo) -> Result<Option<Self>, TlsError> {
+        let nonempty = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
+        let in_itself = nonempty(&user.client_certificate_data).is_some()
+            || user
+                .client_key_data
+                .as_ref()
+                .is_some_and(|data| !data.expose_secret().is_empty());
+        let files = nonempty(&user.client_certificate).zip(nonempty(&user.client_key));
+        let (Some((certificate, key)), false) = (files, in_itself) else {
+            return Ok(None);
+        };
+        let (certificate, key) = (PathBuf::from(certificate), PathBuf::from(key));
+        let identity = Self::read(&certificate, &key)?;
+        Ok(Some(Self {
+            certificate,
+            key,
+            latest: Mutex::new((Arc::new(identity), Instant::now() + REREAD)),
+        }))
+    }
+
+    /// What the files hold, as of a minute ago at most.
+    pub(super) fn identity(&self, now: Instant) -> Arc<Identity> {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if latest.1 <= now {
+            latest.1 = now + REREAD;
+            match Self::read(&self.certificate, &self.key) {
+                Ok(identity) if identity.is_same(&latest.0) => {}
+                Ok(identity) => latest.0 = Arc::new(identity),
+                // They are replaced one after the other, so for a moment they may be not of one another.
+                Err(error) => tracing::warn!(
+                    error = crate::report::chain(&error),
+                    "still showing the client certificate that was read before"
+                ),
+            }
+        }
+        latest.0.clone()
+    }
+
+    /// The API server did not know whose request this was, which came with that certificate.
+    pub(super) fn refused(&self, identity: &Arc<Identity>, now: Instant) {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(identity, &latest.0) {
+            latest.1 = now;
+        }
+    }
+
+    fn read(certificate: &Path, key: &Path) -> Result<Identity, TlsError> {
+        let load = |field, path: &Path| {
+            fs::read(path).map_err(|source| TlsError::Read {
+                field,
+                path: path.to_owned(),
+                source,
+            })
+        };
+        Identity::from_pem(
+            &load("client-certificate", certificate)?,
+            &load("client-key", key)?,
+        )
     }
 }
 
 impl ResolvesClientCert for Identity {
     fn resolve(&self, roots: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        ResolvesClientCert::resolve(&self.0, roots, schemes)
+        ResolvesClientCert::resolve(&self.pair, roots, schemes)
     }
 
     fn has_certs(&self) -> bool {
@@ -284,11 +380,21 @@ impl FollowsFile {
             path: path.clone(),
             source,
         })?;
-        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-        let certificates = certificates.map_err(|source| TlsError::Pem { what, source })?;
-        let roots = roots(certificates.into_iter())?;
+        let mut trouble = None;
+        let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(|certificate| match certificate {
+            Ok(certificate) => Some(certificate),
+            Err(source) => {
+                tracing::warn!(error = %source, "a part of the certificate authority's file is left out");
+                trouble = Some(source);
+                None
+            }
+        });
+        let roots = roots(certificates)?;
         if roots.is_empty() {
-            return Err(TlsError::Empty(what));
+            return Err(match trouble {
+                Some(source) => TlsError::Pem { what, source },
+                None => TlsError::Empty(what),
+            });
         }
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
         verifier.build().map_err(TlsError::Authority)

@@ -73,14 +73,14 @@ impl Windows {
     fn hide(&mut self, part: &[u8], hidden: &mut [bool]) {
         let wanted = number(part);
         let first = self.places.partition_point(|(piece, _)| *piece < wanted);
-        let Some(done) = self.hidden.get_mut(first).filter(|done| !**done) else {
+        if self.hidden.get(first) != Some(&false) {
             return;
-        };
-        *done = true;
-        for &(_, place) in self.places[first..]
+        }
+        let equal = self.places[first..]
             .iter()
-            .take_while(|(piece, _)| *piece == wanted)
-        {
+            .take_while(|(piece, _)| *piece == wanted);
+        for &(_, place) in equal {
+            self.hidden[first] = true;
             hidden[place..place + self.size].fill(true);
         }
     }

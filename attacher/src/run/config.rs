@@ -1,5 +1,7 @@
 //! Where the API server is, and who we are to it.
 
+use std::path::PathBuf;
+
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use super::Error;
@@ -36,12 +38,36 @@ pub(crate) async fn of_kubeconfig(
             .as_ref()
             .is_some_and(|cluster| cluster.proxy_url.is_some())
     });
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, options).await?;
+    let authority = authority_file(&kubeconfig, options);
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, options).await?;
+    config.root_cert_file = config.root_cert_file.or(authority);
     Ok(if names_proxy {
         config
     } else {
         without_proxy(config)
     })
+}
+
+/// The file of the chosen cluster's authority, which may be replaced while we run, unless the kubeconfig holds the
+/// authority itself.
+fn authority_file(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> Option<PathBuf> {
+    let context = options.context.as_ref().or(kubeconfig.current_context.as_ref());
+    let context = kubeconfig
+        .contexts
+        .iter()
+        .find(|named| Some(&named.name) == context);
+    let of_context = context
+        .and_then(|named| named.context.as_ref())
+        .map(|context| &context.cluster);
+    let name = options.cluster.as_ref().or(of_context)?;
+    let named = kubeconfig.clusters.iter().find(|named| named.name == *name)?;
+    let cluster = named.cluster.as_ref()?;
+    let held = cluster.certificate_authority_data.as_ref();
+    if held.is_some_and(|data| !data.is_empty()) {
+        return None;
+    }
+    let path = cluster.certificate_authority.as_ref()?;
+    (!path.is_empty()).then(|| path.into())
 }
 
 /// POD_NAMESPACE, by which a pod is told its namespace.
