@@ -141,50 +141,12 @@ fn mistakes_are_told_by_rule_and_field() {
         format!("id: a, {error}}}\n- {{id: a, {error}"),
         format!("id: a, {error}}}\n- text #"),
     );
-    let publish = "id: a, match: {method: ControllerPublishVolume}";
-    let after = format!("{publish}, phase: after, action: {{edit: ");
-    let [edit_field, edit_hang, edit_empty, edit_code] = [
-        "{device: x}}",
-        "{publish_context.a: b}, hang: client-cancel}",
-        "{}}",
-        "{publish_context.a: b}, code: INTERNAL}",
-    ]
-    .map(|rest| format!("{after}{rest}"));
     // (first rule without its braces, number of the wrong one, its field, words of the reason)
     #[rustfmt::skip]
     let table: Vec<(&str, usize, &str, &str)> = vec![
         (error, 1, ".", "id"),
         (&empty, 1, "id", "empty"),
         ("id: a", 1, ".", "action"),
-        ("id: a, action: {}", 1, "action", "a code, a delay"),
-        ("id: a, action: {code: OK}", 1, "action.code", "OK"),
-        ("id: a, action: {code: internal}", 1, "action.code", "INTERNAL"),
-        ("id: a, action: {code: INTERNAL, cod: 1}", 1, "action.cod", "unknown field"),
-        ("id: a, action: {code: 13}", 1, "action.code", "string"),
-        ("id: a, action: {delay: 5}", 1, "action.delay", "string"),
-        ("id: a, action: {delay: -1s}", 1, "action.delay", "duration"),
-        ("id: a, action: {delay: {uniform: [2s, 1s]}}", 1, "action.delay.uniform", "longer"),
-        ("id: a, action: {delay: {uniform: 2s}}", 1, "action.delay", "uniform: ["),
-        ("id: a, action: {delay: {gauss: 2s}}", 1, "action.delay.gauss", "exponential"),
-        ("id: a, action: {hang: for-ever}", 1, "action.hang", "client-cancel"),
-        ("id: a, action: {delay: 1s, message: x}", 1, "action.message", "without a code"),
-        ("id: a, action: {code: INTERNAL, message: ''}", 1, "action.message", "empty"),
-        ("id: a, action: {code: INTERNAL, hang: client-cancel}", 1, "action.code", "given up"),
-        ("id: a, action: {exit: 1, hang: client-cancel}", 1, "action.hang", "never ends"),
-        ("id: a, action: {exit: 256}", 1, "action.exit", "255"),
-        ("id: a, action: {exit: 1, drop-connection: true}", 1, "action.exit", "contradicts"),
-        ("id: a, action: {socket-away: soon}", 1, "action.socket-away", "duration"),
-        ("id: a, action: {set-state: ''}", 1, "action.set-state", "empty"),
-        ("id: a, action: {edit: {ready: false}}", 1, "action.edit", "phase: after"),
-        ("id: a, phase: after, action: {edit: {ready: false}}", 1, "action.edit", "match.method"),
-        (&edit_field, 1, "action.edit.device", "publish_context"),
-        (&edit_hang, 1, "action.edit", "given up"),
-        (&edit_empty, 1, "action.edit", "name a field"),
-        (&edit_code, 1, "action.edit", "contradicts action.code"),
-        ("id: a, match: {method: GetMetadataDelta}, phase: after, action: {edit: {block_metadata: []}}", 1, "action.edit", "stream"),
-        ("id: a, phase: background, action: {code: ABORTED}", 1, "action", "delay or a hang"),
-        ("id: a, phase: background, action: {hang: client-cancel}", 1, "action.hang", "release"),
-        ("id: a, phase: background, action: {delay: 1s, exit: 1}", 1, "action", "only"),
         ("id: a, match: {method: Nope}, action: {delay: 1s}", 1, "match.method", "ListVolumes"),
         ("id: a, match: {method: 'Nope*'}, action: {delay: 1s}", 1, "match.method", "fits none"),
         ("id: a, match: {method: /csi.v1.Node/Nope}, action: {delay: 1s}", 1, "match.method", "no method"),
@@ -210,7 +172,49 @@ fn mistakes_are_told_by_rule_and_field() {
         (&twice, 2, "id", "rule 1"),
         (&text, 2, ".", "text"),
     ];
-    for (rule, wrong, at, words) in table {
+    assert_mistakes(&table);
+}
+
+#[test]
+fn mistakes_in_actions_are_told_by_field() {
+    // As above.
+    #[rustfmt::skip]
+    let table = [
+        ("id: a, action: {}", 1, "action", "a code, a delay"),
+        ("id: a, action: {code: OK}", 1, "action.code", "OK"),
+        ("id: a, action: {code: internal}", 1, "action.code", "INTERNAL"),
+        ("id: a, action: {code: INTERNAL, cod: 1}", 1, "action.cod", "unknown field"),
+        ("id: a, action: {code: 13}", 1, "action.code", "string"),
+        ("id: a, action: {delay: 5}", 1, "action.delay", "string"),
+        ("id: a, action: {delay: -1s}", 1, "action.delay", "duration"),
+        ("id: a, action: {delay: {uniform: [2s, 1s]}}", 1, "action.delay.uniform", "longer"),
+        ("id: a, action: {delay: {uniform: 2s}}", 1, "action.delay", "uniform: ["),
+        ("id: a, action: {delay: {gauss: 2s}}", 1, "action.delay.gauss", "exponential"),
+        ("id: a, action: {hang: for-ever}", 1, "action.hang", "client-cancel"),
+        ("id: a, action: {delay: 1s, message: x}", 1, "action.message", "without a code"),
+        ("id: a, action: {code: INTERNAL, message: ''}", 1, "action.message", "empty"),
+        ("id: a, action: {code: INTERNAL, hang: client-cancel}", 1, "action.code", "given up"),
+        ("id: a, action: {exit: 1, hang: client-cancel}", 1, "action.hang", "never ends"),
+        ("id: a, action: {exit: 256}", 1, "action.exit", "255"),
+        ("id: a, action: {exit: 1, drop-connection: true}", 1, "action.exit", "contradicts"),
+        ("id: a, action: {socket-away: soon}", 1, "action.socket-away", "duration"),
+        ("id: a, action: {set-state: ''}", 1, "action.set-state", "empty"),
+        ("id: a, action: {edit: {ready: false}}", 1, "action.edit", "phase: after"),
+        ("id: a, phase: after, action: {edit: {ready: false}}", 1, "action.edit", "match.method"),
+        ("id: a, match: {method: ControllerPublishVolume}, phase: after, action: {edit: {device: x}}", 1, "action.edit.device", "publish_context"),
+        ("id: a, match: {method: ControllerPublishVolume}, phase: after, action: {edit: {publish_context.a: b}, hang: client-cancel}", 1, "action.edit", "given up"),
+        ("id: a, match: {method: ControllerPublishVolume}, phase: after, action: {edit: {}}", 1, "action.edit", "name a field"),
+        ("id: a, match: {method: ControllerPublishVolume}, phase: after, action: {edit: {publish_context.a: b}, code: INTERNAL}", 1, "action.edit", "contradicts action.code"),
+        ("id: a, match: {method: GetMetadataDelta}, phase: after, action: {edit: {block_metadata: []}}", 1, "action.edit", "stream"),
+        ("id: a, phase: background, action: {code: ABORTED}", 1, "action", "delay or a hang"),
+        ("id: a, phase: background, action: {hang: client-cancel}", 1, "action.hang", "release"),
+        ("id: a, phase: background, action: {delay: 1s, exit: 1}", 1, "action", "only"),
+    ];
+    assert_mistakes(&table);
+}
+
+fn assert_mistakes(table: &[(&str, usize, &str, &str)]) {
+    for &(rule, wrong, at, words) in table {
         match Rule::read_list(&format!("- {{{rule}}}")) {
             Err(RuleError::Rule {
                 number,

@@ -171,6 +171,26 @@ impl Memory {
             ..Self::default()
         }
     }
+
+    /// Takes leave for one call from a bucket that fills with time, and says whether there was one.
+    fn take_token(&mut self, per_second: f64, burst: f64, now: Duration) -> bool {
+        let (tokens, counted) = self.tokens.unwrap_or((burst, now));
+        let gained = now.saturating_sub(counted).as_secs_f64() * per_second;
+        let tokens = (tokens + gained).min(burst);
+        let is_allowed = tokens >= 1.0;
+        self.tokens = Some((if is_allowed { tokens - 1.0 } else { tokens }, now));
+        is_allowed
+    }
+}
+
+// === impl Stock ===
+
+impl Stock {
+    /// Whether what is asked for goes beyond a quota.
+    fn is_beyond(self, volumes: Option<u64>, bytes: Option<u64>) -> bool {
+        volumes.is_some_and(|most| self.volumes >= most)
+            || bytes.is_some_and(|most| self.bytes.saturating_add(self.asked) > most)
+    }
 }
 
 // === impl Trouble ===
@@ -219,18 +239,14 @@ impl TroubleKind {
                 format!("node \"{}\" is not known to the array any more", call.node()),
             ),
             Self::NodeLimit { scope, limit } if call.path() == PUBLISH && scope.has("", call.node()) => {
-                let stock = stock();
-                match stock.on_node >= *limit && !stock.is_repeat {
-                    true => refuse(
-                        Code::ResourceExhausted,
-                        format!(
-                            "node \"{}\" has {} volumes and takes no more",
-                            call.node(),
-                            stock.on_node
-                        ),
-                    ),
-                    false => None,
-                }
+                let Stock {
+                    on_node, is_repeat, ..
+                } = stock();
+                let text = || format!("node \"{}\" has {on_node} volumes and takes no more", call.node());
+                let is_refused = on_node >= *limit && !is_repeat;
+                is_refused
+                    .then(text)
+                    .and_then(|text| refuse(Code::ResourceExhausted, text))
             }
             Self::ReadOnly(code) if changes => {
                 refuse(*code, "the array is read-only: it takes no changes".into())
@@ -240,18 +256,14 @@ impl TroubleKind {
             }
             Self::Quota { volumes, bytes } if call.path() == CREATE => {
                 let stock = stock();
-                let is_beyond = volumes.is_some_and(|most| stock.volumes >= most)
-                    || bytes.is_some_and(|most| stock.bytes.saturating_add(stock.asked) > most);
-                match is_beyond && !stock.is_repeat {
-                    true => refuse(
-                        Code::ResourceExhausted,
-                        format!(
-                            "the quota is used up: {} volumes of {} bytes",
-                            stock.volumes, stock.bytes
-                        ),
-                    ),
-                    false => None,
-                }
+                let text = || {
+                    let Stock { volumes, bytes, .. } = stock;
+                    format!("the quota is used up: {volumes} volumes of {bytes} bytes")
+                };
+                let is_refused = stock.is_beyond(*volumes, *bytes) && !stock.is_repeat;
+                is_refused
+                    .then(text)
+                    .and_then(|text| refuse(Code::ResourceExhausted, text))
             }
             Self::SlowNode { scope, time }
                 if [PUBLISH, UNPUBLISH].contains(&call.path()) && scope.has("", call.node()) =>
@@ -266,18 +278,9 @@ impl TroubleKind {
                 burst,
                 code,
             } if methods.as_ref().is_none_or(|methods| methods.has(call.path())) => {
-                let (tokens, counted) = memory.tokens.unwrap_or((*burst, now));
-                let gained = now.saturating_sub(counted).as_secs_f64() * per_second;
-                let tokens = (tokens + gained).min(*burst);
-                let is_allowed = tokens >= 1.0;
-                memory.tokens = Some((if is_allowed { tokens - 1.0 } else { tokens }, now));
-                match is_allowed {
-                    true => None,
-                    false => refuse(
-                        *code,
-                        format!("the array takes {per_second} calls a second: slow down"),
-                    ),
-                }
+                let text = || format!("the array takes {per_second} calls a second: slow down");
+                let is_allowed = memory.take_token(*per_second, *burst, now);
+                (!is_allowed).then(text).and_then(|text| refuse(*code, text))
             }
             Self::DeviceAbsent(_)
             | Self::WrongDevice { .. }
