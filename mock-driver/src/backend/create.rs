@@ -184,7 +184,8 @@ impl Array {
         let spec = &existing.spec;
         let unreachable = || {
             let requirement = wanted.requirement.as_ref()?;
-            (!requirement.admits(&self.segments_of(&spec.pool))).then_some("accessibility_requirements")
+            let place = self.segments_of(&spec.pool)?;
+            (!requirement.admits(place)).then_some("accessibility_requirements")
         };
         match wanted.difference(spec).or_else(unreachable) {
             None => Ok(Some(spec.clone())),

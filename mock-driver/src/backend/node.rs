@@ -143,11 +143,8 @@ impl Array {
 
     /// Whether a node reaches what lies in `place`.
     pub(super) fn reaches(&self, id: &NodeId, place: &Segments) -> bool {
-        place.is_empty()
-            || self
-                .nodes
-                .get(id)
-                .is_some_and(|entry| self.place_of(id, entry).reaches(place))
+        let found = || self.place_of(id, self.nodes.get(id)?);
+        place.is_empty() || found().is_some_and(|here| here.reaches(place))
     }
 
     pub(super) fn apply_node(&mut self, node: NodeId, settings: NodeSettings) {
@@ -176,22 +173,18 @@ impl Array {
             registered: entry.registered,
             limit,
             advertised,
-            segments: self.place_of(id, entry),
+            segments: self.place_of(id, entry).cloned().unwrap_or_default(),
             attached: entry.attached.clone(),
         }
     }
 
     /// What was set for it, at run time or by flag; else it stands beside the pools in turn.
-    fn place_of(&self, id: &NodeId, entry: &Entry) -> Segments {
+    fn place_of(&self, id: &NodeId, entry: &Entry) -> Option<&Segments> {
         let changed = self.changed.get(id).and_then(|changed| changed.segments.as_ref());
-        if let Some(place) = changed.or_else(|| self.settings.places.get(id)) {
-            return place.clone();
-        }
-        let pools = &self.settings.pools;
-        let pool = entry
-            .number
-            .checked_rem(pools.len())
-            .and_then(|turn| pools.get(turn));
-        pool.map(|pool| pool.segments.clone()).unwrap_or_default()
+        changed.or_else(|| self.settings.places.get(id)).or_else(|| {
+            let pools = &self.settings.pools;
+            let pool = pools.get(entry.number.checked_rem(pools.len())?)?;
+            Some(&pool.segments)
+        })
     }
 }

@@ -78,10 +78,10 @@ impl Array {
         })
     }
 
-    /// Where a pool lies; everywhere, if it is not there any more.
-    pub fn segments_of(&self, pool: &PoolName) -> Segments {
+    /// Where a pool lies; none, which is everywhere, if it is not there any more.
+    pub fn segments_of(&self, pool: &PoolName) -> Option<&Segments> {
         let known = self.settings.pools.iter().find(|known| known.name == *pool);
-        known.map(|known| known.segments.clone()).unwrap_or_default()
+        known.map(|known| &known.segments)
     }
 
     /// The pools and what is left in each.

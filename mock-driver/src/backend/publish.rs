@@ -46,7 +46,7 @@ impl Array {
             });
         }
         let place = self.segments_of(&held.spec.pool);
-        if !self.reaches(&node, &place) {
+        if let Some(place) = place.filter(|place| !self.reaches(&node, place)) {
             return Err(Error::OutOfReach {
                 volume: id,
                 node,

@@ -226,10 +226,8 @@ impl Array {
         let volume = self.volume(&wanted.source)?;
         let bytes = volume.spec.capacity_bytes;
         let own = &volume.spec.pool;
-        let admitted = wanted
-            .requirement
-            .as_ref()
-            .is_none_or(|requirement| requirement.admits(&self.segments_of(own)));
+        let place = self.segments_of(own).zip(wanted.requirement.as_ref());
+        let admitted = place.is_none_or(|(place, requirement)| requirement.admits(place));
         if admitted && self.left_beside(own) >= bytes {
             return Ok(own.clone());
         }

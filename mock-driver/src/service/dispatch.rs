@@ -62,10 +62,9 @@ impl Service<http::Request<Body>> for Services {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let request = match legacy::answer(&self.driver, request) {
-            Ok(answer) => return answer,
-            Err(request) => request,
-        };
+        if let Some(serve) = legacy::server(&self.driver, request.uri().path()) {
+            return serve(&self.driver, request);
+        }
         let service = request
             .uri()
             .path()

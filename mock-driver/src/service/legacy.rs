@@ -22,19 +22,21 @@ use crate::error::Error;
 use crate::method::Method;
 use crate::offer::Capability;
 
-/// The answer of a driver that has VOLUME_CONDITION; none if this call has no such answer.
-pub(super) fn answer(
-    driver: &Arc<Driver>,
-    request: http::Request<Body>,
-) -> Result<BoxFuture<http::Response<Body>, Infallible>, http::Request<Body>> {
+type Answer = BoxFuture<http::Response<Body>, Infallible>;
+
+/// Answers one call.
+type Serve = fn(&Arc<Driver>, http::Request<Body>) -> Answer;
+
+/// What answers a call as a driver does that has VOLUME_CONDITION; none if it has not, or if there never was
+/// a condition in this answer.
+pub(super) fn server(driver: &Driver, path: &str) -> Option<Serve> {
     if !driver.offer.has(Capability::VolumeCondition) {
-        return Err(request);
+        return None;
     }
-    match Method::at(request.uri().path()) {
-        Some(Method::ListVolumes) => Ok(serve::<ListVolumesRequest>(driver, request)),
-        Some(Method::ControllerGetVolume) => Ok(serve::<ControllerGetVolumeRequest>(driver, request)),
-        Some(_) | None => Err(request),
+    if path == Method::ListVolumes.path() {
+        return Some(serve::<ListVolumesRequest>);
     }
+    (path == Method::ControllerGetVolume.path()).then_some(serve::<ControllerGetVolumeRequest>)
 }
 
 /// A call whose answer had a condition.
@@ -42,8 +44,8 @@ trait Conditioned: Rpc + Default {
     /// The answer with conditions.
     type Older: prost::Message + Default + 'static;
 
-    /// The volumes whose conditions are told.
-    fn volumes(reply: &Self::Reply) -> Vec<String>;
+    /// The volumes whose conditions are told, of a call that names `volume` or none.
+    fn volumes(volume: String, reply: &Self::Reply) -> Vec<String>;
 
     /// Adds the conditions.
     fn older(reply: Self::Reply, conditions: BTreeMap<String, VolumeCondition>) -> Self::Older;
@@ -85,7 +87,7 @@ pub(crate) struct ListVolumesResponse {
 impl Conditioned for ListVolumesRequest {
     type Older = ListVolumesResponse;
 
-    fn volumes(reply: &v1::ListVolumesResponse) -> Vec<String> {
+    fn volumes(_: String, reply: &v1::ListVolumesResponse) -> Vec<String> {
         let volumes = reply.entries.iter().filter_map(|entry| entry.volume.as_ref());
         volumes.map(|volume| volume.volume_id.clone()).collect()
     }
@@ -118,9 +120,8 @@ impl Conditioned for ControllerGetVolumeRequest {
     /// It has the shape of an entry of ListVolumes.
     type Older = Entry;
 
-    fn volumes(reply: &v1::ControllerGetVolumeResponse) -> Vec<String> {
-        let volume = reply.volume.iter();
-        volume.map(|volume| volume.volume_id.clone()).collect()
+    fn volumes(volume: String, _: &v1::ControllerGetVolumeResponse) -> Vec<String> {
+        vec![volume]
     }
 
     fn older(reply: v1::ControllerGetVolumeResponse, conditions: BTreeMap<String, VolumeCondition>) -> Entry {
@@ -148,8 +149,9 @@ impl<Q: Conditioned> UnaryService<Q> for WithConditions {
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let driver = self.0.clone();
         Box::pin(async move {
+            let volume = request.get_ref().volume().to_owned();
             let reply = driver.answer(request).await?.into_inner();
-            let volumes = Q::volumes(&reply);
+            let volumes = Q::volumes(volume, &reply);
             let conditions = |array: &Array| Ok(conditions(array, volumes));
             let conditions = driver.store.read(conditions).await.map_err(Error::from)?;
             Ok(Response::new(Q::older(reply, conditions)))
@@ -157,10 +159,7 @@ impl<Q: Conditioned> UnaryService<Q> for WithConditions {
     }
 }
 
-fn serve<Q: Conditioned>(
-    driver: &Arc<Driver>,
-    request: http::Request<Body>,
-) -> BoxFuture<http::Response<Body>, Infallible> {
+fn serve<Q: Conditioned>(driver: &Arc<Driver>, request: http::Request<Body>) -> Answer {
     let service = WithConditions(driver.clone());
     Box::pin(async move {
         let mut grpc = Grpc::new(ProstCodec::<Q::Older, Q>::default());

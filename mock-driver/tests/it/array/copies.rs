@@ -170,3 +170,42 @@ async fn many_volumes_are_made_from_one_snapshot_at_the_same_time() {
         outcome.unwrap();
     }
 }
+
+#[tokio::test]
+async fn source_is_left_alone_while_it_is_copied_and_copied_by_others() {
+    let mut world = World::start_with(|directory, settings| {
+        let faults = directory.join("faults.yaml");
+        let rule = "- {id: slow, match: {method: CreateVolume, name: slow}, action: {hang: client-cancel}}";
+        std::fs::write(&faults, rule).unwrap();
+        settings.faults = Some(faults);
+    })
+    .await;
+    let a = world.volume("a").await;
+    let mut client = world.server.controller().await;
+    let slow = client.create_volume(mk_copy("slow", from_volume(&a)));
+    let meanwhile = async {
+        // Nothing to do, so it is harmless as long as the copy has not begun.
+        while world.expand(&a, 10 * MIB, 0).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+        let busy = world.expand(&a, 10 * MIB, 0).await;
+        assert_refused("change", busy, Code::Aborted, &[&a]);
+        assert_refused("delete", world.delete(&a).await, Code::Aborted, &[&a]);
+        let again = world.create(mk_copy("slow", from_volume(&a))).await;
+        assert_refused("the same copy", again, Code::Aborted, &["slow"]);
+        world
+            .create(mk_copy("b", from_volume(&a)))
+            .await
+            .expect("another copy");
+        world.snapshot("s", &a).await;
+    };
+    crate::server::give_up_after(meanwhile, slow).await;
+    let free_again = async {
+        while world.delete(&a).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(crate::server::DEADLINE, free_again)
+        .await
+        .unwrap();
+}
