@@ -59,7 +59,10 @@ impl ApiServer {
     where
         K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
     {
-        let patch = Patch::Strategic(body);
+        let patch = match part {
+            Part::Object => Patch::Strategic(body),
+            Part::Status => Patch::Merge(body),
+        };
         let params = PatchParams::default();
         let (plural, status) = match part {
             Part::Object => (K::plural(&()), ""),
@@ -216,5 +219,67 @@ fn unquoted(error: kube::Error) -> kube::Error {
         ))
     } else {
         error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+
+    use http::{Request, Response};
+    use http_body_util::BodyExt;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::super::Requests;
+    use super::*;
+    use crate::decide::tests::{mk_attachment, mk_driver};
+
+    /// In a strategic merge patch `$patch` is an order, `replace` would have the rest of the status dropped.
+    #[tokio::test]
+    async fn a_publish_context_may_have_any_keys() {
+        let seen: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+        let server = {
+            let seen = seen.clone();
+            tower::service_fn(move |request: Request<Body>| {
+                let seen = seen.clone();
+                async move {
+                    let kind = request.headers()["content-type"].to_str().unwrap().to_owned();
+                    let body = request.into_body().collect().await.unwrap().to_bytes();
+                    seen.lock()
+                        .unwrap()
+                        .push((kind, serde_json::from_slice(&body).unwrap()));
+                    let object = json!({
+                        "metadata": { "name": "va", "uid": "uid-va" },
+                        "spec": { "attacher": mk_driver().name, "nodeName": "node", "source": {} },
+                    });
+                    Ok::<_, Infallible>(Response::new(Body::from(object.to_string().into_bytes())))
+                }
+            })
+        };
+        let client = Client::new(server, "default");
+        let clients = Clients {
+            watches: client.clone(),
+            requests: client,
+            rate: None,
+            counts: Requests::default(),
+        };
+        let cluster = ApiServer::new(&clients, Leadership::unopposed(), Arc::new(mk_driver()));
+        let context = BTreeMap::from([
+            ("$patch".to_owned(), "replace".to_owned()),
+            ("$retainKeys".to_owned(), "path".to_owned()),
+        ]);
+        cluster
+            .mark_attached(&mk_attachment("va"), &context)
+            .await
+            .unwrap();
+        cluster.release(&mk_attachment("va")).await.unwrap();
+        let seen = seen.lock().unwrap();
+        let (kind, body) = &seen[0];
+        assert_eq!(kind, "application/merge-patch+json");
+        let expected = json!({ "$patch": "replace", "$retainKeys": "path" });
+        assert_eq!(body["status"]["attachmentMetadata"], expected);
+        assert_eq!(seen[1].0, "application/strategic-merge-patch+json");
     }
 }

@@ -88,6 +88,11 @@ impl Code {
         matches!(self.0, tonic::Code::NotFound | tonic::Code::InvalidArgument)
     }
 
+    /// Whether the node or the volume does not exist, and nothing else can be meant.
+    pub fn is_not_found(self) -> bool {
+        self.0 == tonic::Code::NotFound
+    }
+
     /// Whether the call may still be under way, or may succeed if it is merely repeated.
     ///
     /// CSI specification, "Error Scheme"; the same set as in kubelet and in the Go sidecars.
@@ -121,6 +126,25 @@ impl CallError {
         Self {
             code: Code(tonic::Code::DeadlineExceeded),
             message: "context deadline exceeded".to_owned(),
+            reach: Reach::Answered,
+        }
+    }
+
+    /// The call was reset, on a connection that lives, and nobody knows what came of it. Told as grpc-go
+    /// does.
+    fn reset(reset: &h2::Error) -> Self {
+        let reason = reset.reason();
+        let code = match reason {
+            Some(h2::Reason::REFUSED_STREAM) => tonic::Code::Unavailable,
+            Some(h2::Reason::CANCEL) => tonic::Code::Cancelled,
+            Some(h2::Reason::ENHANCE_YOUR_CALM) => tonic::Code::ResourceExhausted,
+            Some(h2::Reason::INADEQUATE_SECURITY) => tonic::Code::PermissionDenied,
+            Some(_) | None => tonic::Code::Internal,
+        };
+        let reason = reason.map(|reason| format!("{reason:?}")).unwrap_or_default();
+        Self {
+            code: Code(code),
+            message: format!("stream terminated by RST_STREAM with error code: {reason}"),
             reach: Reach::Answered,
         }
     }
@@ -169,8 +193,10 @@ impl From<Status> for CallError {
         if status.code() == tonic::Code::Cancelled && status.message() == TONIC_TIMEOUT {
             return Self::deadline_exceeded();
         }
-        // A status that came over the wire has no source; one that was made here from an error has. If
-        // its code is not final, it is a stream that was reset on a connection that lives.
+        // A status that came over the wire has no source; one that was made here from an error has.
+        if let Some(reset) = status.source().and_then(reset_of_a_call) {
+            return Self::reset(reset);
+        }
         let lost = |source: &&(dyn std::error::Error + 'static)| {
             source.is::<tonic::transport::Error>() || Code(status.code()).is_final()
         };
@@ -196,6 +222,13 @@ impl From<Status> for CallError {
             reach: Reach::Answered,
         }
     }
+}
+
+/// That the call, and not the connection, was reset.
+fn reset_of_a_call<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e h2::Error> {
+    std::iter::successors(Some(error), |&error| error.source())
+        .find_map(|error| error.downcast_ref::<h2::Error>())
+        .filter(|error| error.is_reset())
 }
 
 /// Whether there was no connection to send the call over, or it was closed (an EOF, or the GOAWAY of a

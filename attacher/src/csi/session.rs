@@ -90,6 +90,9 @@ pub enum OpenError {
 
 /// Largest answer that we take. ListVolumes of a large array is far beyond tonic's 4 MiB.
 const MAX_ANSWER: usize = 64 << 20;
+/// Longest message of an error that we take, with its code and what else stands in an answer's headers. A
+/// driver that is told less resets the call, or we do, and neither code nor message comes through.
+const MAX_HEADERS: u32 = 1 << 20;
 
 // === impl Socket ===
 
@@ -197,6 +200,7 @@ async fn connect(socket: &Socket) -> Result<(Channel, Loss), OpenError> {
         // Every call that meets its deadline is reset by us, and h2 takes too many resets in the life
         // of a connection for an attack.
         .http2_max_local_error_reset_streams(None)
+        .http2_max_header_list_size(MAX_HEADERS)
         .connect_with_connector(connector)
         .await
         .map_err(OpenError::Handshake)?;

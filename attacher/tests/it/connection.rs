@@ -237,6 +237,31 @@ async fn a_driver_that_comes_and_goes_is_followed() {
 }
 
 #[tokio::test]
+async fn a_long_error_arrives_and_a_call_that_is_reset_is_no_lost_connection() {
+    let mut fixture = Fixture::new();
+    let _server = Driver::new("d.example").serve(&fixture.socket);
+    fixture.link_is(true).await;
+    let caller = fixture.caller();
+    let error = failure(&caller, "verbose").await;
+    assert_eq!(
+        (error.code.name(), error.message.len()),
+        ("ResourceExhausted", 160_000)
+    );
+    let error = failure(&caller, "endless").await;
+    assert!(error.message.contains("RST_STREAM"), "{error}");
+    assert_eq!(
+        (error.code.name(), error.reach),
+        ("Internal", Reach::Answered),
+        "{error}"
+    );
+    assert!(fixture.link.borrow().session().is_some(), "the connection lives");
+    caller
+        .publish(publish("ok"))
+        .await
+        .expect("the driver publishes it");
+}
+
+#[tokio::test]
 async fn a_driver_may_come_back_without_a_controller_and_late() {
     let mut fixture = Fixture::new();
     let mut driver = Driver::new("d.example");
@@ -611,6 +636,9 @@ impl Controller for Driver {
                 self.let_go.cancelled().await;
                 Ok(Response::new(v1::ControllerPublishVolumeResponse::default()))
             }
+            "verbose" => Err(Status::resource_exhausted("no room ".repeat(20_000))),
+            // More than anybody may answer, so that the call is reset.
+            "endless" => Err(Status::resource_exhausted("no room ".repeat(140_000))),
             "no" => Err(Status::resource_exhausted(format!("no room for user {user}"))),
             _ => std::future::pending().await,
         }
