@@ -10,6 +10,7 @@
 
 mod census;
 mod events;
+mod gone;
 mod holder;
 mod job;
 mod reconcile;
@@ -34,6 +35,8 @@ pub use reconcile::{Fault, Finding, LastRound, Round, Tally};
 #[derive(Debug)]
 pub struct Engine {
     index: Index,
+    /// By name, those that are gone while their attachments do not tell what they were.
+    gone_volumes: HashMap<Arc<str>, Arc<Volume>>,
     queue: Queue,
     /// What the driver answered where it could not be written down yet. The write is then tried
     /// again by itself, without another driver call.
@@ -98,6 +101,7 @@ impl Engine {
     pub fn new(limits: Limits, backoff: Backoff, seed: u64) -> Self {
         Self {
             index: Index::default(),
+            gone_volumes: HashMap::new(),
             queue: Queue::new(limits, backoff),
             answers: HashMap::new(),
             short_of_room: Reverse::default(),
@@ -165,7 +169,7 @@ impl Engine {
                         class, code, message, ..
                     } => (class, code, message),
                 };
-                if self.is_releasable(&volume.name) {
+                if self.wants_work_on(&volume.name) {
                     let failed = Failed {
                         uid: volume.uid.clone(),
                         lane: Lane::Volume,
@@ -200,15 +204,22 @@ impl Engine {
             .wanted(&attachment)
             .filter(|wanted| Lane::from(*wanted) == lane)?;
         self.disturb(&attachment.name);
+        let mut facts = self.index.facts(&attachment);
+        if wanted == Wanted::Detach {
+            facts.volume = self.gone_volume_of(&attachment).cloned().or(facts.volume);
+        }
         Some(Job::Attachment {
             wanted,
-            facts: self.index.facts(&attachment),
+            facts,
             answer: self.answers.remove(&attachment.uid),
             repair: decide::wanted(&attachment, self.publishes()).is_none(),
         })
     }
 
     fn volume_job(&self, name: &str) -> Option<Job> {
+        if let Some(bequest) = self.bequest(name) {
+            return Some(bequest);
+        }
         let volume = self.index.volume(name).filter(|_| self.is_releasable(name))?;
         Some(Job::Release {
             volume: volume.clone(),
@@ -325,7 +336,7 @@ impl Engine {
                 .attachment(name)
                 .and_then(|attachment| self.wanted(attachment))
                 .map(Lane::from),
-            Key::Volume(name) => self.is_releasable(name).then_some(Lane::Volume),
+            Key::Volume(name) => self.wants_work_on(name).then_some(Lane::Volume),
         };
         match lane {
             Some(lane) => self.queue.wake(key, lane),

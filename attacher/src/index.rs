@@ -11,7 +11,7 @@ mod shelf;
 use std::sync::Arc;
 
 use crate::decide::Facts;
-use crate::model::{Attachment, Node, Uid, Volume};
+use crate::model::{Attachment, Node, Source, Uid, Volume};
 pub(crate) use reverse::Reverse;
 use shelf::{Placed, Shelf};
 
@@ -76,7 +76,7 @@ pub struct Index {
     nodes: Shelf<Node>,
     by_volume: Reverse,
     by_node: Reverse,
-    /// By the volume handle that is recorded on them, if any is.
+    /// By [`Index::handle`].
     by_handle: Reverse,
 }
 
@@ -140,7 +140,22 @@ impl Index {
         self.by_node.get(node)
     }
 
-    /// Names of the attachments on which this volume handle is recorded.
+    /// The volume handle of this attachment: the one that is recorded on it, else today's.
+    pub fn handle<'i>(&'i self, attachment: &'i Attachment) -> Option<&'i Arc<str>> {
+        let recorded = attachment.recorded.handle.as_ref();
+        recorded.or_else(|| self.handle_today(attachment))
+    }
+
+    /// The volume handle that this attachment's source has today, as far as it is known.
+    pub fn handle_today<'i>(&'i self, attachment: &'i Attachment) -> Option<&'i Arc<str>> {
+        match &attachment.source {
+            Source::Volume(name) => handle_of(self.volume(name)?),
+            Source::Inline(spec) => Some(&spec.csi()?.handle),
+            Source::Invalid(_) => None,
+        }
+    }
+
+    /// Names of the attachments of this volume handle.
     pub fn attachments_of_handle(&self, handle: &str) -> impl ExactSizeIterator<Item = &Arc<str>> {
         self.by_handle.get(handle)
     }
@@ -161,45 +176,66 @@ impl Index {
         for (name, effect) in &effects {
             let (old, new) = match effect {
                 Effect::Stale => continue,
-                Effect::Changed { before } => {
-                    // `spec` is immutable, so what merely changed refers to what it referred to; what is
-                    // recorded on it is not.
-                    let after = self
-                        .attachments
-                        .get(name)
-                        .and_then(|after| after.recorded.handle.as_ref());
-                    let before = before.recorded.handle.as_ref();
-                    if before != after {
-                        self.by_handle.replace(before, after, name);
-                    }
-                    continue;
-                }
-                Effect::New { replaced } => (replaced.as_ref(), self.attachments.get(name)),
-                Effect::Gone { before } => (Some(before), None),
+                Effect::New { replaced } => (replaced.clone(), self.attachments.get(name).cloned()),
+                Effect::Changed { before } => (Some(before.clone()), self.attachments.get(name).cloned()),
+                Effect::Gone { before } => (Some(before.clone()), None),
             };
+            let handle = |attachment: &Option<Arc<Attachment>>| {
+                let attachment = attachment.as_ref()?;
+                self.handle(attachment).cloned()
+            };
+            let (left, named) = (handle(&old), handle(&new));
+            if left != named {
+                self.by_handle.replace(left.as_ref(), named.as_ref(), name);
+            }
+            if matches!(effect, Effect::Changed { .. }) {
+                // `spec` is immutable, so what merely changed refers to what it referred to.
+                continue;
+            }
+            let (old, new) = (old.as_deref(), new.as_deref());
             self.by_node
                 .replace(old.map(|old| &old.node), new.map(|new| &new.node), name);
             let (left, named) = (
-                old.and_then(|old| old.volume_name()),
-                new.and_then(|new| new.volume_name()),
+                old.and_then(Attachment::volume_name),
+                new.and_then(Attachment::volume_name),
             );
             self.by_volume.replace(left, named, name);
-            let left = old.and_then(|old| old.recorded.handle.as_ref());
-            let recorded = new.and_then(|new| new.recorded.handle.as_ref());
-            self.by_handle.replace(left, recorded, name);
         }
         effects
     }
 
     /// Takes in what happened to PersistentVolumes.
     pub fn volumes_changed(&mut self, change: Change<Volume>) -> Vec<(Arc<str>, Effect<Volume>)> {
-        self.volumes.change(change)
+        let effects = self.volumes.change(change);
+        for (name, effect) in &effects {
+            let (old, new) = match effect {
+                Effect::Stale => continue,
+                Effect::New { replaced } => (replaced.as_deref(), self.volumes.get(name)),
+                Effect::Changed { before } => (Some(&**before), self.volumes.get(name)),
+                Effect::Gone { before } => (Some(&**before), None),
+            };
+            let (left, named) = (old.and_then(handle_of), new.and_then(|new| handle_of(new)));
+            if left == named {
+                continue;
+            }
+            for attachment in self.by_volume.get(name) {
+                let unrecorded = |attachment: &Arc<Attachment>| attachment.recorded.handle.is_none();
+                if self.attachments.get(attachment).is_some_and(unrecorded) {
+                    self.by_handle.replace(left, named, attachment);
+                }
+            }
+        }
+        effects
     }
 
     /// Takes in what happened to CSINodes.
     pub fn nodes_changed(&mut self, change: Change<Node>) -> Vec<(Arc<str>, Effect<Node>)> {
         self.nodes.change(change)
     }
+}
+
+fn handle_of(volume: &Volume) -> Option<&Arc<str>> {
+    Some(&volume.spec.csi()?.handle)
 }
 
 // === impl Effect ===

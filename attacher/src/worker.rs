@@ -5,6 +5,10 @@
 //! sent, the status is written after its answer. Detach: our finalizer goes only after
 //! ControllerUnpublishVolume succeeded. So whenever something may be published, a finalizer says so.
 //!
+//! One job at a time calls for a volume and a node id, whichever attachments they are of: a publish has
+//! the turn until its status is written, an unpublish from its look at who else needs the volume there. So
+//! nobody's volume is taken away by a call that was decided before he had it.
+//!
 //! What the API server answers to our writes goes straight into the [`Engine`].
 
 mod announce;
@@ -12,6 +16,7 @@ mod attach;
 mod claim;
 mod detach;
 mod problem;
+mod turns;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,10 +32,10 @@ use crate::csi::{CallError, Controller, Reach};
 use crate::decide::{Facts, Wanted};
 use crate::engine::{self, Answer, Engine, Event, Job, Outcome, Report, Subject};
 use crate::index::Change;
-use crate::model::{Attachment, Driver, SecretRef, Volume};
+use crate::model::{Attachment, Driver, SecretRef, Target, Uid, Volume};
 use crate::trace;
-use claim::Claims;
 use problem::{Failure, cut};
+use turns::{Turn, Turns};
 
 /// How much of its last failure each waiting job remembers. All of it stands in the object's status.
 const REMEMBERED_BYTES: usize = 256;
@@ -45,7 +50,10 @@ pub struct Worker<K, D> {
     driver: Driver,
     engine: Arc<Mutex<Engine>>,
     clock: Clock,
-    claims: Claims,
+    /// Who writes our finalizer on a PersistentVolume.
+    claims: Turns<Uid>,
+    /// Who calls for a volume and a node id.
+    calls: Turns<Target>,
     error_codes: bool,
     winding_up: CancellationToken,
     recorder: Recorder,
@@ -62,7 +70,8 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             driver,
             engine,
             clock,
-            claims: Claims::default(),
+            claims: Turns::default(),
+            calls: Turns::default(),
             error_codes: true,
             winding_up: CancellationToken::new(),
             recorder: Recorder::silent(),
@@ -104,6 +113,12 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     ) -> Result<T, Failure> {
         let step = self.winding_up.run_until_cancelled(step);
         step.await.unwrap_or_else(|| Err(withheld()))
+    }
+
+    /// Waits until no other job calls for `target`.
+    async fn turn_at(&self, target: &Target) -> Result<Turn<'_, Target>, Failure> {
+        self.unless_winding_up(async { Ok(self.calls.take(target).await) })
+            .await
     }
 
     /// Carries out `job`. Never fails: what goes wrong is told in the object's status, in the log and
@@ -163,6 +178,9 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 repair,
             } => Box::pin(self.detach(facts, answer, repair)).await,
             Job::Release { volume } => Box::pin(self.unless_winding_up(self.release_volume(&volume))).await,
+            Job::Bequeath { volume, attachments } => {
+                Box::pin(self.unless_winding_up(self.bequeath(&volume, &attachments))).await
+            }
         }
     }
 

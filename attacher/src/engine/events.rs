@@ -36,6 +36,9 @@ impl Engine {
     /// and the watch may well show its writes before their answers arrive.
     fn attachment_changed(&mut self, key: &Key, before: &Attachment, written: bool) {
         let Key::Attachment(name) = key else { return };
+        if let Some(volume) = before.volume_name() {
+            self.forget_gone(volume);
+        }
         let Some(after) = self.index.attachment(name) else {
             return;
         };
@@ -54,6 +57,7 @@ impl Engine {
         self.short_of_room.remove(&attachment.node, &attachment.name);
         self.forget_repairs(attachment);
         if let Some(volume) = attachment.volume_name() {
+            self.forget_gone(volume);
             self.consider(&Key::Volume(volume.clone()));
         }
     }
@@ -74,11 +78,14 @@ impl Engine {
                     self.queue.wake_if_pending(&Key::Attachment(attachment.clone()));
                 }
             }
-            if matches!(effect, Effect::Gone { .. }) {
-                self.queue.forget(&Key::Volume(name));
-            } else {
-                self.consider(&Key::Volume(name));
+            if let Effect::Gone { before }
+            | Effect::New {
+                replaced: Some(before),
+            } = &effect
+            {
+                self.remember_gone(before);
             }
+            self.consider(&Key::Volume(name));
         }
     }
 

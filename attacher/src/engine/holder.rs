@@ -3,9 +3,10 @@
 //! Kubernetes makes one VolumeAttachment for a volume and a node, but nothing keeps people from making a
 //! second one, and a node's id may come to another node. Whoever is about to unpublish asks here first.
 
+use std::sync::Arc;
+
 use super::Engine;
 use crate::model::{Attachment, Target};
-use crate::queue::Key;
 
 /// Who else is answerable for a volume on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,6 +15,8 @@ pub enum Held {
     ByNobody,
     /// Only attachments that are being deleted themselves, and unpublish it when they are.
     ByLeaving,
+    /// An attachment that is attached, and lacks the finalizer for which it would be detached one day.
+    ByUnguarded,
     /// An attachment that is to stay.
     ByLiving,
 }
@@ -22,59 +25,64 @@ pub enum Held {
 
 impl Engine {
     /// Who else than `attachment` holds `target`.
+    ///
+    /// Only our finalizer makes anybody answerable. An attachment whose first job is about to store it has
+    /// called nobody yet, and may fail before it does.
     pub fn held_besides(&self, attachment: &Attachment, target: &Target) -> Held {
-        // One with the handle on record, or one of the same source without any, which may have been there
-        // before us; and of the same volume object or on the same node.
-        let by_handle = self.index.attachments_of_handle(&target.handle);
-        let (by_volume, by_node) = match attachment.volume_name() {
-            Some(volume) => (Some(self.index.attachments_of_volume(volume)), None),
-            // Volumes that are specified in place are few, and not worth an index.
-            None => (None, Some(self.index.attachments_of_node(&attachment.node))),
-        };
-        by_handle
-            .chain(by_volume.into_iter().flatten())
-            .chain(by_node.into_iter().flatten())
-            .filter(|name| **name != attachment.name)
+        let held = self.others_at(attachment, target).map(|other| {
+            if other.deleting {
+                Held::ByLeaving
+            } else if other.finalizer {
+                Held::ByLiving
+            } else {
+                Held::ByUnguarded
+            }
+        });
+        held.max().unwrap_or(Held::ByNobody)
+    }
+
+    /// Has all that hold `target` without our finalizer attached again, which puts it on them.
+    pub fn guard_besides(&mut self, attachment: &Attachment, target: &Target) {
+        let unguarded: Vec<_> = self
+            .others_at(attachment, target)
+            .filter(|other| !other.finalizer && self.wanted(other).is_none())
+            .cloned()
+            .collect();
+        for other in unguarded {
+            self.attach_again(&other);
+        }
+    }
+
+    /// Other attachments of the volume and the node id of `target`, by which the driver knows them, whatever
+    /// their objects are called.
+    fn others_at<'e>(
+        &'e self,
+        attachment: &'e Attachment,
+        target: &'e Target,
+    ) -> impl Iterator<Item = &'e Arc<Attachment>> {
+        // Of those whose handle nobody knows any more, the ones of the same volume object have that of
+        // `attachment`, one supposes.
+        let by_volume = attachment
+            .volume_name()
+            .map(|volume| self.index.attachments_of_volume(volume));
+        let of_unknown_handle = by_volume
+            .into_iter()
+            .flatten()
             .filter_map(|name| self.index.attachment(name))
-            .filter(|other| is_neighbour(other, attachment))
-            .filter(|other| self.is_at(other, attachment, target) && self.may_be_published(other))
-            .map(|other| {
-                if other.deleting {
-                    Held::ByLeaving
-                } else {
-                    Held::ByLiving
-                }
-            })
-            .max()
-            .unwrap_or(Held::ByNobody)
+            .filter(|other| self.index.handle(other).is_none());
+        self.index
+            .attachments_of_handle(&target.handle)
+            .filter_map(|name| self.index.attachment(name))
+            .chain(of_unknown_handle)
+            .filter(|other| other.uid != attachment.uid)
+            .filter(|other| self.node_id(other) == Some(&target.node_id))
+            .filter(|other| other.finalizer || !other.deleting && other.attached)
     }
 
-    /// Whether `other`, a neighbour of `attachment`, is about the volume and the node id of `target`.
-    fn is_at(&self, other: &Attachment, attachment: &Attachment, target: &Target) -> bool {
-        let node_id = other
-            .recorded
-            .node_id
-            .as_ref()
-            .or_else(|| self.index.node(&other.node)?.id.as_ref());
-        let same_volume = match &other.recorded.handle {
-            Some(handle) => *handle == target.handle,
-            None => other.source == attachment.source,
-        };
-        same_volume && node_id == Some(&target.node_id)
+    fn node_id<'e>(&'e self, other: &'e Attachment) -> Option<&'e Arc<str>> {
+        let today = || self.index.node(&other.node)?.id.as_ref();
+        other.recorded.node_id.as_ref().or_else(today)
     }
-
-    /// The finalizer is stored before the first call; while that is under way, we may not know of it.
-    fn may_be_published(&self, other: &Attachment) -> bool {
-        other.finalizer
-            || !other.deleting
-                && (other.attached || self.queue.is_running(&Key::Attachment(other.name.clone())))
-    }
-}
-
-/// Whether both are on one node, or of one volume object.
-fn is_neighbour(other: &Attachment, attachment: &Attachment) -> bool {
-    let same_volume = || other.volume_name().is_some() && other.volume_name() == attachment.volume_name();
-    other.node == attachment.node || same_volume()
 }
 
 #[cfg(test)]

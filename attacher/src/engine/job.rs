@@ -27,6 +27,13 @@ pub enum Job {
         /// The volume.
         volume: Arc<Volume>,
     },
+    /// Record what a PersistentVolume was, which is gone, on attachments that do not tell.
+    Bequeath {
+        /// The volume.
+        volume: Arc<Volume>,
+        /// The attachments.
+        attachments: Vec<Arc<Attachment>>,
+    },
 }
 
 /// A successful answer of the driver.
@@ -57,7 +64,7 @@ pub struct Report {
 pub enum Subject {
     /// Of [`Job::Attachment`].
     Attachment(Wanted, Arc<Attachment>),
-    /// Of [`Job::Release`].
+    /// Of [`Job::Release`] and [`Job::Bequeath`].
     Volume(Arc<Volume>),
 }
 
@@ -86,7 +93,7 @@ impl Job {
     pub fn subject(&self) -> Subject {
         match self {
             Self::Attachment { wanted, facts, .. } => Subject::Attachment(*wanted, facts.attachment.clone()),
-            Self::Release { volume } => Subject::Volume(volume.clone()),
+            Self::Release { volume } | Self::Bequeath { volume, .. } => Subject::Volume(volume.clone()),
         }
     }
 }

@@ -243,12 +243,7 @@ impl Engine {
             Verdict::InOrder => {}
             Verdict::Doubtful => self.repairs.doubts.entry(uid.clone()).or_default().round = round,
             Verdict::Promising => self.queue.wake_if_pending(&key),
-            Verdict::Unguarded => {
-                let before = self.repairs.wanted.insert(uid.clone(), Wanted::Attach);
-                if before.is_none() {
-                    self.queue.wake(&key, Lane::Attach);
-                }
-            }
+            Verdict::Unguarded => self.attach_again(&subject.attachment),
             Verdict::Lost => self.repair(subject, Wanted::Attach),
             Verdict::Leftover => self.repair(subject, Wanted::Detach),
         }
@@ -306,6 +301,15 @@ impl Engine {
             && !attachment.finalizer
             && attachment.says_attached()
             && self.answers.get(&attachment.uid) == Some(&Answer::Unpublished)
+    }
+
+    /// Has an attachment attached again that asks for nothing.
+    pub(super) fn attach_again(&mut self, attachment: &Attachment) {
+        let before = self.repairs.wanted.insert(attachment.uid.clone(), Wanted::Attach);
+        if before.is_none() {
+            self.queue
+                .wake(&Key::Attachment(attachment.name.clone()), Lane::Attach);
+        }
     }
 
     pub(super) fn wanted_repair(&self, attachment: &Attachment) -> Option<Wanted> {

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::problem::Failure;
+use super::turns::Turn;
 use super::{Worker, called, unread, unwritten};
 use crate::cluster::{Cluster, Error, Released, Secrets};
 use crate::csi::{CallError, Controller, PublishRequest, UnpublishRequest};
 use crate::decide::{self, AttachPlan, Facts, Record, Stale, Wanted};
 use crate::engine::{Answer, Held};
-use crate::model::{Attachment, Driver, Recorded};
-use crate::report::chain;
+use crate::model::{Attachment, Driver, Recorded, Target};
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Attaches the volume, or takes up where an earlier run left off; also an attachment that is attached
@@ -26,26 +26,21 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         let Some(mut plan) = plan else {
             return Box::pin(self.unless_winding_up(self.attach_without_call(attachment))).await;
         };
-        let context = match known(answer, &plan) {
-            Some(context) => context,
+        let (context, _turn) = match known(answer, &plan) {
+            // To write down an answer is no call, and goes on while we are winding up.
+            Some(context) => (context, Box::pin(self.calls.take(&plan.target)).await),
             None => {
-                if let Some(stale) = &plan.stale {
-                    let wanted = Box::pin(self.unless_winding_up(self.is_still_wanted(attachment))).await?;
-                    if !wanted {
-                        return Ok(());
-                    }
-                    Box::pin(self.undo(attachment, stale, plan.migrated)).await?;
-                }
                 // In boxes, so that an attach that waits for the driver does not take their room.
                 let prepared = Box::pin(self.prepare(attachment, &plan)).await?;
                 let Some(secrets) = prepared else {
                     return Ok(());
                 };
+                let turn = Box::pin(self.turn_at(&plan.target)).await?;
                 self.may_begin()?;
                 match Box::pin(self.publish(&plan, secrets.clone())).await {
-                    Ok(context) => context,
+                    Ok(context) => (context, turn),
                     Err(error) => {
-                        Box::pin(self.publish_elsewhere(attachment, &mut plan, secrets, error)).await?
+                        Box::pin(self.publish_elsewhere(attachment, &mut plan, secrets, error, turn)).await?
                     }
                 }
             }
@@ -110,65 +105,42 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         Ok(())
     }
 
-    /// Everything that must be stored, and read, before the call. `None` if the attachment is not wanted
-    /// any more. A failure leaves no finalizer of ours on an attachment that nothing was called for: it
-    /// can be deleted at once, without the detach that would fail as this does.
+    /// Everything that must be undone, stored, and read, before the call. `None` if the attachment is not wanted
+    /// any more. Our finalizer comes last: what fails before leaves an attachment that can be deleted at
+    /// once, without the detach that would fail as this does. Nor is it ever taken off again for want of a
+    /// call, since a detach may have left the volume to it meanwhile.
     async fn prepare(
         &self,
         attachment: &Arc<Attachment>,
         plan: &AttachPlan,
     ) -> Result<Option<Secrets>, Failure> {
         let claim = self.claim(plan.claim.as_ref());
-        let record = self.record(attachment, plan.record.as_ref());
         let read = async {
             self.secrets(plan.secret.as_ref())
                 .await
                 .map_err(|(reference, error)| unread(&reference, &error))
         };
-        if attachment.attach_error.is_some() {
-            // It failed before, maybe by this: to store and to undo the record each time would be two
-            // writes a retry.
-            let prepare = async {
-                let ((), secrets) = futures::try_join!(claim, read)?;
-                Ok(record.await?.then_some(secrets))
-            };
-            return self.unless_winding_up(prepare).await;
-        }
-        // At once, since none of it depends on the rest.
-        let prepare = async { Ok(futures::join!(claim, record, read)) };
-        let (claimed, recorded, secrets) = self.unless_winding_up(prepare).await?;
-        let wanted = recorded?;
-        match claimed.and(secrets) {
-            Ok(secrets) => Ok(wanted.then_some(secrets)),
-            Err(failure) => {
-                if wanted && plan.record.is_some() && !attachment.finalizer {
-                    self.unrecord(attachment).await;
-                }
-                Err(failure)
+        let mut elsewhere = None;
+        if let Some(stale) = &plan.stale {
+            let wanted = Box::pin(self.unless_winding_up(self.is_still_wanted(attachment))).await?;
+            if !wanted {
+                return Ok(None);
             }
+            elsewhere = Some(self.undo(attachment, stale, plan.migrated).await?);
         }
-    }
-
-    /// Takes our finalizer off again, which was put on for a call that is not made. Whoever calls this knows
-    /// that there was none before, and so no call before.
-    async fn unrecord(&self, attachment: &Attachment) {
-        // The answer to the record may have shown what the watch had not told yet.
-        let attached = match self.engine().attachment(&attachment.name) {
-            Some(newest) if newest.uid == attachment.uid => newest.attached,
-            Some(_) | None => return,
+        let prepare = async {
+            // Each to its end, whatever becomes of the other: a claim that is given up on its way would be
+            // written again at each retry.
+            let (claimed, secrets) = futures::join!(claim, read);
+            claimed?;
+            let secrets = secrets?;
+            let wanted = self.record(attachment, plan.record.as_ref()).await?;
+            Ok(wanted.then_some(secrets))
         };
-        if attachment.attached || attached {
-            return;
-        }
-        match self.cluster.release(attachment).await {
-            Ok(Released::Kept(left)) => self.written(*left),
-            Ok(Released::Gone) => self.departed(attachment),
-            Err(error) if error.is_gone() => self.departed(attachment),
-            Err(error) => tracing::warn!(
-                error = chain(&error),
-                "could not take our finalizer off an attachment that nothing was called for"
-            ),
-        }
+        let prepared = self.unless_winding_up(prepare).await;
+        // Nobody has two turns at once, or two might wait for each other.
+        drop(elsewhere);
+        prepared
     }
 
     /// Stores our finalizer and the record of the call. Says whether the attachment is still wanted.
@@ -206,13 +178,14 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
 
     /// The driver does not know the node by the id under which the volume was published: the machine
     /// came back under another one, and is to have its volume again.
-    async fn publish_elsewhere(
-        &self,
+    async fn publish_elsewhere<'t>(
+        &'t self,
         attachment: &Attachment,
         plan: &mut AttachPlan,
         secrets: Secrets,
         error: CallError,
-    ) -> Result<BTreeMap<String, String>, Failure> {
+        turn: Turn<'t, Target>,
+    ) -> Result<(BTreeMap<String, String>, Turn<'t, Target>), Failure> {
         let Some(node_id) = plan
             .other_node_id
             .take()
@@ -221,6 +194,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             return Err(called(&error));
         };
         tracing::info!(%error, %node_id, "the driver does not know the recorded node id; trying today's");
+        self.leave(attachment, plan, secrets.clone(), &error).await?;
         let recorded = plan.record.as_ref().map(|record| &record.annotations);
         let annotations = Recorded {
             node_id: Some(node_id.clone()),
@@ -233,8 +207,40 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         if !self.unless_winding_up(record).await? {
             return Err(called(&error));
         }
+        drop(turn);
+        let turn = self.turn_at(&plan.target).await?;
         self.may_begin()?;
-        self.publish(plan, secrets).await.map_err(|error| called(&error))
+        let published = self.publish(plan, secrets).await;
+        let context = published.map_err(|error| called(&error))?;
+        Ok((context, turn))
+    }
+
+    /// Sees to it that nothing is left at the target of `plan`, whose record is about to be overwritten. The
+    /// driver's `error` when it was to publish there may have been about something else than the node.
+    async fn leave(
+        &self,
+        attachment: &Attachment,
+        plan: &AttachPlan,
+        secrets: Secrets,
+        error: &CallError,
+    ) -> Result<(), Failure> {
+        if self.is_needed_at(attachment, &plan.target)? {
+            return Ok(());
+        }
+        self.may_begin()?;
+        let request = UnpublishRequest {
+            target: plan.target.clone(),
+            secrets,
+            migrated: plan.migrated,
+        };
+        match self.csi.unpublish(request).await {
+            Ok(()) => Ok(()),
+            Err(left) if left.code.is_not_found() => Ok(()),
+            Err(left) => {
+                tracing::warn!(error = %left, "the volume may be where it was published before, and stays recorded there");
+                Err(called(error))
+            }
+        }
     }
 
     async fn mark_attached(
@@ -298,18 +304,25 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         }
     }
 
-    /// Unpublishes what an earlier attempt published elsewhere.
-    async fn undo(&self, attachment: &Attachment, stale: &Stale, migrated: bool) -> Result<(), Failure> {
-        if self.engine().held_besides(attachment, &stale.target) != Held::ByNobody {
-            // The id is another node's by now, and the volume is in use there.
-            return Ok(());
-        }
+    /// Unpublishes what an earlier attempt published elsewhere, unless somebody else needs it there. The turn
+    /// there ends when the record is overwritten: until then others may leave the volume to this attachment.
+    async fn undo(
+        &self,
+        attachment: &Attachment,
+        stale: &Stale,
+        migrated: bool,
+    ) -> Result<Turn<'_, Target>, Failure> {
         let read = async {
             self.secrets(stale.secret.as_ref())
                 .await
                 .map_err(|(reference, error)| unread(&reference, &error))
         };
         let secrets = self.unless_winding_up(read).await?;
+        let turn = self.turn_at(&stale.target).await?;
+        if self.is_needed_at(attachment, &stale.target)? {
+            // The id is another node's by now, and the volume is in use there.
+            return Ok(turn);
+        }
         tracing::info!(
             volume = %stale.target.handle,
             node_id = %stale.target.node_id,
@@ -322,24 +335,28 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         };
         self.may_begin()?;
         match self.csi.unpublish(request).await {
+            Ok(()) => Ok(turn),
             // A volume or node that the driver does not know holds nothing; the CSI specification leaves
             // NOT_FOUND to drivers that cannot tell. Waiting for another answer would block the pod.
             Err(error) if error.code.is_unknown_object() => {
                 tracing::info!(%error, "the driver knows nothing of it");
-                Ok(())
+                Ok(turn)
             }
-            result => result.map_err(|error| called(&error)),
+            Err(error) => Err(called(&error)),
         }
     }
 
     /// Somebody took our finalizer off while the call was under way, and the attachment is gone: with
-    /// nobody left to detach it, the publish would stay for ever. One attempt is all that can be made.
+    /// nobody left to detach it, the publish would stay for ever. One attempt is all that can be made, in the
+    /// turn of the attach.
     async fn undo_orphan(&self, attachment: &Attachment, plan: &AttachPlan) {
-        if self.engine().held_besides(attachment, &plan.target) != Held::ByNobody {
-            return;
+        let secrets = self.secrets(plan.secret.as_ref()).await.unwrap_or_default();
+        match self.engine().held_besides(attachment, &plan.target) {
+            // Whoever leaves may rely on this very attachment.
+            Held::ByNobody | Held::ByLeaving => {}
+            Held::ByUnguarded | Held::ByLiving => return,
         }
         tracing::warn!("the VolumeAttachment vanished during its attach; unpublishing again");
-        let secrets = self.secrets(plan.secret.as_ref()).await.unwrap_or_default();
         let request = UnpublishRequest {
             target: plan.target.clone(),
             secrets,

@@ -1,47 +1,16 @@
 //! Our finalizer on PersistentVolumes: put on and taken off, one write a volume at a time, however many
-//! attachments want it at once.
+//! attachments want it at once; and what becomes of a volume's handle when the volume is gone all the same.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-
-use tokio::sync::Mutex as AsyncMutex;
+use std::sync::Arc;
 
 use super::Worker;
 use super::problem::Failure;
 use crate::cluster::Cluster;
 use crate::csi::Controller;
-use crate::decide::Claim;
+use crate::decide::{Claim, Record};
 use crate::engine::Event;
 use crate::index::Change;
-use crate::model::{Uid, Volume};
-
-/// A lock for each PersistentVolume that is being claimed or released.
-#[derive(Debug, Default)]
-pub(super) struct Claims(Mutex<HashMap<Uid, Arc<AsyncMutex<()>>>>);
-
-// === impl Claims ===
-
-impl Claims {
-    fn lock_of(&self, volume: &Uid) -> Arc<AsyncMutex<()>> {
-        let mut locks = self
-            .0
-            .lock()
-            .expect("nothing must panic while the claims are locked");
-        locks.entry(volume.clone()).or_default().clone()
-    }
-
-    /// Forgets the lock if nobody else holds it.
-    fn done(&self, volume: &Uid, lock: Arc<AsyncMutex<()>>) {
-        let mut locks = self
-            .0
-            .lock()
-            .expect("nothing must panic while the claims are locked");
-        drop(lock);
-        if locks.get(volume).is_some_and(|lock| Arc::strong_count(lock) == 1) {
-            locks.remove(volume);
-        }
-    }
-}
+use crate::model::{Attachment, Recorded, Volume};
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Puts our finalizer on the volume, unless that has been done since the plan was made.
@@ -51,13 +20,8 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// A release that was under way is over by then, and none follows while the attachment is known.
     pub(super) async fn claim(&self, claim: Option<&Claim>) -> Result<(), Failure> {
         let Some(claim) = claim else { return Ok(()) };
-        let lock = self.claims.lock_of(&claim.uid);
-        let result = {
-            let _one_at_a_time = lock.lock().await;
-            self.claim_now(claim).await
-        };
-        self.claims.done(&claim.uid, lock);
-        result
+        let _turn = self.claims.take(&claim.uid).await;
+        self.claim_now(claim).await
     }
 
     async fn claim_now(&self, claim: &Claim) -> Result<(), Failure> {
@@ -88,17 +52,11 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
 
     /// Takes our finalizer off the volume, unless an attachment has come to need it meanwhile.
     pub(super) async fn release_volume(&self, volume: &Volume) -> Result<(), Failure> {
-        let lock = self.claims.lock_of(&volume.uid);
-        let result = {
-            let _one_at_a_time = lock.lock().await;
-            if self.engine().is_releasable(&volume.name) {
-                self.release_volume_now(volume).await
-            } else {
-                Ok(())
-            }
-        };
-        self.claims.done(&volume.uid, lock);
-        result
+        let _turn = self.claims.take(&volume.uid).await;
+        if !self.engine().is_releasable(&volume.name) {
+            return Ok(());
+        }
+        self.release_volume_now(volume).await
     }
 
     async fn release_volume_now(&self, volume: &Volume) -> Result<(), Failure> {
@@ -134,5 +92,34 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 &error,
             )),
         }
+    }
+    /// Records the handle of a volume that is gone on the attachments that were published by it.
+    pub(super) async fn bequeath(
+        &self,
+        volume: &Volume,
+        attachments: &[Arc<Attachment>],
+    ) -> Result<(), Failure> {
+        let Some(csi) = volume.spec.csi() else {
+            return Ok(());
+        };
+        for attachment in attachments {
+            let record = Record {
+                annotations: Recorded {
+                    handle: Some(csi.handle.clone()),
+                    secret: csi.publish_secret.clone(),
+                    ..attachment.recorded.clone()
+                },
+            };
+            match self.cluster.record(attachment, &record).await {
+                Ok(attachment) => self.written(attachment),
+                Err(error) if error.is_gone() => self.departed(attachment),
+                Err(error) => {
+                    let what = "could not record the handle of a PersistentVolume that is gone";
+                    return Err(Failure::api(what, &error));
+                }
+            }
+        }
+        tracing::info!("recorded the handle of a PersistentVolume that is gone on its VolumeAttachments");
+        Ok(())
     }
 }

@@ -67,36 +67,17 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// The volume stays where it is as long as another attachment needs it there; the last one to leave
     /// takes it along.
     async fn unpublish_unless_held(&self, attachment: &Attachment, plan: &DetachPlan) -> Result<(), Failure> {
-        if self.is_needed_at(attachment, &plan.target) {
+        if self.is_needed_at(attachment, &plan.target)? {
             return Ok(());
         }
-        self.unpublish(attachment, plan).await?;
-        let Target { handle, node_id } = &plan.target;
-        tracing::debug!(volume = %handle, %node_id, "detached");
-        Ok(())
-    }
-
-    fn is_needed_at(&self, attachment: &Attachment, target: &Target) -> bool {
-        let needed = self.engine().held_besides(attachment, target) == Held::ByLiving;
-        if needed {
-            let Target { handle, node_id } = target;
-            tracing::info!(volume = %handle, %node_id, "another VolumeAttachment needs the volume there; not unpublishing");
-        }
-        needed
-    }
-
-    async fn unpublish(&self, attachment: &Attachment, plan: &DetachPlan) -> Result<(), Failure> {
         let secrets = self.secrets_if_there(plan.secret.as_ref());
         let (secrets, missing) = Box::pin(self.unless_winding_up(secrets)).await?;
-        let send = |target| {
-            Box::pin(self.csi.unpublish(UnpublishRequest {
-                target,
-                secrets: secrets.clone(),
-                migrated: plan.migrated,
-            }))
+        let request = |target| UnpublishRequest {
+            target,
+            secrets: secrets.clone(),
+            migrated: plan.migrated,
         };
-        self.may_begin()?;
-        let mut result = send(plan.target.clone()).await;
+        let mut result = Box::pin(self.unpublish(attachment, request(plan.target.clone()))).await?;
         if let (Err(error), Some(node_id)) = (&result, &plan.other_node_id) {
             // The node was registered anew, under another id; whoever published may have done so too.
             if error.code.is_unknown_object() {
@@ -105,15 +86,48 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                     node_id: node_id.clone(),
                     ..plan.target.clone()
                 };
-                // During the call somebody may have come to need the volume under that id.
-                if self.is_needed_at(attachment, &today) {
-                    return Ok(());
-                }
-                self.may_begin()?;
-                result = send(today).await;
+                result = Box::pin(self.unpublish(attachment, request(today))).await?;
             }
         }
         result.map_err(|error| failed_without(missing, &error))
+    }
+
+    /// Whether another attachment needs the volume there, and will unpublish it one day: its finalizer says
+    /// so. Of one that has none that day is in doubt, so whoever wants to let go waits until it has it.
+    pub(super) fn is_needed_at(&self, attachment: &Attachment, target: &Target) -> Result<bool, Failure> {
+        let mut engine = self.engine();
+        let Target { handle, node_id } = target;
+        match engine.held_besides(attachment, target) {
+            Held::ByNobody | Held::ByLeaving => Ok(false),
+            Held::ByUnguarded => {
+                engine.guard_besides(attachment, target);
+                Err(Failure::unguarded(target))
+            }
+            Held::ByLiving => {
+                tracing::info!(volume = %handle, %node_id, "another VolumeAttachment needs the volume there; not unpublishing");
+                Ok(true)
+            }
+        }
+    }
+
+    /// Calls the driver, unless another attachment needs the volume there: from that look on to the answer,
+    /// none comes to have it there.
+    async fn unpublish(
+        &self,
+        attachment: &Attachment,
+        request: UnpublishRequest,
+    ) -> Result<Result<(), CallError>, Failure> {
+        let _turn = self.turn_at(&request.target).await?;
+        if self.is_needed_at(attachment, &request.target)? {
+            return Ok(Ok(()));
+        }
+        self.may_begin()?;
+        let Target { handle, node_id } = request.target.clone();
+        let result = self.csi.unpublish(request).await;
+        if result.is_ok() {
+            tracing::debug!(volume = %handle, %node_id, "detached");
+        }
+        Ok(result)
     }
 
     /// A Secret that is gone does not hold up a detach for ever: the driver may do without, and if it

@@ -5,7 +5,7 @@ use crate::cluster::{Cluster, Error, Side};
 use crate::csi::Controller;
 use crate::decide::Refusal;
 use crate::engine::Answer;
-use crate::model::{Attachment, Problem};
+use crate::model::{Attachment, Problem, Target};
 use crate::queue::Class;
 use crate::report::{chain, time};
 
@@ -63,6 +63,21 @@ impl Failure {
                     .to_owned(),
             code: None,
             class: Class::Final,
+            answer: None,
+            told: true,
+        }
+    }
+
+    /// Somebody else has the volume at `target`, and no finalizer that would get it detached one day.
+    pub(super) fn unguarded(target: &Target) -> Self {
+        let Target { handle, node_id } = target;
+        Self {
+            message: format!(
+                "volume {handle:?} is attached to node id {node_id:?} by another VolumeAttachment, too, which lacks \
+                 our finalizer; waiting until that is back"
+            ),
+            code: None,
+            class: Class::Uncertain,
             answer: None,
             told: true,
         }

@@ -33,6 +33,8 @@ struct State {
     panics: bool,
     /// What the driver answers to its first Unpublish.
     unknown: bool,
+    /// Calls for a node id that the driver refuses, with this code.
+    refused_at: Vec<(&'static str, &'static str, &'static str)>,
 }
 
 #[derive(Clone, Default)]
@@ -72,6 +74,15 @@ impl World {
     ) -> Result<Attachment, Error> {
         self.take(request).await?;
         self.change(change)
+    }
+
+    fn refuses(&self, call: &str, target: &Target) -> Result<(), CallError> {
+        let state = self.state();
+        let mut refused = state.refused_at.iter();
+        match refused.find(|(refused, id, _)| *refused == call && **id == *target.node_id) {
+            Some((.., code)) => Err(refusal(code)),
+            None => Ok(()),
+        }
     }
 
     fn change(&self, change: impl FnOnce(&mut Attachment)) -> Result<Attachment, Error> {
@@ -171,25 +182,24 @@ impl Cluster for World {
 }
 
 impl Controller for World {
-    async fn publish(&self, _: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
+    async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
         let panics = self.state().panics;
         assert!(!panics, "as it was told");
         self.take("publish").await.expect("calls are refused otherwise");
+        self.refuses("publish", &request.target)?;
         Ok(BTreeMap::new())
     }
 
     async fn unpublish(&self, request: UnpublishRequest) -> Result<(), CallError> {
         self.take("unpublish").await.expect("calls are refused otherwise");
+        let target = request.target;
+        let refused = self.refuses("unpublish", &target);
         let mut state = self.state();
-        state.unpublished.push(request.target);
+        state.unpublished.push(target);
         if std::mem::take(&mut state.unknown) {
-            return Err(CallError {
-                code: Code::named("NotFound").expect("a code of gRPC"),
-                message: "no such node".to_owned(),
-                reach: Reach::Answered,
-            });
+            return Err(refusal("NotFound"));
         }
-        Ok(())
+        refused
     }
 
     async fn list(&self, _: ListRequest) -> Result<Page, CallError> {
@@ -311,6 +321,14 @@ fn mk_secret_volume() -> Volume {
     volume
 }
 
+fn refusal(code: &str) -> CallError {
+    CallError {
+        code: Code::named(code).expect("a code of gRPC"),
+        message: "no such node".to_owned(),
+        reach: Reach::Answered,
+    }
+}
+
 fn forbidden() -> Error {
     Error::Refused {
         status: 403,
@@ -363,30 +381,186 @@ async fn a_retry_without_its_secret_writes_nothing_until_it_is_there() {
 
 #[tokio::test]
 async fn what_may_have_been_called_for_keeps_the_finalizer() {
-    let before = [
-        Attachment {
-            finalizer: true,
-            ..mk_attachment("va")
+    let mut bench = Bench::new(Attachment {
+        finalizer: true,
+        ..mk_attachment("va")
+    });
+    bench.refuse("get secret", forbidden());
+    bench.fails().await;
+    assert!(bench.attachment().finalizer);
+    assert!(!bench.seen().contains(&"release"));
+}
+
+fn mk_leaving() -> Attachment {
+    Attachment {
+        deleting: true,
+        finalizer: true,
+        recorded: Recorded {
+            node_id: Some("id".into()),
+            handle: Some("handle".into()),
+            secret: None,
         },
-        Attachment {
-            attached: true,
-            ..mk_attachment("va")
-        },
-    ];
-    for shown in before {
-        let mut bench = Bench::new(mk_attachment("va"));
-        bench.world.state().attachment = Some(shown.clone());
-        if shown.finalizer {
-            let known = Change::Put(Attachment {
-                version: Version(2),
-                ..shown
-            });
-            bench.engine().handle(Event::Attachments(known));
+        ..mk_attachment("va")
+    }
+}
+
+#[tokio::test]
+async fn a_detach_leaves_nothing_to_an_attach_that_has_stored_no_finalizer() {
+    let mut bench = Bench::new(mk_leaving());
+    let starting = Change::Put(mk_attachment("other"));
+    bench.engine().handle(Event::Attachments(starting));
+    bench.world.state().silent.push("claim");
+    let attach = bench.job().expect("an attach");
+    let attach = bench.worker.run(attach);
+    let mut attach = std::pin::pin!(attach);
+    assert!(attach.as_mut().now_or_never().is_none());
+    let now = bench.now;
+    let detach = bench.engine().start(now).expect("a detach");
+    assert!(matches!(
+        detach,
+        Job::Attachment {
+            wanted: Wanted::Detach,
+            ..
         }
-        bench.refuse("get secret", forbidden());
-        bench.fails().await;
-        assert!(bench.attachment().finalizer);
-        assert!(!bench.seen().contains(&"release"));
+    ));
+    let report = bench.worker.run(detach).await;
+    assert_eq!(report.outcome, Outcome::Done);
+    assert_eq!(bench.world.state().unpublished.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_to_need_a_volume_while_the_secret_is_read_keeps_it() {
+    for (finalizer, unpublished, done) in [(true, 0, true), (false, 0, false)] {
+        let mut bench = Bench::new(mk_leaving());
+        bench.world.state().silent.push("get secret");
+        let job = bench.job().expect("a detach");
+        let run = bench.worker.run(job);
+        let mut run = std::pin::pin!(run);
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        let living = Attachment {
+            finalizer,
+            attached: true,
+            ..mk_attachment("other")
+        };
+        bench.engine().handle(Event::Attachments(Change::Put(living)));
+        bench.world.answer.notify_one();
+        let report = run.await;
+        assert_eq!(report.outcome == Outcome::Done, done, "{:?}", report.outcome);
+        assert_eq!(bench.world.state().unpublished.len(), unpublished);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attach_to_where_a_detach_is_under_way_waits_for_it() {
+    let mut bench = Bench::new(mk_leaving());
+    bench.world.state().silent.push("unpublish");
+    let detach = bench.job().expect("a detach");
+    let run = bench.worker.run(detach);
+    let mut run = std::pin::pin!(run);
+    assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+    let target = Target {
+        handle: "handle".into(),
+        node_id: "id".into(),
+    };
+    assert!(bench.worker.turn_at(&target).now_or_never().is_none());
+    bench.world.answer.notify_one();
+    assert_eq!(run.await.outcome, Outcome::Done);
+    assert!(bench.worker.turn_at(&target).now_or_never().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_carried_out_though_the_secret_is_missing() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.refuse("get secret", forbidden());
+    bench.world.state().silent.push("claim");
+    let job = bench.job().expect("an attach");
+    let run = bench.worker.run(job);
+    let mut run = std::pin::pin!(run);
+    assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+    bench.world.answer.notify_one();
+    assert!(matches!(run.await.outcome, Outcome::Failed { .. }));
+    let volume = bench.engine().volume("pv").cloned();
+    assert!(volume.is_some_and(|volume| volume.finalizer));
+    assert!(!bench.seen().contains(&"record"));
+}
+
+/// It has the node id on record, and nothing else.
+#[tokio::test]
+async fn the_handle_of_a_volume_that_is_gone_is_recorded_on_what_the_go_sidecar_attached() {
+    let made_by_go = Attachment {
+        deleting: false,
+        attached: true,
+        recorded: Recorded {
+            handle: None,
+            ..mk_leaving().recorded
+        },
+        ..mk_leaving()
+    };
+    let gone = || {
+        let Volume { name, uid, .. } = mk_secret_volume();
+        Event::Volumes(Change::Gone { name, uid })
+    };
+    let mut bench = Bench::new(made_by_go.clone());
+    assert!(bench.job().is_none(), "while the volume is there, it tells");
+    bench.engine().handle(gone());
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    let recorded = bench.attachment().recorded;
+    assert_eq!(recorded.handle.as_deref(), Some("handle"));
+    assert_eq!(recorded.node_id.as_deref(), Some("id"));
+    assert_eq!(recorded.secret, SecretRef::parse("ns/secret"));
+    assert!(bench.job().is_none(), "once");
+
+    // Nor has a detach to wait for that.
+    let mut bench = Bench::new(made_by_go);
+    bench.world.state().volume = None;
+    bench.engine().handle(gone());
+    bench.refuse("record", forbidden());
+    bench.fails().await;
+    bench.delete();
+    while bench.world.state().attachment.is_some() {
+        bench.turn().await.expect("a detach");
+    }
+    let unpublished = bench.world.state().unpublished.clone();
+    assert_eq!(
+        unpublished.iter().map(|t| &*t.handle).collect::<Vec<_>>(),
+        ["handle"]
+    );
+    assert!(bench.job().is_none());
+}
+
+/// A repair of what is attached, on a machine that came back under another id.
+#[tokio::test]
+async fn an_attach_elsewhere_leaves_nothing_where_the_volume_was() {
+    let unguarded = Attachment {
+        attached: true,
+        finalizer: false,
+        deleting: false,
+        recorded: Recorded {
+            node_id: Some("old-id".into()),
+            ..mk_leaving().recorded
+        },
+        ..mk_leaving()
+    };
+    for (answer, moves) in [
+        (None, true),
+        (Some("NotFound"), true),
+        (Some("InvalidArgument"), false),
+    ] {
+        let mut bench = Bench::new(unguarded.clone());
+        bench
+            .world
+            .state()
+            .refused_at
+            .push(("publish", "old-id", "InvalidArgument"));
+        if let Some(code) = answer {
+            bench.world.state().refused_at.push(("unpublish", "old-id", code));
+        }
+        let outcome = bench.turn().await.expect("an attach");
+        assert_eq!(outcome == Outcome::Done, moves, "{answer:?}: {outcome:?}");
+        assert_eq!(bench.world.state().unpublished.len(), 1, "{answer:?}");
+        let recorded = bench.attachment().recorded.node_id;
+        let expected = if moves { "id" } else { "old-id" };
+        assert_eq!(recorded.as_deref(), Some(expected), "{answer:?}");
     }
 }
 

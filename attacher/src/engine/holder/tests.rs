@@ -4,27 +4,40 @@ use proptest::prelude::*;
 
 use super::super::tests::Bench;
 use super::*;
-use crate::decide::tests::{mk_attachment, mk_node, mk_spec};
+use crate::decide::tests::{mk_attachment, mk_node, mk_spec, mk_volume};
 use crate::engine::{Event, Outcome, RESOURCE_EXHAUSTED, Subject};
 use crate::index::Change;
-use crate::model::{Recorded, Source, Version};
-use crate::queue::Class;
+use crate::model::{Recorded, Source, Version, Volume};
+use crate::queue::{Class, Key};
 
 /// Who else than `attachment` holds `target`, by looking at all attachments.
 fn held_by_a_scan(engine: &Engine, attachment: &Attachment, target: &Target) -> Held {
-    let others = engine.index.attachments().filter(|other| {
-        other.name != attachment.name
-            && (other.node == attachment.node
-                || attachment.volume_name().is_some() && other.volume_name() == attachment.volume_name())
-            && engine.is_at(other, attachment, target)
-            && engine.may_be_published(other)
-    });
-    let held = others.map(|other| {
-        if other.deleting {
-            Held::ByLeaving
-        } else {
-            Held::ByLiving
-        }
+    let handle = |other: &Attachment| match (&other.recorded.handle, &other.source) {
+        (Some(recorded), _) => Some(recorded.clone()),
+        (None, Source::Volume(name)) => engine
+            .volume(name)
+            .and_then(|v| Some(v.spec.csi()?.handle.clone())),
+        (None, Source::Inline(spec)) => spec.csi().map(|csi| csi.handle.clone()),
+        (None, Source::Invalid(_)) => None,
+    };
+    let today = |other: &Attachment| engine.index.node(&other.node).and_then(|node| node.id.clone());
+    let is_there = |other: &Attachment| {
+        let node_id = other.recorded.node_id.clone().or_else(|| today(other));
+        let same_volume = match handle(other) {
+            Some(handle) => handle == target.handle,
+            None => other.source == attachment.source,
+        };
+        same_volume && node_id.as_ref() == Some(&target.node_id)
+    };
+    let others = engine
+        .index
+        .attachments()
+        .filter(|other| other.uid != attachment.uid && is_there(other));
+    let held = others.map(|other| match (other.deleting, other.finalizer, other.attached) {
+        (true, true, _) => Held::ByLeaving,
+        (false, true, _) => Held::ByLiving,
+        (false, false, true) => Held::ByUnguarded,
+        (true, false, _) | (false, false, false) => Held::ByNobody,
     });
     held.max().unwrap_or(Held::ByNobody)
 }
@@ -37,6 +50,23 @@ fn next(engine: &Engine, attachment: &Attachment, version: u64) -> Attachment {
         uid: same.map_or_else(|| version.to_string().as_str().into(), |known| known.uid.clone()),
         version: Version(version),
         ..attachment.clone()
+    }
+}
+
+/// A volume of this handle comes, perhaps in the place of another, or the volume goes.
+fn mk_volume_of(engine: &Engine, name: u8, handle: u8, version: u64) -> Change<Volume> {
+    let name = format!("pv-{name}");
+    match (engine.volume(&name), handle) {
+        (Some(known), 3) => Change::Gone {
+            name: known.name.clone(),
+            uid: known.uid.clone(),
+        },
+        (_, handle) => Change::Put(Volume {
+            uid: version.to_string().as_str().into(),
+            version: Version(version),
+            spec: mk_spec(&format!("handle-{handle}")),
+            ..mk_volume(&name)
+        }),
     }
 }
 
@@ -70,7 +100,10 @@ fn any_attachment() -> impl Strategy<Value = Attachment> {
 
 proptest! {
     #[test]
-    fn who_holds_a_volume_is_what_a_scan_finds(attachments in prop::collection::vec(any_attachment(), 0..8)) {
+    fn who_holds_a_volume_is_what_a_scan_finds(
+        attachments in prop::collection::vec(any_attachment(), 0..8),
+        volumes in prop::collection::vec((0..2u8, 0..4u8), 0..6),
+    ) {
         let mut engine = Bench::new([]).engine;
         for node in 0..2 {
             let node = mk_node(&format!("node-{node}"), Some(&format!("id-{node}")));
@@ -79,6 +112,10 @@ proptest! {
         for (version, attachment) in (1..).zip(&attachments) {
             let put = next(&engine, attachment, version);
             engine.handle(Event::Attachments(Change::Put(put)));
+        }
+        for (version, (name, handle)) in (100..).zip(volumes) {
+            let change = mk_volume_of(&engine, name, handle, version);
+            engine.handle(Event::Volumes(change));
         }
         for attachment in &attachments {
             for handle in ["handle-0", "handle-1", "handle-2"] {

@@ -479,6 +479,43 @@ fn who_else_holds_a_volume_on_a_node() {
             Held::ByLiving,
         ),
         (
+            "one of another volume object and another node, with the same handle and id",
+            Attachment {
+                source: crate::model::Source::Volume("pv-2".into()),
+                node: "node-2".into(),
+                ..attached("other")
+            },
+            Held::ByLiving,
+        ),
+        (
+            "one of the Go sidecar, of another volume object with the same handle",
+            Attachment {
+                source: crate::model::Source::Volume("pv-twin".into()),
+                recorded: Recorded {
+                    handle: None,
+                    ..attached("other").recorded
+                },
+                ..attached("other")
+            },
+            Held::ByLiving,
+        ),
+        (
+            "one that is attached without our finalizer",
+            Attachment {
+                finalizer: false,
+                ..attached("other")
+            },
+            Held::ByUnguarded,
+        ),
+        (
+            "one that is about to be attached for the first time",
+            Attachment {
+                source: crate::model::Source::Volume("pv-twin".into()),
+                ..mk_attachment("other")
+            },
+            Held::ByNobody,
+        ),
+        (
             "one of the Go sidecar, without a recorded handle",
             Attachment {
                 recorded: Recorded {
@@ -493,8 +530,44 @@ fn who_else_holds_a_volume_on_a_node() {
         let va = attached("va");
         let bench = Bench::new([]);
         let mut engine = bench.engine;
+        let twin = crate::model::Volume {
+            name: "pv-twin".into(),
+            uid: "uid-twin".into(),
+            ..mk_volume("pv")
+        };
         engine.handle(Event::Attachments(Change::Put(va.clone())));
         engine.handle(Event::Attachments(Change::Put(other)));
+        engine.handle(Event::Volumes(Change::Put(twin)));
+        while engine.start(bench.now).is_some() {}
         assert_eq!(engine.held_besides(&va, &target), expected, "{name}");
     }
+}
+
+#[test]
+fn who_holds_a_volume_without_our_finalizer_is_attached_again_to_have_it() {
+    let unguarded = Attachment {
+        finalizer: false,
+        recorded: Recorded::default(),
+        ..attached("other")
+    };
+    let mut bench = Bench::new([unguarded.clone()]);
+    assert!(bench.start().is_none(), "it asks for nothing by itself");
+    let va = Attachment {
+        deleting: true,
+        ..attached("va")
+    };
+    let target = Target {
+        handle: "handle".into(),
+        node_id: "id".into(),
+    };
+    bench.engine.guard_besides(&va, &target);
+    let job = bench.starts(Wanted::Attach);
+    bench.engine.guard_besides(&va, &target);
+    let guarded = Attachment {
+        finalizer: true,
+        ..newer(&unguarded)
+    };
+    bench.put(guarded);
+    bench.finish(&job, Outcome::Done);
+    assert!(bench.start().is_none());
 }

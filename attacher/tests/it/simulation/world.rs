@@ -12,8 +12,8 @@ use std::time::Duration;
 use csi_attacher::engine::Event;
 use csi_attacher::index::Change;
 use csi_attacher::model::{
-    AccessModes, Attachment, CsiSource, Node, Recorded, Source, Target, Version, Volume, VolumeSource,
-    VolumeSpec,
+    AccessModes, Attachment, CsiSource, Node, Recorded, SecretRef, Source, Target, Version, Volume,
+    VolumeSource, VolumeSpec,
 };
 use tokio::sync::mpsc;
 
@@ -357,9 +357,11 @@ impl State {
             return;
         }
         let uid = self.next_uid();
+        let has_secret = self.faults.api > 0 && self.random.bool();
         let source = CsiSource {
             driver: DRIVER.into(),
             handle: format!("handle-of-{uid}").as_str().into(),
+            publish_secret: has_secret.then(|| SecretRef::parse("ns/secret")).flatten(),
             ..CsiSource::default()
         };
         let source = if left_in_tree {

@@ -137,7 +137,10 @@ impl Cluster for FakeCluster {
     async fn release(&self, attachment: &Attachment) -> Result<Released, Error> {
         let left = self
             .change(attachment, |attachment, state| {
-                if state.is_published(attachment, false) && !state.array.may_be_served_without_calls() {
+                if state.is_published(attachment, false)
+                    && !state.is_left_to_another(attachment)
+                    && !state.array.may_be_served_without_calls()
+                {
                     state
                         .violations
                         .push(format!("released while published: {attachment:?}"));
@@ -204,9 +207,13 @@ impl Cluster for FakeCluster {
         self.request(|state| state.volume(name)).await
     }
 
-    async fn secret(&self, _: &SecretRef) -> Result<Secrets, Error> {
+    async fn secret(&self, reference: &SecretRef) -> Result<Secrets, Error> {
         self.request(|state| {
             state.reads_of_secrets += 1;
+            let faults = state.faults.api;
+            if state.percent(faults) {
+                return Err(Error::NotFound(format!("secrets {reference} not found").into()));
+            }
             Ok(Secrets::default())
         })
         .await
@@ -231,6 +238,14 @@ impl State {
     fn volume(&self, name: &str) -> Result<Volume, Error> {
         let not_found = || Error::NotFound(format!("persistentvolumes {name:?} not found").into());
         self.volumes.get(name).cloned().ok_or_else(not_found)
+    }
+
+    /// Whether another attachment will get unpublished what this one is published as.
+    fn is_left_to_another(&self, attachment: &Attachment) -> bool {
+        let mut others = self.attachments.values();
+        others.any(|other| {
+            other.uid != attachment.uid && other.finalizer && recorded(other) == recorded(attachment)
+        })
     }
 
     fn is_published(&self, attachment: &Attachment, attached: bool) -> bool {

@@ -8,6 +8,8 @@ use super::{NODES, State, VOLUMES, World};
 
 /// Attachments that come and go.
 const ATTACHMENTS: usize = 8;
+/// Those of them that have a twin, of the same volume and node.
+const TWINS: usize = 3;
 
 // === impl World ===
 
@@ -79,7 +81,10 @@ impl World {
 
 impl State {
     fn act(&mut self) {
-        let number = self.random.usize(0..ATTACHMENTS);
+        let mut number = self.random.usize(0..ATTACHMENTS);
+        if number < TWINS && self.random.bool() {
+            number += NODES * VOLUMES;
+        }
         let name = format!("va-{number}");
         match self.random.u8(0..21) {
             0..8 => {

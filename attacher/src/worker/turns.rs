@@ -1,0 +1,111 @@
+//! Turns: whoever has the turn of a key is alone with it until the turn is dropped.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+/// A lock for each key that somebody has or waits for, and for no other.
+#[derive(Debug)]
+pub(super) struct Turns<K>(Mutex<HashMap<K, Arc<AsyncMutex<()>>>>);
+
+/// Ends when it is dropped.
+#[must_use]
+#[derive(Debug)]
+pub(super) struct Turn<'t, K: Eq + Hash> {
+    // In this order: the next one goes on before it is looked whether there is one.
+    _held: OwnedMutexGuard<()>,
+    _place: Place<'t, K>,
+}
+
+/// A place in the line, the first included.
+#[derive(Debug)]
+struct Place<'t, K: Eq + Hash> {
+    turns: &'t Turns<K>,
+    key: K,
+    lock: Arc<AsyncMutex<()>>,
+}
+
+// === impl Turns ===
+
+impl<K: Eq + Hash + Clone> Turns<K> {
+    /// Waits for the turn of `key`.
+    ///
+    /// # Cancellation
+    ///
+    /// Whoever gives up leaves the line, and nothing behind.
+    pub(super) async fn take(&self, key: &K) -> Turn<'_, K> {
+        let place = Place {
+            turns: self,
+            key: key.clone(),
+            lock: self.locks().entry(key.clone()).or_default().clone(),
+        };
+        let held = place.lock.clone().lock_owned().await;
+        Turn {
+            _held: held,
+            _place: place,
+        }
+    }
+}
+
+impl<K> Turns<K> {
+    fn locks(&self) -> MutexGuard<'_, HashMap<K, Arc<AsyncMutex<()>>>> {
+        // Nothing that is done with it leaves it half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K> Default for Turns<K> {
+    fn default() -> Self {
+        Self(Mutex::new(HashMap::new()))
+    }
+}
+
+// === impl Place ===
+
+impl<K: Eq + Hash> Drop for Place<'_, K> {
+    fn drop(&mut self) {
+        let mut locks = self.turns.locks();
+        // While all are locked, so that of several who leave at once the last one sees that he is.
+        self.lock = Arc::default();
+        if locks
+            .get(&self.key)
+            .is_some_and(|lock| Arc::strong_count(lock) == 1)
+        {
+            locks.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_at_a_time_has_the_turn_of_a_key() {
+        let turns = Turns::default();
+        let first = turns.take(&1).await;
+        let other = turns.take(&2).now_or_never();
+        assert!(other.is_some(), "another key is nobody's");
+        let mut second = std::pin::pin!(turns.take(&1));
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(first);
+        assert!(second.now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_of_those_who_are_done_or_gave_up() {
+        let turns = Turns::default();
+        let first = turns.take(&1).await;
+        {
+            let mut second = std::pin::pin!(turns.take(&1));
+            assert!(second.as_mut().now_or_never().is_none());
+        }
+        assert_eq!(turns.locks().len(), 1);
+        drop(first);
+        assert!(turns.locks().is_empty());
+    }
+}
