@@ -4,6 +4,7 @@
 mod record;
 mod step;
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use jiff::Timestamp;
@@ -28,6 +29,8 @@ pub struct Elector {
     current: bool,
     /// The `acquireTime` of claims that may have been granted without our knowing.
     doubt: Option<Timestamp>,
+    /// The `renewTime` of our last write that was granted, and of all since that may be.
+    marks: BTreeSet<Timestamp>,
     slow_renewals: u64,
 }
 
@@ -74,6 +77,7 @@ impl Elector {
             turn: Turn::Look,
             current: false,
             doubt: None,
+            marks: BTreeSet::new(),
             slow_renewals: 0,
         }
     }
@@ -133,6 +137,7 @@ impl Elector {
         } else {
             // If a claim of ours had been granted, the lease would say so.
             self.doubt = None;
+            self.marks.clear();
             self.rest(now, random);
         }
         Ok(())
@@ -142,6 +147,8 @@ impl Elector {
     pub fn wrote(&mut self, answer: Result<Lease, Failure>, sent: Instant, now: Instant, random: f64) {
         match answer {
             Ok(lease) => {
+                // What was sent before was not granted, and is of an outdated version now.
+                self.marks = Record::of(&lease).renewed.into_iter().collect();
                 self.observe(Some(lease), now);
                 self.current = true;
                 self.turn = Turn::Rest(sent + self.settings.timings.retry_period);
@@ -196,7 +203,7 @@ impl Elector {
     pub fn released(&self, mut lease: Lease, wall: Timestamp) -> Option<Lease> {
         let acquired = self.doubt?;
         let record = Record::of(&lease);
-        if record.holder != self.settings.identity || record.acquired != Some(acquired) {
+        if record.holder != self.settings.identity || !self.is_of_term(&record, acquired) {
             return None;
         }
         let now = MicroTime(micros(wall));
@@ -276,7 +283,7 @@ impl Elector {
                 lease,
                 holder: record.holder.clone(),
             }
-        } else if record.acquired != Some(term.acquired) {
+        } else if !self.is_of_term(record, term.acquired) {
             Lost::Twin {
                 lease,
                 identity: self.settings.identity.clone(),
@@ -285,6 +292,15 @@ impl Elector {
             return Ok(());
         };
         Err(self.lost(lost))
+    }
+
+    /// Whether a record in our name was written by us, in the term that began then. A process of the same
+    /// name may keep our `acquireTime`: client-go takes a record that bears its name for its own.
+    fn is_of_term(&self, record: &Record, acquired: Timestamp) -> bool {
+        let is_marked = record
+            .renewed
+            .is_some_and(|renewed| self.marks.contains(&renewed));
+        record.acquired == Some(acquired) && is_marked
     }
 
     fn lost(&mut self, lost: Lost) -> Lost {
@@ -342,6 +358,7 @@ impl Elector {
             // Claims that may yet be granted must be known for ours by one and the same mark.
             None => *self.doubt.get_or_insert(now),
         };
+        self.marks.insert(now);
         let spec = lease.spec.get_or_insert_default();
         spec.holder_identity = Some(self.settings.identity.clone());
         spec.lease_duration_seconds = Some(self.settings.timings.lease_seconds());

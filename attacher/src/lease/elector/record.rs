@@ -23,6 +23,7 @@ pub(super) struct Record {
     pub(super) holder: String,
     pub(super) duration: Duration,
     pub(super) acquired: Option<Timestamp>,
+    pub(super) renewed: Option<Timestamp>,
     pub(super) transitions: i32,
 }
 
@@ -55,6 +56,7 @@ impl Record {
             holder: spec.holder_identity.clone().unwrap_or_default(),
             duration: Duration::from_secs(seconds.try_into().unwrap_or_default()),
             acquired: spec.acquire_time.as_ref().map(|time| micros(time.0)),
+            renewed: spec.renew_time.as_ref().map(|time| micros(time.0)),
             transitions: spec.lease_transitions.unwrap_or_default(),
         }
     }

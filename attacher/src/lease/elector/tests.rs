@@ -363,6 +363,49 @@ fn a_twin_ends_the_term_at_once() {
 }
 
 #[test]
+fn a_twin_that_keeps_our_acquire_time_ends_the_term_too() {
+    // As client-go does, which leads in our name and finds the record that we wrote over its own.
+    let mut rig = Rig::leading();
+    let renewed = |lease: &Lease, version: u32, at: &str| {
+        let mut lease = lease.clone();
+        lease.metadata.resource_version = Some(version.to_string());
+        lease.spec.as_mut().unwrap().renew_time = Some(MicroTime(at.parse().unwrap()));
+        lease
+    };
+    let ours = rig.elector.lease().unwrap().clone();
+    rig.at(5.0);
+    rig.wall = "2026-01-02T03:05:00Z".parse().unwrap();
+    rig.update();
+    rig.refused(Failure::Conflict);
+    let theirs = renewed(&ours, 2, "2026-01-02T03:04:59Z");
+    let lost = rig.looks(Some(theirs)).unwrap_err();
+    assert!(matches!(lost, Lost::Twin { .. }), "{lost}");
+
+    // A renewal of ours that was granted without an answer is no twin's.
+    let mut rig = Rig::leading();
+    rig.at(5.0);
+    rig.wall = "2026-01-02T03:05:00Z".parse().unwrap();
+    let granted = rig.update();
+    rig.refused(silence());
+    let version = granted.metadata.clone();
+    let granted = Lease {
+        metadata: ObjectMeta {
+            resource_version: Some("2".to_owned()),
+            ..version
+        },
+        ..granted
+    };
+    rig.look(Some(granted.clone()));
+    rig.granted(3);
+    // Nor is it given back in our name when it is a twin's by then.
+    rig.elector.resign();
+    let ours = rig.elector.lease().unwrap().clone();
+    let theirs = renewed(&ours, 4, "2026-01-02T03:05:01Z");
+    assert_eq!(rig.elector.released(theirs, rig.wall), None);
+    assert!(rig.elector.released(ours, rig.wall).is_some());
+}
+
+#[test]
 fn a_leader_creates_its_lease_again_when_somebody_deleted_it() {
     let mut rig = Rig::leading();
     rig.at(5.0).update();
