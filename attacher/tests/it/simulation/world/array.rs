@@ -67,8 +67,16 @@ impl World {
                     .volume_name()
                     .and_then(|name| state.volumes.get(&**name))
                     .is_some_and(|volume| !volume.deleting);
-                let is_published =
-                    recorded(attachment).is_some_and(|target| state.published.contains(&target));
+                let is_published = recorded(attachment).is_some_and(|target| {
+                    // A twin may have brought it to the machine under the id of today, where it is listed.
+                    let today = Target {
+                        node_id: state
+                            .id_today(attachment)
+                            .unwrap_or_else(|| target.node_id.clone()),
+                        ..target.clone()
+                    };
+                    state.published.contains(&target) || state.published.contains(&today)
+                });
                 attachment.deleting
                     || !can_be_attached
                     || attachment.attached && attachment.finalizer && is_published
@@ -125,6 +133,10 @@ impl Default for Array {
 // === impl State ===
 
 impl State {
+    fn id_today(&self, attachment: &Attachment) -> Option<Arc<str>> {
+        self.nodes.get(&*attachment.node)?.id.clone()
+    }
+
     pub(super) fn publish(&mut self, target: &Target) {
         self.array.lost.remove(target);
         self.array.abandoned.remove(target);
