@@ -9,6 +9,7 @@ pub mod args;
 pub mod backend;
 pub mod busy;
 pub mod conduct;
+pub mod ctl;
 pub mod device;
 pub mod driver;
 pub mod duration;

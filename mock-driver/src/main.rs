@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use csi_mock_driver::args::Args;
+use csi_mock_driver::ctl;
 use csi_mock_driver::fault::Exit;
 use csi_mock_driver::run;
 use tracing::level_filters::LevelFilter;
@@ -11,7 +12,15 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
 fn main() -> anyhow::Result<ExitCode> {
-    let args = match Args::read(std::env::args_os()) {
+    let words: Vec<_> = std::env::args_os().collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the async runtime")?;
+    if ctl::is_meant(&words) {
+        return runtime.block_on(ctl::run(&words)).context("cannot print");
+    }
+    let args = match Args::read(words) {
         Ok(args) => args,
         Err(text) => {
             text.print().context("cannot print")?;
@@ -29,10 +38,6 @@ fn main() -> anyhow::Result<ExitCode> {
         )
         .with(targets)
         .init();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the async runtime")?;
     match runtime.block_on(run::run(args)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(run::Error::Ordered(Exit::Status(status))) => Ok(ExitCode::from(status)),

@@ -22,16 +22,13 @@ use http::{Method, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 
 use super::endpoint::Endpoint;
-use super::resource::{
-    Attach, Attachment, Call, Capability, CapabilityChange, Expectation, FaultChange, FaultRule, Faults,
-    Info, Node, Page, Problem, Released, Scenario, Trouble, Verdict, Volume, VolumeNew,
-};
+use super::resource::{Call, Expectation, Page, Problem, Verdict};
 
+mod array;
 mod exchange;
-mod join;
+mod faults;
 
 /// What is left as it is in a part of a path or query.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
@@ -165,209 +162,6 @@ impl Client {
         Self { endpoint }
     }
 
-    /// What the driver is.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn info(&self) -> Result<Info, Error> {
-        self.get("/api/v1/info", &[]).await
-    }
-
-    /// Volumes, as the parameters of `GET /api/v1/volumes` choose them.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn volumes(&self, query: &[(&str, String)]) -> Result<Page<Volume>, Error> {
-        self.get("/api/v1/volumes", query).await
-    }
-
-    /// One volume.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn volume(&self, volume: &str) -> Result<Volume, Error> {
-        self.get(&format!("/api/v1/volumes/{}", part(volume)), &[]).await
-    }
-
-    /// Makes a volume.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn create_volume(&self, new: &VolumeNew) -> Result<Volume, Error> {
-        self.send(Method::POST, "/api/v1/volumes", Some(new)).await
-    }
-
-    /// Deletes a volume.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
-        self.delete(&format!("/api/v1/volumes/{}", part(volume))).await
-    }
-
-    /// Nodes, as the parameters of `GET /api/v1/nodes` choose them.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn nodes(&self, query: &[(&str, String)]) -> Result<Page<Node>, Error> {
-        self.get("/api/v1/nodes", query).await
-    }
-
-    /// One node.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn node(&self, node: &str) -> Result<Node, Error> {
-        self.get(&format!("/api/v1/nodes/{}", part(node)), &[]).await
-    }
-
-    /// Attachments, as the parameters of `GET /api/v1/attachments` choose them.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn attachments(&self, query: &[(&str, String)]) -> Result<Page<Attachment>, Error> {
-        self.get("/api/v1/attachments", query).await
-    }
-
-    /// Attaches a volume out of band.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn attach(&self, volume: &str, node: &str, attach: &Attach) -> Result<Attachment, Error> {
-        self.send(Method::PUT, &attachment(volume, node), Some(attach))
-            .await
-    }
-
-    /// Detaches a volume out of band: nobody who believes it attached is told.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn detach(&self, volume: &str, node: &str) -> Result<(), Error> {
-        self.delete(&attachment(volume, node)).await
-    }
-
-    /// Every capability there is.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn capabilities(&self) -> Result<Vec<Capability>, Error> {
-        self.get("/api/v1/capabilities", &[]).await
-    }
-
-    /// Gives the driver a capability or takes it away.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn set_capability(&self, name: &str, enabled: bool) -> Result<Capability, Error> {
-        let path = format!("/api/v1/capabilities/{}", part(name));
-        self.send(Method::PUT, &path, Some(&CapabilityChange { enabled }))
-            .await
-    }
-
-    /// The fault rules and how they fare.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn faults(&self) -> Result<Faults, Error> {
-        self.get("/api/v1/faults", &[]).await
-    }
-
-    /// Puts a fault rule into force, written as in the fault file.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn put_fault(&self, rule: &Value) -> Result<FaultRule, Error> {
-        self.send(Method::POST, "/api/v1/faults", Some(rule)).await
-    }
-
-    /// Takes a fault rule out of force.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn remove_fault(&self, id: &str) -> Result<(), Error> {
-        self.delete(&format!("/api/v1/faults/{}", part(id))).await
-    }
-
-    /// Switches a fault rule on or off.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn set_fault(&self, id: &str, enabled: bool) -> Result<FaultRule, Error> {
-        let path = format!("/api/v1/faults/{}", part(id));
-        self.send(Method::PATCH, &path, Some(&FaultChange { enabled }))
-            .await
-    }
-
-    /// Lets the calls go that a fault rule holds up.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn release_fault(&self, id: &str) -> Result<Released, Error> {
-        let path = format!("/api/v1/faults/{}/release", part(id));
-        self.send(Method::POST, &path, Some(&json!({}))).await
-    }
-
-    /// Sets all counts of all fault rules to zero.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn reset_faults(&self) -> Result<Faults, Error> {
-        self.send(Method::POST, "/api/v1/faults/reset", Some(&json!({})))
-            .await
-    }
-
-    /// The troubles of the array.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn troubles(&self) -> Result<Vec<Trouble>, Error> {
-        self.get("/api/v1/troubles", &[]).await
-    }
-
-    /// Puts the array into trouble, written as in the fault file.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn put_trouble(&self, trouble: &Value) -> Result<Trouble, Error> {
-        self.send(Method::POST, "/api/v1/troubles", Some(trouble)).await
-    }
-
-    /// Ends a trouble for good.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn remove_trouble(&self, id: &str) -> Result<(), Error> {
-        self.delete(&format!("/api/v1/troubles/{}", part(id))).await
-    }
-
-    /// Has a trouble begin or end.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn set_trouble(&self, id: &str, enabled: bool) -> Result<Trouble, Error> {
-        let path = format!("/api/v1/troubles/{}", part(id));
-        self.send(Method::PATCH, &path, Some(&FaultChange { enabled }))
-            .await
-    }
-
-    /// Every built-in scenario.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn scenarios(&self) -> Result<Vec<Scenario>, Error> {
-        self.get("/api/v1/scenarios", &[]).await
-    }
-
-    /// Plays a scenario or ends it.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn set_scenario(&self, name: &str, enabled: bool) -> Result<Scenario, Error> {
-        let path = format!("/api/v1/scenarios/{}", part(name));
-        self.send(Method::PUT, &path, Some(&FaultChange { enabled }))
-            .await
-    }
-
     /// The ended calls that are still kept.
     ///
     /// # Errors
@@ -491,10 +285,6 @@ fn happened(event: &str, data: &str) -> Option<Happened> {
         "lost" => data.parse().ok().map(Happened::Lost),
         _ => None,
     }
-}
-
-fn attachment(volume: &str, node: &str) -> String {
-    format!("/api/v1/attachments/{}/{}", part(volume), part(node))
 }
 
 fn part(text: &str) -> String {

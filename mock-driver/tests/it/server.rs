@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use csi_mock_driver::admin;
+use csi_mock_driver::admin::client::Client;
 use csi_mock_driver::driver::{Driver, Settings};
 use csi_mock_driver::fault::{Origin, Script};
 use csi_mock_driver::media::Medium;
@@ -34,6 +36,7 @@ pub(crate) struct Server {
     driver: Arc<Driver>,
     stop: CancellationToken,
     serving: JoinSet<Result<(), run::Error>>,
+    admin: admin::Endpoint,
 }
 
 // === impl Server ===
@@ -61,6 +64,48 @@ impl Server {
         Self::start_all(tempfile::tempdir().unwrap(), admin, change).await
     }
 
+    /// With an admin API on a Unix socket, and a client for it.
+    pub(crate) async fn start_administered(change: impl FnOnce(&Path, &mut Settings)) -> (Self, Client) {
+        let directory = tempfile::tempdir().unwrap();
+        let endpoint = directory
+            .path()
+            .join("admin.sock")
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        Self::start_served(directory, endpoint, change).await
+    }
+
+    /// With an admin API on a free port, and a client for it.
+    pub(crate) async fn start_on_tcp(change: impl FnOnce(&Path, &mut Settings)) -> (Self, Client) {
+        let endpoint = "127.0.0.1:0".parse().unwrap();
+        Self::start_served(tempfile::tempdir().unwrap(), endpoint, change).await
+    }
+
+    async fn start_served(
+        directory: TempDir,
+        endpoint: admin::Endpoint,
+        change: impl FnOnce(&Path, &mut Settings),
+    ) -> (Self, Client) {
+        let admin = admin::Server::bind(&endpoint, false).await.unwrap();
+        let server = Self::start_all(directory, admin, |directory, settings| {
+            settings.readers.kept = 1000;
+            change(directory, settings);
+        })
+        .await;
+        let client = Client::new(server.admin.clone());
+        (server, client)
+    }
+
+    /// Where the admin API is, if it is on TCP.
+    pub(crate) fn admin_address(&self) -> SocketAddr {
+        match &self.admin {
+            admin::Endpoint::Tcp(address) => *address,
+            other => panic!("the admin API is {other}"),
+        }
+    }
+
     async fn start_all(
         directory: TempDir,
         admin: Option<admin::Server>,
@@ -68,6 +113,7 @@ impl Server {
     ) -> Self {
         let mut settings = Settings::default();
         change(directory.path(), &mut settings);
+        let endpoint = admin.as_ref().map(|admin| admin.endpoint().clone());
         let (driver, faults) = Driver::open(settings).unwrap();
         let listener = Listener::bind(&directory.path().join("csi.sock").into()).unwrap();
         let stop = CancellationToken::new();
@@ -85,6 +131,7 @@ impl Server {
             driver,
             stop,
             serving,
+            admin: endpoint.unwrap_or_default(),
         }
     }
 

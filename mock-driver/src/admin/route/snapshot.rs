@@ -18,6 +18,8 @@ use crate::backend;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SnapshotQuery {
+    /// Those whose id or name contains this text.
+    search: Option<String>,
     /// Those of this volume.
     source: Option<String>,
     /// Those of this group.
@@ -39,10 +41,12 @@ pub(super) async fn list(
     let snapshots = admin.driver.store.read(|array| {
         let all = array.snapshots().map(|snapshot| shown(snapshot));
         let meant = all.filter(|snapshot| {
-            query
-                .source
-                .as_ref()
-                .is_none_or(|source| *source == snapshot.source)
+            let contains = |text: &String| snapshot.id.contains(text) || snapshot.name.contains(text);
+            query.search.as_ref().is_none_or(contains)
+                && query
+                    .source
+                    .as_ref()
+                    .is_none_or(|source| *source == snapshot.source)
                 && (query.group.is_none() || query.group == snapshot.group)
         });
         let is_later = |snapshot: &Snapshot| query.after.as_ref().is_none_or(|after| snapshot.id > *after);

@@ -1,0 +1,137 @@
+//! Requests about the driver, its volumes, nodes and attachments.
+
+use http::Method;
+
+use super::super::resource::{
+    Attach, Attachment, Info, Node, NodeChange, NodeNew, Page, Snapshot, Volume, VolumeChange, VolumeNew,
+};
+use super::{Client, Error, part};
+
+impl Client {
+    /// What the driver is.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn info(&self) -> Result<Info, Error> {
+        self.get("/api/v1/info", &[]).await
+    }
+
+    /// Volumes, as the parameters of `GET /api/v1/volumes` choose them.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn volumes(&self, query: &[(&str, String)]) -> Result<Page<Volume>, Error> {
+        self.get("/api/v1/volumes", query).await
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn volume(&self, volume: &str) -> Result<Volume, Error> {
+        self.get(&format!("/api/v1/volumes/{}", part(volume)), &[]).await
+    }
+
+    /// Makes a volume.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn create_volume(&self, new: &VolumeNew) -> Result<Volume, Error> {
+        self.send(Method::POST, "/api/v1/volumes", Some(new)).await
+    }
+
+    /// Deletes a volume.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
+        self.delete(&format!("/api/v1/volumes/{}", part(volume))).await
+    }
+
+    /// Changes a volume.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn change_volume(&self, volume: &str, change: &VolumeChange) -> Result<Volume, Error> {
+        let path = format!("/api/v1/volumes/{}", part(volume));
+        self.send(Method::PATCH, &path, Some(change)).await
+    }
+
+    /// Snapshots, as the parameters of `GET /api/v1/snapshots` choose them.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn snapshots(&self, query: &[(&str, String)]) -> Result<Page<Snapshot>, Error> {
+        self.get("/api/v1/snapshots", query).await
+    }
+
+    /// Nodes, as the parameters of `GET /api/v1/nodes` choose them.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn nodes(&self, query: &[(&str, String)]) -> Result<Page<Node>, Error> {
+        self.get("/api/v1/nodes", query).await
+    }
+
+    /// One node.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn node(&self, node: &str) -> Result<Node, Error> {
+        self.get(&format!("/api/v1/nodes/{}", part(node)), &[]).await
+    }
+
+    /// Registers a node.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn register_node(&self, new: &NodeNew) -> Result<Node, Error> {
+        self.send(Method::POST, "/api/v1/nodes", Some(new)).await
+    }
+
+    /// Changes a node.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn change_node(&self, node: &str, change: &NodeChange) -> Result<Node, Error> {
+        let path = format!("/api/v1/nodes/{}", part(node));
+        self.send(Method::PATCH, &path, Some(change)).await
+    }
+
+    /// Takes a node out of the register; what is attached to it stays so.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn remove_node(&self, node: &str) -> Result<(), Error> {
+        self.delete(&format!("/api/v1/nodes/{}", part(node))).await
+    }
+
+    /// Attachments, as the parameters of `GET /api/v1/attachments` choose them.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn attachments(&self, query: &[(&str, String)]) -> Result<Page<Attachment>, Error> {
+        self.get("/api/v1/attachments", query).await
+    }
+
+    /// Attaches a volume out of band.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn attach(&self, volume: &str, node: &str, attach: &Attach) -> Result<Attachment, Error> {
+        self.send(Method::PUT, &attachment(volume, node), Some(attach))
+            .await
+    }
+
+    /// Detaches a volume out of band: nobody who believes it attached is told.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn detach(&self, volume: &str, node: &str) -> Result<(), Error> {
+        self.delete(&attachment(volume, node)).await
+    }
+}
+
+fn attachment(volume: &str, node: &str) -> String {
+    format!("/api/v1/attachments/{}/{}", part(volume), part(node))
+}

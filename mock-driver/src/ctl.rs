@@ -1,0 +1,120 @@
+//! `csi-mock-driver ctl`: looks at a running driver and breaks it, for people and scripts.
+//!
+//! Exit codes: 0 done; 1 refused, or not as asserted; 2 a mistake in the command line; 3 no driver to be
+//! reached. What was asked for goes to stdout, everything else to stderr.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+
+use self::command::Command;
+use crate::admin::Endpoint;
+use crate::admin::client::{Client, Error};
+use crate::error::chain;
+
+mod array;
+mod calls;
+mod command;
+mod faults;
+mod print;
+mod table;
+
+/// Looks at a running csi-mock-driver and breaks it.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "csi-mock-driver ctl", version, subcommand_required = true)]
+pub struct Ctl {
+    /// The --admin-endpoint of the driver: 127.0.0.1:9810 or unix:///path/admin.sock.
+    #[arg(
+        long,
+        env = "CSI_MOCK_ADMIN_ENDPOINT",
+        global = true,
+        default_value = "127.0.0.1:9810"
+    )]
+    admin_endpoint: Endpoint,
+
+    /// How to print what was asked for.
+    #[arg(short, long, value_enum, global = true, default_value_t = Output::Table)]
+    output: Output,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people.
+    Table,
+    /// For programs, as the admin API has it.
+    Json,
+}
+
+/// What a command came to.
+enum Done {
+    /// What was asked for, and whether it is as was asserted.
+    Text(String, bool),
+    /// It was told while it happened.
+    Told,
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// The driver refused or cannot be reached.
+    #[error(transparent)]
+    Client(#[from] Error),
+    /// A mistake of the caller's.
+    #[error("{0}")]
+    Usage(String),
+}
+
+/// Whether a command line is meant for `ctl`.
+pub fn is_meant(args: &[OsString]) -> bool {
+    args.get(1).is_some_and(|word| word == "ctl")
+}
+
+/// Runs a command line whose second word is `ctl`.
+///
+/// # Errors
+/// If stdout or stderr cannot be written.
+pub async fn run(args: &[OsString]) -> io::Result<ExitCode> {
+    let matches = Ctl::command().try_get_matches_from(args.iter().skip(1));
+    let ctl = match matches.and_then(|matches| Ctl::from_arg_matches(&matches)) {
+        Ok(ctl) => ctl,
+        Err(text) => {
+            text.print()?;
+            return Ok(ExitCode::from(u8::try_from(text.exit_code()).unwrap_or(2)));
+        }
+    };
+    let client = Client::new(ctl.admin_endpoint);
+    match ctl.command.run(&client, ctl.output).await {
+        Ok(Done::Told) => Ok(ExitCode::SUCCESS),
+        Ok(Done::Text(text, as_asserted)) => {
+            let mut out = io::stdout().lock();
+            match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+                // Whoever reads has seen enough, as `head` does.
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+            Ok(ExitCode::from(u8::from(!as_asserted)))
+        }
+        Err(failure) => {
+            writeln!(io::stderr().lock(), "csi-mock-driver ctl: {}", chain(&failure))?;
+            Ok(ExitCode::from(failure.code()))
+        }
+    }
+}
+
+// === impl Failure ===
+
+impl Failure {
+    fn code(&self) -> u8 {
+        match self {
+            Self::Client(Error::Refused { .. }) => 1,
+            Self::Usage(_) => 2,
+            Self::Client(Error::Unreachable { .. } | Error::Broken { .. } | Error::Foreign { .. }) => 3,
+        }
+    }
+}

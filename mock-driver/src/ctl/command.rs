@@ -1,0 +1,190 @@
+//! The commands.
+
+use clap::{Args, Subcommand};
+
+use super::array::{NodeCommand, VolumeCommand};
+use super::calls::JournalArgs;
+use super::faults::{FaultCommand, ScenarioCommand, TroubleCommand, capabilities, faults, troubles};
+use super::print::{done, print};
+use super::{Done, Failure, Output};
+use crate::admin::client::Client;
+use crate::admin::resource::Attach;
+
+/// What to do.
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum Command {
+    /// Tells what the driver is and how much there is of everything.
+    Info,
+    /// Lists volumes; makes, grows and deletes them, makes them sick or well.
+    Volumes {
+        #[command(flatten)]
+        part: Part,
+        /// Those that this node holds.
+        #[arg(long)]
+        node: Option<String>,
+        #[command(subcommand)]
+        what: Option<VolumeCommand>,
+    },
+    /// Lists snapshots.
+    Snapshots {
+        #[command(flatten)]
+        part: Part,
+    },
+    /// Lists nodes; registers them, takes them away, changes their limits and ids.
+    Nodes {
+        #[command(flatten)]
+        part: Part,
+        #[command(subcommand)]
+        what: Option<NodeCommand>,
+    },
+    /// Lists who is attached where.
+    Attachments {
+        /// Those of this volume.
+        #[arg(long)]
+        volume: Option<String>,
+        /// Those to this node.
+        #[arg(long)]
+        node: Option<String>,
+        /// At most so many.
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+    },
+    /// Attaches a volume out of band.
+    Attach {
+        /// The volume's id.
+        volume: String,
+        /// The node's id.
+        node: String,
+        /// Read-only.
+        #[arg(long)]
+        readonly: bool,
+        /// As a raw block device.
+        #[arg(long)]
+        block: bool,
+        /// The access mode, as CSI spells it.
+        #[arg(long)]
+        access_mode: Option<String>,
+    },
+    /// Detaches a volume out of band: nobody who believes it attached is told.
+    Detach {
+        /// The volume's id.
+        volume: String,
+        /// The node's id.
+        node: String,
+    },
+    /// Lists capabilities; with names, switches them: +NAME on, -NAME off.
+    Capabilities {
+        /// +NAME or -NAME.
+        #[arg(allow_hyphen_values = true)]
+        changes: Vec<String>,
+    },
+    /// Lists fault rules; adds, removes, switches and releases them.
+    Faults {
+        #[command(subcommand)]
+        what: Option<FaultCommand>,
+    },
+    /// Lists troubles of the array; adds, removes and switches them.
+    Troubles {
+        #[command(subcommand)]
+        what: Option<TroubleCommand>,
+    },
+    /// Lists built-in scenarios; plays and ends them.
+    Scenarios {
+        #[command(subcommand)]
+        what: Option<ScenarioCommand>,
+    },
+    /// Lists the calls that ended; waits for some, compares them with what is expected.
+    Journal(JournalArgs),
+    /// Lists the calls that run.
+    Calls,
+}
+
+/// Some of many.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Part {
+    /// Those whose id or name contains this text.
+    #[arg(long)]
+    search: Option<String>,
+    /// Those after this id.
+    #[arg(long)]
+    after: Option<String>,
+    /// At most so many.
+    #[arg(long, default_value_t = 100)]
+    limit: usize,
+}
+
+// === impl Command ===
+
+impl Command {
+    pub(super) async fn run(&self, client: &Client, output: Output) -> Result<Done, Failure> {
+        match self {
+            Self::Info => print(&client.info().await?, output),
+            Self::Volumes { what: Some(what), .. } => what.run(client, output).await,
+            Self::Volumes {
+                part,
+                node,
+                what: None,
+            } => {
+                let query = part.query(&[("node", node)]);
+                print(&client.volumes(&query).await?, output)
+            }
+            Self::Snapshots { part } => print(&client.snapshots(&part.query(&[])).await?, output),
+            Self::Nodes { what: Some(what), .. } => what.run(client, output).await,
+            Self::Nodes { part, what: None } => print(&client.nodes(&part.query(&[])).await?, output),
+            Self::Attachments { volume, node, limit } => {
+                let mut query = given(&[("volume", volume), ("node", node)]);
+                query.push(("limit", limit.to_string()));
+                print(&client.attachments(&query).await?, output)
+            }
+            Self::Attach {
+                volume,
+                node,
+                readonly,
+                block,
+                access_mode,
+            } => {
+                let attach = Attach {
+                    access_mode: access_mode.clone(),
+                    block: *block,
+                    readonly: *readonly,
+                };
+                print(&client.attach(volume, node, &attach).await?, output)
+            }
+            Self::Detach { volume, node } => {
+                client.detach(volume, node).await?;
+                done(format!("detached {volume} from {node}"), output)
+            }
+            Self::Capabilities { changes } => capabilities(client, changes, output).await,
+            Self::Faults { what } => faults(client, what.as_ref(), output).await,
+            Self::Troubles { what } => troubles(client, what.as_ref(), output).await,
+            Self::Scenarios { what } => {
+                match what {
+                    None => return print(&client.scenarios().await?, output),
+                    Some(ScenarioCommand::Start { scenario }) => client.set_scenario(scenario, true).await?,
+                    Some(ScenarioCommand::Stop { scenario }) => client.set_scenario(scenario, false).await?,
+                };
+                print(&client.scenarios().await?, output)
+            }
+            Self::Journal(journal) => journal.run(client, output).await,
+            Self::Calls => print(&client.running().await?, output),
+        }
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    fn query(&self, more: &[(&'static str, &Option<String>)]) -> Vec<(&'static str, String)> {
+        let mut query = given(&[("search", &self.search), ("after", &self.after)]);
+        query.extend(given(more));
+        query.push(("limit", self.limit.to_string()));
+        query
+    }
+}
+
+fn given(pairs: &[(&'static str, &Option<String>)]) -> Vec<(&'static str, String)> {
+    pairs
+        .iter()
+        .filter_map(|(name, value)| value.as_ref().map(|value| (*name, value.clone())))
+        .collect()
+}

@@ -1,0 +1,174 @@
+//! The commands that break things: capabilities, fault rules, troubles, scenarios.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use serde_json::Value;
+
+use super::print::{Print, done, json, print};
+use super::{Done, Failure, Output};
+use crate::admin::client::Client;
+
+/// What to do with fault rules.
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum FaultCommand {
+    /// Puts the rules of a YAML file into force; - for stdin.
+    Add {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Takes one out of force.
+    Remove {
+        /// Its id.
+        rule: String,
+    },
+    /// Switches one on.
+    Enable {
+        /// Its id.
+        rule: String,
+    },
+    /// Switches one off.
+    Disable {
+        /// Its id.
+        rule: String,
+    },
+    /// Lets the calls go that one holds up.
+    Release {
+        /// Its id.
+        rule: String,
+    },
+    /// Sets all counts to zero.
+    Reset,
+}
+
+/// What to do with a trouble.
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum TroubleCommand {
+    /// Puts the array into the troubles of a YAML list; - for stdin.
+    Add {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Ends one for good.
+    Remove {
+        /// Its id.
+        trouble: String,
+    },
+    /// Has one begin.
+    Enable {
+        /// Its id.
+        trouble: String,
+    },
+    /// Has one end.
+    Disable {
+        /// Its id.
+        trouble: String,
+    },
+}
+
+/// What to do with a scenario.
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum ScenarioCommand {
+    /// Plays one.
+    Start {
+        /// Its name.
+        scenario: String,
+    },
+    /// Ends one.
+    Stop {
+        /// Its name.
+        scenario: String,
+    },
+}
+
+/// Lists and switches capabilities.
+pub(super) async fn capabilities(
+    client: &Client,
+    changes: &[String],
+    output: Output,
+) -> Result<Done, Failure> {
+    let mut wanted = Vec::new();
+    for change in changes {
+        match change.split_at_checked(1) {
+            Some(("+", name)) => wanted.push((name, true)),
+            Some(("-", name)) => wanted.push((name, false)),
+            Some(_) | None => {
+                return Err(Failure::Usage(format!("\"{change}\": write +NAME or -NAME")));
+            }
+        }
+    }
+    for (name, enabled) in wanted {
+        client.set_capability(name, enabled).await?;
+    }
+    print(&client.capabilities().await?, output)
+}
+
+/// Lists and changes fault rules.
+pub(super) async fn faults(
+    client: &Client,
+    what: Option<&FaultCommand>,
+    output: Output,
+) -> Result<Done, Failure> {
+    match what {
+        None => {}
+        Some(FaultCommand::Add { file }) => {
+            for rule in items(file)? {
+                client.put_fault(&rule).await?;
+            }
+        }
+        Some(FaultCommand::Remove { rule }) => client.remove_fault(rule).await?,
+        Some(FaultCommand::Enable { rule }) => drop(client.set_fault(rule, true).await?),
+        Some(FaultCommand::Disable { rule }) => drop(client.set_fault(rule, false).await?),
+        Some(FaultCommand::Release { rule }) => {
+            let released = client.release_fault(rule).await?;
+            return done(format!("{rule} let {} calls go", released.calls), output);
+        }
+        Some(FaultCommand::Reset) => drop(client.reset_faults().await?),
+    }
+    let faults = client.faults().await?;
+    let text = match output {
+        Output::Table => faults.rules.table(),
+        Output::Json => json(&faults),
+    };
+    Ok(Done::Text(text, true))
+}
+
+/// Lists and changes troubles.
+pub(super) async fn troubles(
+    client: &Client,
+    what: Option<&TroubleCommand>,
+    output: Output,
+) -> Result<Done, Failure> {
+    match what {
+        None => {}
+        Some(TroubleCommand::Add { file }) => {
+            for trouble in items(file)? {
+                client.put_trouble(&trouble).await?;
+            }
+        }
+        Some(TroubleCommand::Remove { trouble }) => client.remove_trouble(trouble).await?,
+        Some(TroubleCommand::Enable { trouble }) => drop(client.set_trouble(trouble, true).await?),
+        Some(TroubleCommand::Disable { trouble }) => drop(client.set_trouble(trouble, false).await?),
+    }
+    print(&client.troubles().await?, output)
+}
+
+/// The items of a YAML list; one item alone will do, too.
+fn items(file: &Path) -> Result<Vec<Value>, Failure> {
+    let failed = |reason: String| Failure::Usage(format!("{}: {reason}", file.display()));
+    let text = if file.as_os_str() == "-" {
+        let mut text = String::new();
+        let read = std::io::stdin().read_to_string(&mut text);
+        read.map(|_| text).map_err(|error| failed(error.to_string()))?
+    } else {
+        std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?
+    };
+    match serde_saphyr::from_str(&text).map_err(|error| failed(error.to_string()))? {
+        Value::Array(items) => Ok(items),
+        Value::Object(item) => Ok(vec![Value::Object(item)]),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            Err(failed("must be a YAML list".to_owned()))
+        }
+    }
+}

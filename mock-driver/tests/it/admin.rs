@@ -1,0 +1,566 @@
+//! The admin API over its wire: what it shows, changes, refuses and never tells.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use csi_mock_driver::admin::client::{Calls, Client, Error, Happened};
+use csi_mock_driver::admin::resource::{
+    Ailment, Attach, Expectation, Expected, NodeChange, NodeNew, VerdictKind, VolumeChange, VolumeNew,
+};
+use csi_proto::v1;
+use http::StatusCode;
+use serde_json::json;
+use tonic::Code;
+
+use crate::server::{Server, give_up_after, mk_create, mk_map, mk_publish, mk_unpublish, published};
+
+mod browser;
+mod ctl;
+mod openapi;
+mod page;
+mod wire;
+
+/// A driver with five volumes, three nodes and an admin API.
+pub(crate) async fn administered() -> (Server, Client) {
+    Server::start_administered(|_, settings| settings.premade = 5).await
+}
+
+fn refusal(result: Result<impl std::fmt::Debug, Error>) -> (StatusCode, String, String, Option<String>) {
+    match result {
+        Err(Error::Refused { status, problem }) => (status, problem.code, problem.message, problem.field),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn array_is_shown_as_csi_calls_leave_it() {
+    let (server, client) = administered().await;
+    let mut csi = server.controller().await;
+    csi.controller_publish_volume(mk_publish("vol-1", "node-2"))
+        .await
+        .unwrap();
+
+    let volume = client.volume("vol-1").await.unwrap();
+    assert_eq!(volume.attachments.len(), 1);
+    assert_eq!(
+        (
+            volume.attachments[0].node.as_str(),
+            volume.attachments[0].readonly
+        ),
+        ("node-2", false)
+    );
+    let node = client.node("node-2").await.unwrap();
+    assert_eq!((node.attached, node.volumes), (1, vec!["vol-1".to_owned()]));
+    let held = client
+        .attachments(&[("node", "node-2".to_owned())])
+        .await
+        .unwrap();
+    assert_eq!(held.items, volume.attachments);
+    let info = client.info().await.unwrap();
+    assert_eq!(
+        (info.counts.volumes, info.counts.nodes, info.counts.attachments),
+        (5, 3, 1)
+    );
+    assert_eq!((info.counts.calls, info.counts.failed), (1, 0));
+}
+
+#[tokio::test]
+async fn lists_come_in_pages_that_join_to_the_whole() {
+    let (_server, client) = Server::start_administered(|_, settings| settings.premade = 25).await;
+    let (mut ids, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let mut query = vec![("limit", "10".to_owned())];
+        query.extend(after.map(|after| ("after", after)));
+        let page = client.volumes(&query).await.unwrap();
+        assert_eq!(page.matched, 25);
+        ids.extend(page.items.into_iter().map(|volume| volume.id));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let whole = client.volumes(&[]).await.unwrap();
+    assert_eq!(
+        ids,
+        whole
+            .items
+            .iter()
+            .map(|volume| volume.id.clone())
+            .collect::<Vec<_>>()
+    );
+    let found = client.volumes(&[("search", "vol-2".to_owned())]).await.unwrap();
+    assert_eq!(found.matched, 6, "vol-2 and vol-20 to vol-24");
+}
+
+#[tokio::test]
+async fn attachments_change_out_of_band_and_csi_sees_it() {
+    let (server, client) = administered().await;
+    let mut csi = server.controller().await;
+    let attached = client
+        .attach("vol-0", "node-0", &Attach::default())
+        .await
+        .unwrap();
+    assert_eq!(
+        (attached.volume.as_str(), attached.node.as_str()),
+        ("vol-0", "node-0")
+    );
+    let elsewhere = csi
+        .controller_publish_volume(mk_publish("vol-0", "node-1"))
+        .await
+        .unwrap_err();
+    assert_eq!(elsewhere.code(), Code::FailedPrecondition);
+    client.detach("vol-0", "node-0").await.unwrap();
+    assert!(
+        published(&mut csi)
+            .await
+            .iter()
+            .all(|(_, nodes)| nodes.is_empty())
+    );
+
+    let (status, code, message, _) = refusal(client.detach("vol-0", "node-0").await);
+    assert_eq!((status, code.as_str()), (StatusCode::NOT_FOUND, "NOT_FOUND"));
+    assert!(message.contains("vol-0 on node-0"), "{message}");
+    let odd = Attach {
+        access_mode: Some("EVERYBODY".into()),
+        ..Attach::default()
+    };
+    let (status, _, message, field) = refusal(client.attach("vol-0", "node-0", &odd).await);
+    assert_eq!(
+        (status, field.as_deref()),
+        (StatusCode::BAD_REQUEST, Some("accessMode"))
+    );
+    assert!(message.contains("SINGLE_NODE_WRITER"), "{message}");
+    let calls = client
+        .journal(&Calls::of("ControllerUnpublishVolume"))
+        .await
+        .unwrap();
+    assert_eq!(calls.matched, 0, "nobody is told, and no call is journalled");
+}
+
+#[tokio::test]
+async fn volumes_are_made_changed_and_deleted() {
+    let (server, client) = administered().await;
+    let new = VolumeNew {
+        name: "pvc-1".into(),
+        capacity_bytes: Some(2 << 30),
+        ..VolumeNew::default()
+    };
+    let made = client.create_volume(&new).await.unwrap();
+    assert_eq!((made.name.as_str(), made.capacity_bytes), ("pvc-1", 2 << 30));
+    assert_eq!(client.create_volume(&new).await.unwrap().id, made.id, "made once");
+
+    let change = VolumeChange {
+        capacity_bytes: Some(3 << 30),
+        health: Some(vec![Ailment {
+            status: "DEGRADED".into(),
+            reason: "Rebuild".into(),
+            message: "one disk is gone".into(),
+        }]),
+        ..VolumeChange::default()
+    };
+    let changed = client.change_volume(&made.id, &change).await.unwrap();
+    assert_eq!((changed.capacity_bytes, changed.health.len()), (3 << 30, 1));
+    let health = v1::ControllerGetVolumeHealthRequest {
+        volume_id: made.id.clone(),
+        ..Default::default()
+    };
+    server
+        .controller()
+        .await
+        .controller_get_volume_health(health)
+        .await
+        .unwrap();
+    let nonsense = VolumeChange {
+        health: Some(vec![Ailment {
+            status: "TIRED".into(),
+            reason: "x".into(),
+            message: String::new(),
+        }]),
+        ..VolumeChange::default()
+    };
+    let (status, _, _, field) = refusal(client.change_volume(&made.id, &nonsense).await);
+    assert_eq!(
+        (status, field.as_deref()),
+        (StatusCode::BAD_REQUEST, Some("health.status"))
+    );
+
+    client.delete_volume(&made.id).await.unwrap();
+    let (status, ..) = refusal(client.delete_volume(&made.id).await);
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    client
+        .attach("vol-0", "node-0", &Attach::default())
+        .await
+        .unwrap();
+    let (status, code, ..) = refusal(client.delete_volume("vol-0").await);
+    assert_eq!(
+        (status, code.as_str()),
+        (StatusCode::CONFLICT, "FAILED_PRECONDITION")
+    );
+}
+
+#[tokio::test]
+async fn nodes_come_go_and_change() {
+    let (server, client) = administered().await;
+    let mut csi = server.controller().await;
+    let new = NodeNew {
+        id: "late".into(),
+        limit: Some(1),
+        topology: None,
+    };
+    assert_eq!(client.register_node(&new).await.unwrap().limit, Some(1));
+    csi.controller_publish_volume(mk_publish("vol-0", "late"))
+        .await
+        .unwrap();
+    let full = csi
+        .controller_publish_volume(mk_publish("vol-1", "late"))
+        .await
+        .unwrap_err();
+    assert_eq!(full.code(), Code::ResourceExhausted);
+    let change = NodeChange {
+        limit: Some(0),
+        ..NodeChange::default()
+    };
+    assert_eq!(client.change_node("late", &change).await.unwrap().limit, None);
+    csi.controller_publish_volume(mk_publish("vol-1", "late"))
+        .await
+        .unwrap();
+
+    client.remove_node("late").await.unwrap();
+    let gone = client.node("late").await.unwrap();
+    assert_eq!(
+        (gone.registered, gone.attached),
+        (false, 2),
+        "what is attached stays"
+    );
+    let refused = csi
+        .controller_publish_volume(mk_publish("vol-2", "late"))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound);
+    csi.controller_unpublish_volume(mk_unpublish("vol-0", "late"))
+        .await
+        .unwrap();
+
+    let rename = NodeChange {
+        id: Some("other".into()),
+        ..NodeChange::default()
+    };
+    assert_eq!(client.change_node("node-0", &rename).await.unwrap().id, "other");
+    csi.controller_publish_volume(mk_publish("vol-2", "other"))
+        .await
+        .unwrap();
+    let (status, ..) = refusal(client.change_node("node-77", &NodeChange::default()).await);
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn capabilities_are_switched_while_the_driver_runs() {
+    let (server, client) = administered().await;
+    let mut csi = server.controller().await;
+    let list = v1::ListVolumesRequest::default;
+    csi.list_volumes(list()).await.unwrap();
+    client.set_capability("LIST_VOLUMES", false).await.unwrap();
+    assert_eq!(
+        csi.list_volumes(list()).await.unwrap_err().code(),
+        Code::Unimplemented
+    );
+    let known = client.capabilities().await.unwrap();
+    let shown = known.iter().find(|known| known.name == "LIST_VOLUMES").unwrap();
+    assert!(!shown.enabled && shown.default);
+    client.set_capability("LIST_VOLUMES", true).await.unwrap();
+    csi.list_volumes(list()).await.unwrap();
+    let (status, _, message, _) = refusal(client.set_capability("FLY", true).await);
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert!(message.contains("LIST_VOLUMES"), "{message}");
+}
+
+#[tokio::test]
+async fn fault_rule_holds_a_call_that_is_seen_and_released() {
+    let (server, client) = administered().await;
+    let rule =
+        json!({"id": "hold", "match": {"method": "ControllerPublishVolume"}, "action": {"hang": "release"}});
+    let rule = client.put_fault(&rule).await.unwrap();
+    assert_eq!((rule.origin.as_str(), rule.fired), ("admin", 0));
+    let mut csi = server.controller().await;
+    let (answer, ()) = tokio::join!(
+        csi.controller_publish_volume(mk_publish("vol-0", "node-0")),
+        async {
+            let waited = Calls::of("ControllerPublishVolume").fault("hold").running();
+            let running = client.wait(&waited, 1, "20s").await.unwrap();
+            assert_eq!(
+                (running[0].volume.as_str(), running[0].answer.is_none()),
+                ("vol-0", true)
+            );
+            assert_eq!(client.running().await.unwrap().len(), 1);
+            assert_eq!(client.faults().await.unwrap().rules[0].holds, 1);
+            assert_eq!(client.release_fault("hold").await.unwrap().calls, 1);
+        }
+    );
+    answer.unwrap();
+    assert!(client.running().await.unwrap().is_empty());
+    let ended = client.journal(&Calls::all().fault("hold")).await.unwrap();
+    assert_eq!(ended.items[0].answer.as_ref().unwrap().code, "OK");
+
+    assert!(!client.set_fault("hold", false).await.unwrap().enabled);
+    csi.controller_publish_volume(mk_publish("vol-1", "node-0"))
+        .await
+        .unwrap();
+    client.reset_faults().await.unwrap();
+    client.remove_fault("hold").await.unwrap();
+    let (status, ..) = refusal(client.remove_fault("hold").await);
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let wrong = json!({"id": "x", "match": {"method": "Nope"}, "action": {"code": "INTERNAL"}});
+    let (status, _, message, field) = refusal(client.put_fault(&wrong).await);
+    assert_eq!(
+        (status, field.as_deref()),
+        (StatusCode::BAD_REQUEST, Some("match.method")),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn scenarios_and_troubles_begin_and_end() {
+    let (server, client) = administered().await;
+    let mut csi = server.controller().await;
+    assert!(
+        client
+            .scenarios()
+            .await
+            .unwrap()
+            .iter()
+            .all(|scenario| !scenario.enabled)
+    );
+    assert!(client.set_scenario("node-lost", true).await.unwrap().enabled);
+    let refused = csi
+        .controller_publish_volume(mk_publish("vol-0", "node-0"))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound);
+    let played: Vec<_> = client
+        .scenarios()
+        .await
+        .unwrap()
+        .into_iter()
+        .filter(|scenario| scenario.enabled)
+        .collect();
+    assert_eq!(played.len(), 1);
+    client.set_scenario("node-lost", false).await.unwrap();
+    csi.controller_publish_volume(mk_publish("vol-0", "node-0"))
+        .await
+        .unwrap();
+    let (status, _, message, _) = refusal(client.set_scenario("nonsense", true).await);
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert!(message.contains("node-lost"), "{message}");
+}
+
+#[tokio::test]
+async fn calls_are_listed_waited_for_and_judged() {
+    let (server, client) = administered().await;
+    let mut csi = server.controller().await;
+    for _ in 0..3 {
+        csi.controller_publish_volume(mk_publish("vol-9", "node-0"))
+            .await
+            .unwrap_err();
+    }
+    csi.controller_publish_volume(mk_publish("vol-0", "node-0"))
+        .await
+        .unwrap();
+    csi.list_volumes(v1::ListVolumesRequest::default()).await.unwrap();
+
+    let failed = client.journal(&Calls::all().code("!OK")).await.unwrap();
+    assert_eq!(failed.matched, 3);
+    let call = &failed.items[0];
+    assert_eq!(call.answer.as_ref().unwrap().code, "NOT_FOUND");
+    assert_eq!(call.request.as_ref().unwrap()["volume_id"], "vol-9");
+    let page = client
+        .journal(&Calls::all().with("newest", "true").with("limit", "2"))
+        .await
+        .unwrap();
+    let methods: Vec<_> = page.items.iter().map(|call| call.method.as_str()).collect();
+    assert_eq!(
+        (methods, page.matched),
+        (vec!["ListVolumes", "ControllerPublishVolume"], 5)
+    );
+
+    let expected = |text: &[(&str, &str)]| Expectation {
+        expected: text
+            .iter()
+            .map(|(method, code)| Expected {
+                method: (*method).to_owned(),
+                code: (*code).to_owned(),
+            })
+            .collect(),
+        ..Expectation::default()
+    };
+    let came = [
+        ("ControllerPublishVolume", "NOT_FOUND"),
+        ("ControllerPublishVolume", "OK"),
+    ];
+    assert_eq!(
+        client.judge(&expected(&came)).await.unwrap().verdict,
+        VerdictKind::Complete
+    );
+    let verdict = client.judge(&expected(&came[..1])).await.unwrap();
+    assert_eq!((verdict.verdict, verdict.matched), (VerdictKind::Mismatch, 1));
+    assert_eq!(verdict.calls[0].calls, 3);
+
+    let more = Expectation {
+        timeout: Some("20s".into()),
+        ..expected(&[came[0], came[1], ("ControllerUnpublishVolume", "OK")])
+    };
+    let (verdict, ()) = tokio::join!(client.judge(&more), async {
+        csi.controller_unpublish_volume(mk_unpublish("vol-0", "node-0"))
+            .await
+            .unwrap();
+    });
+    assert_eq!(
+        verdict.unwrap().verdict,
+        VerdictKind::Complete,
+        "what is missing is waited for"
+    );
+
+    let (status, code, ..) = refusal(client.wait(&Calls::of("DeleteVolume"), 1, "10ms").await);
+    assert_eq!(
+        (status, code.as_str()),
+        (StatusCode::GATEWAY_TIMEOUT, "DEADLINE_EXCEEDED")
+    );
+    let (_, _, message, field) = refusal(client.journal(&Calls::all().code("NOPE")).await);
+    assert_eq!(field.as_deref(), Some("code"));
+    assert!(message.contains("NOT_FOUND"), "{message}");
+    client.forget_journal().await.unwrap();
+    assert_eq!(client.journal(&Calls::all()).await.unwrap().matched, 0);
+}
+
+#[tokio::test]
+async fn calls_are_told_as_they_happen() {
+    let (server, client) = Server::start_administered(|_, settings| {
+        settings.premade = 1;
+        settings.latency = Duration::from_millis(200);
+    })
+    .await;
+    let mut csi = server.controller().await;
+    let mut heard = Vec::new();
+    let calls = Calls::of("ControllerPublishVolume");
+    let listening = client.follow(&calls, |happened| {
+        let (kind, call) = match happened {
+            Happened::Begin(call) => ("begin", call),
+            Happened::End(call) => ("end", call),
+            Happened::Late(call) => ("late", call),
+            Happened::Lost(missed) => panic!("{missed} lost"),
+        };
+        heard.push((kind, call.answer.map(|answer| answer.code)));
+        if kind == "late" {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    let calling = async {
+        // The stream is open when its first changes are told; a probe shows it on its own connection.
+        client.info().await.unwrap();
+        let running = async {
+            client.wait(&calls.clone().running(), 1, "20s").await.unwrap();
+        };
+        give_up_after(
+            running,
+            csi.controller_publish_volume(mk_publish("vol-0", "node-0")),
+        )
+        .await;
+    };
+    let (listened, ()) = tokio::join!(listening, calling);
+    listened.unwrap();
+    let cancelled = Some("CANCELLED".to_owned());
+    assert_eq!(
+        heard,
+        [("begin", None), ("end", cancelled.clone()), ("late", cancelled)]
+    );
+}
+
+#[tokio::test]
+async fn driver_stops_although_somebody_waits_and_listens() {
+    let (server, client) = administered().await;
+    let never = Calls::of("DeleteVolume");
+    let waiting = client.wait(&never, 1, "10m");
+    let calls = Calls::all();
+    let listening = client.follow(&calls, |_| ControlFlow::Continue(()));
+    let stopping = async {
+        client.info().await.unwrap();
+        server.stop().await
+    };
+    let (waited, listened, _directory) = tokio::join!(waiting, listening, stopping);
+    assert!(waited.is_err());
+    listened.unwrap();
+}
+
+#[tokio::test]
+async fn no_secret_is_told_by_anything_that_is_served() {
+    const SECRET: &str = "hunter2-is-no-good-password";
+    let (server, client) = administered().await;
+    let mut csi = server.controller().await;
+    let create = v1::CreateVolumeRequest {
+        secrets: mk_map(&[("password", SECRET)]),
+        ..mk_create("a")
+    };
+    csi.create_volume(create).await.unwrap();
+    let publish = v1::ControllerPublishVolumeRequest {
+        secrets: mk_map(&[("password", SECRET)]),
+        ..mk_publish("vol-77", "node-0")
+    };
+    csi.controller_publish_volume(publish).await.unwrap_err();
+    let paths = [
+        "/",
+        "/metrics",
+        "/openapi.json",
+        "/api/v1/info",
+        "/api/v1/volumes",
+        "/api/v1/nodes",
+        "/api/v1/journal",
+        "/api/v1/calls",
+        "/api/v1/faults",
+        "/api/v1/journal/wait?count=2",
+    ];
+    for path in paths {
+        let text = client.text(path).await.unwrap();
+        assert!(!text.contains(SECRET), "{path}: {text}");
+    }
+    let journal = client.text("/api/v1/journal").await.unwrap();
+    assert_eq!(journal.matches("hash:").count(), 2, "{journal}");
+}
+
+#[tokio::test]
+async fn metrics_count_what_happened() {
+    let (server, client) = administered().await;
+    let mut csi = server.controller().await;
+    csi.controller_publish_volume(mk_publish("vol-0", "node-1"))
+        .await
+        .unwrap();
+    csi.controller_publish_volume(mk_publish("vol-9", "node-1"))
+        .await
+        .unwrap_err();
+    let rule =
+        json!({"id": "odd \"name\"", "match": {"method": "DeleteVolume"}, "action": {"code": "INTERNAL"}});
+    client.put_fault(&rule).await.unwrap();
+    let request = crate::server::mk_delete("vol-3");
+    csi.delete_volume(request).await.unwrap_err();
+    let text = client.text("/metrics").await.unwrap();
+    for line in [
+        "csi_mock_calls_total{method=\"ControllerPublishVolume\",code=\"OK\"} 1",
+        "csi_mock_calls_total{method=\"ControllerPublishVolume\",code=\"NOT_FOUND\"} 1",
+        "csi_mock_node_attachments{node=\"node-1\"} 1",
+        "csi_mock_node_attachments{node=\"node-0\"} 0",
+        "csi_mock_faults_injected_total{rule=\"odd \\\"name\\\"\"} 1",
+        "csi_mock_call_duration_seconds_bucket{method=\"DeleteVolume\",code=\"INTERNAL\",le=\"+Inf\"} 1",
+        "csi_mock_volumes 5",
+    ] {
+        assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+    }
+    for family in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let name = family.split(' ').next().unwrap();
+        assert_eq!(
+            text.matches(&format!("# TYPE {name} ")).count(),
+            1,
+            "{name} is told once"
+        );
+    }
+    assert_eq!(client.text("/healthz").await.unwrap(), "ok\n");
+}

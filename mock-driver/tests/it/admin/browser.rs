@@ -1,0 +1,533 @@
+//! The dashboard in a real browser: Debian's chromium and chromium-driver, headless.
+//!
+//! Where they are not installed the tests say so and do nothing; with `REQUIRE_BROWSER_TESTS` set they
+//! fail, so that CI cannot lose them unnoticed.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_mock_driver::admin::resource::VolumeNew;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use thirtyfour::TypingData;
+use thirtyfour::prelude::*;
+use thirtyfour::session::http::{Body, HttpClient};
+use tokio::net::TcpStream;
+use tokio::time;
+
+use crate::server::{DEADLINE, Server, mk_publish};
+
+/// What keeps Chromium quiet, without a sandbox that containers do not allow, and off the network.
+const FLAGS: [&str; 9] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+];
+
+/// A browser with the dashboard open. Both programs end with it.
+struct Browser {
+    driver: WebDriver,
+    program: Program,
+    _profile: TempDir,
+}
+
+struct Program {
+    child: Child,
+    port: u16,
+}
+
+/// One connection a request: this crate's tests need no more of an HTTP client.
+struct Plain;
+
+// === impl Browser ===
+
+impl Browser {
+    /// Opens a page; none if there is no browser here.
+    async fn open(url: &str) -> Option<Self> {
+        let program = Program::start()?;
+        let profile = tempfile::tempdir().unwrap();
+        let mut capabilities = DesiredCapabilities::chrome();
+        for flag in FLAGS {
+            capabilities.add_arg(flag).unwrap();
+        }
+        let directory = format!("--user-data-dir={}", profile.path().display());
+        capabilities.add_arg(&directory).unwrap();
+        capabilities
+            .set("goog:loggingPrefs", json!({"browser": "ALL"}))
+            .unwrap();
+        let address = format!("http://127.0.0.1:{}", program.port);
+        let driver = WebDriver::builder(address, capabilities)
+            .client(Plain)
+            .await
+            .unwrap();
+        driver.goto(url).await.unwrap();
+        Some(Self {
+            driver,
+            program,
+            _profile: profile,
+        })
+    }
+
+    /// What a script gives.
+    async fn run(&self, script: &str) -> Value {
+        self.driver
+            .execute(script, Vec::new())
+            .await
+            .unwrap()
+            .json()
+            .clone()
+    }
+
+    /// Waits until a script gives true.
+    async fn until(&self, condition: &str) {
+        let fulfilled = async {
+            while self.run(&format!("return Boolean({condition})")).await != json!(true) {
+                time::sleep(Duration::from_millis(30)).await;
+            }
+        };
+        if time::timeout(DEADLINE, fulfilled).await.is_err() {
+            let text = self.run("return document.body.innerText").await;
+            panic!(
+                "not fulfilled: {condition}\n{}",
+                text.as_str().unwrap_or_default()
+            );
+        }
+    }
+
+    async fn click(&self, selector: &str) {
+        self.driver
+            .find(By::Css(selector))
+            .await
+            .unwrap()
+            .click()
+            .await
+            .unwrap();
+    }
+
+    /// Sends keys to what has the focus.
+    async fn press(&self, keys: impl Into<TypingData>) {
+        let focused = self.driver.active_element().await.unwrap();
+        focused.send_keys(keys).await.unwrap();
+    }
+
+    /// What the browser complained of: errors of scripts and breaches of the page's policy.
+    async fn complaints(&self) -> Vec<String> {
+        let session = self.driver.session_id().to_string();
+        let request = Request::post(format!(
+            "http://127.0.0.1:{}/session/{session}/se/log",
+            self.program.port
+        ));
+        let kind = json!({"type": "browser"});
+        let answer = Plain
+            .send(request.body(Body::Json(&kind)).unwrap())
+            .await
+            .unwrap();
+        let answer: Value = serde_json::from_slice(answer.body()).unwrap();
+        let entries = answer["value"].as_array().unwrap().iter();
+        entries.map(|entry| entry["message"].to_string()).collect()
+    }
+
+    async fn close(self) {
+        assert_eq!(self.complaints().await, Vec::<String>::new());
+        self.driver.clone().quit().await.unwrap();
+    }
+}
+
+// === impl Program ===
+
+impl Program {
+    fn start() -> Option<Self> {
+        let found = |name: &str| {
+            let paths = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&paths).any(|directory| directory.join(name).is_file())
+        };
+        let missing: Vec<&str> = ["chromium", "chromedriver"]
+            .into_iter()
+            .filter(|name| !found(name))
+            .collect();
+        if !missing.is_empty() {
+            let text = format!(
+                "{} not found: apt-get install chromium chromium-driver",
+                missing.join(" and ")
+            );
+            assert!(std::env::var_os("REQUIRE_BROWSER_TESTS").is_none(), "{text}");
+            eprintln!("\n!!! THE DASHBOARD IS NOT TESTED: {text}\n");
+            return None;
+        }
+        let mut child = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let port = lines.find_map(|line| {
+            let line = line.unwrap();
+            let port = line.strip_prefix("ChromeDriver was started successfully on port ")?;
+            Some(port.trim_end_matches('.').parse().unwrap())
+        });
+        // Whoever stops reading makes chromedriver fail when it writes.
+        std::thread::spawn(move || lines.for_each(drop));
+        Some(Self {
+            child,
+            port: port.expect("chromedriver must say where it listens"),
+        })
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+// === impl Plain ===
+
+#[tonic::async_trait]
+impl HttpClient for Plain {
+    async fn send(&self, request: Request<Body<'_>>) -> WebDriverResult<Response<Bytes>> {
+        let body = match request.body() {
+            Body::Empty => Bytes::new(),
+            Body::Json(json) => Bytes::from(json.to_string()),
+        };
+        let fatal = |error: String| WebDriverError::HttpError(error);
+        let authority = request.uri().authority().unwrap().to_string();
+        let path = request.uri().path_and_query().unwrap().to_string();
+        let plain = Request::builder()
+            .method(request.method())
+            .uri(path)
+            .header("host", &authority)
+            .header("content-type", "application/json; charset=utf-8")
+            .body(Full::new(body))
+            .unwrap();
+        let stream = TcpStream::connect(authority)
+            .await
+            .map_err(|error| fatal(error.to_string()))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| fatal(error.to_string()))?;
+        let exchange = async move {
+            let (parts, body) = sender.send_request(plain).await?.into_parts();
+            Ok(Response::from_parts(parts, body.collect().await?.to_bytes()))
+        };
+        let (answer, _) = tokio::join!(exchange, connection);
+        answer.map_err(|error: hyper::Error| fatal(error.to_string()))
+    }
+
+    async fn new(&self) -> Arc<dyn HttpClient> {
+        Arc::new(Self)
+    }
+}
+
+fn url(server: &Server, panel: &str) -> String {
+    format!("http://{}/#{panel}", server.admin_address())
+}
+
+#[tokio::test]
+async fn people_see_who_is_attached_where_and_break_it() {
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 5).await;
+    let mut csi = server.controller().await;
+    csi.controller_publish_volume(mk_publish("vol-1", "node-2"))
+        .await
+        .unwrap();
+    let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
+        return;
+    };
+    let row = "document.querySelector('#panel-nodes tr[data-key=\"node-2\"]')";
+    browser
+        .until(&format!("{row}?.innerText.includes('vol-1')"))
+        .await;
+
+    // Detach out of band: asked first, then done, told, and seen.
+    browser.click("#panel-nodes button.chip").await;
+    browser.until("document.querySelector('dialog').open").await;
+    assert_eq!(
+        client.node("node-2").await.unwrap().attached,
+        1,
+        "not before somebody agrees"
+    );
+    browser.click("#ask-yes").await;
+    browser
+        .until("document.querySelector('#done').textContent.includes('Detached vol-1 from node-2')")
+        .await;
+    browser
+        .until(&format!("!{row}.innerText.includes('vol-1')"))
+        .await;
+    assert_eq!(client.node("node-2").await.unwrap().attached, 0);
+
+    // What others do is seen without a hand.
+    csi.controller_publish_volume(mk_publish("vol-3", "node-2"))
+        .await
+        .unwrap();
+    browser.until(&format!("{row}.innerText.includes('vol-3')")).await;
+    browser
+        .click("#panel-nodes tr[data-key='node-0'] button.danger")
+        .await;
+    browser.click("#ask-yes").await;
+    browser
+        .until("document.querySelector('#panel-nodes tr[data-key=\"node-0\"]').innerText.includes('gone')")
+        .await;
+    assert!(!client.node("node-0").await.unwrap().registered);
+
+    // A call that a rule holds up is seen in flight, and let go.
+    let rule = json!({"id": "hold", "match": {"method": "DeleteVolume"}, "action": {"hang": "release"}});
+    client.put_fault(&rule).await.unwrap();
+    browser.click("#tab-faults").await;
+    let (deleted, ()) = tokio::join!(csi.delete_volume(crate::server::mk_delete("vol-4")), async {
+        browser
+            .until("document.querySelector('#running').innerText.includes('held up by hold')")
+            .await;
+        browser.until("!document.querySelector('#panel-faults tr[data-key=\"hold\"] [aria-label^=Release]').disabled").await;
+        browser
+            .click("#panel-faults tr[data-key='hold'] [aria-label^=Release]")
+            .await;
+        browser
+            .until("document.querySelector('#running').children.length === 0")
+            .await;
+    });
+    deleted.unwrap();
+    browser
+        .click("#panel-faults tr[data-key='hold'] [role=switch]")
+        .await;
+    browser.until("document.querySelector('#panel-faults tr[data-key=\"hold\"] [role=switch]').ariaChecked === 'false'").await;
+    assert!(!client.faults().await.unwrap().rules[0].enabled);
+    browser.click("[aria-label='Scenario detach-slow']").await;
+    browser
+        .until("document.querySelector('[aria-label=\"Scenario detach-slow\"]').ariaChecked === 'true'")
+        .await;
+
+    browser.click("#tab-capabilities").await;
+    browser
+        .until("document.querySelector('[aria-label=LIST_VOLUMES]')")
+        .await;
+    browser.click("[aria-label=LIST_VOLUMES]").await;
+    browser
+        .until("document.querySelector('[aria-label=LIST_VOLUMES]').ariaChecked === 'false'")
+        .await;
+    let known = client.capabilities().await.unwrap();
+    assert!(
+        known
+            .iter()
+            .any(|known| known.name == "LIST_VOLUMES" && !known.enabled)
+    );
+
+    browser.click("#tab-calls").await;
+    browser
+        .until("document.querySelectorAll('#panel-calls tbody tr').length === 3")
+        .await;
+    browser.run("const code = document.querySelector('#panel-calls select'); code.value = '!OK'; code.dispatchEvent(new Event('change'))").await;
+    browser
+        .until("document.querySelectorAll('#panel-calls tbody tr').length === 0")
+        .await;
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn keys_alone_will_do_and_names_are_never_markup() {
+    const EVIL: &str = "<img src=x onerror=alert(1)>";
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 2).await;
+    let new = VolumeNew {
+        name: EVIL.to_owned(),
+        ..VolumeNew::default()
+    };
+    client.create_volume(&new).await.unwrap();
+    let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
+        return;
+    };
+    browser
+        .until("document.querySelector('#panel-nodes tbody tr')")
+        .await;
+
+    // The first stop skips the head; the second one is the chosen tab, and arrows go on from there.
+    browser.press(Key::Tab).await;
+    assert_eq!(
+        browser.run("return document.activeElement.className").await,
+        "skip"
+    );
+    browser.press(Key::Tab).await;
+    assert_eq!(browser.run("return document.activeElement.id").await, "tab-nodes");
+    let outline = browser
+        .run("return getComputedStyle(document.activeElement).outlineStyle")
+        .await;
+    assert_eq!(outline, "solid", "the focus is seen");
+    browser.press(Key::Right).await;
+    assert_eq!(
+        browser.run("return document.activeElement.id").await,
+        "tab-volumes"
+    );
+    assert_eq!(
+        browser
+            .run("return document.querySelector('#panel-nodes').hidden")
+            .await,
+        true
+    );
+
+    browser
+        .until(&format!(
+            "document.querySelector('#panel-volumes').innerText.includes({EVIL:?})"
+        ))
+        .await;
+    assert_eq!(
+        browser
+            .run("return document.querySelectorAll('img').length")
+            .await,
+        0
+    );
+
+    // Attach by keys: find the button by its name, type the node, say yes with Enter.
+    browser
+        .run("document.querySelector('[aria-label=\"Attach vol-0\"]').focus()")
+        .await;
+    browser.press(Key::Enter).await;
+    browser.until("document.activeElement.id === 'ask-input'").await;
+    browser.press("node-1").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.querySelector('#panel-volumes').innerText.includes('node-1')")
+        .await;
+    assert_eq!(
+        client.volume("vol-0").await.unwrap().attachments[0].node,
+        "node-1"
+    );
+    assert_eq!(
+        browser
+            .run("return document.activeElement.getAttribute('aria-label')")
+            .await,
+        "Attach vol-0",
+        "the focus comes back"
+    );
+
+    // A refusal is heard.
+    browser.press(Key::Enter).await;
+    browser.until("document.activeElement.id === 'ask-input'").await;
+    browser.press("nowhere").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.querySelector('[role=alert]').textContent.includes('nowhere')")
+        .await;
+
+    let names = browser.run("return [...document.querySelectorAll('button, input, select, textarea')].filter((e) => !(e.textContent.trim() || e.ariaLabel || e.labels?.length)).map((e) => e.outerHTML)").await;
+    assert_eq!(names, json!([]), "every control has a name");
+    let unscoped = browser.run("return document.querySelectorAll('th:not([scope])').length + document.querySelectorAll('table:not(:has(caption))').length").await;
+    assert_eq!(unscoped, 0);
+    // The browser logs the 404 of the refusal, which is wanted here.
+    let complaints = browser.complaints().await;
+    assert!(
+        complaints.iter().all(|text| text.contains("404")),
+        "{complaints:?}"
+    );
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn a_thousand_nodes_and_ten_thousand_volumes_are_turned_page_by_page() {
+    let (server, client) = Server::start_on_tcp(|_, settings| {
+        settings.premade = 10_000;
+        settings.array.nodes = csi_mock_driver::backend::Settings::numbered_nodes(1000);
+    })
+    .await;
+    for number in 0..20 {
+        client
+            .attach(&format!("vol-{number}"), "node-999", &Default::default())
+            .await
+            .unwrap();
+    }
+    let Some(browser) = Browser::open(&url(&server, "volumes")).await else {
+        return;
+    };
+    browser
+        .until("document.querySelector('#panel-volumes').innerText.includes('1–50 of 10000 volumes')")
+        .await;
+    assert_eq!(
+        browser
+            .run("return document.querySelectorAll('#panel-volumes tbody tr').length")
+            .await,
+        50
+    );
+    browser.run("[...document.querySelectorAll('#panel-volumes button')].find((b) => b.textContent === 'Next').click()").await;
+    browser
+        .until("document.querySelector('#panel-volumes').innerText.includes('51–100 of 10000 volumes')")
+        .await;
+    browser.click("#panel-volumes input[type=search]").await;
+    browser.press("vol-7777").await;
+    browser
+        .until("document.querySelector('#panel-volumes').innerText.includes('1–1 of 1 volumes')")
+        .await;
+
+    browser.click("#tab-nodes").await;
+    browser
+        .until("document.querySelector('#panel-nodes').innerText.includes('of 1000 nodes')")
+        .await;
+    browser.click("#panel-nodes input[type=search]").await;
+    browser.press("node-999").await;
+    browser
+        .until("document.querySelector('#panel-nodes').innerText.includes('and 12 more')")
+        .await;
+    browser
+        .until("document.querySelector('#counts').innerText.includes('10,000')")
+        .await;
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn page_fits_narrow_screens_and_the_colours_people_prefer() {
+    let (server, _client) = Server::start_on_tcp(|_, settings| settings.premade = 5).await;
+    let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
+        return;
+    };
+    browser
+        .until("document.querySelector('#panel-nodes tbody tr')")
+        .await;
+    let tools = browser.driver.cdp();
+    let mut backgrounds = Vec::new();
+    for scheme in ["light", "dark"] {
+        let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        tools.send_raw("Emulation.setEmulatedMedia", media).await.unwrap();
+        // Each pair of text and ground must differ enough to be read: 4.5 to 1.
+        let poor = browser.run(CONTRAST).await;
+        assert_eq!(poor, json!([]), "{scheme}");
+        backgrounds.push(
+            browser
+                .run("return getComputedStyle(document.body).backgroundColor")
+                .await,
+        );
+    }
+    assert_ne!(backgrounds[0], backgrounds[1]);
+    let narrow = json!({"width": 380, "height": 800, "deviceScaleFactor": 1, "mobile": true});
+    tools
+        .send_raw("Emulation.setDeviceMetricsOverride", narrow)
+        .await
+        .unwrap();
+    browser
+        .until("document.documentElement.scrollWidth <= innerWidth")
+        .await;
+    browser.close().await;
+}
+
+/// The texts whose contrast against what is behind them is too low.
+const CONTRAST: &str = r"
+const parse = (text) => text.match(/[\d.]+/g).map(Number);
+const light = ([r, g, b]) => { const f = (c) => { c /= 255; return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
+  return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
+const ground = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor);
+  if (c.length === 3 || c[3] === 1) return c; } return [255, 255, 255]; };
+return [...document.querySelectorAll('h1, h2, p, th, td, dt, dd, button, span, label')]
+  .filter((e) => e.offsetParent && !e.disabled && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()))
+  .map((e) => { const [a, b] = [light(parse(getComputedStyle(e).color)), light(ground(e))].sort((x, y) => y - x);
+    return [(a + 0.05) / (b + 0.05), e.outerHTML]; })
+  .filter(([ratio]) => ratio < 4.5).map(([ratio, html]) => `${ratio.toFixed(2)} ${html}`);
+";

@@ -1,0 +1,180 @@
+//! `csi-mock-driver ctl`, as people and scripts use it.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use super::administered;
+use crate::server::{Server, mk_publish};
+
+/// Runs ctl beside the driver, which lives in this very process.
+async fn ctl(server: &Server, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_csi-mock-driver"));
+    command
+        .arg("ctl")
+        .arg(format!(
+            "--admin-endpoint=unix://{}",
+            server.path("admin.sock").display()
+        ))
+        .args(words)
+        .stdin(Stdio::null());
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
+}
+
+async fn told(server: &Server, words: &[&str]) -> String {
+    let output = ctl(server, words).await;
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{words:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+async fn failed(server: &Server, words: &[&str]) -> (i32, String) {
+    let output = ctl(server, words).await;
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8(text).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_get_tables_and_programs_get_json() {
+    let (server, _client) = administered().await;
+    let mut csi = server.controller().await;
+    csi.controller_publish_volume(mk_publish("vol-1", "node-2"))
+        .await
+        .unwrap();
+    let table = told(&server, &["volumes"]).await;
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("VOLUME  NAME  SIZE"), "{table}");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.starts_with("vol-1") && line.contains("node-2")),
+        "{table}"
+    );
+    let json: Value = serde_json::from_str(&told(&server, &["volumes", "-o", "json"]).await).unwrap();
+    assert_eq!(json["matched"], 5);
+    let nodes = told(&server, &["nodes"]).await;
+    assert!(
+        nodes
+            .lines()
+            .any(|line| line.starts_with("node-2") && line.ends_with("vol-1")),
+        "{nodes}"
+    );
+    for words in [
+        &["info"][..],
+        &["snapshots"],
+        &["attachments"],
+        &["capabilities"],
+        &["faults"],
+        &["troubles"],
+        &["scenarios"],
+        &["journal"],
+        &["calls"],
+    ] {
+        let table = told(&server, words).await;
+        assert!(
+            table
+                .lines()
+                .next()
+                .is_some_and(|head| head.contains(char::is_uppercase)),
+            "{words:?}: {table}"
+        );
+        let json = told(&server, &[words, &["-o", "json"]].concat()).await;
+        serde_json::from_str::<Value>(&json).unwrap_or_else(|error| panic!("{words:?}: {error}: {json}"));
+    }
+    let limited = told(&server, &["volumes", "--limit=2"]).await;
+    assert!(
+        limited.ends_with("(2 of 5; --limit and --after show others)\n"),
+        "{limited}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn driver_is_broken_and_mended_by_hand() {
+    let (server, client) = administered().await;
+    told(&server, &["attach", "vol-0", "node-0"]).await;
+    assert_eq!(client.node("node-0").await.unwrap().attached, 1);
+    told(&server, &["detach", "vol-0", "node-0"]).await;
+    assert_eq!(client.node("node-0").await.unwrap().attached, 0);
+    told(&server, &["nodes", "remove", "node-1"]).await;
+    assert!(!client.node("node-1").await.unwrap().registered);
+    told(&server, &["nodes", "register", "node-1"]).await;
+    told(&server, &["nodes", "limit", "node-1", "2", "--says=9"]).await;
+    let node = client.node("node-1").await.unwrap();
+    assert_eq!(
+        (node.registered, node.limit, node.advertised_limit),
+        (true, Some(2), Some(9))
+    );
+    told(&server, &["volumes", "hurt", "vol-2"]).await;
+    assert_eq!(client.volume("vol-2").await.unwrap().health[0].status, "DEGRADED");
+    told(&server, &["volumes", "heal", "vol-2"]).await;
+    assert!(client.volume("vol-2").await.unwrap().health.is_empty());
+    told(&server, &["capabilities", "-LIST_VOLUMES", "+GET_VOLUME"]).await;
+    let known = client.capabilities().await.unwrap();
+    assert!(
+        known
+            .iter()
+            .any(|known| known.name == "LIST_VOLUMES" && !known.enabled)
+    );
+    told(&server, &["scenarios", "start", "detach-slow"]).await;
+    assert!(!client.faults().await.unwrap().rules.is_empty());
+    told(&server, &["scenarios", "stop", "detach-slow"]).await;
+    assert!(client.faults().await.unwrap().rules.is_empty());
+    let file = server.path("rules.yaml");
+    std::fs::write(
+        &file,
+        "- {id: a, action: {delay: 1ms}}\n- {id: b, action: {delay: 1ms}}\n",
+    )
+    .unwrap();
+    let table = told(&server, &["faults", "add", file.to_str().unwrap()]).await;
+    assert_eq!(table.lines().count(), 3, "{table}");
+    told(&server, &["faults", "disable", "a"]).await;
+    assert!(!client.faults().await.unwrap().rules[0].enabled);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exit_codes_tell_refusal_from_misuse_from_absence() {
+    let (server, _client) = administered().await;
+    let mut csi = server.controller().await;
+    csi.controller_publish_volume(mk_publish("vol-1", "node-2"))
+        .await
+        .unwrap();
+    // (words, exit code, in the text)
+    let table: [(&[&str], i32, &str); 9] = [
+        (&["volumes", "get", "vol-77"], 1, "vol-77"),
+        (&["detach", "vol-0", "node-0"], 1, "vol-0 on node-0"),
+        (
+            &["journal", "assert", "ControllerPublishVolume"],
+            0,
+            "all expected",
+        ),
+        (
+            &["journal", "assert", "ControllerPublishVolume=ABORTED"],
+            1,
+            "expected was",
+        ),
+        (
+            &["journal", "wait", "--method=DeleteVolume", "--timeout=10ms"],
+            1,
+            "within 10ms",
+        ),
+        (
+            &["journal", "wait", "--method=ControllerPublishVolume"],
+            0,
+            "vol-1",
+        ),
+        (&["capabilities", "LIST_VOLUMES"], 2, "+NAME"),
+        (&["fly"], 2, "fly"),
+        (
+            &["--admin-endpoint=/nowhere/admin.sock", "info"],
+            3,
+            "--admin-endpoint",
+        ),
+    ];
+    for (words, code, text) in table {
+        let (status, told) = failed(&server, words).await;
+        assert_eq!(status, code, "{words:?}: {told}");
+        assert!(told.contains(text), "{words:?}: {told}");
+    }
+}

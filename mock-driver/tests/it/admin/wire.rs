@@ -1,0 +1,138 @@
+//! What browsers and strangers send.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::program::output;
+use crate::server::Server;
+
+/// Sends what is no business of a client's to send. `HOST` stands for the driver's own address.
+pub(super) async fn ask(server: &Server, request: &str) -> (u16, String) {
+    let address = server.admin_address();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = request
+        .replace("HOST", &address.to_string())
+        .replace('\n', "\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, answer)
+}
+
+#[tokio::test]
+async fn foreign_pages_are_kept_out() {
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 1).await;
+    // (case, request, status)
+    let table = [
+        (
+            "ours",
+            "GET /api/v1/info HTTP/1.1\nHost: HOST\nConnection: close\n\n",
+            200,
+        ),
+        (
+            "rebound name",
+            "GET /api/v1/info HTTP/1.1\nHost: evil.example:80\nConnection: close\n\n",
+            421,
+        ),
+        ("no host", "GET /api/v1/info HTTP/1.0\n\n", 421),
+        (
+            "a form of another site",
+            "POST /api/v1/volumes HTTP/1.1\nHost: HOST\nContent-Type: text/plain\nContent-Length: 12\nConnection: close\n\n{\"name\":\"a\"}",
+            415,
+        ),
+        (
+            "a script of another site",
+            "POST /api/v1/volumes HTTP/1.1\nHost: HOST\nOrigin: http://evil.example\nContent-Type: application/json\nContent-Length: 12\nConnection: close\n\n{\"name\":\"a\"}",
+            403,
+        ),
+        (
+            "asking whether it may",
+            "OPTIONS /api/v1/volumes HTTP/1.1\nHost: HOST\nOrigin: http://evil.example\nAccess-Control-Request-Method: POST\nConnection: close\n\n",
+            405,
+        ),
+        (
+            "deleting from another site",
+            "DELETE /api/v1/volumes/vol-0 HTTP/1.1\nHost: HOST\nSec-Fetch-Site: cross-site\nConnection: close\n\n",
+            403,
+        ),
+        (
+            "a program",
+            "POST /api/v1/volumes HTTP/1.1\nHost: HOST\nContent-Type: application/json\nContent-Length: 12\nConnection: close\n\n{\"name\":\"a\"}",
+            201,
+        ),
+    ];
+    for (case, request, expected) in table {
+        let (status, answer) = ask(&server, request).await;
+        assert_eq!(status, expected, "{case}: {answer}");
+        let lower = answer.to_lowercase();
+        assert!(!lower.contains("access-control-allow"), "{case}: {answer}");
+        assert!(
+            lower.contains("content-security-policy: default-src 'none'"),
+            "{case}: {answer}"
+        );
+        assert!(
+            lower.contains("x-content-type-options: nosniff"),
+            "{case}: {answer}"
+        );
+    }
+    assert_eq!(
+        client.volumes(&[]).await.unwrap().matched,
+        2,
+        "vol-0 and the program's"
+    );
+}
+
+#[tokio::test]
+async fn mistakes_are_told_by_field() {
+    let (server, _client) = Server::start_on_tcp(|_, _| ()).await;
+    // (body, words)
+    let table = [
+        ("{\"nam\":\"a\"}", "unknown field `nam`"),
+        ("{\"name\":5}", "name: invalid type"),
+        (
+            "{\"name\":\"a\",\"capacityBytes\":-1}",
+            "capacityBytes: invalid value",
+        ),
+        ("{\"name\":\"a\"} x", "the body does not end"),
+        ("[", "not as expected"),
+        ("{}", "missing field `name`"),
+        ("{\"name\":\"\"}", "name"),
+    ];
+    for (body, words) in table {
+        let length = body.len();
+        let request = format!(
+            "POST /api/v1/volumes HTTP/1.1\nHost: HOST\nContent-Type: application/json\nContent-Length: {length}\nConnection: close\n\n{body}"
+        );
+        let (status, answer) = ask(&server, &request).await;
+        assert_eq!(status, 400, "{body}: {answer}");
+        assert!(answer.contains(words), "{body}: {answer}");
+        assert!(
+            answer.contains("\"code\":\"INVALID_ARGUMENT\""),
+            "{body}: {answer}"
+        );
+    }
+    let (status, answer) = ask(
+        &server,
+        "GET /api/v1/volumes?limt=1 HTTP/1.1\nHost: HOST\nConnection: close\n\n",
+    )
+    .await;
+    assert_eq!(status, 400);
+    assert!(answer.contains("limt"), "{answer}");
+}
+
+#[test]
+fn addresses_that_others_reach_need_a_word() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("csi.sock");
+    for endpoint in ["0.0.0.0:0", "[::]:0"] {
+        let output = output(&socket, &[&format!("--admin-endpoint={endpoint}")]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        for word in ["--admin-endpoint", "--admin-allow-remote", "127.0.0.1"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+    }
+    let output = output(&socket, &["--admin-endpoint=example.org:80"]);
+    assert_eq!(output.status.code(), Some(2));
+}
