@@ -1,9 +1,11 @@
 //! No credential anywhere: a driver that puts its credentials into every error, and all that our attacher writes
 //! meanwhile, at every level and in both forms of the log, in traces, statuses and Events, and shows on its pages.
+//! Before it speaks, an attach and a detach show what else is in their traces.
 
 mod collector;
 mod page;
 mod telltale;
+mod trace;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,7 +97,9 @@ async fn are_nowhere(house: &House) -> Result<()> {
         collector: Collector::serve().await?,
         dir,
     };
-    let mut written = Vec::new();
+    let mut written = attach_and_detach(&ground, "text", 1).await?;
+    trace::judge(&ground.collector.spans()?, &name("text", 1), &driver.contexts())?;
+    driver.speak();
     for format in ["text", "json"] {
         for v in [0, 2, 5, 8, 10] {
             written.extend(attach_and_detach(&ground, format, v).await?);
@@ -118,9 +122,14 @@ async fn are_nowhere(house: &House) -> Result<()> {
     clear(site).await
 }
 
+/// Of a life of the attacher, and of the VolumeAttachment in it.
+fn name(format: &str, v: u8) -> String {
+    format!("{PREFIX}-{format}-{v}")
+}
+
 /// One life of the attacher. Answers with what it wrote.
 async fn attach_and_detach(ground: &Ground<'_>, format: &str, v: u8) -> Result<Vec<(String, Vec<u8>)>> {
-    let name = format!("{PREFIX}-{format}-{v}");
+    let name = name(format, v);
     let program = ground.site.attacher(Kind::Ours).await?;
     let pages = page::free_address()?;
     let process = Process::spawn(

@@ -4,7 +4,10 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
+use csi_attacher::trace::wire::{ExportRequest, Span};
 use http_body_util::{BodyExt as _, Full};
+use prost_reflect::bytes::Bytes;
+use prost_reflect::prost::Message as _;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -15,7 +18,7 @@ use tower::service_fn;
 /// A running collector; ends when dropped.
 pub(super) struct Collector {
     address: String,
-    seen: Arc<Mutex<Vec<u8>>>,
+    seen: Arc<Mutex<Vec<Bytes>>>,
     _server: JoinSet<()>,
 }
 
@@ -27,14 +30,14 @@ impl Collector {
             .await
             .context("listen for traces")?;
         let address = format!("http://{}", listener.local_addr()?);
-        let seen = Arc::<Mutex<Vec<u8>>>::default();
+        let seen = Arc::<Mutex<Vec<Bytes>>>::default();
         let kept = seen.clone();
         let service = service_fn(move |request: http::Request<Body>| {
             let kept = kept.clone();
             async move {
                 if let Ok(body) = request.into_body().collect().await {
                     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                    kept.extend_from_slice(&body.to_bytes());
+                    kept.push(body.to_bytes());
                 }
                 // An empty message that says OK.
                 let mut answer = http::Response::new(Body::new(Full::from(vec![0; 5])));
@@ -66,6 +69,23 @@ impl Collector {
 
     /// All that it got.
     pub(super) fn seen(&self) -> Vec<u8> {
+        self.requests().concat()
+    }
+
+    /// The spans in it.
+    pub(super) fn spans(&self) -> Result<Vec<Span>> {
+        let mut spans = Vec::new();
+        for request in self.requests() {
+            // gRPC puts a flag and the length before a message, of which a unary call has one.
+            let message = request.get(5..).context("the request has no message")?;
+            let request = ExportRequest::decode(message).context("the request is not OTLP")?;
+            let scopes = request.resource_spans.into_iter().flat_map(|by| by.scope_spans);
+            spans.extend(scopes.flat_map(|scope| scope.spans));
+        }
+        Ok(spans)
+    }
+
+    fn requests(&self) -> Vec<Bytes> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

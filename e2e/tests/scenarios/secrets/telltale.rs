@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use csi_proto::v1::controller_server::{Controller, ControllerServer};
@@ -28,6 +28,8 @@ pub(super) struct Credentials {
 pub(super) struct Telltale {
     socket: PathBuf,
     knows: Arc<AtomicBool>,
+    discreet: Arc<AtomicBool>,
+    contexts: Arc<Mutex<Vec<String>>>,
     _server: JoinSet<()>,
 }
 
@@ -37,6 +39,8 @@ struct Service {
     credentials: Credentials,
     calls: Arc<AtomicUsize>,
     knows: Arc<AtomicBool>,
+    discreet: Arc<AtomicBool>,
+    contexts: Arc<Mutex<Vec<String>>>,
 }
 
 // === impl Credentials ===
@@ -114,16 +118,20 @@ impl Credentials {
 // === impl Telltale ===
 
 impl Telltale {
-    /// Serves on a socket in `dir`.
+    /// Serves on a socket in `dir`, as any other driver would until it is told to [`speak`](Self::speak).
     pub(super) fn serve(dir: &Path, name: &str, credentials: Credentials) -> Result<Self> {
         let socket = dir.join("telltale.sock");
         let listener = UnixListener::bind(&socket).context("listen on the driver's socket")?;
         let knows = Arc::new(AtomicBool::new(false));
+        let discreet = Arc::new(AtomicBool::new(true));
+        let contexts = Arc::<Mutex<Vec<String>>>::default();
         let service = Service {
             name: name.to_owned(),
             credentials,
             calls: Arc::default(),
             knows: knows.clone(),
+            discreet: discreet.clone(),
+            contexts: contexts.clone(),
         };
         let identity = IdentityServer::new(service.clone());
         let controller = ControllerServer::new(service);
@@ -149,12 +157,27 @@ impl Telltale {
         Ok(Self {
             socket,
             knows,
+            discreet,
+            contexts,
             _server: server,
         })
     }
 
     pub(super) fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// From now on it tells everybody.
+    pub(super) fn speak(&self) {
+        self.discreet.store(false, Ordering::Relaxed);
+    }
+
+    /// The header `traceparent` of each ControllerPublishVolume so far.
+    pub(super) fn contexts(&self) -> Vec<String> {
+        self.contexts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Whether it was given its credentials with every call.
@@ -166,7 +189,7 @@ impl Telltale {
 // === impl Service ===
 
 impl Service {
-    /// Says each of its sayings once, then lets one call through.
+    /// When it is to speak, says each of its sayings once, then lets one call through.
     fn say(&self, given: &HashMap<String, String>) -> Result<(), Status> {
         let knows = self
             .credentials
@@ -174,6 +197,9 @@ impl Service {
             .iter()
             .all(|(key, value)| given.get(key) == Some(value));
         self.knows.store(knows, Ordering::Relaxed);
+        if self.discreet.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let sayings = self.credentials.sayings();
         let call = self.calls.fetch_add(1, Ordering::Relaxed) % (sayings.len() + 1);
         let Some(saying) = sayings.get(call) else {
@@ -246,6 +272,11 @@ impl Controller for Service {
         &self,
         request: Request<v1::ControllerPublishVolumeRequest>,
     ) -> Result<Response<v1::ControllerPublishVolumeResponse>, Status> {
+        if let Some(context) = request.metadata().get("traceparent") {
+            let context = context.to_str().unwrap_or("not even text").to_owned();
+            let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+            contexts.push(context);
+        }
         self.say(&request.into_inner().secrets)?;
         Ok(Response::new(v1::ControllerPublishVolumeResponse::default()))
     }

@@ -1,0 +1,92 @@
+//! What a trace must show of an attach and a detach that succeed at once, from end to end.
+
+use anyhow::{Context, Result, ensure};
+use csi_attacher::trace::wire::{AnyValue, Span, Value};
+
+const PUBLISH: &str = "csi.v1.Controller/ControllerPublishVolume";
+/// All that an attach asks of others.
+const OF_ATTACH: [&str; 5] = [
+    "GET secrets",
+    "PATCH persistentvolumes",
+    "PATCH volumeattachments",
+    "PATCH volumeattachments/status",
+    PUBLISH,
+];
+/// All that a detach does, where nobody but us holds the VolumeAttachment.
+const OF_DETACH: [&str; 3] = [
+    "GET secrets",
+    "PATCH volumeattachments",
+    "csi.v1.Controller/ControllerUnpublishVolume",
+];
+
+/// The one attach and the one detach of this VolumeAttachment are each one trace: a root, and below it all that was
+/// asked of others. `contexts` are what came to the driver with its ControllerPublishVolume.
+pub(super) fn judge(spans: &[Span], attachment: &str, contexts: &[String]) -> Result<()> {
+    let attach = below(spans, "attach", attachment, &OF_ATTACH)?;
+    below(spans, "detach", attachment, &OF_DETACH)?;
+    let publish = attach
+        .iter()
+        .find(|span| span.name == PUBLISH)
+        .context("the call of the driver")?;
+    let context = format!("00-{}-{}-01", hex(&publish.trace_id), hex(&publish.span_id));
+    ensure!(
+        contexts == [context.as_str()],
+        "the driver was given {contexts:?} for {context}"
+    );
+    Ok(())
+}
+
+/// The spans below the one root of this name, which must be these and have succeeded.
+fn below<'s>(spans: &'s [Span], name: &str, attachment: &str, expected: &[&str]) -> Result<Vec<&'s Span>> {
+    let mut roots = spans
+        .iter()
+        .filter(|span| span.name == name && attribute(span, "va") == Some(attachment));
+    let root = roots
+        .next()
+        .with_context(|| format!("no {name} of {attachment} was traced"))?;
+    ensure!(roots.next().is_none(), "{attachment} has more than one {name}");
+    ensure!(root.parent_span_id.is_empty(), "{name} is not a root");
+    let mut found: Vec<&Span> = spans
+        .iter()
+        .filter(|span| span.trace_id == root.trace_id && span.span_id != root.span_id)
+        .collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    let names: Vec<&str> = found.iter().map(|span| span.name.as_str()).collect();
+    ensure!(
+        names == expected,
+        "the trace of {name} has {names:?}, not {expected:?}"
+    );
+    for span in &found {
+        ensure!(
+            span.parent_span_id == root.span_id,
+            "{} is not below {name}",
+            span.name
+        );
+        ensure!(span.status.is_none(), "{} failed: {:?}", span.name, span.status);
+        ensure!(
+            root.start_time_unix_nano <= span.start_time_unix_nano
+                && span.start_time_unix_nano <= span.end_time_unix_nano
+                && span.end_time_unix_nano <= root.end_time_unix_nano,
+            "{} is not within the time of {name}",
+            span.name
+        );
+    }
+    Ok(found)
+}
+
+fn attribute<'s>(span: &'s Span, key: &str) -> Option<&'s str> {
+    let pair = span.attributes.iter().find(|pair| pair.key == key)?;
+    match &pair.value {
+        Some(AnyValue {
+            value: Some(Value::Text(text)),
+        }) => Some(text),
+        Some(AnyValue {
+            value: Some(Value::Bool(_) | Value::Int(_) | Value::Double(_)) | None,
+        })
+        | None => None,
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
