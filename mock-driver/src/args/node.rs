@@ -46,7 +46,7 @@ pub struct NodeArgs {
 
     /// Where the node is, as in topology.mock.csi.local/zone=a,topology.mock.csi.local/rack=7.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = segments)]
-    pub node_topology: Segments,
+    pub topology: Segments,
 
     /// What attached volumes are on this node: loop devices (needs privileges), emulated by regular files
     /// and directories, or none; auto takes loop devices where they can be had.
@@ -99,7 +99,7 @@ impl NodeArgs {
             device_dir: given(&self.device_dir),
             device_timeout: self.device_timeout,
             strict_gone: self.node_unpublish_strict,
-            topology: self.node_topology.clone(),
+            topology: self.topology.clone(),
         }
     }
 }
