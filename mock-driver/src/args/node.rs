@@ -44,7 +44,8 @@ pub struct NodeArgs {
     #[arg(long, default_value = "", hide_default_value = true)]
     pub node_name: String,
 
-    /// Where the node is, as in topology.mock.csi.local/zone=a,topology.mock.csi.local/rack=7.
+    /// Where this node is, as in topology.mock.csi.local/zone=a,topology.mock.csi.local/rack=7; empty for
+    /// where the array has it.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = segments)]
     pub topology: Segments,
 
