@@ -1,9 +1,11 @@
 //! How connections to the API server are secured: whom we trust, and the certificate that we show.
 
+mod identity;
+
 use std::fmt;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,14 +15,15 @@ use hyper_rustls::ConfigBuilderExt;
 use kube::Config;
 use kube::config::AuthInfo;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ResolvesClientCert, Resumption, WebPkiServerVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName, UnixTime};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use secrecy::ExposeSecret;
 use tokio::time::Instant;
+
+pub(super) use identity::{Identity, IdentityFiles};
 
 /// How long what was read from the cluster's CA file, or the files of our certificate, is taken for new.
 const REREAD: Duration = Duration::from_secs(60);
@@ -92,22 +95,6 @@ pub enum TlsError {
         #[source]
         source: InvalidDnsNameError,
     },
-}
-
-/// A client certificate with its key.
-#[derive(Debug)]
-pub(super) struct Identity {
-    pair: SingleCertAndKey,
-    /// Tells certificates apart, with the key left out.
-    chain: Vec<CertificateDer<'static>>,
-}
-
-/// A client certificate and its key in files that somebody keeps fresh.
-#[derive(Debug)]
-pub(super) struct IdentityFiles {
-    certificate: PathBuf,
-    key: PathBuf,
-    latest: Mutex<(Arc<Identity>, Instant)>,
 }
 
 /// Trusts what a file says that others may replace: the cluster's authority.
@@ -243,122 +230,6 @@ fn roots<'a>(certificates: impl Iterator<Item = CertificateDer<'a>>) -> Result<R
             source,
         }),
         None => Ok(roots),
-    }
-}
-
-// === impl Identity ===
-
-impl Identity {
-    /// Of a chain of certificates, our own first, and the key of that.
-    ///
-    /// # Errors
-    ///
-    /// They are no such thing, or not of one another.
-    pub(super) fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, TlsError> {
-        let what = "client certificate";
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
-        let chain = chain.map_err(|source| TlsError::Pem { what, source })?;
-        if chain.is_empty() {
-            return Err(TlsError::Empty(what));
-        }
-        let key = PrivateKeyDer::from_pem_slice(key);
-        let key = key.map_err(|source| TlsError::Pem {
-            what: "client key",
-            source,
-        })?;
-        let pair = CertifiedKey::from_der(chain.clone(), key, &provider());
-        let pair = pair.map_err(|source| TlsError::Unusable {
-            what: "client certificate with its key",
-            source,
-        })?;
-        Ok(Self {
-            pair: SingleCertAndKey::from(pair),
-            chain,
-        })
-    }
-
-    /// Whether it is the same certificate, so that connections made with one can be kept for the other.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.chain == other.chain
-    }
-}
-
-// === impl IdentityFiles ===
-
-impl IdentityFiles {
-    /// Those of a user who has both in files; none for one who has them elsewhere.
-    ///
-    /// # Errors
-    ///
-    /// They cannot be read, or are of no use.
-    pub(super) fn of(user: &AuthInfo) -> Result<Option<Self>, TlsError> {
-        let nonempty = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
-        let in_itself = nonempty(&user.client_certificate_data).is_some()
-            || user
-                .client_key_data
-                .as_ref()
-                .is_some_and(|data| !data.expose_secret().is_empty());
-        let files = nonempty(&user.client_certificate).zip(nonempty(&user.client_key));
-        let (Some((certificate, key)), false) = (files, in_itself) else {
-            return Ok(None);
-        };
-        let (certificate, key) = (PathBuf::from(certificate), PathBuf::from(key));
-        let identity = Self::read(&certificate, &key)?;
-        Ok(Some(Self {
-            certificate,
-            key,
-            latest: Mutex::new((Arc::new(identity), Instant::now() + REREAD)),
-        }))
-    }
-
-    /// What the files hold, as of a minute ago at most.
-    pub(super) fn identity(&self, now: Instant) -> Arc<Identity> {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        if latest.1 <= now {
-            latest.1 = now + REREAD;
-            match Self::read(&self.certificate, &self.key) {
-                Ok(identity) if identity.is_same(&latest.0) => {}
-                Ok(identity) => latest.0 = Arc::new(identity),
-                // They are replaced one after the other, so for a moment they may be not of one another.
-                Err(error) => tracing::warn!(
-                    error = crate::report::chain(&error),
-                    "still showing the client certificate that was read before"
-                ),
-            }
-        }
-        latest.0.clone()
-    }
-
-    /// The API server did not know whose request this was, which came with that certificate.
-    pub(super) fn refused(&self, identity: &Arc<Identity>, now: Instant) {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        if Arc::ptr_eq(identity, &latest.0) {
-            latest.1 = now;
-        }
-    }
-
-    fn read(certificate: &Path, key: &Path) -> Result<Identity, TlsError> {
-        let load = |field, path: &Path| {
-            fs::read(path).map_err(|source| TlsError::Read {
-                field,
-                path: path.to_owned(),
-                source,
-            })
-        };
-        Identity::from_pem(
-            &load("client-certificate", certificate)?,
-            &load("client-key", key)?,
-        )
-    }
-}
-
-impl ResolvesClientCert for Identity {
-    fn resolve(&self, roots: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        ResolvesClientCert::resolve(&self.pair, roots, schemes)
-    }
-
-    fn has_certs(&self) -> bool {
-        true
     }
 }
 
