@@ -23,7 +23,13 @@ mod table;
 
 /// Looks at a running csi-mock-driver and breaks it.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "csi-mock-driver ctl", version, subcommand_required = true)]
+#[command(
+    name = "csi-mock-driver ctl",
+    bin_name = "csi-mock-driver ctl",
+    version,
+    args_override_self = true,
+    subcommand_required = true
+)]
 pub struct Ctl {
     /// The --admin-endpoint of the driver: 127.0.0.1:9810 or unix:///path/admin.sock.
     #[arg(

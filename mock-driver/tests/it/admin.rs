@@ -241,6 +241,16 @@ async fn nodes_come_go_and_change() {
         .await
         .unwrap();
 
+    let away = NodeChange {
+        registered: Some(false),
+        ..NodeChange::default()
+    };
+    let gone = client.change_node("node-1", &away).await.unwrap();
+    assert!(
+        !gone.registered,
+        "told once more, though it holds nothing and is forgotten"
+    );
+
     let rename = NodeChange {
         id: Some("other".into()),
         ..NodeChange::default()

@@ -70,7 +70,7 @@ async function flip(node, refresh) {
   const gone = node.registered;
   const text = `The array will not know ${node.id} any more. Its ${node.attached} attachments stay until somebody detaches them.`;
   if (gone && !await ask(`Take ${node.id} away?`, text, "Take away")) return;
-  const done = gone ? `${node.id} is gone` : `${node.id} is back`;
+  const done = gone ? `${node.id} is gone; register it to bring it back` : `${node.id} is back`;
   if (await change("PATCH", `/nodes/${part(node.id)}`, { registered: !gone }, done)) refresh();
 }
 

@@ -90,7 +90,8 @@ pub(super) async fn register(
     Ok((StatusCode::CREATED, get(State(admin), Path(new.id)).await?))
 }
 
-/// Changes a node: its limits, its place, whether the array knows it, or its id.
+/// Changes a node: its limits, its place, whether the array knows it, or its id. One that is taken away is
+/// shown as long as volumes are attached to it.
 #[utoipa::path(patch, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     request_body = NodeChange, responses((status = 200, body = Node), (status = "default", body = Problem)))]
 pub(super) async fn change(
@@ -99,7 +100,7 @@ pub(super) async fn change(
     Json(change): Json<NodeChange>,
 ) -> Result<Json<Node>, Refusal> {
     let store = &admin.driver.store;
-    store.read(|array| array.node(&node).map(drop)).await?;
+    let known = store.read(|array| array.node(&node)).await?;
     let settings = NodeSettings {
         registered: change.registered,
         limit: change.limit,
@@ -123,7 +124,13 @@ pub(super) async fn change(
         Some(_) | None => node,
     };
     admin.touch();
-    get(State(admin), Path(node)).await
+    // The array forgets a node that is not registered and holds nothing.
+    let now = store.read(|array| Ok(array.node(&node).ok())).await?;
+    let gone = || backend::Node {
+        registered: false,
+        ..known
+    };
+    Ok(Json(shown(now.unwrap_or_else(gone), usize::MAX)))
 }
 
 /// Takes a node out of the register. Volumes attached to it stay so until somebody detaches them.

@@ -80,7 +80,7 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Json<Volume>), Refusal> {
     let request = CreateVolumeRequest {
         name: new.name,
-        capacity_range: Some(range(new.capacity_bytes.unwrap_or(0))?),
+        capacity_range: new.capacity_bytes.map(range).transpose()?,
         volume_capabilities: vec![capability(new.block, new.access_mode.as_deref())?],
         parameters: new.parameters.into_iter().collect(),
         ..CreateVolumeRequest::default()

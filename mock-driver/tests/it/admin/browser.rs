@@ -274,14 +274,14 @@ async fn people_see_who_is_attached_where_and_break_it() {
         .await
         .unwrap();
     browser.until(&format!("{row}.innerText.includes('vol-3')")).await;
-    browser
-        .click("#panel-nodes tr[data-key='node-0'] button.danger")
-        .await;
+    let loses = "#panel-nodes tr[data-key='node-2'] td.acts button:last-child";
+    browser.click(loses).await;
     browser.click("#ask-yes").await;
-    browser
-        .until("document.querySelector('#panel-nodes tr[data-key=\"node-0\"]').innerText.includes('gone')")
-        .await;
-    assert!(!client.node("node-0").await.unwrap().registered);
+    browser.until(&format!("{row}.innerText.includes('gone')")).await;
+    assert!(!client.node("node-2").await.unwrap().registered);
+    browser.click(loses).await;
+    browser.until(&format!("{row}.innerText.includes('known')")).await;
+    assert!(client.node("node-2").await.unwrap().registered);
 
     // A call that a rule holds up is seen in flight, and let go.
     let rule = json!({"id": "hold", "match": {"method": "DeleteVolume"}, "action": {"hang": "release"}});
