@@ -30,7 +30,7 @@ impl Rpc for NodeExpandVolumeRequest {
 
     fn check(&self) -> Result<Growth, Invalid> {
         let volume = request::required("volume_id", &self.volume_id)?.to_owned();
-        let path = path::required("volume_path", &self.volume_path)?;
+        let path = path::looked_for("volume_path", &self.volume_path)?;
         path::optional("staging_target_path", &self.staging_target_path)?;
         let range = request::size_range(self.capacity_range.as_ref())?;
         let capability = match &self.volume_capability {

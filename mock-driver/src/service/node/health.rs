@@ -27,7 +27,7 @@ impl Rpc for NodeGetVolumeHealthRequest {
 
     fn check(&self) -> Result<Self::Plan, Invalid> {
         let volume = request::required("volume_id", &self.volume_id)?.to_owned();
-        let path = path::optional("volume_publish_path", &self.volume_publish_path)?;
+        let path = Some(self.volume_publish_path.clone()).filter(|path| !path.is_empty());
         path::optional("staging_target_path", &self.staging_target_path)?;
         Ok((volume, path))
     }

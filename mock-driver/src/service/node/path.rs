@@ -18,6 +18,15 @@ pub(super) fn required(field: &str, text: &str) -> Result<String, Invalid> {
     optional(field, text)?.ok_or_else(|| Invalid::new(field, "must be set"))
 }
 
+/// A path at which a volume is looked for, and must be given: any text will do, for nothing is ever at a path
+/// that is not absolute.
+pub(super) fn looked_for(field: &str, text: &str) -> Result<String, Invalid> {
+    if text.is_empty() {
+        return Err(Invalid::new(field, "must be set"));
+    }
+    Ok(text.to_owned())
+}
+
 /// An absolute path that may be left out.
 pub(super) fn optional(field: &str, text: &str) -> Result<Option<String>, Invalid> {
     if text.is_empty() {

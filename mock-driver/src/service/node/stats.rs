@@ -23,7 +23,7 @@ impl Rpc for NodeGetVolumeStatsRequest {
 
     fn check(&self) -> Result<Self::Plan, Invalid> {
         let volume = request::required("volume_id", &self.volume_id)?.to_owned();
-        let path = path::required("volume_path", &self.volume_path)?;
+        let path = path::looked_for("volume_path", &self.volume_path)?;
         path::optional("staging_target_path", &self.staging_target_path)?;
         Ok((volume, path))
     }

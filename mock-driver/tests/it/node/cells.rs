@@ -339,6 +339,12 @@ async fn stats_and_health_are_of_the_volume_and_its_paths() {
             );
             assert_eq!(site.health(&volume, Some(path)).await, Ok(vec![]));
         }
+        for nowhere in ["some/path", "/"] {
+            assert_eq!(
+                site.stats(&volume, Path::new(nowhere)).await.unwrap_err(),
+                Code::NotFound
+            );
+        }
         let nowhere = site.target("nowhere");
         assert_eq!(site.stats(&volume, &nowhere).await.unwrap_err(), Code::NotFound);
         assert_eq!(
