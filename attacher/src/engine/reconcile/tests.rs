@@ -424,12 +424,29 @@ fn a_volume_is_let_go_of_at_once_by_a_driver_without_calls() {
     assert!(matches!(bench.start(), Some(Job::Release { .. })));
 }
 
-#[test]
-fn who_else_holds_a_volume_on_a_node() {
+/// How a volume is held on a node besides by `va`, if there is also `other`.
+fn held_beside(other: Attachment) -> Held {
     let target = Target {
         handle: "handle".into(),
         node_id: "id".into(),
     };
+    let va = attached("va");
+    let bench = Bench::new([]);
+    let mut engine = bench.engine;
+    let twin = crate::model::Volume {
+        name: "pv-twin".into(),
+        uid: "uid-twin".into(),
+        ..mk_volume("pv")
+    };
+    engine.handle(Event::Attachments(Change::Put(va.clone())));
+    engine.handle(Event::Attachments(Change::Put(other)));
+    engine.handle(Event::Volumes(Change::Put(twin)));
+    while engine.start(bench.now).is_some() {}
+    engine.held_besides(&va, &target)
+}
+
+#[test]
+fn who_else_holds_a_volume_on_a_node() {
     let leaving = Attachment {
         deleting: true,
         ..attached("other")
@@ -470,6 +487,14 @@ fn who_else_holds_a_volume_on_a_node() {
             },
             Held::ByNobody,
         ),
+    ] {
+        assert_eq!(held_beside(other), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_volume_is_held_by_its_handle_and_the_node_s_id_whatever_they_are_called() {
+    for (name, other, expected) in [
         (
             "one on another node that has this id by now",
             Attachment {
@@ -527,19 +552,7 @@ fn who_else_holds_a_volume_on_a_node() {
             Held::ByLiving,
         ),
     ] {
-        let va = attached("va");
-        let bench = Bench::new([]);
-        let mut engine = bench.engine;
-        let twin = crate::model::Volume {
-            name: "pv-twin".into(),
-            uid: "uid-twin".into(),
-            ..mk_volume("pv")
-        };
-        engine.handle(Event::Attachments(Change::Put(va.clone())));
-        engine.handle(Event::Attachments(Change::Put(other)));
-        engine.handle(Event::Volumes(Change::Put(twin)));
-        while engine.start(bench.now).is_some() {}
-        assert_eq!(engine.held_besides(&va, &target), expected, "{name}");
+        assert_eq!(held_beside(other), expected, "{name}");
     }
 }
 

@@ -1,0 +1,301 @@
+//! The set-ups in which csi-sanity is run.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::process::{Process, Spec};
+use csi_e2e::toolchain::Peer;
+use serde_json::{Map, Value, json};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep};
+
+use crate::Bench;
+use crate::report::Report;
+
+/// How long a round of csi-sanity may take.
+const ROUND: Duration = Duration::from_secs(240);
+/// How long a driver may take to listen, and to end.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// Between two looks whether it listens.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Small, since xfs and ext4 are really made on it where there are devices.
+const VOLUME_BYTES: u64 = 512 << 20;
+const EXPANDED_BYTES: u64 = 1 << 30;
+/// More than csi-sanity has attached outside of the spec that looks for the limit.
+const ATTACH_LIMIT: u32 = 20;
+/// The calls that must bring a credential where credentials are wanted, with csi-sanity's name for their secret.
+const SECRETS: &[(&str, &str)] = &[
+    ("CreateVolume", "CreateVolumeSecret"),
+    ("DeleteVolume", "DeleteVolumeSecret"),
+    ("ControllerPublishVolume", "ControllerPublishVolumeSecret"),
+    ("ControllerUnpublishVolume", "ControllerUnpublishVolumeSecret"),
+    (
+        "ValidateVolumeCapabilities",
+        "ControllerValidateVolumeCapabilitiesSecret",
+    ),
+    ("NodeStageVolume", "NodeStageVolumeSecret"),
+    ("NodePublishVolume", "NodePublishVolumeSecret"),
+    ("CreateSnapshot", "CreateSnapshotSecret"),
+    ("DeleteSnapshot", "DeleteSnapshotSecret"),
+    ("ControllerExpandVolume", "ControllerExpandVolumeSecret"),
+    ("ControllerModifyVolume", "ControllerModifyVolumeSecret"),
+    ("ListSnapshots", "ListSnapshotsSecret"),
+    ("GetSnapshot", "GetSnapshotSecret"),
+];
+
+/// One way to run driver and suite.
+pub(crate) struct SetUp {
+    /// Its name in test names.
+    pub(crate) name: &'static str,
+    access: &'static str,
+    split: bool,
+    secrets: bool,
+}
+
+/// What the driver makes of attached volumes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Devices {
+    /// Directories and regular files.
+    Emulated,
+    /// Loop devices with filesystems.
+    Loop,
+}
+
+/// The driver of a set-up: one process, or one for the controller and one for the node.
+pub(crate) struct Started {
+    processes: Vec<Process>,
+}
+
+pub(crate) const ALL: &[SetUp] = &[
+    SetUp {
+        name: "mount",
+        access: "mount",
+        split: false,
+        secrets: false,
+    },
+    SetUp {
+        name: "block",
+        access: "block",
+        split: false,
+        secrets: false,
+    },
+    SetUp {
+        name: "split",
+        access: "mount",
+        split: true,
+        secrets: false,
+    },
+    SetUp {
+        name: "secrets",
+        access: "mount",
+        split: false,
+        secrets: true,
+    },
+];
+
+// === impl Devices ===
+
+impl Devices {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Emulated => "emulated",
+            Self::Loop => "loop",
+        }
+    }
+
+    /// What this machine lacks for them.
+    pub(crate) fn missing(self) -> Option<String> {
+        if self == Self::Emulated {
+            return None;
+        }
+        let root = rustix::process::geteuid().is_root();
+        let control = Path::new("/dev/loop-control").exists();
+        let lacking = match (root, control) {
+            (false, _) => "root",
+            (true, false) => "/dev/loop-control",
+            (true, true) => return None,
+        };
+        Some(format!("loop devices need {lacking}"))
+    }
+}
+
+// === impl SetUp ===
+
+impl SetUp {
+    /// Starts the driver with the state it has in `dir`, and waits until it listens.
+    pub(crate) async fn start(&self, bench: &Bench, devices: Devices, dir: &Path) -> Result<Started> {
+        let binary = bench.toolchain.csi_mock_driver().await?;
+        let common = |name: &str, socket: &str| {
+            Spec::new(name, &binary)
+                .dir(dir)
+                .arg(format!("--endpoint=unix://{}", dir.join(socket).display()))
+                .arg("--driver-name=sanity.csi.local")
+        };
+        let array = |command: Spec| {
+            let state = dir.join("state");
+            let mut command = command
+                .arg(format!("--state-dir={}", state.display()))
+                .arg("--nodes=2")
+                .arg(format!("--attach-limit={ATTACH_LIMIT}"));
+            for (rpc, _) in SECRETS.iter().filter(|_| self.secrets) {
+                command = command.arg(format!("--require-secret={rpc}:key={rpc}-password"));
+            }
+            command
+        };
+        let node = |command: Spec| {
+            command
+                .arg("--node-id=node-0")
+                .arg(format!("--devices={}", devices.name()))
+                .arg(format!("--device-dir={}", dir.join("devices").display()))
+        };
+        std::fs::create_dir_all(dir.join("state")).context("make the state directory")?;
+        let commands = if self.split {
+            let array_socket = format!("unix://{}", dir.join("array.sock").display());
+            let media = format!("--media-dir={}", dir.join("media").display());
+            vec![
+                (
+                    array(common("controller", CONTROLLER))
+                        .arg("--mode=controller")
+                        .arg(format!("--admin-endpoint={array_socket}"))
+                        .arg(&media),
+                    CONTROLLER,
+                ),
+                (
+                    node(common("node", SOCKET))
+                        .arg("--mode=node")
+                        .arg(format!("--array-endpoint={array_socket}"))
+                        .arg(&media),
+                    SOCKET,
+                ),
+            ]
+        } else {
+            vec![(node(array(common("driver", SOCKET))), SOCKET)]
+        };
+        let mut started = Started {
+            processes: Vec::new(),
+        };
+        for (command, socket) in commands {
+            let process = Process::spawn(&bench.run, command)?;
+            process.while_alive(listens(&dir.join(socket))).await?;
+            started.processes.push(process);
+        }
+        Ok(started)
+    }
+
+    /// Runs csi-sanity, all of which must pass.
+    pub(crate) async fn judge(&self, bench: &Bench, dir: &Path) -> Result<()> {
+        let report = dir.join("report.json");
+        let write = |name: &str, value: &Value| -> Result<PathBuf> {
+            let file = dir.join(name);
+            // JSON is YAML.
+            std::fs::write(&file, value.to_string()).with_context(|| format!("write {name}"))?;
+            Ok(file)
+        };
+        let mutable = write("mutable-parameters.yaml", &json!({"iops": "500"}))?;
+        let path = |name: &str| dir.join(name).display().to_string();
+        let mut command = Spec::new("csi-sanity", bench.toolchain.peer(Peer::CsiSanity).await?)
+            .dir(dir)
+            .arg(format!("--csi.endpoint=unix://{}", path(SOCKET)))
+            .arg(format!("--csi.mountdir={}", path("mount")))
+            .arg(format!("--csi.stagingdir={}", path("staging")))
+            .arg(format!("--csi.testvolumeaccesstype={}", self.access))
+            .arg(format!("--csi.testvolumesize={VOLUME_BYTES}"))
+            .arg(format!("--csi.testvolumeexpandsize={EXPANDED_BYTES}"))
+            .arg(format!("--csi.testvolumemutableparameters={}", mutable.display()))
+            .arg("--csi.testnodevolumeattachlimit")
+            .arg("--ginkgo.no-color")
+            .arg(format!("--ginkgo.json-report={}", report.display()));
+        if self.split {
+            command = command.arg(format!("--csi.controllerendpoint=unix://{}", path(CONTROLLER)));
+        }
+        if self.secrets {
+            let secret = |rpc: &str| json!({"key": format!("{rpc}-password")});
+            let secrets: Map<_, _> = SECRETS
+                .iter()
+                .map(|(rpc, name)| ((*name).to_owned(), secret(rpc)))
+                .collect();
+            let file = write("secrets.yaml", &secrets.into())?;
+            command = command.arg(format!("--csi.secrets={}", file.display()));
+        }
+        let process = Process::spawn(&bench.run, command)?;
+        let exit = process.exited_within(ROUND).await?;
+        Report::read(&report)
+            .and_then(|report| report.ensure_all_passed())
+            .with_context(|| {
+                format!(
+                    "csi-sanity ended with {}, and its output with\n{}",
+                    exit.status,
+                    process.log_tail(20)
+                )
+            })?;
+        ensure!(exit.status.success(), "csi-sanity ended with {}", exit.status);
+        Ok(())
+    }
+}
+
+// === impl Started ===
+
+impl Started {
+    /// Asks the processes to end, the node's before the controller's.
+    pub(crate) async fn stop(&self) -> Result<()> {
+        for process in self.processes.iter().rev() {
+            process.ensure_alive()?;
+            let exit = process.stop(DEADLINE).await?;
+            ensure!(
+                exit.status.success(),
+                "the {} ended with {}",
+                process.name(),
+                exit.status
+            );
+        }
+        Ok(())
+    }
+
+    pub(crate) fn log_tail(&self) -> String {
+        let tails = self.processes.iter().map(|process| process.log_tail(20));
+        tails.collect::<Vec<_>>().join("\n")
+    }
+}
+
+const SOCKET: &str = "csi.sock";
+const CONTROLLER: &str = "controller.sock";
+
+async fn listens(socket: &Path) -> Result<()> {
+    let deadline = Instant::now() + DEADLINE;
+    while UnixStream::connect(socket).await.is_err() {
+        ensure!(
+            Instant::now() < deadline,
+            "nobody listens on {} after {DEADLINE:?}",
+            socket.display()
+        );
+        sleep(PAUSE).await;
+    }
+    Ok(())
+}
+
+/// No mount, loop device or link of a set-up is left when its driver has stopped.
+pub(crate) fn nothing_is_left(dir: &Path) -> Result<()> {
+    let ours = dir.display().to_string();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("read the mounts")?;
+    let left: Vec<_> = mounts.lines().filter(|line| line.contains(&ours)).collect();
+    ensure!(left.is_empty(), "mounts are left: {left:?}");
+    for device in std::fs::read_dir("/sys/block").context("list the block devices")? {
+        let backing = device?.path().join("loop/backing_file");
+        // Absent of what is no loop device, or a free one.
+        let backing = std::fs::read_to_string(backing).unwrap_or_default();
+        ensure!(
+            !backing.contains(&ours),
+            "a loop device is left on {}",
+            backing.trim()
+        );
+    }
+    let devices = dir.join("devices");
+    if devices.exists() {
+        let left: Vec<_> = std::fs::read_dir(&devices)?
+            .filter_map(|entry| entry.ok().map(|entry| entry.file_name()))
+            .collect();
+        ensure!(left.is_empty(), "links are left: {left:?}");
+    }
+    Ok(())
+}
