@@ -1,21 +1,22 @@
 //! What CSI had before 1.13 and older callers still read: the condition of a volume in the answers of
-//! ListVolumes and ControllerGetVolume.
+//! ListVolumes, ControllerGetVolume and NodeGetVolumeStats.
 //!
 //! The answers are those of today with one more field, under the number it had then. They are given only
-//! while the driver says that it has VOLUME_CONDITION; the journal shows them as they are today.
+//! while the driver says that it has VOLUME_CONDITION or NODE_VOLUME_CONDITION; the journal shows them as
+//! they are today.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use csi_proto::v1::{self, ControllerGetVolumeRequest, ListVolumesRequest};
+use csi_proto::v1::{self, ControllerGetVolumeRequest, ListVolumesRequest, NodeGetVolumeStatsRequest};
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, http};
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use crate::backend::Array;
+use crate::backend::{Ailment, Array};
 use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
@@ -30,13 +31,26 @@ type Serve = fn(&Arc<Driver>, http::Request<Body>) -> Answer;
 /// What answers a call as a driver does that has VOLUME_CONDITION; none if it has not, or if there never was
 /// a condition in this answer.
 pub(super) fn server(driver: &Driver, path: &str) -> Option<Serve> {
-    if !driver.offer.has(Capability::VolumeCondition) {
-        return None;
-    }
-    if path == Method::ListVolumes.path() {
-        return Some(serve::<ListVolumesRequest>);
-    }
-    (path == Method::ControllerGetVolume.path()).then_some(serve::<ControllerGetVolumeRequest>)
+    let servers: [(Method, Capability, Serve); 3] = [
+        (
+            Method::ListVolumes,
+            Capability::VolumeCondition,
+            serve::<ListVolumesRequest>,
+        ),
+        (
+            Method::ControllerGetVolume,
+            Capability::VolumeCondition,
+            serve::<ControllerGetVolumeRequest>,
+        ),
+        (
+            Method::NodeGetVolumeStats,
+            Capability::NodeVolumeCondition,
+            serve::<NodeGetVolumeStatsRequest>,
+        ),
+    ];
+    let mut servers = servers.into_iter();
+    let (_, capability, serve) = servers.find(|(method, ..)| method.path() == path)?;
+    driver.offer.has(capability).then_some(serve)
 }
 
 /// A call whose answer had a condition.
@@ -46,6 +60,21 @@ trait Conditioned: Rpc + Default {
 
     /// The volumes whose conditions are told, of a call that names `volume` or none.
     fn volumes(volume: String, reply: &Self::Reply) -> Vec<String>;
+
+    /// What ails these volumes.
+    fn ailments(
+        driver: &Driver,
+        volumes: Vec<String>,
+    ) -> impl Future<Output = Result<BTreeMap<String, Vec<Ailment>>, Error>> + Send {
+        async move {
+            let ailments = |array: &Array| {
+                let of = |volume: String| (array.ailments(&volume).to_vec(), volume);
+                let all = volumes.into_iter().map(of);
+                Ok(all.map(|(ailments, volume)| (volume, ailments)).collect())
+            };
+            Ok(driver.store.read(ailments).await?)
+        }
+    }
 
     /// Adds the conditions.
     fn older(reply: Self::Reply, conditions: BTreeMap<String, VolumeCondition>) -> Self::Older;
@@ -82,6 +111,14 @@ pub(crate) struct ListVolumesResponse {
     entries: Vec<Entry>,
     #[prost(string, tag = "2")]
     next_token: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct NodeGetVolumeStatsResponse {
+    #[prost(message, repeated, tag = "1")]
+    usage: Vec<v1::VolumeUsage>,
+    #[prost(message, optional, tag = "2")]
+    volume_condition: Option<VolumeCondition>,
 }
 
 impl Conditioned for ListVolumesRequest {
@@ -138,6 +175,37 @@ impl Conditioned for ControllerGetVolumeRequest {
     }
 }
 
+impl Conditioned for NodeGetVolumeStatsRequest {
+    type Older = NodeGetVolumeStatsResponse;
+
+    fn volumes(volume: String, _: &v1::NodeGetVolumeStatsResponse) -> Vec<String> {
+        vec![volume]
+    }
+
+    /// The array may be in another process.
+    async fn ailments(
+        driver: &Driver,
+        volumes: Vec<String>,
+    ) -> Result<BTreeMap<String, Vec<Ailment>>, Error> {
+        let mut all = BTreeMap::new();
+        for volume in volumes {
+            let view = driver.view_or_inline(&volume).await?;
+            all.insert(volume, view.map(|view| view.ailments).unwrap_or_default());
+        }
+        Ok(all)
+    }
+
+    fn older(
+        reply: v1::NodeGetVolumeStatsResponse,
+        conditions: BTreeMap<String, VolumeCondition>,
+    ) -> NodeGetVolumeStatsResponse {
+        NodeGetVolumeStatsResponse {
+            usage: reply.usage,
+            volume_condition: conditions.into_values().next(),
+        }
+    }
+}
+
 struct WithConditions(Arc<Driver>);
 
 // === impl WithConditions ===
@@ -152,8 +220,11 @@ impl<Q: Conditioned> UnaryService<Q> for WithConditions {
             let volume = request.get_ref().volume().to_owned();
             let reply = driver.answer(request).await?.into_inner();
             let volumes = Q::volumes(volume, &reply);
-            let conditions = |array: &Array| Ok(conditions(array, volumes));
-            let conditions = driver.store.read(conditions).await.map_err(Error::from)?;
+            let ailments = Q::ailments(&driver, volumes).await?;
+            let conditions = ailments
+                .into_iter()
+                .map(|(volume, ailments)| (volume, condition(&ailments)))
+                .collect();
             Ok(Response::new(Q::older(reply, conditions)))
         })
     }
@@ -167,15 +238,10 @@ fn serve<Q: Conditioned>(driver: &Arc<Driver>, request: http::Request<Body>) -> 
     })
 }
 
-fn conditions(array: &Array, volumes: Vec<String>) -> BTreeMap<String, VolumeCondition> {
-    let condition = |volume: String| {
-        let ailments = array.ailments(&volume);
-        let messages: Vec<&str> = ailments.iter().map(|ailment| ailment.message.as_str()).collect();
-        let condition = VolumeCondition {
-            abnormal: !ailments.is_empty(),
-            message: messages.join("; "),
-        };
-        (volume, condition)
-    };
-    volumes.into_iter().map(condition).collect()
+fn condition(ailments: &[Ailment]) -> VolumeCondition {
+    let messages: Vec<&str> = ailments.iter().map(|ailment| ailment.message.as_str()).collect();
+    VolumeCondition {
+        abnormal: !ailments.is_empty(),
+        message: messages.join("; "),
+    }
 }

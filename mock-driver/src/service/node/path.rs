@@ -81,7 +81,7 @@ impl Driver {
     }
 
     /// The volume as the array has it for this node, or none for one that only this node has.
-    pub(super) async fn view_or_inline(&self, volume: &str) -> Result<Option<View>, Error> {
+    pub(crate) async fn view_or_inline(&self, volume: &str) -> Result<Option<View>, Error> {
         if self.here()?.is_inline(volume) {
             return Ok(None);
         }

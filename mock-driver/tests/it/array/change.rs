@@ -7,8 +7,10 @@ use tonic::{Code, Status};
 use super::{MIB, World, assert_refused, mk_expand, mk_volume};
 use crate::server::{mk_block, mk_map};
 
+type Pairs<'a> = &'a [(&'a str, &'a str)];
+
 impl World {
-    async fn modify(&mut self, volume: &str, parameters: &[(&str, &str)]) -> Result<(), Status> {
+    async fn modify(&mut self, volume: &str, parameters: Pairs<'_>) -> Result<(), Status> {
         let request = ControllerModifyVolumeRequest {
             volume_id: volume.to_owned(),
             mutable_parameters: mk_map(parameters),
@@ -18,7 +20,7 @@ impl World {
     }
 
     /// Whether the volume has these mutable parameters.
-    async fn has(&mut self, volume: &str, parameters: &[(&str, &str)]) -> bool {
+    async fn has(&mut self, volume: &str, parameters: Pairs<'_>) -> bool {
         let request = v1::ValidateVolumeCapabilitiesRequest {
             volume_id: volume.to_owned(),
             volume_capabilities: mk_volume("").volume_capabilities,
@@ -156,7 +158,7 @@ async fn mutable_parameters_are_checked_stored_and_kept() {
     assert!(world.has(&a, &[("iops", "200"), ("tier", "silver")]).await);
 
     #[rustfmt::skip]
-    let table: [(&str, &[(&str, &str)], &str); 4] = [
+    let table: [(&str, Pairs, &str); 4] = [
         ("unknown key", &[("XXX_FakeKey", "v")], "XXX_FakeKey"),
         ("a good one beside it", &[("iops", "300"), ("XXX_FakeKey", "v")], "XXX_FakeKey"),
         ("wrong value", &[("tier", "tin")], "bronze, silver, gold"),

@@ -87,43 +87,68 @@ fn snapshot_id(array: &Array) -> String {
     single.next().expect("a snapshot must be there").id.to_string()
 }
 
-/// One step for each kind of change.
-fn steps() -> Vec<(&'static str, Step)> {
-    let hold = || Hold {
+fn hold() -> Hold {
+    Hold {
         capability: capability(),
         readonly: true,
-    };
-    let sick = || Ailment {
+    }
+}
+
+fn mk_ailment() -> Ailment {
+    Ailment {
         status: Severity::DataLoss,
         reason: "R".to_owned(),
         message: "m".to_owned(),
-    };
-    let storage = || StorageAilment {
+    }
+}
+
+fn mk_storage_ailment() -> StorageAilment {
+    StorageAilment {
         status: StorageSeverity::Unreachable,
         reason: "R".to_owned(),
         message: "m".to_owned(),
         capability: Some(capability()),
-    };
-    let node = NodeSettings {
+    }
+}
+
+fn mk_node() -> NodeSettings {
+    NodeSettings {
         limit: Some(7),
         advertised: Some(9),
         segments: Some([("zone", "z")].into_iter().collect()),
         ..NodeSettings::default()
-    };
-    let later = || timing().now.after(Duration::from_secs(2));
-    let group = || WantedGroup {
+    }
+}
+
+fn mk_group() -> WantedGroup {
+    WantedGroup {
         name: "g".to_owned(),
         sources: ["vol-0", "vol-1"].map(str::to_owned).into(),
         parameters: BTreeMap::new(),
-    };
+    }
+}
+
+fn later() -> Moment {
+    timing().now.after(Duration::from_secs(2))
+}
+
+/// One step for each kind of change.
+fn steps() -> Vec<(&'static str, Step)> {
+    let mut steps = steps_of_volumes();
+    steps.extend(steps_of_copies_and_nodes());
+    steps.extend(steps_back());
+    steps
+}
+
+fn steps_of_volumes() -> Vec<(&'static str, Step)> {
     vec![
         (
             "created",
-            step(move |array| quiet(array.create_volume(&mk_wanted("a", None), later()))),
+            step(|array| quiet(array.create_volume(&mk_wanted("a", None), later()))),
         ),
         (
             "attached",
-            step(move |array| quiet(array.publish("vol-0", "node-0", &hold()))),
+            step(|array| quiet(array.publish("vol-0", "node-0", &hold()))),
         ),
         (
             "expanded",
@@ -143,16 +168,21 @@ fn steps() -> Vec<(&'static str, Step)> {
         ),
         (
             "sick",
-            step(move |array| array.set_volume_health("vol-0", vec![sick()])),
+            step(|array| array.set_volume_health("vol-0", vec![mk_ailment()])),
         ),
         (
             "storage sick",
-            step(move |array| array.set_storage_health(Some("node-1"), vec![storage()])),
+            step(|array| array.set_storage_health(Some("node-1"), vec![mk_storage_ailment()])),
         ),
         (
             "all storage sick",
-            step(move |array| array.set_storage_health(None, vec![storage()])),
+            step(|array| array.set_storage_health(None, vec![mk_storage_ailment()])),
         ),
+    ]
+}
+
+fn steps_of_copies_and_nodes() -> Vec<(&'static str, Step)> {
+    vec![
         (
             "snapshot",
             step(|array| {
@@ -162,19 +192,19 @@ fn steps() -> Vec<(&'static str, Step)> {
         ),
         (
             "restored",
-            step(move |array| {
+            step(|array| {
                 let source = Source::Snapshot(snapshot_id(array).into());
                 quiet(array.create_volume(&mk_wanted("b", Some(source)), later()))
             }),
         ),
         (
             "group",
-            step(move |array| {
-                let ids = array.group_ids(&group());
-                quiet(array.create_group(&group(), ids, timing()))
+            step(|array| {
+                let ids = array.group_ids(&mk_group());
+                quiet(array.create_group(&mk_group(), ids, timing()))
             }),
         ),
-        ("node set", step(move |array| Ok(array.set_node("node-2", node)))),
+        ("node set", step(|array| Ok(array.set_node("node-2", mk_node())))),
         (
             "node new",
             step(|array| Ok(array.set_node("node-9", NodeSettings::default()))),
@@ -184,6 +214,11 @@ fn steps() -> Vec<(&'static str, Step)> {
             step(|array| array.change_node_id("node-0", "node-zero")),
         ),
         ("node removed", step(|array| array.remove_node("node-1"))),
+    ]
+}
+
+fn steps_back() -> Vec<(&'static str, Step)> {
+    vec![
         ("well", step(|array| array.set_volume_health("vol-0", vec![]))),
         (
             "storage well",

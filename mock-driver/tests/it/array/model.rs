@@ -222,27 +222,7 @@ impl Model {
     /// What should come of an operation, and the model's state after it.
     fn act(&mut self, op: &Op, ids: &mut Ids, made: &Made) -> Verdict {
         match op {
-            Op::Create { name, mib, source } => {
-                let source = source.map(|(snapshot, number)| {
-                    let list = if snapshot { &ids.snapshots } else { &ids.volumes };
-                    (snapshot, Ids::of(list, number).to_owned())
-                });
-                let (verdict, size) = self.judge_create(*name, *mib, source.as_ref());
-                if let (Verdict::Done, Made::One(id)) = (verdict, made)
-                    && self.volume(id).is_none()
-                {
-                    Ids::note(&mut ids.volumes, id);
-                    self.volumes.push(ModelVolume {
-                        id: id.clone(),
-                        name: *name,
-                        mib: size,
-                        source,
-                        iops: None,
-                        node: None,
-                    });
-                }
-                verdict
-            }
+            Op::Create { name, mib, source } => self.act_create(*name, *mib, *source, ids, made),
             Op::Delete { volume } => {
                 let id = Ids::of(&ids.volumes, *volume);
                 if self.volume(id).is_some_and(|volume| volume.node.is_some()) {
@@ -251,35 +231,7 @@ impl Model {
                 self.volumes.retain(|volume| volume.id != id);
                 Verdict::Done
             }
-            Op::Snapshot { name, volume } => {
-                let source = Ids::of(&ids.volumes, *volume).to_owned();
-                let named = |snapshot: &&ModelSnapshot| snapshot.name == Some(*name);
-                if let Some(there) = self.snapshots.iter().find(named) {
-                    return if there.volume == source {
-                        Verdict::Done
-                    } else {
-                        Verdict::Taken
-                    };
-                }
-                let Some(mib) = self.volume(&source).map(|volume| volume.mib) else {
-                    return Verdict::Gone;
-                };
-                if self.used() + mib > SPACE {
-                    return Verdict::Full;
-                }
-                if let Made::One(id) = made {
-                    Ids::note(&mut ids.snapshots, id);
-                    self.snapshots.push(ModelSnapshot {
-                        id: id.clone(),
-                        name: Some(*name),
-                        volume: source,
-                        mib,
-                        taken: self.time,
-                        group: None,
-                    });
-                }
-                Verdict::Done
-            }
+            Op::Snapshot { name, volume } => self.act_snapshot(*name, *volume, ids, made),
             Op::DeleteSnapshot { snapshot } => {
                 let id = Ids::of(&ids.snapshots, *snapshot);
                 if self.snapshot(id).is_some_and(|snapshot| snapshot.group.is_some()) {
@@ -301,19 +253,7 @@ impl Model {
             }
             Op::Expand { volume, mib, limit } => {
                 let id = Ids::of(&ids.volumes, *volume).to_owned();
-                let free = SPACE.saturating_sub(self.used());
-                let Some(volume) = self.volumes.iter_mut().find(|volume| volume.id == id) else {
-                    return Verdict::Gone;
-                };
-                match (*mib, *limit) {
-                    (mib, limit) if limit != 0 && (mib > limit || volume.mib > limit) => Verdict::Size,
-                    (mib, _) if mib <= volume.mib => Verdict::Done,
-                    (mib, _) if mib - volume.mib > free => Verdict::Full,
-                    (mib, _) => {
-                        volume.mib = mib;
-                        Verdict::Done
-                    }
-                }
+                self.act_expand(&id, *mib, *limit)
             }
             Op::Modify { volume, iops } => {
                 let id = Ids::of(&ids.volumes, *volume);
@@ -352,6 +292,81 @@ impl Model {
                 Verdict::Done
             }
             Op::Restart => Verdict::Done,
+        }
+    }
+
+    fn act_create(
+        &mut self,
+        name: u8,
+        mib: u64,
+        source: Option<(bool, usize)>,
+        ids: &mut Ids,
+        made: &Made,
+    ) -> Verdict {
+        let source = source.map(|(snapshot, number)| {
+            let list = if snapshot { &ids.snapshots } else { &ids.volumes };
+            (snapshot, Ids::of(list, number).to_owned())
+        });
+        let (verdict, size) = self.judge_create(name, mib, source.as_ref());
+        if let (Verdict::Done, Made::One(id)) = (verdict, made)
+            && self.volume(id).is_none()
+        {
+            Ids::note(&mut ids.volumes, id);
+            self.volumes.push(ModelVolume {
+                id: id.clone(),
+                name,
+                mib: size,
+                source,
+                iops: None,
+                node: None,
+            });
+        }
+        verdict
+    }
+
+    fn act_snapshot(&mut self, name: u8, volume: usize, ids: &mut Ids, made: &Made) -> Verdict {
+        let source = Ids::of(&ids.volumes, volume).to_owned();
+        let named = |snapshot: &&ModelSnapshot| snapshot.name == Some(name);
+        if let Some(there) = self.snapshots.iter().find(named) {
+            return if there.volume == source {
+                Verdict::Done
+            } else {
+                Verdict::Taken
+            };
+        }
+        let Some(mib) = self.volume(&source).map(|volume| volume.mib) else {
+            return Verdict::Gone;
+        };
+        if self.used() + mib > SPACE {
+            return Verdict::Full;
+        }
+        if let Made::One(id) = made {
+            Ids::note(&mut ids.snapshots, id);
+            self.snapshots.push(ModelSnapshot {
+                id: id.clone(),
+                name: Some(name),
+                volume: source,
+                mib,
+                taken: self.time,
+                group: None,
+            });
+        }
+        Verdict::Done
+    }
+
+    fn act_expand(&mut self, id: &str, mib: u64, limit: u64) -> Verdict {
+        let free = SPACE.saturating_sub(self.used());
+        let Some(volume) = self.volumes.iter_mut().find(|volume| volume.id == id) else {
+            return Verdict::Gone;
+        };
+        match (mib, limit) {
+            (mib, limit) if limit != 0 && (mib > limit || volume.mib > limit) => Verdict::Size,
+            (mib, _) if mib <= volume.mib => Verdict::Done,
+            (mib, _) if mib - volume.mib > free => Verdict::Full,
+            (mib, _) => {
+                volume.mib = mib;
+                Verdict::Done
+            }
         }
     }
 
@@ -467,21 +482,7 @@ impl Bench {
         let nothing = |done: Done<()>| (Made::Nothing, done.change);
         match op {
             Op::Create { name, mib, source } => {
-                let source = source.map(|(snapshot, number)| match snapshot {
-                    true => Source::Snapshot(Ids::of(&ids.snapshots, number).into()),
-                    false => Source::Volume(Ids::of(&ids.volumes, number).into()),
-                });
-                let wanted = Wanted {
-                    name: format!("volume-{name}"),
-                    size: SizeRange {
-                        required: mib * MIB,
-                        limit: 0,
-                    },
-                    capabilities: vec![hold().capability],
-                    source,
-                    ..Wanted::default()
-                };
-                let done = array.create_volume(&wanted, now)?;
+                let done = array.create_volume(&wanted_volume(*name, *mib, *source, ids), now)?;
                 Ok((Made::One(done.reply.id.to_string()), done.change))
             }
             Op::Delete { volume } => array.delete_volume(Ids::of(&ids.volumes, *volume)).map(nothing),
@@ -516,15 +517,7 @@ impl Bench {
             }
             Op::DeleteGroup { group, complete } => {
                 let id = Ids::of(&ids.groups, *group);
-                let members = array.group(id, &[]).map(|members| members.group.members.clone());
-                let mut members: Vec<String> = members
-                    .unwrap_or_default()
-                    .values()
-                    .map(ToString::to_string)
-                    .collect();
-                if !complete {
-                    members.pop();
-                }
+                let members = members_of(array, id, *complete);
                 let done = array.delete_group(id, &members)?;
                 Ok((Made::Nothing, done.change))
             }
@@ -584,6 +577,33 @@ impl Bench {
             left: array.room_for(None, None).unwrap().available,
         }
     }
+}
+
+fn wanted_volume(name: u8, mib: u64, source: Option<(bool, usize)>, ids: &Ids) -> Wanted {
+    let source = source.map(|(snapshot, number)| match snapshot {
+        true => Source::Snapshot(Ids::of(&ids.snapshots, number).into()),
+        false => Source::Volume(Ids::of(&ids.volumes, number).into()),
+    });
+    Wanted {
+        name: format!("volume-{name}"),
+        size: SizeRange {
+            required: mib * MIB,
+            limit: 0,
+        },
+        capabilities: vec![hold().capability],
+        source,
+        ..Wanted::default()
+    }
+}
+
+/// The snapshots of a group, or all but one of them.
+fn members_of(array: &Array, group: &str, complete: bool) -> Vec<String> {
+    let members = array
+        .group(group, &[])
+        .map(|members| members.group.members.clone());
+    let members = members.unwrap_or_default();
+    let count = members.len() - usize::from(!complete && !members.is_empty());
+    members.values().take(count).map(ToString::to_string).collect()
 }
 
 fn hold() -> Hold {
@@ -677,7 +697,17 @@ proptest! {
             match op {
                 Op::Wait => bench.time += 1,
                 Op::Restart => bench.array = Array::from_image(settings(), bench.array.image()),
-                _ => {}
+                Op::Create { .. }
+                | Op::Delete { .. }
+                | Op::Snapshot { .. }
+                | Op::DeleteSnapshot { .. }
+                | Op::Group { .. }
+                | Op::DeleteGroup { .. }
+                | Op::Expand { .. }
+                | Op::Modify { .. }
+                | Op::Publish { .. }
+                | Op::Unpublish { .. }
+                | Op::Limit { .. } => {}
             }
             let outcome = bench.run(&op, &ids);
             let again = bench.run(&op, &ids);

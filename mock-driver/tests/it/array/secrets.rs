@@ -65,7 +65,10 @@ async fn missing_secret_is_an_argument_and_a_wrong_one_is_nobody() {
             outcome!(controller.controller_unpublish_volume(mk_unpublish("vol-0", "node-0"))),
             outcome!(controller.validate_volume_capabilities(validate)),
             outcome!(
-                controller.controller_list_volume_health(v1::ControllerListVolumeHealthRequest::default())
+                controller.controller_list_volume_health(v1::ControllerListVolumeHealthRequest {
+                    max_entries: 1,
+                    ..Default::default()
+                })
             ),
             outcome!(
                 controller.controller_get_volume_health(v1::ControllerGetVolumeHealthRequest {
@@ -78,7 +81,10 @@ async fn missing_secret_is_an_argument_and_a_wrong_one_is_nobody() {
                 snapshot_id: "gone".into(),
                 ..Default::default()
             })),
-            outcome!(controller.list_snapshots(v1::ListSnapshotsRequest::default())),
+            outcome!(controller.list_snapshots(v1::ListSnapshotsRequest {
+                max_entries: 1,
+                ..Default::default()
+            })),
             outcome!(controller.controller_expand_volume(mk_expand("vol-0", 2 << 30, 0))),
             outcome!(controller.controller_modify_volume(modify)),
             outcome!(groups.create_volume_group_snapshot(mk_group("g", &["vol-0"]))),

@@ -9,6 +9,8 @@ use tonic::Code;
 
 use super::{World, assert_refused, from_snapshot, mk_place, mk_snapshot, mk_volume};
 
+type Zones<'a> = &'a [&'a str];
+
 /// Nodes in two zones by turns, and a pool of 100 MiB in each.
 pub(super) fn two_zones(_: &Path, settings: &mut Settings) {
     let pool = |zone: &str| Pool {
@@ -40,7 +42,7 @@ async fn volume_is_made_where_it_is_preferred_and_where_it_must_be() {
     let zones = ["zone-0", "zone-1"];
     // (case, requisite, preferred, where or the code)
     #[rustfmt::skip]
-    let table: [(&str, &[&str], &[&str], Result<&str, Code>); 9] = [
+    let table: [(&str, Zones, Zones, Result<&str, Code>); 9] = [
         ("must", &["zone-1"], &[], Ok("zone-1")),
         ("preferred", &zones, &["zone-1"], Ok("zone-1")),
         ("preferred in order", &zones, &["zone-1", "zone-0"], Ok("zone-1")),
