@@ -40,10 +40,7 @@ impl Rpc for NodeGetVolumeStatsRequest {
                 ..VolumeUsage::default()
             }],
         };
-        Ok(NodeGetVolumeStatsResponse {
-            usage,
-            ..Default::default()
-        })
+        Ok(NodeGetVolumeStatsResponse { usage })
     }
 }
 
