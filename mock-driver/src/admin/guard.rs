@@ -110,10 +110,11 @@ fn is_address(host: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn mk_headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let header = |(name, value): &(&'static str, &'static str)| {
-            (HeaderName::from_static(name), HeaderValue::from_static(value))
-        };
+    type Header = (&'static str, &'static str);
+
+    fn mk_headers(pairs: &[Header]) -> HeaderMap {
+        let header =
+            |(name, value): &Header| (HeaderName::from_static(name), HeaderValue::from_static(value));
         pairs.iter().map(header).collect()
     }
 
@@ -149,7 +150,7 @@ mod tests {
         let own = ("host", "127.0.0.1:1");
         let json = ("content-type", "application/json");
         // (case, headers, let in)
-        let table: [(&str, &[(&'static str, &'static str)], bool); 9] = [
+        let table: [(&str, &[Header], bool); 9] = [
             ("a program", &[own, json], true),
             (
                 "our page",

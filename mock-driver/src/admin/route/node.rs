@@ -179,6 +179,6 @@ impl NodeQuery {
         self.search.as_ref().is_none_or(contains)
             && self
                 .attached
-                .is_none_or(|attached| attached == (!node.attached.is_empty()))
+                .is_none_or(|attached| attached != node.attached.is_empty())
     }
 }
