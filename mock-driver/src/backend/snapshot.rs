@@ -221,13 +221,16 @@ impl Array {
         })
     }
 
-    /// The pool for a snapshot: the volume's own if that will do.
+    /// The pool for a snapshot: the volume's own if no other is preferred.
     fn pool_of_snapshot(&self, wanted: &WantedSnapshot) -> Result<PoolName, Error> {
         let volume = self.volume(&wanted.source)?;
         let bytes = volume.spec.capacity_bytes;
         let own = &volume.spec.pool;
         let place = self.segments_of(own).zip(wanted.requirement.as_ref());
-        let admitted = place.is_none_or(|(place, requirement)| requirement.admits(place));
+        let admitted = place.is_none_or(|(place, requirement)| {
+            let first = requirement.preferred.first();
+            requirement.admits(place) && first.is_none_or(|first| place.suits(first))
+        });
         if admitted && self.left_beside(own) >= bytes {
             return Ok(own.clone());
         }

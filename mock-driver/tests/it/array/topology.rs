@@ -125,7 +125,23 @@ async fn snapshot_tells_where_it_is_and_what_is_made_of_it_is_there_too() {
         ..mk_snapshot("there", &a)
     };
     let there = world.take(elsewhere).await.unwrap();
-    assert_eq!(there.accessible_topology, [mk_place("zone-1")]);
+    assert_eq!(there.accessible_topology, [], "the caller named the only place");
+    let get = v1::GetSnapshotRequest {
+        snapshot_id: there.snapshot_id.clone(),
+        ..Default::default()
+    };
+    let got = world.controller.get_snapshot(get).await.unwrap().into_inner();
+    assert_eq!(got.snapshot.unwrap().accessible_topology, [mk_place("zone-1")]);
+    let anywhere = v1::CreateSnapshotRequest {
+        accessibility_requirements: wanted(&["zone-1", "zone-0"], &["zone-1"]),
+        ..mk_snapshot("anywhere", &a)
+    };
+    let anywhere = world.take(anywhere).await.unwrap();
+    assert_eq!(
+        anywhere.accessible_topology,
+        [mk_place("zone-0")],
+        "beside its volume"
+    );
     let nowhere = v1::CreateSnapshotRequest {
         accessibility_requirements: wanted(&["zone-9"], &[]),
         ..mk_snapshot("nowhere", &a)
