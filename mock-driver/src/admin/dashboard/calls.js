@@ -45,7 +45,7 @@ function line(call, flip, open) {
   const late = make("span", { class: "quiet" });
   const more = make("button", { type: "button", "aria-label": `Messages of call ${call.number}`, onclick: () => flip(call.number) });
   const row = make("tr", {},
-    make("td", { class: "number", title: call.start }, call.start.slice(11, 23)), make("th", { scope: "row" }, call.method),
+    make("td", { class: "number time", title: call.start }, call.start.slice(11, 23)), make("th", { scope: "row" }, call.method),
     make("td", { class: "id" }, call.volume), make("td", { class: "id" }, call.node), make("td", {}, code, " ", late),
     make("td", { class: "number" }, span(call.answer.seconds)), make("td", { class: "id" }, call.fault ?? ""), make("td", { class: "acts" }, more));
   row.update = ({ call: now }) => {
