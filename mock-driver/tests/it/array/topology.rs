@@ -137,11 +137,7 @@ async fn snapshot_tells_where_it_is_and_what_is_made_of_it_is_there_too() {
         ..mk_snapshot("anywhere", &a)
     };
     let anywhere = world.take(anywhere).await.unwrap();
-    assert_eq!(
-        anywhere.accessible_topology,
-        [mk_place("zone-0")],
-        "beside its volume"
-    );
+    assert_eq!(anywhere.accessible_topology, [mk_place("zone-1")], "as preferred");
     let nowhere = v1::CreateSnapshotRequest {
         accessibility_requirements: wanted(&["zone-9"], &[]),
         ..mk_snapshot("nowhere", &a)
