@@ -1,7 +1,7 @@
 //! The driver: the array with everything that calls pass on their way to it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -207,12 +207,7 @@ impl Driver {
         } else {
             None
         };
-        let entropy = random()?;
-        let seed_of_now = u64::from(u32::from_le_bytes([
-            entropy[0], entropy[1], entropy[2], entropy[3],
-        ]));
-        let rules = Faults::new(Seed(seed.unwrap_or(seed_of_now)));
-        tracing::info!(seed = rules.seed().0, "repeat this run's chance with --seed");
+        let rules = Faults::new(seed_of_run(seed)?);
         scenario::play(&scenarios, &rules)?;
         let fault_file = match faults {
             Some(path) => Some(FaultFile::open(&path, &rules, journal.as_deref())?),
@@ -222,17 +217,8 @@ impl Driver {
             Some(_) => u128::from(rules.seed().mark(b"array")),
             None => u128::from_le_bytes(random()?),
         };
-        let media = match (media_dir, &state_dir) {
-            (Some(directory), _) => Media::kept(directory),
-            (None, Some(directory)) => Media::kept(directory.join("media")),
-            (None, None) => Media::private(),
-        };
-        let remote = match (mode, array_endpoint) {
-            (Mode::All | Mode::Controller, _) => None,
-            (Mode::Node, admin::Endpoint::None) => return Err(OpenError::NodeAlone),
-            (Mode::Node, _) if node_id.is_none() => return Err(OpenError::NodeAlone),
-            (Mode::Node, endpoint) => Some(RemoteArray::at(endpoint)),
-        };
+        let media = media(media_dir, state_dir.as_deref());
+        let remote = remote(mode, array_endpoint, node_id.is_some())?;
         // The directory of a process that has only a node is the node's own.
         let array_dir = state_dir.clone().filter(|_| mode.has_array());
         let registrar = registration.map(|settings| Arc::new(Registrar::new(name.clone(), settings)));
@@ -330,6 +316,33 @@ impl Driver {
     pub(crate) async fn follow_faults(&self, file: FaultFile, stop: CancellationToken) {
         let follow = file.follow(&self.faults, self.journal.as_deref());
         stop.run_until_cancelled(follow).await;
+    }
+}
+
+/// The seed that was given, or one by chance, which is told so that the run can be repeated.
+fn seed_of_run(given: Option<u64>) -> Result<Seed, OpenError> {
+    let entropy = random()?;
+    let by_chance = u32::from_le_bytes([entropy[0], entropy[1], entropy[2], entropy[3]]);
+    let seed = Seed(given.unwrap_or(u64::from(by_chance)));
+    tracing::info!(seed = seed.0, "repeat this run's chance with --seed");
+    Ok(seed)
+}
+
+fn media(media_dir: Option<PathBuf>, state_dir: Option<&Path>) -> Media {
+    match (media_dir, state_dir) {
+        (Some(directory), _) => Media::kept(directory),
+        (None, Some(directory)) => Media::kept(directory.join("media")),
+        (None, None) => Media::private(),
+    }
+}
+
+/// The array of a process that has only a node.
+fn remote(mode: Mode, endpoint: admin::Endpoint, has_node: bool) -> Result<Option<RemoteArray>, OpenError> {
+    match (mode, endpoint) {
+        (Mode::All | Mode::Controller, _) => Ok(None),
+        (Mode::Node, admin::Endpoint::None) => Err(OpenError::NodeAlone),
+        (Mode::Node, _) if !has_node => Err(OpenError::NodeAlone),
+        (Mode::Node, endpoint) => Ok(Some(RemoteArray::at(endpoint))),
     }
 }
 

@@ -5,7 +5,7 @@
 //! A path and its value are checked against the reply's type when the rule is read.
 
 use prost_reflect::{
-    DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value as Field,
+    DynamicMessage, FieldDescriptor, MapKey, MessageDescriptor, ReflectMessage, Value as Field,
 };
 use serde_json::{Map, Value, json};
 
@@ -204,9 +204,10 @@ fn parsed(field: &FieldDescriptor, value: Value) -> Result<Field, String> {
 }
 
 fn empty_element(field: &FieldDescriptor) -> Field {
-    match field.kind() {
-        Kind::Message(message) => Field::Message(DynamicMessage::new(message)),
-        kind => Field::default_value(&kind),
+    let kind = field.kind();
+    match kind.as_message() {
+        Some(message) => Field::Message(DynamicMessage::new(message.clone())),
+        None => Field::default_value(&kind),
     }
 }
 

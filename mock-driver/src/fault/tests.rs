@@ -465,7 +465,8 @@ fn rules_are_put_replaced_switched_and_removed_at_run_time() {
 async fn release_lets_go_what_fired_before_it_and_so_does_the_end_of_a_rule() {
     use tokio_test::{assert_pending, assert_ready, task};
 
-    let ends: [(&str, fn(&Faults)); 5] = [
+    type End = (&'static str, fn(&Faults));
+    let ends: [End; 5] = [
         ("release", |faults| assert_eq!(faults.release(Some("x")), Some(1))),
         ("release all", |faults| assert_eq!(faults.release(None), Some(1))),
         ("switch off", |faults| assert!(faults.set_enabled("x", false))),

@@ -66,9 +66,12 @@ pub(super) fn link(to: &Path, target: &Path) -> Result<(), Error> {
             return Err(in_the_way(target, "is a link to something else"));
         }
         // A caller may have made the directory or file that a mount would cover.
-        Ok(meta) if meta.is_dir() => fs::remove_dir(target).map_err(|error| match error.kind() {
-            ErrorKind::DirectoryNotEmpty => in_the_way(target, "holds files"),
-            _ => Error::io("remove", target)(error),
+        Ok(meta) if meta.is_dir() => fs::remove_dir(target).map_err(|error| {
+            if error.kind() == ErrorKind::DirectoryNotEmpty {
+                in_the_way(target, "holds files")
+            } else {
+                Error::io("remove", target)(error)
+            }
         })?,
         Ok(meta) if meta.is_file() && meta.len() == 0 => {
             fs::remove_file(target).map_err(Error::io("remove", target))?;

@@ -118,10 +118,8 @@ impl Filesystem {
 /// Makes sure there is a whole filesystem on the disk, and tells which.
 pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesystem, Error> {
     let interrupted = disk.formatting.exists();
-    let content = match content(&disk.device, &disk.file)? {
-        _ if interrupted => Content::Blank,
-        content => content,
-    };
+    let found = content(&disk.device, &disk.file)?;
+    let content = if interrupted { Content::Blank } else { found };
     let wanted = asked.unwrap_or(Filesystem::DEFAULT);
     match content {
         Content::Known(found) if asked.is_some_and(|asked| !found.serves(asked)) => {

@@ -14,7 +14,8 @@ fn disk_with(writes: &[(u64, &[u8])]) -> (tempfile::TempDir, std::path::PathBuf)
 #[test]
 fn disks_are_blank_known_or_unknown_and_never_blank_by_mistake() {
     // (case, what is written where, content)
-    let table: [(&str, &[(u64, &[u8])], Content); 8] = [
+    type Bytes<'a> = &'a [(u64, &'a [u8])];
+    let table: [(&str, Bytes<'_>, Content); 8] = [
         ("nothing", &[], Content::Blank),
         ("zeroes", &[(0, &[0; 8192])], Content::Blank),
         (

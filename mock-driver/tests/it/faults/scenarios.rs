@@ -397,6 +397,10 @@ fn node_and_resize_scenarios_meet_their_calls() {
         let answers: Vec<_> = expected.iter().map(answer).collect();
         assert_eq!(answers, expected, "{name}");
     }
+}
+
+#[test]
+fn a_limit_shrinks_from_the_second_call_on() {
     let faults = Faults::new(Seed(1));
     faults
         .load(
@@ -420,7 +424,10 @@ fn node_and_resize_scenarios_meet_their_calls() {
         .unwrap();
     let edited: v1::NodeGetInfoResponse = prost::Message::decode(edited.as_slice()).unwrap();
     assert_eq!((edited.node_id.as_str(), edited.max_volumes_per_node), ("n", 1));
+}
 
+#[test]
+fn slow_detaches_take_their_time_and_missing_devices_are_absent() {
     let slow = Faults::new(Seed(1));
     slow.load(Origin::Scenario, Scenario::named("detach-slow").unwrap().script())
         .unwrap();
