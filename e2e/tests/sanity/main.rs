@@ -43,6 +43,7 @@ fn main() -> Result<ExitCode> {
     Ok(conclusion.exit_code())
 }
 
+#[expect(clippy::print_stderr, reason = "an ignored test says nothing of its own")]
 fn trial(bench: &Arc<Bench>, setup: &'static SetUp, devices: Devices) -> Trial {
     let bench = Arc::clone(bench);
     let name = format!("{}::{}", devices.name(), setup.name);
