@@ -1,6 +1,6 @@
 //! Filesystems on devices, and where they and the devices appear.
 //!
-//! What is a mount where loop devices are, is a link where devices are emulated; [`Mounter`] hides the
+//! What is a mount where loop devices are, is a link where devices are emulated; `Mounter` hides the
 //! difference, so that everything above obeys the same rules with and without privileges. Invariants:
 //! - A disk with data on it that is no known filesystem is never formatted.
 //! - Nothing is removed but mounts, links and empty directories and files.

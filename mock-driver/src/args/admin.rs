@@ -12,8 +12,8 @@ const DEFAULT_JOURNAL_SIZE: usize = 10_000;
 /// Flags of the journal's readers and of the admin API.
 #[derive(Args, Clone, Debug)]
 pub struct AdminArgs {
-    /// Where to serve the admin API, the dashboard and metrics: 127.0.0.1:9810, [::1]:0 or
-    /// unix:///path/admin.sock; empty for nowhere.
+    /// Where to serve the admin API, the dashboard and metrics: 127.0.0.1:9810 or unix:///path/admin.sock; empty
+    /// for nowhere.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub admin_endpoint: Endpoint,
 
