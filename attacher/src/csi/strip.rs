@@ -18,7 +18,7 @@ const SHORTEST: usize = 4;
 /// So many bytes in a row that also stand in a credential are taken for it; of a short one, half of it is
 /// enough.
 const TELLING: usize = 8;
-/// No message is longer: gRPC peers refuse headers of more than 16 KiB, and people see the first KiB.
+/// Longer messages are cut to this before they are searched: people see the first KiB.
 const MESSAGE_BYTES: usize = 16 << 10;
 
 /// `message` without any value of `secrets`.
