@@ -101,7 +101,7 @@ impl Cluster {
     }
 
     /// Whether the API server would let the account use a right in `of_namespace`, or everywhere if there is none.
-    async fn grants(
+    pub async fn grants(
         &self,
         namespace: &str,
         name: &str,

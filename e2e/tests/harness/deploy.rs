@@ -11,14 +11,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::{Cluster, manifest};
-use csi_e2e::rights::granted;
+use csi_e2e::rights::{Right, granted};
 use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::{DynamicObject, PostParams};
+use kube::api::DynamicObject;
 use kube::{Api, ResourceExt};
 use libtest_mimic::Trial;
 use serde::de::DeserializeOwned;
@@ -157,52 +156,32 @@ async fn rights_arrive(
     let account = spec
         .service_account_name
         .context("the pods must have an account of their own")?;
-    let user = format!("system:serviceaccount:{namespace}:{account}");
     for (expected, group, resource, verb) in [
         (true, "storage.k8s.io", "volumeattachments", "patch"),
         (true, "coordination.k8s.io", "leases", "update"),
         (secrets, "", "secrets", "get"),
     ] {
+        let right = Right {
+            verb: verb.to_owned(),
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+        };
         // Authorisation learns of roles through a watch.
         let settled = async {
-            while may(cluster, &user, namespace, group, resource, verb).await? != expected {
+            while cluster
+                .grants(namespace, &account, Some(namespace), &right)
+                .await?
+                != expected
+            {
                 tokio::time::sleep(PAUSE).await;
             }
             anyhow::Ok(())
         };
         tokio::time::timeout(DEADLINE, settled)
             .await
-            .with_context(|| format!("that {user} may {verb} {resource} should be {expected}"))??;
+            .with_context(|| format!("that {namespace}/{account} may {right} should be {expected}"))??;
     }
     Ok(())
-}
-
-async fn may(
-    cluster: &Cluster,
-    user: &str,
-    namespace: &str,
-    group: &str,
-    resource: &str,
-    verb: &str,
-) -> Result<bool> {
-    let review = SubjectAccessReview {
-        spec: SubjectAccessReviewSpec {
-            user: Some(user.to_owned()),
-            resource_attributes: Some(ResourceAttributes {
-                namespace: Some(namespace.to_owned()),
-                group: Some(group.to_owned()),
-                resource: Some(resource.to_owned()),
-                verb: Some(verb.to_owned()),
-                ..ResourceAttributes::default()
-            }),
-            ..SubjectAccessReviewSpec::default()
-        },
-        ..SubjectAccessReview::default()
-    };
-    let answer = Api::<SubjectAccessReview>::all(cluster.client())
-        .create(&PostParams::default(), &review)
-        .await?;
-    Ok(answer.status.context("a review must be answered")?.allowed)
 }
 
 /// As the README has it: an overlay on the example, with components, that says its namespace.
