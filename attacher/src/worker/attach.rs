@@ -105,21 +105,18 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         Ok(())
     }
 
-    /// Everything that must be undone, stored, and read, before the call. `None` if the attachment is not wanted
-    /// any more. Our finalizer comes last: what fails before leaves an attachment that can be deleted at
-    /// once, without the detach that would fail as this does. Nor is it ever taken off again for want of a
-    /// call, since a detach may have left the volume to it meanwhile.
+    /// Everything that must be undone, read, and stored, before the call. `None` if the attachment is not wanted
+    /// any more.
+    ///
+    /// The Secret comes first: what cannot be read now may not be readable for a detach either, and an
+    /// attachment without our finalizer can be deleted without one. Our finalizers on attachment and volume
+    /// go out side by side. Each is stored before the call, and neither is taken back if the other is not: the
+    /// attachment's makes it answerable for what others leave to it, from the moment it is stored.
     async fn prepare(
         &self,
         attachment: &Arc<Attachment>,
         plan: &AttachPlan,
     ) -> Result<Option<Secrets>, Failure> {
-        let claim = self.claim(plan.claim.as_ref());
-        let read = async {
-            self.secrets(plan.secret.as_ref())
-                .await
-                .map_err(|(reference, error)| unread(&reference, &error))
-        };
         let mut elsewhere = None;
         if let Some(stale) = &plan.stale {
             let wanted = Box::pin(self.unless_winding_up(self.is_still_wanted(attachment))).await?;
@@ -129,13 +126,18 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             elsewhere = Some(self.undo(attachment, stale, plan.migrated).await?);
         }
         let prepare = async {
-            // Each to its end, whatever becomes of the other: a claim that is given up on its way would be
-            // written again at each retry.
-            let (claimed, secrets) = futures::join!(claim, read);
+            let secrets = self.secrets(plan.secret.as_ref()).await;
+            let secrets = secrets.map_err(|(reference, error)| unread(&reference, &error))?;
+            // Each to its end, whatever becomes of the other: a write that is given up on its way would be
+            // sent again at each retry.
+            let claim = self.claim(plan.claim.as_ref());
+            let record = self.record(attachment, plan.record.as_ref());
+            let (claimed, wanted) = futures::join!(claim, record);
+            if !wanted? {
+                return Ok(None);
+            }
             claimed?;
-            let secrets = secrets?;
-            let wanted = self.record(attachment, plan.record.as_ref()).await?;
-            Ok(wanted.then_some(secrets))
+            Ok(Some(secrets))
         };
         let prepared = self.unless_winding_up(prepare).await;
         // Nobody has two turns at once, or two might wait for each other.

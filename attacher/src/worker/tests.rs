@@ -11,6 +11,7 @@ use crate::cluster::{ApiServer, Clients, Released, Side};
 use crate::csi::{Caller, Code, Keeper, ListRequest, Page, PublishRequest, UnpublishRequest};
 use crate::decide::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 use crate::decide::{Claim, Record};
+use crate::engine::Held;
 use crate::lease::Leadership;
 use crate::model::{Capabilities, Problem, Recorded, Target, Version, VolumeSource};
 use crate::queue::{Backoff, Limits};
@@ -342,7 +343,6 @@ async fn what_was_never_called_for_can_be_deleted_at_once() {
         ("get secret", forbidden()),
         ("get secret", Error::NotFound("no such secret".into())),
         ("get secret", Error::Unusable("not valid UTF-8".into())),
-        ("claim", forbidden()),
     ];
     for (request, error) in failures {
         let mut bench = Bench::new(mk_attachment("va"));
@@ -375,7 +375,14 @@ async fn a_retry_without_its_secret_writes_nothing_until_it_is_there() {
     assert_eq!(bench.turn().await, Some(Outcome::Done));
     assert_eq!(
         bench.seen(),
-        ["ready", "get secret", "record", "publish", "mark attached"]
+        [
+            "ready",
+            "get secret",
+            "claim",
+            "record",
+            "publish",
+            "mark attached"
+        ]
     );
 }
 
@@ -409,7 +416,7 @@ async fn a_detach_leaves_nothing_to_an_attach_that_has_stored_no_finalizer() {
     let mut bench = Bench::new(mk_leaving());
     let starting = Change::Put(mk_attachment("other"));
     bench.engine().handle(Event::Attachments(starting));
-    bench.world.state().silent.push("claim");
+    bench.world.state().silent.push("record");
     let attach = bench.job().expect("an attach");
     let attach = bench.worker.run(attach);
     let mut attach = std::pin::pin!(attach);
@@ -469,19 +476,71 @@ async fn an_attach_to_where_a_detach_is_under_way_waits_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_is_carried_out_though_the_secret_is_missing() {
+async fn our_finalizers_are_stored_side_by_side_and_before_the_call() {
+    for [late, other] in [["claim", "record"], ["record", "claim"]] {
+        let mut bench = Bench::new(mk_attachment("va"));
+        bench.world.state().silent.push(late);
+        let job = bench.job().expect("an attach");
+        let run = bench.worker.run(job);
+        let mut run = std::pin::pin!(run);
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        let mut seen = bench.seen();
+        seen.sort_unstable();
+        assert_eq!(seen, ["claim", "get secret", "ready", "record"], "{late} is late");
+        let stored = match other {
+            "record" => bench.attachment().finalizer,
+            _ => bench.engine().volume("pv").is_some_and(|volume| volume.finalizer),
+        };
+        assert!(stored, "{other} does not wait for {late}");
+        bench.world.answer.notify_one();
+        assert_eq!(run.await.outcome, Outcome::Done);
+        assert_eq!(bench.seen(), ["publish", "mark attached"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_of_our_finalizers_is_stored_though_the_other_is_refused() {
+    for [late, refused] in [["claim", "record"], ["record", "claim"]] {
+        let mut bench = Bench::new(mk_attachment("va"));
+        bench.refuse(refused, forbidden());
+        bench.world.state().silent.push(late);
+        let job = bench.job().expect("an attach");
+        let run = bench.worker.run(job);
+        let mut run = std::pin::pin!(run);
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        bench.world.answer.notify_one();
+        assert!(matches!(run.await.outcome, Outcome::Failed { .. }));
+        let volume = bench.engine().volume("pv").is_some_and(|volume| volume.finalizer);
+        assert_eq!(
+            (bench.attachment().finalizer, volume),
+            (late == "record", late == "claim")
+        );
+        assert!(!bench.seen().contains(&"publish"));
+    }
+}
+
+/// Its finalizer was stored, so others may have left the volume to it, though it called nobody yet.
+#[tokio::test]
+async fn whose_volume_could_not_be_claimed_unpublishes_what_was_left_to_it() {
     let mut bench = Bench::new(mk_attachment("va"));
-    bench.refuse("get secret", forbidden());
-    bench.world.state().silent.push("claim");
-    let job = bench.job().expect("an attach");
-    let run = bench.worker.run(job);
-    let mut run = std::pin::pin!(run);
-    assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-    bench.world.answer.notify_one();
-    assert!(matches!(run.await.outcome, Outcome::Failed { .. }));
-    let volume = bench.engine().volume("pv").cloned();
-    assert!(volume.is_some_and(|volume| volume.finalizer));
-    assert!(!bench.seen().contains(&"record"));
+    bench.refuse("claim", forbidden());
+    bench.fails().await;
+    assert!(bench.attachment().finalizer);
+    let leaving = Attachment {
+        name: "leaving".into(),
+        uid: "leaving".into(),
+        ..mk_leaving()
+    };
+    let target = Target {
+        handle: "handle".into(),
+        node_id: "id".into(),
+    };
+    assert_eq!(bench.engine().held_besides(&leaving, &target), Held::ByLiving);
+    bench.seen();
+    bench.delete();
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.world.state().unpublished, [target]);
+    assert_eq!(bench.world.state().attachment, None);
 }
 
 /// It has the node id on record, and nothing else.
