@@ -41,7 +41,7 @@ pub struct SecretRef {
 }
 
 /// What a ControllerPublishVolume or ControllerUnpublishVolume call is about.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Target {
     /// CSI `volume_id`.
     pub handle: Arc<str>,

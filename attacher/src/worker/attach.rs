@@ -40,7 +40,8 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 match Box::pin(self.publish(&plan, secrets.clone())).await {
                     Ok(context) => (context, turn),
                     Err(error) => {
-                        Box::pin(self.publish_elsewhere(attachment, &mut plan, secrets, error, turn)).await?
+                        drop(turn);
+                        Box::pin(self.publish_elsewhere(attachment, &mut plan, secrets, error)).await?
                     }
                 }
             }
@@ -140,7 +141,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             Ok(Some(secrets))
         };
         let prepared = self.unless_winding_up(prepare).await;
-        // Nobody has two turns at once, or two might wait for each other.
+        // Nobody waits for a turn while he has one, or two might wait for each other.
         drop(elsewhere);
         prepared
     }
@@ -180,13 +181,16 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
 
     /// The driver does not know the node by the id under which the volume was published: the machine
     /// came back under another one, and is to have its volume again.
+    ///
+    /// The record moves in both turns. In the old one, since others may leave the volume there to this attachment
+    /// until then; in the new one, since from then on its status, which never ceased to say so, says that it is
+    /// attached there, and a detach that began earlier would still take it away.
     async fn publish_elsewhere<'t>(
         &'t self,
         attachment: &Attachment,
         plan: &mut AttachPlan,
         secrets: Secrets,
         error: CallError,
-        turn: Turn<'t, Target>,
     ) -> Result<(BTreeMap<String, String>, Turn<'t, Target>), Failure> {
         let Some(node_id) = plan
             .other_node_id
@@ -196,25 +200,30 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             return Err(called(&error));
         };
         tracing::info!(%error, %node_id, "the driver does not know the recorded node id; trying today's");
+        let today = Target {
+            node_id: node_id.clone(),
+            ..plan.target.clone()
+        };
+        let turns = async { Ok(self.calls.take_both(&plan.target, &today).await) };
+        let (there, here) = self.unless_winding_up(turns).await?;
         self.leave(attachment, plan, secrets.clone(), &error).await?;
         let recorded = plan.record.as_ref().map(|record| &record.annotations);
         let annotations = Recorded {
-            node_id: Some(node_id.clone()),
+            node_id: Some(node_id),
             ..recorded.unwrap_or(&attachment.recorded).clone()
         };
-        plan.target.node_id = node_id;
+        plan.target = today;
         // Before the call, as always.
         let record = Record { annotations };
         let record = self.record(attachment, Some(&record));
         if !self.unless_winding_up(record).await? {
             return Err(called(&error));
         }
-        drop(turn);
-        let turn = self.turn_at(&plan.target).await?;
+        drop(there);
         self.may_begin()?;
         let published = self.publish(plan, secrets).await;
         let context = published.map_err(|error| called(&error))?;
-        Ok((context, turn))
+        Ok((context, here))
     }
 
     /// Sees to it that nothing is left at the target of `plan`, whose record is about to be overwritten. The

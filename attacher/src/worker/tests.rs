@@ -587,10 +587,9 @@ async fn the_handle_of_a_volume_that_is_gone_is_recorded_on_what_the_go_sidecar_
     assert!(bench.job().is_none());
 }
 
-/// A repair of what is attached, on a machine that came back under another id.
-#[tokio::test]
-async fn an_attach_elsewhere_leaves_nothing_where_the_volume_was() {
-    let unguarded = Attachment {
+/// Attached, on a machine that came back under another id, and to be repaired.
+fn mk_moved() -> Attachment {
+    Attachment {
         attached: true,
         finalizer: false,
         deleting: false,
@@ -599,7 +598,34 @@ async fn an_attach_elsewhere_leaves_nothing_where_the_volume_was() {
             ..mk_leaving().recorded
         },
         ..mk_leaving()
+    }
+}
+
+/// A detach that looked before it said so may be under way there.
+#[tokio::test(start_paused = true)]
+async fn nobody_says_to_be_attached_elsewhere_while_somebody_else_calls_there() {
+    let mut bench = Bench::new(mk_moved());
+    let refused = ("publish", "old-id", "NotFound");
+    bench.world.state().refused_at.push(refused);
+    let job = bench.job().expect("an attach");
+    let there = Target {
+        handle: "handle".into(),
+        node_id: "id".into(),
     };
+    let others = bench.worker.calls.take(&there).await;
+    let run = bench.worker.run(job);
+    let mut run = std::pin::pin!(run);
+    assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+    assert!(bench.seen().contains(&"publish"));
+    assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("old-id"));
+    drop(others);
+    assert_eq!(run.await.outcome, Outcome::Done);
+    assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("id"));
+}
+
+#[tokio::test]
+async fn an_attach_elsewhere_leaves_nothing_where_the_volume_was() {
+    let unguarded = mk_moved();
     for (answer, moves) in [
         (None, true),
         (Some("NotFound"), true),

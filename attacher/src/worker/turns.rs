@@ -49,6 +49,23 @@ impl<K: Eq + Hash + Clone> Turns<K> {
     }
 }
 
+impl<K: Eq + Hash + Clone + Ord> Turns<K> {
+    /// Waits for the turns of two keys, which are not the same. Those who want both never wait for each other.
+    ///
+    /// # Cancellation
+    ///
+    /// As with [`Turns::take`].
+    pub(super) async fn take_both(&self, one: &K, other: &K) -> (Turn<'_, K>, Turn<'_, K>) {
+        if one < other {
+            let one = self.take(one).await;
+            (one, self.take(other).await)
+        } else {
+            let other = self.take(other).await;
+            (self.take(one).await, other)
+        }
+    }
+}
+
 impl<K> Turns<K> {
     fn locks(&self) -> MutexGuard<'_, HashMap<K, Arc<AsyncMutex<()>>>> {
         // Nothing that is done with it leaves it half done.
@@ -94,6 +111,22 @@ mod tests {
         assert!(second.as_mut().now_or_never().is_none());
         drop(first);
         assert!(second.now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn two_who_want_both_turns_do_not_wait_for_each_other() {
+        let turns = Turns::default();
+        let first = turns.take(&1).await;
+        let mut both = std::pin::pin!(turns.take_both(&2, &1));
+        assert!(both.as_mut().now_or_never().is_none());
+        let mut crossed = std::pin::pin!(turns.take_both(&1, &2));
+        assert!(crossed.as_mut().now_or_never().is_none());
+        drop(first);
+        let (two, one) = both.now_or_never().expect("nobody has any");
+        assert_eq!((&two._place.key, &one._place.key), (&2, &1));
+        assert!(crossed.as_mut().now_or_never().is_none());
+        drop((two, one));
+        assert!(crossed.now_or_never().is_some());
     }
 
     #[tokio::test]
