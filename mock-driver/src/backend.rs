@@ -29,7 +29,7 @@ pub use self::id::{GroupId, NodeId, PoolName, SnapshotId, VolumeId};
 pub use self::listing::{Entry, Page};
 pub use self::moment::Moment;
 pub use self::node::{Node, NodeSettings};
-pub use self::pool::{Pool, Room};
+pub use self::pool::{Filling, Pool, Room};
 pub use self::publish::{Publication, serial};
 pub use self::qos::{NoParameter, QosRule, Values};
 pub use self::snapshot::{Snapshot, SnapshotFilter, Timing, WantedSnapshot};
@@ -119,6 +119,8 @@ pub struct Array {
     changed: BTreeMap<NodeId, NodeSettings>,
     /// The bytes promised in each pool.
     used: BTreeMap<PoolName, u64>,
+    /// What pools were given at run time, whatever the settings say.
+    resized: BTreeMap<PoolName, u64>,
     sick: BTreeMap<VolumeId, Vec<Ailment>>,
     /// What ails the storage behind a node; none for that behind all nodes.
     storage: BTreeMap<Option<NodeId>, Vec<StorageAilment>>,
@@ -203,6 +205,7 @@ impl Array {
             made_from: BTreeMap::new(),
             changed: BTreeMap::new(),
             used: BTreeMap::new(),
+            resized: BTreeMap::new(),
             sick: BTreeMap::new(),
             storage: BTreeMap::new(),
             created: 0,

@@ -27,6 +27,7 @@ use self::arrival::Arrival;
 pub(crate) use self::arrival::{map_entry, requested_size};
 
 mod arrival;
+mod stream;
 mod suffer;
 
 /// A request this driver can answer.
@@ -91,6 +92,15 @@ pub(crate) enum Kind {
     OnNode,
 }
 
+/// What a call came to, before anybody has heard of it.
+struct Answer<R> {
+    result: Result<R, Error>,
+    record: Option<CallRecord>,
+    connection: Option<ConnectionInfo>,
+    /// A rule that acts on the way of the answer.
+    pending: Option<Fired>,
+}
+
 // === impl Driver ===
 
 impl Driver {
@@ -102,28 +112,31 @@ impl Driver {
         self: &Arc<Self>,
         request: Request<Q>,
     ) -> Result<Response<Q::Reply>, Status> {
-        if !self.offer.serves(Q::METHOD) {
-            return self.refuse(Q::METHOD.path(), request);
-        }
+        let Answer { result, record, .. } = self.take_in(request).await;
+        conclude(record, result)
+    }
+
+    /// Does what a call asks for.
+    async fn take_in<Q: Rpc>(self: &Arc<Self>, request: Request<Q>) -> Answer<Q::Reply> {
         let peer = peer(&request);
         let connection = request.extensions().get::<ConnectionInfo>().cloned();
         let request = request.into_inner();
         let begin = |journal: &Arc<_>| Journal::begin(journal, Q::METHOD.path(), peer, &request);
         let mut record = self.journal.as_ref().map(begin);
-        let result = self.run(&request, connection.as_ref(), &mut record).await;
-        conclude(record, result)
-    }
-
-    /// Answers a call to an RPC that is not offered.
-    pub(crate) fn refuse<Q, R>(&self, path: &'static str, request: Request<Q>) -> Result<Response<R>, Status>
-    where
-        Q: Message + Secrets + Clone,
-        R: Message + Secrets + Clone,
-    {
-        let peer = peer(&request);
-        let begin = |journal: &Arc<_>| Journal::begin(journal, path, peer, request.get_ref());
-        let record = self.journal.as_ref().map(begin);
-        conclude(record, Err(Error::NotOffered { path }))
+        let mut pending = None;
+        let result = if self.offer.serves(Q::METHOD) {
+            self.run(&request, connection.as_ref(), &mut record, &mut pending)
+                .await
+        } else {
+            let path = Q::METHOD.path();
+            Err(Error::NotOffered { path })
+        };
+        Answer {
+            result,
+            record,
+            connection,
+            pending,
+        }
     }
 
     async fn run<Q: Rpc>(
@@ -131,6 +144,7 @@ impl Driver {
         request: &Q,
         connection: Option<&ConnectionInfo>,
         record: &mut Option<CallRecord>,
+        pending: &mut Option<Fired>,
     ) -> Result<Q::Reply, Error> {
         let plan = request.check()?;
         self.conduct.secrets.check(Q::METHOD, request)?;
@@ -169,6 +183,10 @@ impl Driver {
         };
         match (result, after) {
             (Ok(reply), None) => Ok(reply),
+            (Ok(reply), Some(fired)) if fired.rule().action.after_messages.is_some() => {
+                *pending = Some(fired);
+                Ok(reply)
+            }
             (Ok(reply), Some(mut fired)) => match self.suffer(&mut fired, connection).await {
                 Some(error) => Err(error),
                 None => Ok(fired.edited(Q::METHOD.path(), reply)),

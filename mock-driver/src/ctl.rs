@@ -19,6 +19,8 @@ mod calls;
 mod command;
 mod faults;
 mod print;
+mod snapshots;
+mod storage;
 mod table;
 
 /// Looks at a running csi-mock-driver and breaks it.

@@ -78,18 +78,22 @@ impl Error {
                 backend::Error::VolumeNotFound { .. }
                 | backend::Error::NodeNotFound { .. }
                 | backend::Error::SnapshotNotFound { .. }
-                | backend::Error::GroupNotFound { .. } => Code::NotFound,
+                | backend::Error::GroupNotFound { .. }
+                | backend::Error::PoolNotFound { .. } => Code::NotFound,
                 backend::Error::Illegal { .. } => Code::InvalidArgument,
                 backend::Error::NameTaken { .. } | backend::Error::AttachedDifferently { .. } => {
                     Code::AlreadyExists
                 }
-                backend::Error::SizeOutOfRange { .. } => Code::OutOfRange,
+                backend::Error::SizeOutOfRange { .. } | backend::Error::PoolTooLarge { .. } => {
+                    Code::OutOfRange
+                }
                 backend::Error::InUse { .. }
                 | backend::Error::NotSupported { .. }
                 | backend::Error::AttachedElsewhere { .. }
                 | backend::Error::HasDependants { .. }
                 | backend::Error::Online { .. }
                 | backend::Error::CannotGroup { .. }
+                | backend::Error::PoolInUse { .. }
                 | backend::Error::OutOfReach { .. } => Code::FailedPrecondition,
                 backend::Error::NodeFull { .. } | backend::Error::NoRoom { .. } => Code::ResourceExhausted,
                 backend::Error::ForeignToken | backend::Error::NotReady { .. } => Code::Aborted,

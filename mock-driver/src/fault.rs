@@ -42,6 +42,7 @@
 //! | `action.drop-connection` | end: the caller's connection breaks |
 //! | `action.socket-away` | end: all connections break and the socket is gone for a time |
 //! | `action.exit` | end: the driver ends with a status, or with `kill` as if killed |
+//! | `action.after-messages` | of a streamed answer so many messages come first; one with fewer is broken off in place of its end |
 //! | `action.set-state` | the state of the rules from now on |
 //! | `times` | how often the rule fires before it is passed over; absent for every time |
 //!

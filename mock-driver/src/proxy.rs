@@ -5,7 +5,8 @@
 //! what they say; a reply is read only where a rule changes it.
 //!
 //! - A call whose client leaves is cancelled at the driver, too, unless a rule of phase `background` holds it.
-//! - Rules of phase `after` for streams and for methods that are not CSI's hold the whole reply back.
+//! - Rules of phase `after` for streams and for methods that are not CSI's hold the whole reply back, unless
+//!   they say after how many messages they act.
 //! - Where a volume is, the proxy knows from the attaches and detaches that came through it.
 
 use std::convert::Infallible;
@@ -20,6 +21,7 @@ use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::{Code, Status};
 
+use self::cut::Cut;
 use self::message::{Envelope, Passing, Reply};
 use self::remote::Remote;
 use self::seen::Seen;
@@ -30,6 +32,7 @@ use crate::journal::{CallRecord, Journal, Outcome, Peer};
 use crate::schema::Rpc;
 use crate::socket::ConnectionInfo;
 
+mod cut;
 mod message;
 mod remote;
 mod seen;
@@ -158,10 +161,18 @@ impl Journey {
             }
         };
         let is_single = passing.rpc.is_some_and(|rpc| !rpc.streams());
-        if is_single || after.is_some() {
-            self.finish(response, after, &passing).await
-        } else {
-            self.stream(response)
+        match after {
+            Some(fired) if !is_single && fired.rule().action.after_messages.is_some() => {
+                let cut = Cut {
+                    driver,
+                    connection: self.connection.take(),
+                    record: self.record.take(),
+                    fired: Some(fired),
+                };
+                cut.stream(response)
+            }
+            None if !is_single => self.stream(response),
+            after => self.finish(response, after, &passing).await,
         }
     }
 

@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::admin::Endpoint;
 use crate::admin::client::{self, Client};
 use crate::admin::resource;
-use crate::backend::{Access, AccessMode, Ailment, Attachment, Capability, Hold, Severity};
+use crate::backend::{Ailment, Attachment, Capability, Hold, Severity, StorageAilment, StorageSeverity};
 use crate::error::chain;
 use crate::node::{self, View};
 
@@ -94,6 +94,17 @@ impl RemoteArray {
         }
     }
 
+    /// What ails the storage as seen from a node: that behind all nodes first.
+    ///
+    /// # Errors
+    /// If the array does not answer.
+    pub(crate) async fn storage_health(&self, node: &str) -> Result<Vec<StorageAilment>, node::Error> {
+        let storage = self.client.storage().await.map_err(|error| no_array(&error))?;
+        let own = storage.nodes.into_iter().filter(|own| own.node == node);
+        let all = storage.health.into_iter().chain(own.flat_map(|own| own.health));
+        Ok(all.map(read_storage_ailment).collect())
+    }
+
     /// Makes a node known to the array.
     ///
     /// # Errors
@@ -121,7 +132,7 @@ fn no_array(error: &client::Error) -> node::Error {
 }
 
 fn read_attachment(attachment: &resource::Attachment) -> Result<Attachment, node::Error> {
-    let capability = read_capability(&attachment.capability).ok_or_else(|| node::Error::NoArray {
+    let capability = Capability::read(&attachment.capability).ok_or_else(|| node::Error::NoArray {
         reason: format!("\"{}\" is no capability", attachment.capability),
     })?;
     Ok(Attachment {
@@ -133,22 +144,6 @@ fn read_attachment(attachment: &resource::Attachment) -> Result<Attachment, node
     })
 }
 
-/// Reads what [`Capability`] displays. Mount options are not part of that, and nobody asks for them.
-fn read_capability(text: &str) -> Option<Capability> {
-    let (access, mode) = text.rsplit_once(' ')?;
-    let mode = AccessMode::ALL.into_iter().find(|known| known.name() == mode)?;
-    let access = match access.strip_prefix("mount") {
-        None if access == "block" => Access::Block,
-        None => return None,
-        Some(fs_type) => Access::Mount {
-            fs_type: fs_type.trim_matches(['(', ')']).to_owned(),
-            flags: Vec::new(),
-            group: String::new(),
-        },
-    };
-    Some(Capability { access, mode })
-}
-
 fn read_ailment(ailment: resource::Ailment) -> Ailment {
     Ailment {
         status: serde_json::from_value(ailment.status.into()).unwrap_or(Severity::Unknown),
@@ -157,31 +152,11 @@ fn read_ailment(ailment: resource::Ailment) -> Ailment {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_array_displays_is_read_back() {
-        for mode in AccessMode::ALL {
-            for fs_type in ["", "ext4"] {
-                let capability = Capability {
-                    access: Access::Mount {
-                        fs_type: fs_type.to_owned(),
-                        flags: Vec::new(),
-                        group: String::new(),
-                    },
-                    mode,
-                };
-                assert_eq!(read_capability(&capability.to_string()), Some(capability));
-            }
-            let block = Capability {
-                access: Access::Block,
-                mode,
-            };
-            assert_eq!(read_capability(&block.to_string()), Some(block));
-        }
-        assert_eq!(read_capability("blocks SINGLE_NODE_WRITER"), None);
-        assert_eq!(read_capability(""), None);
+fn read_storage_ailment(ailment: resource::StorageAilment) -> StorageAilment {
+    StorageAilment {
+        status: serde_json::from_value(ailment.status.into()).unwrap_or(StorageSeverity::Unknown),
+        reason: ailment.reason,
+        message: ailment.message,
+        capability: ailment.capability.as_deref().and_then(Capability::read),
     }
 }

@@ -29,6 +29,7 @@ use super::resource::{Call, Expectation, Page, Problem, Verdict};
 mod array;
 mod exchange;
 mod faults;
+mod storage;
 
 /// What is left as it is in a part of a path or query.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC

@@ -59,8 +59,13 @@ pub(super) async fn metrics(State(admin): State<Admin>) -> Result<Response, Refu
     Ok(([(CONTENT_TYPE, FORMAT)], text.0).into_response())
 }
 
-/// Whether the driver would answer Probe, without the faults that Probe may have.
+/// Whether the driver would answer Probe, without the faults that Probe may have, and whether kubelet would
+/// find it, if it registers itself.
 pub(super) async fn healthz(State(admin): State<Admin>) -> Response {
+    if let Err(error) = admin.driver.check_registration().await {
+        let text = format!("kubelet does not find the driver: --registration-dir: {error}\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    }
     match admin.perform(ProbeRequest {}).await {
         Ok(reply) if reply.ready != Some(false) => "ok\n".into_response(),
         Ok(_) => (StatusCode::SERVICE_UNAVAILABLE, "not ready yet\n").into_response(),
@@ -153,14 +158,18 @@ fn faults(admin: &Admin, text: &mut Exposition) {
     text.family(
         "csi_mock_faults_injected_total",
         "counter",
-        "How often a fault rule fired since it came into force.",
+        "How often a fault rule fired since it came into force, by method and by the code it answers with, if any.",
     );
     for report in &reports {
-        text.sample(
-            "csi_mock_faults_injected_total",
-            &[("rule", &report.id)],
-            precise(report.fired),
-        );
+        let code = report.code.map_or("", code::name);
+        for (method, fired) in &report.methods {
+            let method = method.rsplit('/').next().unwrap_or(method);
+            text.sample(
+                "csi_mock_faults_injected_total",
+                &[("rule", &report.id), ("method", method), ("code", code)],
+                precise(*fired),
+            );
+        }
     }
     text.family(
         "csi_mock_faults_holding",
@@ -172,6 +181,18 @@ fn faults(admin: &Admin, text: &mut Exposition) {
             "csi_mock_faults_holding",
             &[("rule", &report.id)],
             precise(report.holds),
+        );
+    }
+    text.family(
+        "csi_mock_troubles_met_total",
+        "counter",
+        "How often a trouble of the array stood in the way of a call since it began.",
+    );
+    for report in admin.driver.faults.troubles().reports() {
+        text.sample(
+            "csi_mock_troubles_met_total",
+            &[("trouble", &report.id)],
+            precise(report.met),
         );
     }
 }

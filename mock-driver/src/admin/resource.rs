@@ -4,17 +4,21 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use self::array::{
-    Ailment, Attach, Attachment, Capability, CapabilityChange, Node, NodeChange, NodeNew, Snapshot, Volume,
+    Ailment, Attach, Attachment, Capability, CapabilityChange, Node, NodeChange, NodeNew, Volume,
     VolumeChange, VolumeNew,
 };
 pub use self::call::{Answer, Call, Caller, Expectation, Expected, Squashed, Verdict, VerdictKind};
 pub use self::fault::{FaultChange, FaultRule, Faults, Released, Scenario, Trouble};
 pub use self::info::{Changed, Counts, Info};
+pub use self::snapshot::{GroupSnapshot, GroupSnapshotNew, Snapshot, SnapshotNew};
+pub use self::storage::{NodeStorage, Pool, PoolChange, Storage, StorageAilment, StorageChange};
 
 mod array;
 mod call;
 mod fault;
 mod info;
+mod snapshot;
+mod storage;
 
 /// Some of many items.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

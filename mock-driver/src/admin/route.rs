@@ -13,11 +13,14 @@ mod attachment;
 mod capability;
 mod event;
 mod fault;
+mod group;
 mod info;
 mod journal;
 mod node;
+mod pool;
 mod scenario;
 mod snapshot;
+mod storage;
 mod trouble;
 mod volume;
 
@@ -33,8 +36,13 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
         .routes(routes!(info::info))
         .routes(routes!(volume::list, volume::create))
         .routes(routes!(volume::get, volume::change, volume::delete))
-        .routes(routes!(snapshot::list))
-        .routes(routes!(snapshot::delete))
+        .routes(routes!(snapshot::list, snapshot::create))
+        .routes(routes!(snapshot::get, snapshot::delete))
+        .routes(routes!(group::list, group::create))
+        .routes(routes!(group::get, group::delete))
+        .routes(routes!(pool::list))
+        .routes(routes!(pool::get, pool::change))
+        .routes(routes!(storage::get, storage::change))
         .routes(routes!(node::list, node::register))
         .routes(routes!(node::get, node::change, node::remove))
         .routes(routes!(attachment::list))

@@ -72,10 +72,15 @@ impl Array {
                 self.insert_group(group);
             }
             Change::GroupDeleted { group } => self.forget_group(&group),
+            Change::PoolResized { pool, capacity } => self.apply_pool(pool, capacity),
             Change::NodeSet { node, settings } => self.apply_node(node, settings),
             Change::NodeRenamed { from, to, settings } => {
                 let mut old = self.changed.get(&from).cloned().unwrap_or_default();
                 old.registered = Some(false);
+                // The machine is the same, and so is its way to the storage.
+                if let Some(ailments) = self.storage.remove(&Some(from.clone())) {
+                    self.storage.insert(Some(to.clone()), ailments);
+                }
                 self.apply_node(from, old);
                 self.apply_node(to, settings);
             }

@@ -81,6 +81,24 @@ impl Capability {
         );
         same_access && self.mode.covers(asked.mode)
     }
+
+    /// Reads what is displayed; none for any other text. Mount options and groups are not displayed.
+    pub fn read(text: &str) -> Option<Self> {
+        let (access, mode) = text.rsplit_once(' ')?;
+        let mode = AccessMode::ALL.into_iter().find(|known| known.name() == mode)?;
+        let mount = |fs_type: &str| Access::Mount {
+            fs_type: fs_type.to_owned(),
+            flags: Vec::new(),
+            group: String::new(),
+        };
+        let access = match access.strip_prefix("mount") {
+            None if access == "block" => Access::Block,
+            None => return None,
+            Some("") => mount(""),
+            Some(fs_type) => mount(fs_type.strip_prefix('(')?.strip_suffix(')')?),
+        };
+        Some(Self { access, mode })
+    }
 }
 
 impl fmt::Display for Capability {
@@ -220,6 +238,36 @@ mod tests {
                     assert!(!mode.covers(asked), "{} covers {}", mode.name(), asked.name());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_is_displayed_is_read_back() {
+        for mode in AccessMode::ALL {
+            for fs_type in ["", "ext4"] {
+                let capability = Capability {
+                    access: Access::Mount {
+                        fs_type: fs_type.to_owned(),
+                        flags: Vec::new(),
+                        group: String::new(),
+                    },
+                    mode,
+                };
+                assert_eq!(Capability::read(&capability.to_string()), Some(capability));
+            }
+            let block = Capability {
+                access: Access::Block,
+                mode,
+            };
+            assert_eq!(Capability::read(&block.to_string()), Some(block));
+        }
+        for text in [
+            "",
+            "block",
+            "blocks SINGLE_NODE_WRITER",
+            "mountext4 SINGLE_NODE_WRITER",
+        ] {
+            assert_eq!(Capability::read(text), None, "{text}");
         }
     }
 

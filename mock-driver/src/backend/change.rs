@@ -10,7 +10,7 @@ use super::health::{Sick, StorageAilment};
 use super::node::NodeSettings;
 use super::snapshot::Snapshot;
 use super::volume::{Attachment, Spec, Volume};
-use super::{Array, GroupId, NodeId, Settings, SnapshotId, VolumeId};
+use super::{Array, GroupId, NodeId, PoolName, Settings, SnapshotId, VolumeId};
 
 /// One step of the array's state. Applying it never fails and needs nothing but the state before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +87,13 @@ pub enum Change {
         /// The group.
         group: GroupId,
     },
+    /// A pool became larger or smaller.
+    PoolResized {
+        /// The pool.
+        pool: PoolName,
+        /// The bytes it has from now on.
+        capacity: u64,
+    },
     /// A node was registered or changed, or taken out of the register.
     NodeSet {
         /// The node.
@@ -137,6 +144,9 @@ pub struct Image {
     /// What was changed for single nodes.
     #[serde(default)]
     pub nodes: Vec<(NodeId, NodeSettings)>,
+    /// The pools whose size was changed, and what they have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<(PoolName, u64)>,
 }
 
 // === impl Array ===
@@ -151,6 +161,9 @@ impl Array {
         array.made = image.made;
         for (node, settings) in image.nodes {
             array.apply_node(node, settings);
+        }
+        for (pool, capacity) in image.pools {
+            array.apply_pool(pool, capacity);
         }
         for volume in image.volumes {
             array.insert(volume);
@@ -188,6 +201,7 @@ impl Array {
             sick: sick.collect(),
             storage: self.storage.clone().into_iter().collect(),
             nodes: self.changed.clone().into_iter().collect(),
+            pools: self.resized.clone().into_iter().collect(),
         }
     }
 

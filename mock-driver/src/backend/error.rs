@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{NodeId, SnapshotId, VolumeId};
+use super::{NodeId, PoolName, SnapshotId, VolumeId};
 
 /// A refusal of the array. Nothing has changed when one is returned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,6 +30,33 @@ pub enum Error {
     GroupNotFound {
         /// The id asked for.
         group: String,
+    },
+    /// No such pool.
+    #[error("pool \"{pool}\" does not exist: there are {known}")]
+    PoolNotFound {
+        /// The name asked for.
+        pool: String,
+        /// Those there are.
+        known: String,
+    },
+    /// More is promised in a pool than it is to have.
+    #[error(
+        "pool \"{pool}\" cannot be made smaller than {used} bytes, which its volumes and snapshots have: \
+         delete some of them first"
+    )]
+    PoolInUse {
+        /// The pool.
+        pool: PoolName,
+        /// The bytes that are promised.
+        used: u64,
+    },
+    /// A pool larger than anything can be.
+    #[error("pool \"{pool}\" cannot be made larger than {most} bytes, more than callers can add up")]
+    PoolTooLarge {
+        /// The pool.
+        pool: PoolName,
+        /// The most it can have.
+        most: u64,
     },
     /// Something of that name exists and is not what was asked for.
     #[error(

@@ -89,16 +89,23 @@ impl Array {
     /// Makes the storage behind a node, or behind all of them, sick or well again.
     ///
     /// # Errors
-    /// If the node does not exist.
+    /// If the node does not exist. One that is gone may still be made well.
     pub fn set_storage_health(
         &mut self,
         node: Option<&str>,
         ailments: Vec<StorageAilment>,
     ) -> Result<Done<()>, Error> {
         let node = match node {
+            Some(node) if self.storage.contains_key(&Some(NodeId::from(node))) => Some(NodeId::from(node)),
             Some(node) => Some(self.registered(node)?),
             None => None,
         };
+        if self.storage.get(&node).map_or(&[][..], Vec::as_slice) == ailments {
+            return Ok(Done {
+                reply: (),
+                change: None,
+            });
+        }
         Ok(self.done((), Change::StorageHealth { node, ailments }))
     }
 
@@ -131,6 +138,12 @@ impl Array {
     /// What ails a volume; nothing for one that is not there.
     pub fn ailments(&self, id: &str) -> &[Ailment] {
         self.sick.get(id).map_or(&[], Vec::as_slice)
+    }
+
+    /// What ails the storage behind single nodes and, by no node, behind all of them. Only what is sick.
+    pub fn sick_storage(&self) -> impl Iterator<Item = (Option<&NodeId>, &[StorageAilment])> {
+        let all = self.storage.iter();
+        all.map(|(node, ailments)| (node.as_ref(), ailments.as_slice()))
     }
 
     /// What ails the storage as seen from a node: its own troubles after those of all nodes.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::volume::SizeRule;
-use super::{Array, Error, PoolName, Requirement, Segments};
+use super::{Array, Change, Done, Error, PoolName, Requirement, Segments};
 
 /// A part of the array's space, in one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +16,16 @@ pub struct Pool {
     pub segments: Segments,
     /// How many bytes it has.
     pub capacity: u64,
+}
+
+/// A pool and how it is filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filling<'a> {
+    /// The pool.
+    pub pool: &'a Pool,
+    /// The bytes promised to volumes and snapshots. More than it has if its capacity was lowered by another
+    /// start.
+    pub used: u64,
 }
 
 /// What GetCapacity tells.
@@ -51,6 +61,15 @@ impl Pool {
     pub const DEFAULT_CAPACITY: u64 = 1 << 60;
 }
 
+// === impl Filling ===
+
+impl Filling<'_> {
+    /// The bytes that are left.
+    pub fn left(&self) -> u64 {
+        self.pool.capacity.saturating_sub(self.used)
+    }
+}
+
 // === impl Array ===
 
 impl Array {
@@ -84,9 +103,53 @@ impl Array {
         known.map(|known| &known.segments)
     }
 
-    /// The pools and what is left in each.
-    pub fn pools(&self) -> impl Iterator<Item = (&Pool, u64)> {
-        self.settings.pools.iter().map(|pool| (pool, self.left_in(pool)))
+    /// The pools, in the order in which they were written, and how each is filled.
+    pub fn pools(&self) -> impl Iterator<Item = Filling<'_>> {
+        self.settings.pools.iter().map(|pool| self.filling(pool))
+    }
+
+    /// Looks a pool up.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub fn pool(&self, name: &str) -> Result<Filling<'_>, Error> {
+        let mut pools = self.settings.pools.iter();
+        match pools.find(|pool| pool.name.as_str() == name) {
+            Some(pool) => Ok(self.filling(pool)),
+            None => Err(Error::PoolNotFound {
+                pool: name.to_owned(),
+                known: self.pool_names(),
+            }),
+        }
+    }
+
+    /// Gives a pool more space or less, from now on and after every restart.
+    ///
+    /// # Errors
+    /// If the pool does not exist, if more is promised in it, or if no caller could add so much up.
+    pub fn resize_pool(&mut self, name: &str, capacity: u64) -> Result<Done<()>, Error> {
+        let Filling { pool, used } = self.pool(name)?;
+        if capacity > Pool::DEFAULT_CAPACITY {
+            return Err(Error::PoolTooLarge {
+                pool: pool.name.clone(),
+                most: Pool::DEFAULT_CAPACITY,
+            });
+        }
+        // Nothing is taken away that somebody has, also where a start has promised too much already.
+        if capacity < used && capacity < pool.capacity {
+            return Err(Error::PoolInUse {
+                pool: pool.name.clone(),
+                used,
+            });
+        }
+        let pool = pool.name.clone();
+        if self.resized.get(&pool) == Some(&capacity) {
+            return Ok(Done {
+                reply: (),
+                change: None,
+            });
+        }
+        Ok(self.done((), Change::PoolResized { pool, capacity }))
     }
 
     /// The pool for something of `bytes`: the first wish that can be fulfilled, and there the pool with
@@ -151,9 +214,34 @@ impl Array {
         }
     }
 
+    pub(super) fn apply_pool(&mut self, name: PoolName, capacity: u64) {
+        let mut pools = self.settings.pools.iter_mut();
+        if let Some(pool) = pools.find(|pool| pool.name == name) {
+            pool.capacity = capacity;
+        }
+        // Also of a pool that this start does not have: another one may.
+        self.resized.insert(name, capacity);
+    }
+
+    fn filling<'a>(&self, pool: &'a Pool) -> Filling<'a> {
+        Filling {
+            pool,
+            used: self.used.get(&pool.name).copied().unwrap_or(0),
+        }
+    }
+
     fn left_in(&self, pool: &Pool) -> u64 {
-        let used = self.used.get(&pool.name).copied().unwrap_or(0);
-        pool.capacity.saturating_sub(used)
+        self.filling(pool).left()
+    }
+
+    fn pool_names(&self) -> String {
+        let known: Vec<&str> = self
+            .settings
+            .pools
+            .iter()
+            .map(|pool| pool.name.as_str())
+            .collect();
+        known.join(", ")
     }
 
     fn known_pool(&self, name: Option<&str>) -> Result<(), Error> {
@@ -161,15 +249,9 @@ impl Array {
         if self.settings.pools.iter().any(|pool| pool.name.as_str() == name) {
             return Ok(());
         }
-        let known: Vec<&str> = self
-            .settings
-            .pools
-            .iter()
-            .map(|pool| pool.name.as_str())
-            .collect();
         Err(Error::Illegal {
             field: "parameters".to_owned(),
-            reason: format!("there is no pool \"{name}\", only {}", known.join(", ")),
+            reason: format!("there is no pool \"{name}\", only {}", self.pool_names()),
         })
     }
 }

@@ -1,5 +1,7 @@
 //! What a call goes through that a rule fired for.
 
+use std::time::Duration;
+
 use prost::Message;
 use prost_reflect::DynamicMessage;
 use tokio::time;
@@ -13,6 +15,9 @@ use crate::fault::{End, Fired, Hang, Obstacle, Occasion, Stock};
 use crate::journal::CallRecord;
 use crate::schema;
 use crate::socket::ConnectionInfo;
+
+/// How long a message takes at most from the handler to the socket, unless the reader is slow.
+const ARRIVES_WITHIN: Duration = Duration::from_millis(50);
 
 // === impl Driver ===
 
@@ -98,6 +103,17 @@ impl Driver {
 // === impl Fired ===
 
 impl Fired {
+    /// Waits, before a rule that takes the connection away, for what was sent over it to leave the process:
+    /// a message that was handed over is written by another task, which tells nobody.
+    pub(crate) async fn let_arrive(&self) {
+        if matches!(
+            self.rule().action.end,
+            Some(End::DropConnection | End::SocketAway(_) | End::Exit(_))
+        ) {
+            time::sleep(ARRIVES_WITHIN).await;
+        }
+    }
+
     /// The delay and the hang.
     pub(crate) async fn pause(&mut self) {
         if !self.delay().is_zero() {

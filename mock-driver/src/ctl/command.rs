@@ -6,6 +6,8 @@ use super::array::{NodeCommand, VolumeCommand};
 use super::calls::JournalArgs;
 use super::faults::{FaultCommand, ScenarioCommand, TroubleCommand, capabilities, faults, troubles};
 use super::print::{done, print};
+use super::snapshots::{GroupCommand, SnapshotCommand};
+use super::storage::{PoolCommand, StorageCommand, storage};
 use super::{Done, Failure, Output};
 use crate::admin::client::Client;
 use crate::admin::resource::Attach;
@@ -25,10 +27,38 @@ pub(super) enum Command {
         #[command(subcommand)]
         what: Option<VolumeCommand>,
     },
-    /// Lists snapshots.
+    /// Lists snapshots; takes and deletes them.
     Snapshots {
         #[command(flatten)]
         part: Part,
+        /// Those of this volume.
+        #[arg(long)]
+        source: Option<String>,
+        /// Those of this group.
+        #[arg(long)]
+        group: Option<String>,
+        #[command(subcommand)]
+        what: Option<SnapshotCommand>,
+    },
+    /// Lists groups of snapshots; takes and deletes them.
+    GroupSnapshots {
+        #[command(flatten)]
+        part: Part,
+        /// Those with a snapshot of this volume.
+        #[arg(long)]
+        source: Option<String>,
+        #[command(subcommand)]
+        what: Option<GroupCommand>,
+    },
+    /// Lists pools and how they are filled; gives them more space or less.
+    Pools {
+        #[command(subcommand)]
+        what: Option<PoolCommand>,
+    },
+    /// Tells what ails the storage behind nodes; makes it sick or well.
+    Storage {
+        #[command(subcommand)]
+        what: Option<StorageCommand>,
     },
     /// Lists nodes; registers them, takes them away, changes their limits and ids.
     Nodes {
@@ -128,7 +158,28 @@ impl Command {
                 let query = part.query(&[("node", node)]);
                 print(&client.volumes(&query).await?, output)
             }
-            Self::Snapshots { part } => print(&client.snapshots(&part.query(&[])).await?, output),
+            Self::Snapshots { what: Some(what), .. } => what.run(client, output).await,
+            Self::Snapshots {
+                part,
+                source,
+                group,
+                what: None,
+            } => {
+                let query = part.query(&[("source", source), ("group", group)]);
+                print(&client.snapshots(&query).await?, output)
+            }
+            Self::GroupSnapshots { what: Some(what), .. } => what.run(client, output).await,
+            Self::GroupSnapshots {
+                part,
+                source,
+                what: None,
+            } => {
+                let query = part.query(&[("source", source)]);
+                print(&client.group_snapshots(&query).await?, output)
+            }
+            Self::Pools { what: Some(what) } => what.run(client, output).await,
+            Self::Pools { what: None } => print(&client.pools().await?, output),
+            Self::Storage { what } => storage(client, what.as_ref(), output).await,
             Self::Nodes { what: Some(what), .. } => what.run(client, output).await,
             Self::Nodes { part, what: None } => print(&client.nodes(&part.query(&[])).await?, output),
             Self::Attachments { volume, node, limit } => {

@@ -5,8 +5,10 @@ use serde::Serialize;
 use super::table::{Table, shown, size};
 use super::{Done, Failure, Output};
 use crate::admin::resource::{
-    Attachment, Call, Capability, FaultRule, Info, Node, Page, Scenario, Snapshot, Trouble, Volume,
+    Attachment, Call, Capability, FaultRule, Info, Node, Page, Scenario, StorageAilment, Trouble, Volume,
 };
+
+mod storage;
 
 /// Something that can be printed.
 pub(super) trait Print: Serialize {
@@ -53,6 +55,7 @@ impl Print for Info {
             ("latency", format!("{} s", self.latency_seconds)),
             ("volumes", counts.volumes.to_string()),
             ("snapshots", counts.snapshots.to_string()),
+            ("group snapshots", counts.groups.to_string()),
             ("nodes", counts.nodes.to_string()),
             ("attachments", counts.attachments.to_string()),
             (
@@ -81,7 +84,7 @@ impl Print for Volume {
 }
 
 fn volumes(volumes: &[Volume]) -> Table {
-    let mut table = Table::new(["VOLUME", "NAME", "SIZE", "ATTACHED TO", "HEALTH"]);
+    let mut table = Table::new(["VOLUME", "NAME", "SIZE", "POOL", "ATTACHED TO", "HEALTH"]);
     for volume in volumes {
         let nodes: Vec<&str> = volume.attachments.iter().map(|held| held.node.as_str()).collect();
         let health: Vec<&str> = volume
@@ -93,31 +96,12 @@ fn volumes(volumes: &[Volume]) -> Table {
             volume.id.clone(),
             volume.name.clone(),
             size(volume.capacity_bytes),
+            volume.pool.clone(),
             nodes.join(","),
-            if health.is_empty() {
-                "well".to_owned()
-            } else {
-                health.join(",")
-            },
+            well_or(&health),
         ]);
     }
     table
-}
-
-impl Print for Page<Snapshot> {
-    fn table(&self) -> String {
-        let mut table = Table::new(["SNAPSHOT", "NAME", "OF VOLUME", "SIZE", "GROUP"]);
-        for snapshot in &self.items {
-            table.row([
-                snapshot.id.clone(),
-                snapshot.name.clone(),
-                snapshot.source.clone(),
-                size(snapshot.size_bytes),
-                snapshot.group.clone().unwrap_or_default(),
-            ]);
-        }
-        table.text(Some(self.matched))
-    }
 }
 
 impl Print for Page<Node> {
@@ -134,7 +118,7 @@ impl Print for Node {
 
 fn nodes(nodes: &[Node]) -> Table {
     let limit = |limit: Option<usize>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
-    let mut table = Table::new(["NODE", "STATE", "ATTACHED", "LIMIT", "SAYS", "VOLUMES"]);
+    let mut table = Table::new(["NODE", "STATE", "STORAGE", "ATTACHED", "LIMIT", "SAYS", "VOLUMES"]);
     for node in nodes {
         let more = if node.volumes.len() < node.attached {
             ",..."
@@ -144,6 +128,7 @@ fn nodes(nodes: &[Node]) -> Table {
         table.row([
             node.id.clone(),
             if node.registered { "known" } else { "gone" }.to_owned(),
+            ailments(&node.health),
             node.attached.to_string(),
             limit(node.limit),
             limit(node.advertised_limit),
@@ -275,6 +260,20 @@ fn calls(calls: &[Call]) -> Table {
         ]);
     }
     table
+}
+
+/// What ails storage, in words that fit into a table.
+fn ailments(health: &[StorageAilment]) -> String {
+    let all: Vec<&str> = health.iter().map(|ailment| ailment.status.as_str()).collect();
+    well_or(&all)
+}
+
+fn well_or(ailments: &[&str]) -> String {
+    if ailments.is_empty() {
+        "well".to_owned()
+    } else {
+        ailments.join(",")
+    }
 }
 
 fn on(enabled: bool) -> String {

@@ -208,8 +208,8 @@ impl Driver {
     pub(crate) async fn storage_health(&self) -> Result<Vec<StorageAilment>, Error> {
         let id = self.node().ok_or(Error::Broken)?.told().id;
         if let Some(remote) = &self.remote {
-            return Ok(match remote.node(&id).await {
-                Ok(_) => Vec::new(),
+            return Ok(match remote.storage_health(&id).await {
+                Ok(ailments) => ailments,
                 Err(error) => vec![StorageAilment {
                     status: StorageSeverity::Unreachable,
                     reason: "ArrayUnreachable".to_owned(),

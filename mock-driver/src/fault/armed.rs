@@ -1,6 +1,6 @@
 //! A rule in force: its counts, and the calls it has in its hands.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::watch;
+use tonic::Code;
 
 use super::{Occasion, Origin, Rule, Seed, Spread};
 
@@ -24,6 +25,11 @@ pub struct Report {
     pub seen: u64,
     /// How often it fired.
     pub fired: u64,
+    /// How often it fired for each method, by its path.
+    pub methods: BTreeMap<String, u64>,
+    /// The code of the error that callers get from it, if it answers.
+    #[serde(skip)]
+    pub code: Option<Code>,
     /// How often it may fire.
     pub times: Option<u64>,
     /// How many calls it has in its hands now.
@@ -36,6 +42,8 @@ pub struct Report {
 #[derive(Debug)]
 pub struct Fired {
     armed: Arc<Armed>,
+    /// The path of the call's method.
+    method: String,
     delay: Duration,
     released: watch::Receiver<u64>,
 }
@@ -54,6 +62,7 @@ pub(super) struct Armed {
 struct Counts {
     seen: u64,
     fired: u64,
+    methods: BTreeMap<String, u64>,
     /// How often chance was asked, for each subject on its own: see [`draw`](super::draw).
     draws: HashMap<u64, u64>,
 }
@@ -83,6 +92,9 @@ impl Fired {
     pub fn give_back(self) {
         let mut counts = self.armed.counts();
         counts.fired = counts.fired.saturating_sub(1);
+        if let Some(count) = counts.methods.get_mut(&self.method) {
+            *count = count.saturating_sub(1);
+        }
     }
 }
 
@@ -143,9 +155,12 @@ impl Armed {
             return None;
         }
         counts.fired += 1;
+        let method = occasion.path().to_owned();
+        *counts.methods.entry(method.clone()).or_default() += 1;
         self.holds.fetch_add(1, Ordering::Relaxed);
         Some(Fired {
             armed: self.clone(),
+            method,
             delay: self
                 .rule
                 .action
@@ -188,6 +203,8 @@ impl Armed {
             enabled: self.enabled.load(Ordering::Relaxed),
             seen: counts.seen,
             fired: counts.fired,
+            methods: counts.methods.clone(),
+            code: self.rule.code(),
             times: self.rule.times,
             holds: self.holds.load(Ordering::Relaxed),
             rule: self.rule.text().clone(),

@@ -127,6 +127,9 @@ pub struct Action {
     pub end: Option<End>,
     /// The state the rules go into when this one fires.
     pub set_state: Option<String>,
+    /// After how many messages of a stream all this happens; none for before the first one. A stream with
+    /// fewer messages is broken off in place of its end.
+    pub after_messages: Option<u64>,
 }
 
 /// How long a call hangs.
@@ -198,6 +201,15 @@ impl Rule {
                 Some((*code, message.clone().unwrap_or_else(text)))
             }
             None | Some(End::Edit(_) | End::DropConnection | End::SocketAway(_) | End::Exit(_)) => None,
+        }
+    }
+
+    /// The code of the error that callers get from it; none if it does something else to them.
+    pub fn code(&self) -> Option<Code> {
+        match (&self.action.end, self.phase) {
+            (Some(End::Answer { code, .. }), _) => Some(*code),
+            (None, Phase::Background) => Some(Code::DeadlineExceeded),
+            _ => None,
         }
     }
 

@@ -15,6 +15,7 @@
 //! | `list-adds` (`volume`, `node`) | ListVolumes says they are on this node, too; it may be one nobody knows |
 //! | `slow-node` (`node`, `time`) | attaches and detaches of a node go one after the other and take that long each |
 //! | `rate-limit` (`method`, `per-second`, `burst`, `code`) | calls beyond it are refused, RESOURCE_EXHAUSTED unless `code` says otherwise |
+//! | `tracking-off` (`code`) | GetMetadataDelta answers FAILED_PRECONDITION unless `code` says otherwise: the array does not track changes |
 //! | `not-ready` (`for`) | Probe says that the driver is not ready, for a time or as long as the trouble lasts |
 
 use std::collections::HashMap;
@@ -31,6 +32,7 @@ mod written;
 const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const UNPUBLISH: &str = "/csi.v1.Controller/ControllerUnpublishVolume";
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
+const DELTA: &str = "/csi.v1.SnapshotMetadata/GetMetadataDelta";
 
 /// Something wrong with the array.
 #[derive(Clone, Debug)]
@@ -110,6 +112,8 @@ pub enum TroubleKind {
         /// The answer to the others.
         code: Code,
     },
+    /// Nobody knows what changed between two snapshots.
+    TrackingOff(Code),
     /// Probe says no.
     NotReady(Option<Duration>),
 }
@@ -282,6 +286,10 @@ impl TroubleKind {
                 let is_allowed = memory.take_token(*per_second, *burst, now);
                 (!is_allowed).then(text).and_then(|text| refuse(*code, text))
             }
+            Self::TrackingOff(code) if call.path() == DELTA => refuse(
+                *code,
+                "the array does not track which blocks change: copy the whole snapshot".into(),
+            ),
             Self::DeviceAbsent(_)
             | Self::WrongDevice { .. }
             | Self::NodeGone(_)
@@ -294,6 +302,7 @@ impl TroubleKind {
             | Self::ListAdds { .. }
             | Self::SlowNode { .. }
             | Self::RateLimit { .. }
+            | Self::TrackingOff(_)
             | Self::NotReady(_) => None,
         }
     }

@@ -199,6 +199,7 @@ impl Troubles {
             | TroubleKind::Quota { .. }
             | TroubleKind::SlowNode { .. }
             | TroubleKind::RateLimit { .. }
+            | TroubleKind::TrackingOff(_)
             | TroubleKind::NotReady(_) => {}
         });
         view
@@ -228,6 +229,7 @@ impl Troubles {
                 | TroubleKind::Quota { .. }
                 | TroubleKind::SlowNode { .. }
                 | TroubleKind::RateLimit { .. }
+                | TroubleKind::TrackingOff(_)
                 | TroubleKind::NotReady(_) => {}
             }
         });

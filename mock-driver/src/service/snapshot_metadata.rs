@@ -11,7 +11,6 @@ use csi_proto::v1::{
     BlockMetadata, BlockMetadataType, GetMetadataAllocatedRequest, GetMetadataAllocatedResponse,
     GetMetadataDeltaRequest, GetMetadataDeltaResponse,
 };
-use futures::stream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
@@ -46,19 +45,16 @@ impl SnapshotMetadata for SnapshotMetadataService {
         request: Request<GetMetadataAllocatedRequest>,
     ) -> Result<Response<BoxStream<GetMetadataAllocatedResponse>>, Status> {
         let max_results = request.get_ref().max_results;
-        let whole = self.0.answer(request).await?;
-        Ok(whole.map(|whole| {
-            let (kind, bytes) = (whole.block_metadata_type, whole.volume_capacity_bytes);
-            let message = move |blocks| {
-                Ok(GetMetadataAllocatedResponse {
-                    block_metadata_type: kind,
-                    volume_capacity_bytes: bytes,
-                    block_metadata: blocks,
-                })
+        let messages = move |whole: &GetMetadataAllocatedResponse| {
+            let message = |blocks| GetMetadataAllocatedResponse {
+                block_metadata_type: whole.block_metadata_type,
+                volume_capacity_bytes: whole.volume_capacity_bytes,
+                block_metadata: blocks,
             };
-            let messages = in_messages(&whole.block_metadata, max_results);
-            Box::pin(stream::iter(messages.into_iter().map(message))) as BoxStream<_>
-        }))
+            let parts = in_messages(&whole.block_metadata, max_results);
+            parts.into_iter().map(message).collect()
+        };
+        self.0.answer_in_messages(request, messages).await
     }
 
     async fn get_metadata_delta(
@@ -66,19 +62,16 @@ impl SnapshotMetadata for SnapshotMetadataService {
         request: Request<GetMetadataDeltaRequest>,
     ) -> Result<Response<BoxStream<GetMetadataDeltaResponse>>, Status> {
         let max_results = request.get_ref().max_results;
-        let whole = self.0.answer(request).await?;
-        Ok(whole.map(|whole| {
-            let (kind, bytes) = (whole.block_metadata_type, whole.volume_capacity_bytes);
-            let message = move |blocks| {
-                Ok(GetMetadataDeltaResponse {
-                    block_metadata_type: kind,
-                    volume_capacity_bytes: bytes,
-                    block_metadata: blocks,
-                })
+        let messages = move |whole: &GetMetadataDeltaResponse| {
+            let message = |blocks| GetMetadataDeltaResponse {
+                block_metadata_type: whole.block_metadata_type,
+                volume_capacity_bytes: whole.volume_capacity_bytes,
+                block_metadata: blocks,
             };
-            let messages = in_messages(&whole.block_metadata, max_results);
-            Box::pin(stream::iter(messages.into_iter().map(message))) as BoxStream<_>
-        }))
+            let parts = in_messages(&whole.block_metadata, max_results);
+            parts.into_iter().map(message).collect()
+        };
+        self.0.answer_in_messages(request, messages).await
     }
 }
 

@@ -18,6 +18,7 @@ mod browser;
 mod ctl;
 mod openapi;
 mod page;
+mod storage;
 mod wire;
 
 /// A driver with five volumes, three nodes and an admin API.
@@ -558,7 +559,7 @@ async fn metrics_count_what_happened() {
         "csi_mock_calls_total{method=\"ControllerPublishVolume\",code=\"NOT_FOUND\"} 1",
         "csi_mock_node_attachments{node=\"node-1\"} 1",
         "csi_mock_node_attachments{node=\"node-0\"} 0",
-        "csi_mock_faults_injected_total{rule=\"odd \\\"name\\\"\"} 1",
+        "csi_mock_faults_injected_total{rule=\"odd \\\"name\\\"\",method=\"DeleteVolume\",code=\"INTERNAL\"} 1",
         "csi_mock_call_duration_seconds_bucket{method=\"DeleteVolume\",code=\"INTERNAL\",le=\"+Inf\"} 1",
         "csi_mock_volumes 5",
     ] {

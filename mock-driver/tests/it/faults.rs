@@ -3,6 +3,7 @@
 mod actions;
 mod proxy;
 mod scenarios;
+mod streams;
 mod troubles;
 
 use std::fs;

@@ -280,7 +280,10 @@ fn verdict<T>(outcome: &Result<T, Error>) -> Verdict {
             | Error::HasDependants { .. }
             | Error::Online { .. }
             | Error::CannotGroup { .. }
-            | Error::OutOfReach { .. },
+            | Error::OutOfReach { .. }
+            | Error::PoolNotFound { .. }
+            | Error::PoolInUse { .. }
+            | Error::PoolTooLarge { .. },
         ) => Verdict::NotHere,
     }
 }

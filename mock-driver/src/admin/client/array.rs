@@ -3,7 +3,7 @@
 use http::Method;
 
 use super::super::resource::{
-    Attach, Attachment, Info, Node, NodeChange, NodeNew, Page, Snapshot, Volume, VolumeChange, VolumeNew,
+    Attach, Attachment, Info, Node, NodeChange, NodeNew, Page, Volume, VolumeChange, VolumeNew,
 };
 use super::{Client, Error, part};
 
@@ -55,14 +55,6 @@ impl Client {
     pub async fn change_volume(&self, volume: &str, change: &VolumeChange) -> Result<Volume, Error> {
         let path = format!("/api/v1/volumes/{}", part(volume));
         self.send(Method::PATCH, &path, Some(change)).await
-    }
-
-    /// Snapshots, as the parameters of `GET /api/v1/snapshots` choose them.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
-    pub async fn snapshots(&self, query: &[(&str, String)]) -> Result<Page<Snapshot>, Error> {
-        self.get("/api/v1/snapshots", query).await
     }
 
     /// Nodes, as the parameters of `GET /api/v1/nodes` choose them.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::storage::StorageAilment;
+
 /// A volume of the array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -19,6 +21,12 @@ pub struct Volume {
     pub capabilities: Vec<String>,
     /// The class parameters it was made with.
     pub parameters: BTreeMap<String, String>,
+    /// The snapshot or volume it was made of; absent for one that was made empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The pool it lies in.
+    #[serde(default)]
+    pub pool: String,
     /// The mutable parameters it was made or modified with.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mutable_parameters: BTreeMap<String, String>,
@@ -55,23 +63,6 @@ pub struct VolumeChange {
     /// What ails it from now on; an empty list makes it well again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Vec<Ailment>>,
-}
-
-/// A snapshot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Snapshot {
-    /// Its id on the wire.
-    pub id: String,
-    /// The name by which it was asked for; empty for a member of a group.
-    pub name: String,
-    /// The volume it was made of.
-    pub source: String,
-    /// The size of a volume made of it.
-    pub size_bytes: u64,
-    /// The group it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<String>,
 }
 
 /// A volume to be made.
@@ -147,6 +138,9 @@ pub struct Node {
     pub topology: BTreeMap<String, String>,
     /// The first of the volumes it holds, sorted by id.
     pub volumes: Vec<String>,
+    /// What ails the storage behind it, apart from what ails that behind all nodes; absent if nothing does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub health: Vec<StorageAilment>,
 }
 
 /// A node to be registered.
@@ -182,6 +176,9 @@ pub struct NodeChange {
     /// Where it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<BTreeMap<String, String>>,
+    /// What ails the storage behind it from now on; an empty list makes it well again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Vec<StorageAilment>>,
 }
 
 /// Something the driver says it can do, or could say.

@@ -34,6 +34,8 @@ pub struct Counts {
     pub attachments: usize,
     /// Snapshots of the array.
     pub snapshots: usize,
+    /// Groups of snapshots.
+    pub groups: usize,
     /// Calls that run.
     pub running: usize,
     /// Calls that have ended.

@@ -31,6 +31,7 @@ pub(in crate::admin) async fn counts(admin: &Admin) -> Result<Counts, Refusal> {
             let mut counts = Counts {
                 volumes: array.volumes().len(),
                 snapshots: array.snapshots().count(),
+                groups: array.groups().count(),
                 faults: driver.faults.len(),
                 ..Counts::default()
             };

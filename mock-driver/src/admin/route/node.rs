@@ -7,12 +7,12 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{limit, page};
+use super::{limit, page, storage};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Query};
 use crate::admin::resource::{Node, NodeChange, NodeNew, Page, Problem};
 use crate::admin::server::Admin;
-use crate::backend::{self, NodeSettings, Segments};
+use crate::backend::{self, Array, NodeSettings, Segments};
 use crate::request;
 
 /// How many of a node's volumes a page of nodes tells.
@@ -49,7 +49,7 @@ pub(super) async fn list(
                 .as_deref()
                 .is_none_or(|after| node.id.as_str() > after)
         };
-        let shown = |node| shown(node, SOME_VOLUMES);
+        let shown = |node| shown(array, node, SOME_VOLUMES);
         Ok(page(nodes, limit, is_later, shown, |node| node.id.clone()))
     });
     Ok(Json(nodes.await?))
@@ -62,7 +62,7 @@ pub(super) async fn get(State(admin): State<Admin>, Path(node): Path<String>) ->
     let found = admin
         .driver
         .store
-        .read(|array| Ok(shown(array.node(&node)?, usize::MAX)));
+        .read(|array| Ok(shown(array, array.node(&node)?, usize::MAX)));
     Ok(Json(found.await?))
 }
 
@@ -90,7 +90,7 @@ pub(super) async fn register(
     Ok((StatusCode::CREATED, get(State(admin), Path(new.id)).await?))
 }
 
-/// Changes a node: its limits, its place, whether the array knows it, or its id. One that is taken away is
+/// Changes a node: what ails its storage, its limits, its place, whether the array knows it, or its id. One that is taken away is
 /// shown as long as volumes are attached to it.
 #[utoipa::path(patch, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     request_body = NodeChange, responses((status = 200, body = Node), (status = "default", body = Problem)))]
@@ -101,12 +101,17 @@ pub(super) async fn change(
 ) -> Result<Json<Node>, Refusal> {
     let store = &admin.driver.store;
     let known = store.read(|array| array.node(&node)).await?;
+    let health = change.health.map(storage::read).transpose()?;
     let settings = NodeSettings {
         registered: change.registered,
         limit: change.limit,
         advertised: change.advertised_limit,
         segments: change.topology.map(segments),
     };
+    if let Some(health) = health {
+        let set = |array: &mut Array| array.set_storage_health(Some(&node), health);
+        store.change(set).await?;
+    }
     if settings != NodeSettings::default() {
         store.change(|array| Ok(array.set_node(&node, settings))).await?;
     }
@@ -125,12 +130,15 @@ pub(super) async fn change(
     };
     admin.touch();
     // The array forgets a node that is not registered and holds nothing.
-    let now = store.read(|array| Ok(array.node(&node).ok())).await?;
     let gone = || backend::Node {
         registered: false,
         ..known
     };
-    Ok(Json(shown(now.unwrap_or_else(gone), usize::MAX)))
+    let now = store.read(|array| {
+        let now = array.node(&node).unwrap_or_else(|_| gone());
+        Ok(shown(array, now, usize::MAX))
+    });
+    Ok(Json(now.await?))
 }
 
 /// Takes a node out of the register. Volumes attached to it stay so until somebody detaches them.
@@ -153,9 +161,10 @@ fn segments(topology: BTreeMap<String, String>) -> Segments {
     topology.into_iter().collect()
 }
 
-fn shown(node: backend::Node, volumes: usize) -> Node {
+fn shown(array: &Array, node: backend::Node, volumes: usize) -> Node {
     let pair = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     Node {
+        health: storage::of(array, Some(node.id.as_str())),
         id: node.id.to_string(),
         registered: node.registered,
         attached: node.attached.len(),

@@ -1,17 +1,22 @@
 //! Snapshots.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, State};
-use csi_proto::v1::DeleteSnapshotRequest;
+use csi_proto::v1::{CreateSnapshotRequest, DeleteSnapshotRequest};
 use http::StatusCode;
+use jiff::Timestamp;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{limit, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Query};
-use crate::admin::resource::{Page, Problem, Snapshot};
+use crate::admin::resource::{Page, Problem, Snapshot, SnapshotNew};
 use crate::admin::server::Admin;
-use crate::backend;
+use crate::array;
+use crate::backend::{self, Moment};
+use crate::journal;
 
 /// Which snapshots.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -38,27 +43,51 @@ pub(super) async fn list(
     Query(query): Query<SnapshotQuery>,
 ) -> Result<Json<Page<Snapshot>>, Refusal> {
     let limit = limit(query.limit);
+    let now = array::now();
     let snapshots = admin.driver.store.read(|array| {
-        let all = array.snapshots().map(|snapshot| shown(snapshot));
-        let meant = all.filter(|snapshot| {
-            let contains = |text: &String| snapshot.id.contains(text) || snapshot.name.contains(text);
-            query.search.as_ref().is_none_or(contains)
-                && query
-                    .source
-                    .as_ref()
-                    .is_none_or(|source| *source == snapshot.source)
-                && (query.group.is_none() || query.group == snapshot.group)
-        });
-        let is_later = |snapshot: &Snapshot| query.after.as_ref().is_none_or(|after| snapshot.id > *after);
-        Ok(page(
-            meant,
-            limit,
-            is_later,
-            |snapshot| snapshot,
-            |snapshot| snapshot.id.clone(),
-        ))
+        let meant = array.snapshots().filter(|snapshot| query.covers(snapshot));
+        let is_later = |snapshot: &&Arc<backend::Snapshot>| {
+            let after = query.after.as_deref();
+            after.is_none_or(|after| snapshot.id.as_str() > after)
+        };
+        let shown = |snapshot: &Arc<backend::Snapshot>| shown(snapshot, now);
+        Ok(page(meant, limit, is_later, shown, |snapshot| {
+            snapshot.id.clone()
+        }))
     });
     Ok(Json(snapshots.await?))
+}
+
+/// One snapshot.
+#[utoipa::path(get, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id.")),
+    responses((status = 200, body = Snapshot), (status = "default", body = Problem)))]
+pub(super) async fn get(
+    State(admin): State<Admin>,
+    Path(snapshot): Path<String>,
+) -> Result<Json<Snapshot>, Refusal> {
+    let found = admin
+        .driver
+        .store
+        .read(|array| array.snapshot(&snapshot).cloned());
+    Ok(Json(shown(&*found.await?, array::now())))
+}
+
+/// Takes a snapshot, or finds the one taken under that name before.
+#[utoipa::path(post, path = "/snapshots", tag = "snapshots", request_body = SnapshotNew,
+    responses((status = 201, body = Snapshot), (status = "default", body = Problem)))]
+pub(super) async fn create(
+    State(admin): State<Admin>,
+    Json(new): Json<SnapshotNew>,
+) -> Result<(StatusCode, Json<Snapshot>), Refusal> {
+    let request = CreateSnapshotRequest {
+        name: new.name,
+        source_volume_id: new.source,
+        parameters: new.parameters.into_iter().collect(),
+        ..CreateSnapshotRequest::default()
+    };
+    let made = admin.perform(request).await?.snapshot.unwrap_or_default();
+    let shown = get(State(admin), Path(made.snapshot_id)).await?;
+    Ok((StatusCode::CREATED, shown))
 }
 
 /// Deletes a snapshot, though not one of a group.
@@ -81,12 +110,43 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn shown(snapshot: &backend::Snapshot) -> Snapshot {
+/// A snapshot as it is shown at a moment.
+pub(super) fn shown(snapshot: &backend::Snapshot, now: Moment) -> Snapshot {
     Snapshot {
         id: snapshot.id.to_string(),
         name: snapshot.name.clone(),
         source: snapshot.source.to_string(),
         size_bytes: snapshot.size_bytes,
+        created: time(snapshot.created),
+        ready: snapshot.is_ready(now),
+        pool: snapshot.pool.to_string(),
+        parameters: snapshot.parameters.clone(),
         group: snapshot.group.as_ref().map(ToString::to_string),
+    }
+}
+
+/// A moment of the array as text.
+pub(super) fn time(moment: Moment) -> String {
+    let seconds = i64::try_from(moment.seconds()).unwrap_or(i64::MAX);
+    let nanos = i32::try_from(moment.subsec_nanos()).unwrap_or(0);
+    journal::text(Timestamp::new(seconds, nanos).unwrap_or(Timestamp::MAX))
+}
+
+// === impl SnapshotQuery ===
+
+impl SnapshotQuery {
+    fn covers(&self, snapshot: &backend::Snapshot) -> bool {
+        let contains =
+            |text: &String| snapshot.id.as_str().contains(text.as_str()) || snapshot.name.contains(text);
+        let is_member = |group: &String| {
+            let own = snapshot.group.as_ref();
+            own.is_some_and(|own| own.as_str() == group)
+        };
+        self.search.as_ref().is_none_or(contains)
+            && self
+                .source
+                .as_ref()
+                .is_none_or(|source| source == snapshot.source.as_str())
+            && self.group.as_ref().is_none_or(is_member)
     }
 }

@@ -16,7 +16,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Query};
 use crate::admin::resource::{Ailment, Attachment, Page, Problem, Volume, VolumeChange, VolumeNew};
 use crate::admin::server::Admin;
-use crate::backend::{self, Array, Severity};
+use crate::backend::{self, Array, Severity, Source};
 
 /// Which volumes.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -220,6 +220,11 @@ fn shown(array: &Array, volume: &backend::Volume) -> Volume {
         capacity_bytes: spec.capacity_bytes,
         capabilities: spec.capabilities.iter().map(ToString::to_string).collect(),
         parameters: spec.parameters.clone(),
+        source: spec.source.as_ref().map(|source| match source {
+            Source::Snapshot(id) => id.to_string(),
+            Source::Volume(id) => id.to_string(),
+        }),
+        pool: spec.pool.to_string(),
         mutable_parameters: volume.qos.clone(),
         health: array.ailments(spec.id.as_str()).iter().map(ailment).collect(),
         attachments: attachments(volume).collect(),

@@ -84,11 +84,12 @@ impl Written {
             "list-adds" => &["volume", "node"],
             "slow-node" => &["node", "time"],
             "rate-limit" => &["method", "per-second", "burst", "code"],
+            "tracking-off" => &["code"],
             "not-ready" => &["for"],
             other => {
                 let reason = format!(
                     "\"{other}\" is none: write device-absent, wrong-device, node-gone, node-limit, read-only, busy, quota, \
-                     frozen-list, list-lacks, list-adds, slow-node, rate-limit or not-ready"
+                     frozen-list, list-lacks, list-adds, slow-node, rate-limit, tracking-off or not-ready"
                 );
                 return Err(Flaw("trouble".into(), reason));
             }
@@ -172,6 +173,7 @@ impl Written {
                     code: self.code(Code::ResourceExhausted)?,
                 }
             }
+            "tracking-off" => TroubleKind::TrackingOff(self.code(Code::FailedPrecondition)?),
             _ => TroubleKind::NotReady(time("for", self.period.as_deref())?),
         })
     }

@@ -13,6 +13,7 @@ use crate::duration;
 use crate::fault::draw::Spread;
 use crate::fault::edit::Edits;
 use crate::fault::rule::{Action, End, Exit, Hang, Methods, Phase};
+use crate::schema::Rpc;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -27,6 +28,7 @@ pub(super) struct WrittenAction {
     exit: Option<Value>,
     edit: Option<Map<String, Value>>,
     set_state: Option<String>,
+    after_messages: Option<u64>,
 }
 
 // === impl WrittenAction ===
@@ -41,11 +43,20 @@ fn read_action(written: WrittenAction, phase: Phase, method: Option<&Methods>) -
     let hang = written.hang.as_deref().map(read_hang).transpose()?;
     let delay = written.delay.as_ref().map(read_spread).transpose()?;
     let set_state = read_state("action.set-state", written.set_state.clone())?;
+    let after_messages = written.after_messages;
     let end = read_end(written, phase, method)?;
     if end.is_none() && delay.is_none() && hang.is_none() && set_state.is_none() {
         let reason =
             "must have a code, a delay, a hang, an edit, drop-connection, socket-away, exit or set-state";
         return Err(flaw("action", reason));
+    }
+    if after_messages.is_some() {
+        if end.is_none() && delay.is_none() && hang.is_none() {
+            let reason =
+                "says when something happens, so there must be something: a code, a delay, a hang, ...";
+            return Err(flaw("action.after-messages", reason));
+        }
+        check_streams(phase, method)?;
     }
     if hang == Some(Hang::ClientCancel) {
         if matches!(end, Some(End::Answer { .. } | End::Edit(_))) {
@@ -89,7 +100,41 @@ fn read_action(written: WrittenAction, phase: Phase, method: Option<&Methods>) -
         hang,
         end,
         set_state,
+        after_messages,
     })
+}
+
+/// Only answers that are streams have messages to count.
+fn check_streams(phase: Phase, method: Option<&Methods>) -> Result<(), Flaw> {
+    let at = "action.after-messages";
+    if phase != Phase::After {
+        return Err(flaw(
+            at,
+            "counts messages of the answer, so there must be one: write phase: after",
+        ));
+    }
+    let known = method.map(Methods::known).unwrap_or_default();
+    // A method that nobody here knows may stream.
+    let is_foreign = method.is_some() && known.is_empty();
+    match known.iter().find(|rpc| !rpc.streams()) {
+        Some(rpc) => {
+            let reason = format!("{} answers with one message, not with a stream", rpc.name());
+            Err(flaw(at, reason))
+        }
+        None if known.is_empty() && !is_foreign => {
+            let streams: Vec<&str> = Rpc::all()
+                .iter()
+                .filter(|rpc| rpc.streams())
+                .map(Rpc::name)
+                .collect();
+            let reason = format!(
+                "needs match.method with methods that answer with a stream: {}",
+                streams.join(", ")
+            );
+            Err(flaw(at, reason))
+        }
+        None => Ok(()),
+    }
 }
 
 fn read_end(written: WrittenAction, phase: Phase, method: Option<&Methods>) -> Result<Option<End>, Flaw> {

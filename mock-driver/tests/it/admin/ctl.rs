@@ -45,7 +45,7 @@ async fn people_get_tables_and_programs_get_json() {
         .unwrap();
     let table = told(&server, &["volumes"]).await;
     let lines: Vec<&str> = table.lines().collect();
-    assert!(lines[0].starts_with("VOLUME  NAME  SIZE"), "{table}");
+    assert!(lines[0].starts_with("VOLUME  NAME  SIZE   POOL"), "{table}");
     assert!(
         lines
             .iter()
@@ -64,6 +64,9 @@ async fn people_get_tables_and_programs_get_json() {
     for words in [
         &["info"][..],
         &["snapshots"],
+        &["group-snapshots"],
+        &["pools"],
+        &["storage"],
         &["attachments"],
         &["capabilities"],
         &["faults"],
@@ -132,6 +135,45 @@ async fn driver_is_broken_and_mended_by_hand() {
     assert_eq!(table.lines().count(), 3, "{table}");
     told(&server, &["faults", "disable", "a"]).await;
     assert!(!client.faults().await.unwrap().rules[0].enabled);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_space_and_storage_are_changed_by_hand() {
+    let (server, client) = administered().await;
+    let json: Value =
+        serde_json::from_str(&told(&server, &["snapshots", "create", "s", "vol-0", "-o", "json"]).await)
+            .unwrap();
+    let snapshot = json["id"].as_str().unwrap().to_owned();
+    let table = told(&server, &["snapshots", "--source=vol-0"]).await;
+    assert!(table.contains(&snapshot) && table.contains("pool-0"), "{table}");
+    told(&server, &["snapshots", "get", &snapshot]).await;
+    told(&server, &["snapshots", "delete", &snapshot]).await;
+    told(&server, &["group-snapshots", "create", "g", "vol-1", "vol-2"]).await;
+    let group = client.group_snapshots(&[]).await.unwrap().items.remove(0);
+    let table = told(&server, &["group-snapshots", "--source=vol-1"]).await;
+    assert!(table.contains("of vol-2"), "{table}");
+    let of_group = told(&server, &["snapshots", &format!("--group={}", group.id)]).await;
+    assert_eq!(of_group.lines().count(), 3, "{of_group}");
+    told(&server, &["group-snapshots", "get", &group.id]).await;
+    told(&server, &["group-snapshots", "delete", &group.id]).await;
+    assert_eq!(client.snapshots(&[]).await.unwrap().matched, 0);
+
+    let table = told(&server, &["pools", "resize", "pool-0", "1099511627776"]).await;
+    assert!(table.contains("1 TiB"), "{table}");
+    let (status, text) = failed(&server, &["pools", "resize", "pool-0", "1"]).await;
+    assert_eq!(status, 1, "{text}");
+    assert!(text.contains("cannot be made smaller"), "{text}");
+
+    told(&server, &["storage", "hurt", "--node=node-1"]).await;
+    let table = told(&server, &["storage", "hurt", "UNREACHABLE", "--reason=Cable"]).await;
+    assert!(
+        table.contains("all nodes") && table.contains("Cable") && table.contains("node-1"),
+        "{table}"
+    );
+    told(&server, &["storage", "heal"]).await;
+    told(&server, &["storage", "heal", "--node=node-1"]).await;
+    let table = told(&server, &["storage"]).await;
+    assert!(table.contains("well"), "{table}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

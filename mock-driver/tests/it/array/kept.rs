@@ -214,6 +214,7 @@ fn steps_of_copies_and_nodes() -> Vec<(&'static str, Step)> {
             step(|array| array.change_node_id("node-0", "node-zero")),
         ),
         ("node removed", step(|array| array.remove_node("node-1"))),
+        ("pool resized", step(|array| array.resize_pool("pool-0", 1 << 40))),
     ]
 }
 

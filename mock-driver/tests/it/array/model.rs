@@ -14,6 +14,7 @@ use proptest::prelude::*;
 const MIB: u64 = 1 << 20;
 /// All the space there is, in MiB.
 const SPACE: u64 = 40;
+const POOL: &str = "pool";
 
 /// An operation. Numbers choose among all ids of that kind ever seen, dead ones included.
 #[derive(Clone, Debug)]
@@ -60,6 +61,9 @@ enum Op {
     Limit {
         node: u8,
         limit: usize,
+    },
+    Resize {
+        mib: u64,
     },
     Wait,
     Restart,
@@ -116,6 +120,8 @@ struct Model {
     snapshots: Vec<ModelSnapshot>,
     groups: Vec<ModelGroup>,
     limits: BTreeMap<u8, usize>,
+    /// What the pool was given since the start.
+    space: Option<u64>,
 }
 
 /// All ids ever seen, by kind.
@@ -158,6 +164,10 @@ impl Ids {
 // === impl Model ===
 
 impl Model {
+    fn space(&self) -> u64 {
+        self.space.unwrap_or(SPACE)
+    }
+
     fn used(&self) -> u64 {
         let volumes: u64 = self.volumes.iter().map(|volume| volume.mib).sum();
         let snapshots: u64 = self.snapshots.iter().map(|snapshot| snapshot.mib).sum();
@@ -193,7 +203,7 @@ impl Model {
             return (Verdict::Size, 0);
         }
         let size = mib.max(needs);
-        if self.used() + size > SPACE {
+        if self.used() + size > self.space() {
             return (Verdict::Full, 0);
         }
         (Verdict::Done, size)
@@ -283,6 +293,11 @@ impl Model {
                 }
                 Verdict::Done
             }
+            Op::Resize { mib } if *mib < self.used() => Verdict::InUse,
+            Op::Resize { mib } => {
+                self.space = Some(*mib);
+                Verdict::Done
+            }
             Op::Limit { node, limit } => {
                 self.limits.insert(*node, *limit);
                 Verdict::Done
@@ -337,7 +352,7 @@ impl Model {
         let Some(mib) = self.volume(&source).map(|volume| volume.mib) else {
             return Verdict::Gone;
         };
-        if self.used() + mib > SPACE {
+        if self.used() + mib > self.space() {
             return Verdict::Full;
         }
         if let Made::One(id) = made {
@@ -355,7 +370,7 @@ impl Model {
     }
 
     fn act_expand(&mut self, id: &str, mib: u64, limit: u64) -> Verdict {
-        let free = SPACE.saturating_sub(self.used());
+        let free = self.space().saturating_sub(self.used());
         let Some(volume) = self.volumes.iter_mut().find(|volume| volume.id == id) else {
             return Verdict::Gone;
         };
@@ -386,7 +401,7 @@ impl Model {
         let Some(sizes) = sizes else {
             return Verdict::Gone;
         };
-        if self.used() + sizes.iter().sum::<u64>() > SPACE {
+        if self.used() + sizes.iter().sum::<u64>() > self.space() {
             return Verdict::Full;
         }
         if let Made::Group(id, members) = made {
@@ -430,7 +445,7 @@ impl Model {
             volumes: self.volumes.iter().map(volume).collect(),
             snapshots: self.snapshots.iter().map(snapshot).collect(),
             groups: self.groups.iter().map(|group| group.id.clone()).collect(),
-            left: SPACE * MIB - self.used() * MIB,
+            left: (self.space() - self.used()) * MIB,
         };
         shown.volumes.sort();
         shown.snapshots.sort();
@@ -548,6 +563,7 @@ impl Bench {
                 };
                 Ok(nothing(array.set_node(&format!("node-{node}"), settings)))
             }
+            Op::Resize { mib } => array.resize_pool(POOL, mib * MIB).map(nothing),
             Op::Wait | Op::Restart => Ok((Made::Nothing, None)),
         }
     }
@@ -620,7 +636,7 @@ fn settings() -> Settings {
     Settings {
         nodes: Settings::numbered_nodes(2),
         pools: vec![Pool {
-            name: PoolName::from("pool"),
+            name: PoolName::from(POOL),
             segments: Segments::default(),
             capacity: SPACE * MIB,
         }],
@@ -640,14 +656,15 @@ fn verdict<T>(outcome: &Result<T, Error>) -> Verdict {
             Error::VolumeNotFound { .. }
             | Error::NodeNotFound { .. }
             | Error::SnapshotNotFound { .. }
-            | Error::GroupNotFound { .. },
+            | Error::GroupNotFound { .. }
+            | Error::PoolNotFound { .. },
         ) => Verdict::Gone,
         Err(Error::NameTaken { .. }) => Verdict::Taken,
         Err(Error::NoRoom { .. }) => Verdict::Full,
         Err(Error::NotReady { .. }) => Verdict::NotReady,
         Err(Error::Illegal { .. }) => Verdict::Illegal,
         Err(Error::SizeOutOfRange { .. }) => Verdict::Size,
-        Err(Error::InUse { .. }) => Verdict::InUse,
+        Err(Error::InUse { .. } | Error::PoolInUse { .. }) => Verdict::InUse,
         Err(Error::NodeFull { .. }) => Verdict::NodeFull,
         Err(Error::AttachedElsewhere { .. }) => Verdict::Elsewhere,
         Err(
@@ -657,7 +674,8 @@ fn verdict<T>(outcome: &Result<T, Error>) -> Verdict {
             | Error::HasDependants { .. }
             | Error::Online { .. }
             | Error::CannotGroup { .. }
-            | Error::OutOfReach { .. }),
+            | Error::OutOfReach { .. }
+            | Error::PoolTooLarge { .. }),
         ) => panic!("none of these operations can meet {error:?}"),
     }
 }
@@ -681,6 +699,7 @@ fn operation() -> impl Strategy<Value = Op> {
         4 => (one.clone(), node.clone()).prop_map(|(volume, node)| Op::Publish { volume, node }),
         2 => one.prop_map(|volume| Op::Unpublish { volume }),
         1 => (node, 0_usize..3).prop_map(|(node, limit)| Op::Limit { node, limit }),
+        2 => (0_u64..60).prop_map(|mib| Op::Resize { mib }),
         2 => Just(Op::Wait),
         1 => Just(Op::Restart),
     ]
@@ -707,7 +726,8 @@ proptest! {
                 | Op::Modify { .. }
                 | Op::Publish { .. }
                 | Op::Unpublish { .. }
-                | Op::Limit { .. } => {}
+                | Op::Limit { .. }
+                | Op::Resize { .. } => {}
             }
             let outcome = bench.run(&op, &ids);
             let again = bench.run(&op, &ids);

@@ -1,7 +1,8 @@
 //! The fault proxy in front of our own driver and of one that nobody here knows, and the relay.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use csi_mock_driver::driver::{Driver, Settings};
@@ -22,8 +23,9 @@ use super::{nodes_of, publish, unpublish};
 use crate::server::{DEADLINE, Server, connect, give_up_after, line_in, lines, mk_map, mk_publish};
 
 /// A driver, and a proxy in front of it with rules and a journal of its own.
-struct Fronted {
+pub(super) struct Fronted {
     directory: TempDir,
+    driver: Arc<Driver>,
     behind: Server,
     _serving: JoinSet<Result<(), run::Error>>,
 }
@@ -38,12 +40,13 @@ impl Fronted {
         Self::before(behind, rules)
     }
 
-    fn before(behind: Server, rules: &[&str]) -> Self {
+    pub(super) fn before(behind: Server, rules: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let to = behind.path("csi.sock");
-        let serving = front(directory.path(), &to, rules);
+        let (driver, serving) = front(directory.path(), &to, rules);
         Self {
             directory,
+            driver,
             behind,
             _serving: serving,
         }
@@ -53,13 +56,32 @@ impl Fronted {
         ControllerClient::new(connect(&self.directory.path().join("csi.sock")).await)
     }
 
-    fn journal(&self) -> std::path::PathBuf {
+    /// Where the proxy is called.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.directory.path().join("csi.sock")
+    }
+
+    /// The proxy.
+    pub(super) fn front(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// The driver behind it.
+    pub(super) fn behind(&self) -> &Driver {
+        self.behind.driver()
+    }
+
+    pub(super) fn journal(&self) -> PathBuf {
         self.directory.path().join("journal")
+    }
+
+    pub(super) fn behind_journal(&self) -> PathBuf {
+        self.behind.path("journal")
     }
 }
 
 /// Serves a proxy to `to` in a directory.
-fn front(directory: &Path, to: &Path, rules: &[&str]) -> JoinSet<Result<(), run::Error>> {
+fn front(directory: &Path, to: &Path, rules: &[&str]) -> (Arc<Driver>, JoinSet<Result<(), run::Error>>) {
     let yaml: String = rules.iter().map(|rule| format!("- {rule}\n")).collect();
     fs::write(directory.join("faults.yaml"), yaml).unwrap();
     let settings = Settings {
@@ -72,14 +94,14 @@ fn front(directory: &Path, to: &Path, rules: &[&str]) -> JoinSet<Result<(), run:
     let listener = Listener::bind(&directory.join("csi.sock").into()).unwrap();
     let mut serving = JoinSet::new();
     serving.spawn(run::serve(
-        driver,
+        driver.clone(),
         faults,
         listener,
         None,
         CancellationToken::new(),
         DEADLINE,
     ));
-    serving
+    (driver, serving)
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! One process with the array, several with a node each, which share the directory of the volumes' bytes.
 
+use csi_mock_driver::backend::{Array, StorageAilment, StorageSeverity};
 use csi_mock_driver::mode::Mode as Services;
 use tempfile::TempDir;
 
@@ -159,6 +160,24 @@ async fn each_process_has_its_services_and_a_node_without_an_array_says_so() {
         context: mk_map(&[]),
     };
     assert_eq!(member.site.stage(&volume).await, Err(Code::NotFound));
+    let ailment = StorageAilment {
+        status: StorageSeverity::Degraded,
+        reason: "Cable".to_owned(),
+        message: String::new(),
+        capability: None,
+    };
+    let hurt = |all: &mut Array| all.set_storage_health(None, vec![ailment]);
+    array.driver().store().change(hurt).await.unwrap();
+    let health = member
+        .site
+        .node
+        .node_get_storage_health(v1::NodeGetStorageHealthRequest::default())
+        .await;
+    assert_eq!(
+        health.unwrap().into_inner().backend_health[0].reason,
+        "Cable",
+        "what the array has"
+    );
     array.stop().await;
     assert_eq!(member.site.stage(&volume).await, Err(Code::Unavailable));
     let health = member

@@ -1,0 +1,76 @@
+//! The array's space, and what ails the ways to it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A part of the array's space, in one place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Pool {
+    /// Its name, by which the class parameter `pool` chooses it.
+    pub name: String,
+    /// How many bytes it has.
+    pub capacity_bytes: u64,
+    /// How many of them are promised to volumes and snapshots.
+    pub used_bytes: u64,
+    /// How many are left.
+    pub available_bytes: u64,
+    /// Where it lies; absent for everywhere.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub topology: BTreeMap<String, String>,
+}
+
+/// What is to become of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PoolChange {
+    /// How many bytes it has from now on, restarts included: no fewer than are promised.
+    pub capacity_bytes: u64,
+}
+
+/// What ails the storage behind nodes, as NodeGetStorageHealth tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Storage {
+    /// What ails the storage behind all nodes.
+    pub health: Vec<StorageAilment>,
+    /// What ails the storage behind single nodes; healthy ones are left out.
+    pub nodes: Vec<NodeStorage>,
+}
+
+/// What ails the storage behind one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeStorage {
+    /// The node.
+    pub node: String,
+    /// What ails it.
+    pub health: Vec<StorageAilment>,
+}
+
+/// What is to become of the storage behind all nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StorageChange {
+    /// What ails it from now on; an empty list makes it well again.
+    pub health: Vec<StorageAilment>,
+}
+
+/// Something wrong with storage as nodes see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StorageAilment {
+    /// How bad it is: `UNKNOWN`, `DEGRADED` or `UNREACHABLE`.
+    pub status: String,
+    /// A driver's own word, for machines.
+    pub reason: String,
+    /// The same for people.
+    #[serde(default)]
+    pub message: String,
+    /// The only use of volumes it concerns, such as `block SINGLE_NODE_WRITER` or
+    /// `mount(ext4) MULTI_NODE_MULTI_WRITER`; absent for all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capability: Option<String>,
+}

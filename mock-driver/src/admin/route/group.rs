@@ -1,0 +1,137 @@
+//! Groups of snapshots.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use csi_proto::v1::{CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest};
+use http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{limit, page, snapshot};
+use crate::admin::problem::Refusal;
+use crate::admin::request::{Json, Query};
+use crate::admin::resource::{GroupSnapshot, GroupSnapshotNew, Page, Problem};
+use crate::admin::server::Admin;
+use crate::array;
+use crate::backend::{Group, Members, Moment};
+
+/// Which groups.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct GroupQuery {
+    /// Those whose id or name contains this text.
+    search: Option<String>,
+    /// Those with a snapshot of this volume.
+    source: Option<String>,
+    /// Those after this id.
+    after: Option<String>,
+    /// At most so many; 100 unless told otherwise, never more than 1000.
+    limit: Option<usize>,
+}
+
+/// The groups of snapshots, sorted by id, each with its snapshots.
+#[utoipa::path(get, path = "/group-snapshots", tag = "snapshots", params(GroupQuery),
+    responses((status = 200, body = Page<GroupSnapshot>), (status = "default", body = Problem)))]
+pub(super) async fn list(
+    State(admin): State<Admin>,
+    Query(query): Query<GroupQuery>,
+) -> Result<Json<Page<GroupSnapshot>>, Refusal> {
+    let limit = limit(query.limit);
+    let now = array::now();
+    let groups = admin.driver.store.read(|array| {
+        let groups = array.groups().filter(|group| query.covers(group));
+        let is_later = |group: &&Arc<Group>| {
+            let after = query.after.as_deref();
+            after.is_none_or(|after| group.id.as_str() > after)
+        };
+        let found = page(
+            groups,
+            limit,
+            is_later,
+            |group| group.id.to_string(),
+            String::clone,
+        );
+        let whole = |id: String| Ok(shown(&array.group(&id, &[])?, now));
+        Ok(Page {
+            items: found.items.into_iter().map(whole).collect::<Result<_, _>>()?,
+            matched: found.matched,
+            next: found.next,
+        })
+    });
+    Ok(Json(groups.await?))
+}
+
+/// One group with its snapshots.
+#[utoipa::path(get, path = "/group-snapshots/{group}", tag = "snapshots", params(("group" = String, Path, description = "Its id.")),
+    responses((status = 200, body = GroupSnapshot), (status = "default", body = Problem)))]
+pub(super) async fn get(
+    State(admin): State<Admin>,
+    Path(group): Path<String>,
+) -> Result<Json<GroupSnapshot>, Refusal> {
+    let found = admin.driver.store.read(|array| array.group(&group, &[]));
+    Ok(Json(shown(&found.await?, array::now())))
+}
+
+/// Takes snapshots of several volumes together, or finds the group taken under that name before.
+#[utoipa::path(post, path = "/group-snapshots", tag = "snapshots", request_body = GroupSnapshotNew,
+    responses((status = 201, body = GroupSnapshot), (status = "default", body = Problem)))]
+pub(super) async fn create(
+    State(admin): State<Admin>,
+    Json(new): Json<GroupSnapshotNew>,
+) -> Result<(StatusCode, Json<GroupSnapshot>), Refusal> {
+    let request = CreateVolumeGroupSnapshotRequest {
+        name: new.name,
+        source_volume_ids: new.sources,
+        parameters: new.parameters.into_iter().collect(),
+        ..CreateVolumeGroupSnapshotRequest::default()
+    };
+    let made = admin.perform(request).await?.group_snapshot.unwrap_or_default();
+    let shown = get(State(admin), Path(made.group_snapshot_id)).await?;
+    Ok((StatusCode::CREATED, shown))
+}
+
+/// Deletes a group with its snapshots, unless volumes depend on one of them.
+#[utoipa::path(delete, path = "/group-snapshots/{group}", tag = "snapshots", params(("group" = String, Path, description = "Its id.")),
+    responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn delete(
+    State(admin): State<Admin>,
+    Path(group): Path<String>,
+) -> Result<StatusCode, Refusal> {
+    let known = admin.driver.store.read(|array| array.group(&group, &[]));
+    let snapshots = known.await?.snapshots;
+    let request = DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id: group,
+        snapshot_ids: snapshots.iter().map(|snapshot| snapshot.id.to_string()).collect(),
+        ..DeleteVolumeGroupSnapshotRequest::default()
+    };
+    admin.perform(request).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn shown(members: &Members, now: Moment) -> GroupSnapshot {
+    let group = &members.group;
+    GroupSnapshot {
+        id: group.id.to_string(),
+        name: group.name.clone(),
+        created: snapshot::time(group.created),
+        ready: members.are_ready(now),
+        parameters: group.parameters.clone(),
+        snapshots: members
+            .snapshots
+            .iter()
+            .map(|snapshot| snapshot::shown(snapshot, now))
+            .collect(),
+    }
+}
+
+// === impl GroupQuery ===
+
+impl GroupQuery {
+    fn covers(&self, group: &Group) -> bool {
+        let contains = |text: &String| group.id.as_str().contains(text.as_str()) || group.name.contains(text);
+        let has = |volume: &String| group.members.contains_key(volume.as_str());
+        self.search.as_ref().is_none_or(contains) && self.source.as_ref().is_none_or(has)
+    }
+}

@@ -1,0 +1,54 @@
+//! Pools of space.
+
+use axum::extract::{Path, State};
+
+use crate::admin::problem::Refusal;
+use crate::admin::request::Json;
+use crate::admin::resource::{Pool, PoolChange, Problem};
+use crate::admin::server::Admin;
+use crate::backend::{Array, Filling};
+
+/// The pools and how they are filled.
+#[utoipa::path(get, path = "/pools", tag = "storage",
+    responses((status = 200, body = Vec<Pool>), (status = "default", body = Problem)))]
+pub(super) async fn list(State(admin): State<Admin>) -> Result<Json<Vec<Pool>>, Refusal> {
+    let pools = admin
+        .driver
+        .store
+        .read(|array| Ok(array.pools().map(shown).collect()));
+    Ok(Json(pools.await?))
+}
+
+/// One pool.
+#[utoipa::path(get, path = "/pools/{pool}", tag = "storage", params(("pool" = String, Path, description = "Its name.")),
+    responses((status = 200, body = Pool), (status = "default", body = Problem)))]
+pub(super) async fn get(State(admin): State<Admin>, Path(pool): Path<String>) -> Result<Json<Pool>, Refusal> {
+    let found = admin.driver.store.read(|array| array.pool(&pool).map(shown));
+    Ok(Json(found.await?))
+}
+
+/// Gives a pool more space or less, though never less than is promised in it. What callers of
+/// GetCapacity hear changes at once.
+#[utoipa::path(patch, path = "/pools/{pool}", tag = "storage", params(("pool" = String, Path, description = "Its name.")),
+    request_body = PoolChange, responses((status = 200, body = Pool), (status = "default", body = Problem)))]
+pub(super) async fn change(
+    State(admin): State<Admin>,
+    Path(pool): Path<String>,
+    Json(change): Json<PoolChange>,
+) -> Result<Json<Pool>, Refusal> {
+    let resize = |array: &mut Array| array.resize_pool(&pool, change.capacity_bytes);
+    admin.driver.store.change(resize).await?;
+    admin.touch();
+    get(State(admin), Path(pool)).await
+}
+
+fn shown(filling: Filling<'_>) -> Pool {
+    let pair = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    Pool {
+        name: filling.pool.name.to_string(),
+        capacity_bytes: filling.pool.capacity,
+        used_bytes: filling.used,
+        available_bytes: filling.left(),
+        topology: filling.pool.segments.iter().map(pair).collect(),
+    }
+}

@@ -1,0 +1,101 @@
+//! What ails the storage behind nodes.
+
+use axum::extract::State;
+
+use crate::admin::problem::Refusal;
+use crate::admin::request::Json;
+use crate::admin::resource::{NodeStorage, Problem, Storage, StorageAilment, StorageChange};
+use crate::admin::server::Admin;
+use crate::backend::{self, Array, Capability, StorageSeverity};
+
+/// What ails the storage behind all nodes and behind single ones.
+#[utoipa::path(get, path = "/storage", tag = "storage",
+    responses((status = 200, body = Storage), (status = "default", body = Problem)))]
+pub(super) async fn get(State(admin): State<Admin>) -> Result<Json<Storage>, Refusal> {
+    let storage = admin.driver.store.read(|array| {
+        let nodes = array.sick_storage().filter_map(|(node, ailments)| {
+            Some(NodeStorage {
+                node: node?.to_string(),
+                health: ailments.iter().map(shown).collect(),
+            })
+        });
+        Ok(Storage {
+            health: of(array, None),
+            nodes: nodes.collect(),
+        })
+    });
+    Ok(Json(storage.await?))
+}
+
+/// Makes the storage behind all nodes sick or well. That behind one node is changed with the node.
+#[utoipa::path(patch, path = "/storage", tag = "storage", request_body = StorageChange,
+    responses((status = 200, body = Storage), (status = "default", body = Problem)))]
+pub(super) async fn change(
+    State(admin): State<Admin>,
+    Json(change): Json<StorageChange>,
+) -> Result<Json<Storage>, Refusal> {
+    let ailments = read(change.health)?;
+    let set = |array: &mut Array| array.set_storage_health(None, ailments);
+    admin.driver.store.change(set).await?;
+    admin.touch();
+    get(State(admin)).await
+}
+
+/// What ails the storage behind a node alone, or behind all of them.
+pub(super) fn of(array: &Array, node: Option<&str>) -> Vec<StorageAilment> {
+    let meant = |(of, _): &(Option<&backend::NodeId>, _)| of.map(backend::NodeId::as_str) == node;
+    let found = array.sick_storage().find(meant);
+    found
+        .into_iter()
+        .flat_map(|(_, ailments)| ailments)
+        .map(shown)
+        .collect()
+}
+
+/// What somebody says ails the storage, in the array's terms.
+pub(super) fn read(health: Vec<StorageAilment>) -> Result<Vec<backend::StorageAilment>, Refusal> {
+    health.into_iter().map(read_one).collect()
+}
+
+fn read_one(ailment: StorageAilment) -> Result<backend::StorageAilment, Refusal> {
+    let status = match ailment.status.as_str() {
+        "UNKNOWN" => StorageSeverity::Unknown,
+        "DEGRADED" => StorageSeverity::Degraded,
+        "UNREACHABLE" => StorageSeverity::Unreachable,
+        other => {
+            let message =
+                format!("health.status: \"{other}\" is none; there are UNKNOWN, DEGRADED, UNREACHABLE");
+            return Err(Refusal::invalid("health.status", message));
+        }
+    };
+    let capability = match &ailment.capability {
+        None => None,
+        Some(text) => Some(Capability::read(text).ok_or_else(|| {
+            let message = format!(
+                "health.capability: \"{text}\" is none; write it as volumes show theirs, such as \
+                 block SINGLE_NODE_WRITER or mount(ext4) MULTI_NODE_MULTI_WRITER"
+            );
+            Refusal::invalid("health.capability", message)
+        })?),
+    };
+    Ok(backend::StorageAilment {
+        status,
+        reason: ailment.reason,
+        message: ailment.message,
+        capability,
+    })
+}
+
+fn shown(ailment: &backend::StorageAilment) -> StorageAilment {
+    let status = match ailment.status {
+        StorageSeverity::Unknown => "UNKNOWN",
+        StorageSeverity::Degraded => "DEGRADED",
+        StorageSeverity::Unreachable => "UNREACHABLE",
+    };
+    StorageAilment {
+        status: status.to_owned(),
+        reason: ailment.reason.clone(),
+        message: ailment.message.clone(),
+        capability: ailment.capability.as_ref().map(ToString::to_string),
+    }
+}

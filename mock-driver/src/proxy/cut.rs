@@ -1,0 +1,233 @@
+//! Streams that a rule breaks off on their way through the proxy.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use http_body_util::{BodyStream, StreamBody};
+use hyper::body::Frame;
+use tonic::body::Body;
+use tonic::codegen::http::{self, HeaderMap};
+use tonic::{Code, Status};
+
+use super::{end, outcome};
+use crate::driver::Driver;
+use crate::fault::Fired;
+use crate::journal::CallRecord;
+use crate::socket::ConnectionInfo;
+
+/// Length of what stands before each message.
+const PREFIX: usize = 5;
+
+/// A stream for which a rule waits.
+pub(super) struct Cut {
+    pub(super) driver: Arc<Driver>,
+    pub(super) connection: Option<ConnectionInfo>,
+    pub(super) record: Option<CallRecord>,
+    pub(super) fired: Option<Fired>,
+}
+
+/// The stream on its way.
+struct Journey {
+    cut: Cut,
+    frames: Option<BodyStream<Body>>,
+    left: Left,
+    /// What came with the last message that passes, and is behind it.
+    held: Option<Frame<Bytes>>,
+    /// The rule acts next.
+    is_due: bool,
+}
+
+/// The messages that pass before the rule acts, counted in bytes that come in any pieces.
+struct Left {
+    messages: u64,
+    /// What is known of the prefix of the message that is passing.
+    prefix: Vec<u8>,
+    /// How much of its content is still to come.
+    content: usize,
+}
+
+// === impl Cut ===
+
+impl Cut {
+    /// Hands a stream on until it is the rule's turn.
+    pub(super) fn stream(mut self, response: http::Response<Body>) -> http::Response<Body> {
+        let count = self
+            .fired
+            .as_ref()
+            .and_then(|fired| fired.rule().action.after_messages);
+        // Nothing came of the call, so nothing can go wrong after it.
+        if let Some(status) = Status::from_header_map(response.headers()) {
+            self.give_back();
+            end(&mut self.record, &outcome(&status));
+        }
+        response.map(|body| {
+            let journey = Journey {
+                is_due: count == Some(0) && self.fired.is_some(),
+                cut: self,
+                frames: Some(BodyStream::new(body)),
+                left: Left::of(count.unwrap_or(u64::MAX)),
+                held: None,
+            };
+            Body::new(StreamBody::new(futures::stream::unfold(journey, Journey::next)))
+        })
+    }
+
+    fn give_back(&mut self) {
+        if let Some(fired) = self.fired.take() {
+            fired.give_back();
+            if let Some(record) = &mut self.record {
+                record.set_fault(None);
+            }
+        }
+    }
+}
+
+// === impl Journey ===
+
+impl Journey {
+    async fn next(mut self) -> Option<(Result<Frame<Bytes>, Status>, Self)> {
+        if self.is_due {
+            self.is_due = false;
+            if let Some(status) = self.suffer().await {
+                // The driver behind sees its call cancelled.
+                self.frames = None;
+                self.held = None;
+                end(&mut self.cut.record, &outcome(&status));
+                return Some((Ok(Frame::trailers(trailers(&status))), self));
+            }
+        }
+        let frame = match self.held.take() {
+            Some(frame) => frame,
+            None => match self.frames.as_mut()?.next().await? {
+                Ok(frame) => frame,
+                Err(status) => {
+                    self.cut.give_back();
+                    end(&mut self.cut.record, &outcome(&status));
+                    return Some((Err(status), self));
+                }
+            },
+        };
+        let frame = match frame.into_data() {
+            Ok(data) => self.pass(data),
+            Err(last) => {
+                let status = last.trailers_ref().and_then(Status::from_header_map);
+                let is_ok = status.as_ref().is_some_and(|status| status.code() == Code::Ok);
+                if is_ok && self.cut.fired.is_some() {
+                    // It had fewer messages: the rule takes the place of its end.
+                    self.held = Some(last);
+                    self.is_due = true;
+                    Frame::data(Bytes::new())
+                } else {
+                    if let Some(status) = status {
+                        self.cut.give_back();
+                        end(&mut self.cut.record, &outcome(&status));
+                    }
+                    last
+                }
+            }
+        };
+        Some((Ok(frame), self))
+    }
+
+    /// What passes of some bytes; the rest is held, and the rule is due.
+    fn pass(&mut self, mut data: Bytes) -> Frame<Bytes> {
+        if self.cut.fired.is_some()
+            && let Some(place) = self.left.last_in(&data)
+        {
+            let behind = data.split_off(place);
+            self.held = (!behind.is_empty()).then(|| Frame::data(behind));
+            self.is_due = true;
+        }
+        Frame::data(data)
+    }
+
+    async fn suffer(&mut self) -> Option<Status> {
+        let mut fired = self.cut.fired.take()?;
+        fired.let_arrive().await;
+        let error = self
+            .cut
+            .driver
+            .suffer(&mut fired, self.cut.connection.as_ref())
+            .await?;
+        Some(Status::new(error.code(), error.message()))
+    }
+}
+
+// === impl Left ===
+
+impl Left {
+    fn of(messages: u64) -> Self {
+        Self {
+            messages,
+            prefix: Vec::with_capacity(PREFIX),
+            content: 0,
+        }
+    }
+
+    /// Where in these bytes the last message ends that passes, if it does.
+    fn last_in(&mut self, data: &[u8]) -> Option<usize> {
+        let mut place = 0;
+        while place < data.len() || (self.prefix.len() == PREFIX && self.content == 0) {
+            if self.prefix.len() < PREFIX {
+                let taken = (PREFIX - self.prefix.len()).min(data.len() - place);
+                self.prefix.extend_from_slice(&data[place..place + taken]);
+                place += taken;
+                if let Some(length) = self.prefix.get(1..PREFIX) {
+                    let length = length.try_into().map_or(0, u32::from_be_bytes);
+                    self.content = usize::try_from(length).unwrap_or(usize::MAX);
+                }
+                continue;
+            }
+            let taken = self.content.min(data.len() - place);
+            place += taken;
+            self.content -= taken;
+            if self.content == 0 {
+                self.prefix.clear();
+                self.messages = self.messages.saturating_sub(1);
+                if self.messages == 0 {
+                    return Some(place);
+                }
+            }
+        }
+        None
+    }
+}
+
+fn trailers(status: &Status) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    // Fails only for a message that cannot be a header, which encoding rules out.
+    if let Err(status) = status.add_header(&mut trailers) {
+        tracing::warn!(%status, "a status cannot be told");
+    }
+    trailers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_counted_in_whatever_pieces_they_come() {
+        let mut body = Vec::new();
+        for content in ["one", "", "three"] {
+            body.push(0);
+            body.extend_from_slice(&u32::try_from(content.len()).unwrap().to_be_bytes());
+            body.extend_from_slice(content.as_bytes());
+        }
+        let ends = [8, 13, 23];
+        for (count, end) in (1..).zip(ends) {
+            for piece in 1..=body.len() {
+                let mut left = Left::of(count);
+                let mut passed = 0;
+                let found = body.chunks(piece).find_map(|data| {
+                    let found = left.last_in(data).map(|place| passed + place);
+                    passed += data.len();
+                    found
+                });
+                assert_eq!(found, Some(end), "{count} messages in pieces of {piece}");
+            }
+        }
+        assert_eq!(Left::of(4).last_in(&body), None);
+    }
+}
