@@ -53,6 +53,8 @@ pub struct DriverSpec {
     pub latency: Duration,
     /// What it cannot do, as its flag takes it; empty for a driver that can do everything.
     pub capabilities: String,
+    /// More flags.
+    pub flags: Vec<String>,
 }
 
 /// A mock driver, running or not.
@@ -113,7 +115,7 @@ impl Driver {
             .fold(Spec::new("driver", binary).dir(dir), |command, (flag, value)| {
                 command.arg(flag).arg(value)
             });
-        Process::spawn(run, command)
+        Process::spawn(run, command.args(&spec.flags))
     }
 
     /// Waits until the driver says that it is ready.
@@ -324,6 +326,17 @@ impl Driver {
     pub async fn restart_without(&mut self, capabilities: &str) -> Result<()> {
         self.kill().await?;
         capabilities.clone_into(&mut self.spec.capabilities);
+        self.restart().await
+    }
+
+    /// Kills the driver, if it runs, and starts it again with the state it had and with one of its scenarios of faults,
+    /// drawn from `seed`. `sparing` names the rules of it that let a call have its effect before they spoil it.
+    pub async fn restart_with_scenario(&mut self, name: &str, seed: u64, sparing: &[&str]) -> Result<()> {
+        if self.process.try_exit().is_none() {
+            self.kill().await?;
+        }
+        self.sparing.extend(sparing.iter().map(|&id| id.to_owned()));
+        self.spec.flags = vec![format!("--scenario={name}"), format!("--seed={seed}")];
         self.restart().await
     }
 

@@ -16,6 +16,7 @@ mod driver_changes;
 mod driver_restarts;
 mod explained;
 mod failures_told;
+mod flaky;
 mod handover;
 mod leader;
 mod lost_attachment;
@@ -29,20 +30,16 @@ mod volume_deleted;
 mod volume_shapes;
 
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-pub use site::Site;
+pub use site::{Chance, Site};
 pub use stage::{Setting, Stage};
 
 use crate::subject::Kind;
 use crate::{dump, invariant};
-
-/// How long a scenario's own part may take, whatever it waits for.
-const WHOLE: Duration = Duration::from_secs(420);
 
 /// One way through the attach/detach path.
 pub struct Scenario {
@@ -102,12 +99,16 @@ pub const ALL: &[Scenario] = &[
     leader::CHANGES_KIND,
 ];
 
+/// Scenarios that chance writes ([`Site::chance`]), for our attacher only: what they show of the driver and of the
+/// harness they would not show again with another one.
+pub const BY_CHANCE: &[Scenario] = &[flaky::SCENARIO];
+
 // === impl Scenario ===
 
 impl Scenario {
     /// The scenario of this name.
     pub fn named(name: &str) -> Option<&'static Self> {
-        ALL.iter().find(|scenario| scenario.name == name)
+        ALL.iter().chain(BY_CHANCE).find(|scenario| scenario.name == name)
     }
 
     /// How `kind` is known to fare.
@@ -151,9 +152,10 @@ impl Scenario {
     }
 
     async fn play_and_judge(&self, stage: &mut Stage<'_>) -> Result<()> {
-        tokio::time::timeout(WHOLE, (self.play)(stage))
+        let within = self.setting.within;
+        tokio::time::timeout(within, (self.play)(stage))
             .await
-            .map_err(|_| anyhow!("the scenario took more than {WHOLE:?}"))??;
+            .map_err(|_| anyhow!("the scenario took more than {within:?}"))??;
         tracing::info!(prefix = stage.prefix(), "played");
         stage.settle().await?;
         invariant::enforce(&invariant::check_running(&stage.evidence().await?))?;

@@ -12,10 +12,11 @@ mod go;
 mod judge;
 mod progress;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
@@ -40,6 +41,10 @@ pub struct Settings {
     pub kubeconfig: Option<PathBuf>,
     /// `CSI_E2E_KEEP` is set: the run's files stay after its end.
     pub keep_files: bool,
+    /// `CSI_E2E_SEED`: what chance comes from in scenarios that it writes, to repeat a run; a number.
+    pub seed: Option<OsString>,
+    /// `CSI_E2E_ATTACHMENTS`: how many attachments such a scenario makes; a number.
+    pub attachments: Option<OsString>,
     /// `PATH`: where `go` and `cargo` are looked for.
     pub path: Option<OsString>,
     /// `CSI_MOCK_REQUIRE_ROOT_TESTS` is set: a test that needs root fails without it; else it is left out.
@@ -147,8 +152,20 @@ impl Settings {
             kubeconfig: read("CSI_E2E_KUBECONFIG").map(PathBuf::from),
             keep_files: read("CSI_E2E_KEEP").is_some(),
             need_privileges: read("CSI_MOCK_REQUIRE_ROOT_TESTS").is_some(),
+            seed: read("CSI_E2E_SEED"),
+            attachments: read("CSI_E2E_ATTACHMENTS"),
             path: read("PATH"),
         }
+    }
+
+    /// The seed, if one is set.
+    pub fn seed(&self) -> Result<Option<u64>> {
+        number("CSI_E2E_SEED", self.seed.as_deref())
+    }
+
+    /// The number of attachments, if one is set.
+    pub fn attachments(&self) -> Result<Option<usize>> {
+        number("CSI_E2E_ATTACHMENTS", self.attachments.as_deref())
     }
 }
 
@@ -274,6 +291,17 @@ impl Toolchain {
         let built_into = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").is_file());
         Ok(built_into.map_or_else(|| workspace_root().join("target"), Path::to_owned))
     }
+}
+
+/// What a variable says that must be a number.
+fn number<N: FromStr>(variable: &str, value: Option<&OsStr>) -> Result<Option<N>> {
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    let number = value.to_str().and_then(|text| text.parse().ok());
+    number
+        .map(Some)
+        .with_context(|| format!("{variable} must be a whole number, not {value:?}"))
 }
 
 // === files ===

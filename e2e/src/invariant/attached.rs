@@ -16,13 +16,15 @@ use crate::driver::journal::{Call, Effect};
 /// Finds attachments that claimed to be attached and were not.
 pub fn check(evidence: &Evidence) -> Vec<Violation> {
     let mut violations = Vec::new();
+    let by_volume = evidence.calls_by_volume();
     for claim in claims(evidence).into_values() {
         let (volume, node) = claim.place;
+        let calls = by_volume.get(volume).map_or(&[][..], Vec::as_slice);
         if evidence.beyond.contains(&(volume.to_owned(), node.to_owned())) {
             continue;
         }
         let name = claim.attachment.metadata.name.as_deref().unwrap_or_default();
-        let Some(published) = last_publish(evidence, claim.place, claim.first_seen) else {
+        let Some(published) = last_publish(calls, claim.place, claim.first_seen) else {
             violations.push(Violation::new(
                 2,
                 format!(
@@ -32,7 +34,7 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
             ));
             continue;
         };
-        if let Some(call) = taken_away(evidence, claim.place, published, claim.deletion_asked) {
+        if let Some(call) = taken_away(calls, claim.place, published, claim.deletion_asked) {
             violations.push(Violation::new(
                 2,
                 format!(
@@ -92,9 +94,8 @@ fn concerns(call: &Call, method: &str, (volume, node): (&str, &str)) -> bool {
 }
 
 /// When the last publish to `place` was answered that counts for a claim first seen at `seen`.
-fn last_publish(evidence: &Evidence, place: (&str, &str), seen: Timestamp) -> Option<Timestamp> {
-    evidence
-        .calls
+fn last_publish(calls: &[&Call], place: (&str, &str), seen: Timestamp) -> Option<Timestamp> {
+    calls
         .iter()
         .filter(|call| call.succeeded() && concerns(call, "ControllerPublishVolume", place))
         .filter_map(|call| call.end.as_ref())
@@ -106,14 +107,14 @@ fn last_publish(evidence: &Evidence, place: (&str, &str), seen: Timestamp) -> Op
 /// An unpublish after the publish and before anybody asked for the attachment's deletion. The API server
 /// keeps whole seconds of that moment, rounded down, so nothing innocent is ever too early.
 fn taken_away<'a>(
-    evidence: &'a Evidence,
+    calls: &[&'a Call],
     place: (&str, &str),
     published: Timestamp,
     deletion_asked: Option<Timestamp>,
 ) -> Option<&'a Call> {
-    evidence
-        .calls
+    calls
         .iter()
+        .copied()
         .filter(|call| concerns(call, "ControllerUnpublishVolume", place))
         .find(|call| call.start >= published && deletion_asked.is_none_or(|asked| call.start < asked))
 }

@@ -74,6 +74,15 @@ impl Evidence {
         Some((&volume.handle, node))
     }
 
+    /// The calls about each volume, in the order they arrived.
+    pub(super) fn calls_by_volume(&self) -> BTreeMap<&str, Vec<&Call>> {
+        let mut calls: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
+        for call in &self.calls {
+            calls.entry(&call.volume).or_default().push(call);
+        }
+        calls
+    }
+
     /// Whether the volume may be on one node only.
     pub fn is_exclusive(&self, handle: &str) -> bool {
         self.volumes

@@ -67,17 +67,15 @@ pub fn check_cleaned_up(evidence: &Evidence) -> Vec<Violation> {
 
 /// Attachments that went before their volume had left the node.
 fn gone_too_early(evidence: &Evidence) -> Vec<Violation> {
+    let by_volume = evidence.calls_by_volume();
     let gone = evidence.sightings.iter().filter(|sighting| sighting.gone);
     gone.filter_map(|sighting| {
         let place = evidence.place_of(&sighting.attachment)?;
         let had_effect =
             |call: &&Call| call.effect == Effect::Done && call.effect_by.is_some_and(|by| by <= sighting.at);
         let calls = || {
-            evidence
-                .calls
-                .iter()
-                .filter(|call| call.volume == place.0)
-                .filter(had_effect)
+            let calls = by_volume.get(place.0).into_iter().flatten().copied();
+            calls.filter(had_effect)
         };
         let published = calls()
             .filter(|call| call.method == "ControllerPublishVolume" && call.node == place.1)

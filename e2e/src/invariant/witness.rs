@@ -128,10 +128,13 @@ impl Record {
 
     fn note(&self, attachment: &VolumeAttachment, gone: bool) {
         if attachment.spec.attacher == self.driver {
+            let mut attachment = attachment.clone();
+            // Most of its size, and nobody judges who wrote which field.
+            attachment.metadata.managed_fields = None;
             let sighting = Sighting {
                 at: Timestamp::now(),
                 gone,
-                attachment: attachment.clone(),
+                attachment,
             };
             self.sightings.send_modify(|sightings| sightings.push(sighting));
         }

@@ -1,5 +1,6 @@
 //! The place scenarios are played at: one cluster and the programs to be run on it.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +21,16 @@ pub struct Site {
     ours: OnceCell<PathBuf>,
     go: OnceCell<PathBuf>,
     known_driver: Arc<Mutex<()>>,
+    chance: Chance,
+}
+
+/// What scenarios that chance writes are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Chance {
+    /// What all of it comes from. The same seed makes the same choices again.
+    pub seed: u64,
+    /// How many attachments are made, if not as many as usual.
+    pub attachments: Option<usize>,
 }
 
 // === impl Site ===
@@ -27,6 +38,11 @@ pub struct Site {
 impl Site {
     /// Builds what every scenario needs and starts or finds the cluster.
     pub async fn open(run: &Arc<Run>, toolchain: &Toolchain, backend: Backend) -> Result<Self> {
+        let settings = toolchain.settings();
+        let chance = Chance {
+            seed: settings.seed()?.unwrap_or_else(any_number),
+            attachments: settings.attachments()?,
+        };
         let driver = toolchain
             .csi_mock_driver()
             .await
@@ -40,6 +56,7 @@ impl Site {
             ours: OnceCell::new(),
             go: OnceCell::new(),
             known_driver: Arc::default(),
+            chance,
         })
     }
 
@@ -77,6 +94,11 @@ impl Site {
         Ok(program)
     }
 
+    /// Where chance comes from in this run.
+    pub fn chance(&self) -> Chance {
+        self.chance
+    }
+
     /// Waits until no other stage has a driver of a name that Kubernetes knows.
     pub(super) async fn known_driver(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.known_driver).lock_owned().await
@@ -86,4 +108,9 @@ impl Site {
     pub async fn close(self) -> Result<()> {
         self.cluster.stop().await
     }
+}
+
+/// A seed for a run that was given none. Small, so that it is easily repeated.
+fn any_number() -> u64 {
+    RandomState::new().hash_one(0_u8) >> 32
 }

@@ -59,6 +59,8 @@ pub struct Setting {
     pub latency: Duration,
     /// Deadline of the attacher's driver calls.
     pub timeout: Duration,
+    /// How long the scenario's own part may take, whatever it waits for.
+    pub within: Duration,
     /// Name of the driver, where Kubernetes knows it. Such a stage has the name to itself: others wait for it.
     /// `None`: a name that no other stage has.
     pub driver: Option<&'static str>,
@@ -99,6 +101,7 @@ impl Setting {
         nodes: 2,
         latency: Duration::from_millis(20),
         timeout: Duration::from_secs(15),
+        within: Duration::from_secs(420),
         driver: None,
         reconcile_sync: Duration::from_secs(60),
         capabilities: "",
@@ -151,6 +154,7 @@ impl<'site> Stage<'site> {
             nodes: setting.nodes,
             latency: setting.latency,
             capabilities: setting.capabilities.to_owned(),
+            flags: Vec::new(),
         };
         let driver = Driver::start(site.run().clone(), site.driver(), &dir, spec).await?;
         let witness = Witness::start(client, &driver_name).await?;
@@ -247,6 +251,11 @@ impl<'site> Stage<'site> {
         self.nodes
             .get(index)
             .expect("the setting must have the nodes its scenario uses")
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> &[NodeStandIn] {
+        &self.nodes
     }
 
     /// What the nodes did so far.

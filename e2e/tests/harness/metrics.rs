@@ -240,6 +240,7 @@ async fn mk_driver(bench: &Bench, dir: &Path, name: &str) -> Result<Driver> {
         nodes: 1,
         latency: Duration::ZERO,
         capabilities: String::new(),
+        flags: Vec::new(),
     };
     Driver::start(Arc::clone(&bench.run), &binary, dir, spec).await
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use csi_e2e::cluster::Backend;
 use csi_e2e::control_plane::Options;
 use csi_e2e::dump;
@@ -63,7 +63,19 @@ impl House {
         };
         let outcome = self.runtime.block_on(async {
             let site = self.site(way).await?;
-            scenario.perform(site, &prefix, kind).await
+            let performed = scenario.perform(site, &prefix, kind).await;
+            match scenario::BY_CHANCE
+                .iter()
+                .any(|by_chance| by_chance.name == scenario.name)
+            {
+                true => performed.with_context(|| {
+                    format!(
+                        "to repeat what chance did, set CSI_E2E_SEED={}",
+                        site.chance().seed
+                    )
+                }),
+                false => performed,
+            }
         });
         let ours_passed = kind == Kind::Ours && outcome.is_ok();
         judge(outcome, scenario.verdict(kind), &prefix)?;

@@ -4,6 +4,9 @@
 //! attacher only, `go::` for the Go one, `pod-moves` for one scenario with both. `kubeconfig::` trials reach the
 //! same control plane through the backend for clusters that are there already; with `CSI_E2E_KUBECONFIG` all of
 //! them are played on the cluster it names. `subject::` trials need no cluster.
+//!
+//! What chance writes is told with its seed when it fails; `CSI_E2E_SEED` repeats it, and `CSI_E2E_ATTACHMENTS` makes
+//! it longer: `CSI_E2E_ATTACHMENTS=10000 cargo test -p csi-e2e --test scenarios ours::flaky`.
 
 mod house;
 mod rights;
@@ -64,6 +67,11 @@ fn trials(house: &Arc<House>) -> Vec<Trial> {
                 .map(|scenario| trial(house, scenario, kind, Way::Own)),
         );
     }
+    trials.extend(
+        scenario::BY_CHANCE
+            .iter()
+            .map(|scenario| trial(house, scenario, Kind::Ours, Way::Own)),
+    );
     for name in THROUGH_KUBECONFIG {
         let scenario = Scenario::named(name).expect("the scenario must exist");
         trials.push(trial(house, scenario, Kind::Ours, Way::Kubeconfig));

@@ -100,11 +100,16 @@ impl Stage<'_> {
 
     /// Makes `count` volumes for one node each, several at a time.
     pub async fn many_volumes(&mut self, count: usize) -> Result<Vec<StageVolume>> {
+        self.volumes("data", count, Access::OneNode).await
+    }
+
+    /// Makes `count` volumes whose names begin like this, several at a time.
+    pub async fn volumes(&mut self, name: &str, count: usize, access: Access) -> Result<Vec<StageVolume>> {
         let stage = &*self;
         let made: Vec<StageVolume> = futures::stream::iter(0..count)
             .map(|index| async move {
                 stage
-                    .make_volume(&format!("data-{index}"), Access::OneNode, |pv| pv)
+                    .make_volume(&format!("{name}-{index}"), access, |pv| pv)
                     .await
             })
             .buffered(MAKERS)

@@ -144,6 +144,7 @@ async fn answers(bench: &Bench, namespace: &str, components: &[&str], program: P
         nodes: 1,
         latency: Duration::ZERO,
         capabilities: String::new(),
+        flags: Vec::new(),
     };
     let driver = bench.toolchain.csi_mock_driver().await?;
     let mut driver = Driver::start(Arc::clone(&bench.run), &driver, &dir, spec).await?;
