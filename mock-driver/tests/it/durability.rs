@@ -1,5 +1,7 @@
 //! What survives: everything that was acknowledged, whenever the process dies.
 
+mod calls;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -43,8 +43,12 @@ impl Program {
         program
     }
 
+    pub(crate) async fn channel(&self) -> Channel {
+        connect(&self.socket).await
+    }
+
     pub(crate) async fn controller(&self) -> ControllerClient<Channel> {
-        ControllerClient::new(connect(&self.socket).await)
+        ControllerClient::new(self.channel().await)
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

@@ -43,15 +43,48 @@ async fn there_is_a_second_page() {
 }
 
 #[tokio::test]
-async fn there_are_many_nodes_and_a_gone_one_holds_nothing() {
+async fn there_are_many_nodes() {
+    let mut world = world().await;
+    for (volume, node) in [("vol-0", "node-0"), ("vol-1", "node-1"), ("vol-2", "node-2")] {
+        world.publish(volume, node).await.expect(node);
+    }
+}
+
+#[tokio::test]
+async fn a_gone_node_holds_nothing() {
     let mut world = world().await;
     world.publish("vol-0", "node-0").await.unwrap();
-    world.publish("vol-1", "node-1").await.unwrap();
     let gone = mk_unpublish("vol-0", "node-that-is-gone");
     world.controller.controller_unpublish_volume(gone).await.unwrap();
-    let listed = published(&mut world.controller).await;
-    let nodes: Vec<_> = listed.iter().map(|(_, nodes)| nodes.join(" ")).collect();
-    assert_eq!(nodes, ["node-0", "node-1", ""]);
+    let nodes = published(&mut world.controller).await.swap_remove(0).1;
+    assert_eq!(nodes, ["node-0"], "the other node keeps it");
+}
+
+#[tokio::test]
+async fn nodes_of_a_volume_are_listed_by_name_and_none_is_no_entry() {
+    let mut world = world().await;
+    let nodes = async |world: &mut World| -> Vec<Vec<String>> {
+        let listed = published(&mut world.controller).await;
+        let mut nodes = Vec::new();
+        for (volume_id, of_list) in listed {
+            let request = v1::ControllerGetVolumeRequest { volume_id };
+            let got = world.controller.controller_get_volume(request).await.unwrap();
+            assert_eq!(got.into_inner().status.unwrap().published_node_ids, of_list);
+            nodes.push(of_list);
+        }
+        nodes
+    };
+    const NONE: [&str; 0] = [];
+    assert_eq!(nodes(&mut world).await, [NONE; 3], "never attached");
+    world.publish("vol-1", "node-2").await.unwrap();
+    assert_eq!(nodes(&mut world).await, [&[][..], &["node-2"], &[]]);
+    let unpublish = mk_unpublish("vol-1", "node-2");
+    world
+        .controller
+        .controller_unpublish_volume(unpublish)
+        .await
+        .unwrap();
+    assert_eq!(nodes(&mut world).await, [NONE; 3], "detached");
 }
 
 #[tokio::test]
