@@ -374,7 +374,7 @@ fn capability(access_type: AccessType, mode: Mode) -> VolumeCapability {
 }
 
 /// A channel that connects on its first call, and again after the driver was restarted.
-fn connect(socket: PathBuf) -> Channel {
+pub fn connect(socket: PathBuf) -> Channel {
     Endpoint::from_static("http://driver.invalid").connect_with_connector_lazy(tower::service_fn(move |_| {
         let socket = socket.clone();
         async move { UnixStream::connect(socket).await.map(TokioIo::new) }

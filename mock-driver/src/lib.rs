@@ -42,3 +42,8 @@ mod remote;
 
 #[cfg(test)]
 mod privilege;
+
+/// The examples in Rust of the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,5 +1,7 @@
-//! The programs of `e2e/judges`, which say what `deploy/` means: kustomize itself, and Prometheus' own parser.
+//! The programs of `e2e/judges`, which say what `deploy/` means: kustomize itself, Prometheus' own parser, and a reader of
+//! what Kubernetes' storage tests can be told.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -27,6 +29,28 @@ const PROMQL: GoProgram = GoProgram {
     what: "Prometheus' parser",
     expectation: "half a minute on two cores from cold caches",
 };
+
+const TESTDRIVER: GoProgram = GoProgram {
+    module: "e2e/judges",
+    package: "./testdriver",
+    name: "testdriver",
+    stamps: &[],
+    what: "the reader of Kubernetes' storage tests",
+    expectation: "a few seconds",
+};
+
+/// What the external storage suite of Kubernetes' e2e tests can be told of a driver.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct StorageSuite {
+    /// The fields of the description.
+    pub fields: Fields,
+    /// The names of capabilities.
+    pub capabilities: Vec<String>,
+}
+
+/// Fields by their names, with the fields of those that have some.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct Fields(pub BTreeMap<String, Option<Fields>>);
 
 /// What a PromQL expression asks for.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -64,6 +88,15 @@ impl Toolchain {
         let asked = serde_json::to_string(expressions).context("serialise expressions")?;
         let answer = self.judge(&PROMQL, &[], &asked).await?;
         serde_json::from_str(&answer).context("understand what the parser says")
+    }
+
+    /// What the storage tests of the control plane's version of Kubernetes can be told.
+    ///
+    /// # Errors
+    /// Their sources cannot be had, or are not as they were.
+    pub async fn storage_suite(&self) -> Result<StorageSuite> {
+        let answer = self.judge(&TESTDRIVER, &["e2e/control-plane"], "").await?;
+        serde_json::from_str(&answer).context("understand what the storage tests take")
     }
 
     async fn judge(&self, program: &GoProgram, args: &[&str], stdin: &str) -> Result<String> {

@@ -1,9 +1,13 @@
 //! What `deploy/` means, by kustomize's own account, the API server's, and that of the programs it runs.
 
+mod driver;
 mod image;
+mod kinds;
 mod monitoring;
 mod program;
+mod security;
 mod shape;
+mod testdriver;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,15 +29,12 @@ use serde::de::DeserializeOwned;
 use crate::deploy::shape::Shape;
 use crate::{Bench, trial};
 
+/// The label that says what pods of a namespace may do.
+const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 /// How long anything here may take; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Between two questions that cannot be waited on otherwise.
 const PAUSE: Duration = Duration::from_millis(50);
-/// What kubelet must leave a pod beyond the attacher's own grace: the last statuses, the lease, the driver's end.
-const BEYOND_GRACE: i64 = 10;
-/// Default of `--shutdown-grace`, in seconds.
-const SHUTDOWN_GRACE: i64 = 20;
-
 pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
     let mut trials = vec![
         trial(
@@ -46,7 +47,6 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
             "deploy::every_use_of_it_is_taken_by_the_api_server_and_gets_its_pods",
             every_use_is_taken,
         ),
-        trial(bench, "deploy::containers_are_hardened", containers_are_hardened),
         trial(bench, "deploy::selectors_select", selectors_select),
         trial(
             bench,
@@ -59,7 +59,10 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
             rights_of_the_go_sidecar_are_enough,
         ),
     ];
+    trials.extend(driver::trials(bench));
     trials.extend(program::trials(bench));
+    trials.extend(security::trials(bench));
+    trials.extend(testdriver::trials(bench));
     trials.extend(image::trials(bench));
     trials.extend(monitoring::trials(bench));
     trials
@@ -89,10 +92,11 @@ async fn the_harness_reads_the_base(bench: Arc<Bench>) -> Result<()> {
 }
 
 /// Each kustomization is checked as it is, and then applied in a namespace of its own that enforces the
-/// `restricted` profile: the real controllers make the pods, or are refused them.
+/// `restricted` profile, unless it says itself that it needs another: the real controllers make the pods, or are
+/// refused them.
 async fn every_use_is_taken(bench: Arc<Bench>) -> Result<()> {
     let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
-    monitoring::install_kinds(cluster).await?;
+    kinds::install(cluster).await?;
     for shape in Shape::all()? {
         let what = format!("{shape}");
         let objects = shape.build(&bench).await?;
@@ -103,11 +107,19 @@ async fn every_use_is_taken(bench: Arc<Bench>) -> Result<()> {
         let namespace = shape.namespace();
         let restricted = format!(
             "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {namespace}\n  labels:\n    \
-             pod-security.kubernetes.io/enforce: restricted\n"
+             {POD_SECURITY}: restricted\n"
         );
         cluster.apply(&restricted).await?;
         let own = shape.build_for_its_namespace(&bench).await?;
         let applied = cluster.apply(&own).await.with_context(|| what.clone())?;
+        security::lets_pods_do(cluster, &namespace, shape.pod_security())
+            .await
+            .with_context(|| what.clone())?;
+        for workload in shape::workloads(&applied)? {
+            security::admits(cluster, &namespace, &workload)
+                .await
+                .with_context(|| what.clone())?;
+        }
         for deployment in of_kind::<Deployment>(&applied, "Deployment")? {
             pods_are_made(cluster, &namespace, &deployment)
                 .await
@@ -223,44 +235,6 @@ async fn components_follow_the_namespace(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-/// What the `restricted` profile does not ask for.
-async fn containers_are_hardened(bench: Arc<Bench>) -> Result<()> {
-    for shape in Shape::all()? {
-        for deployment in shape.deployments(&bench).await? {
-            let spec = template(&deployment)?
-                .spec
-                .context("a pod template must have a spec")?;
-            let grace = spec.termination_grace_period_seconds.unwrap_or(30);
-            ensure!(
-                grace >= SHUTDOWN_GRACE + BEYOND_GRACE,
-                "{shape}: {grace} s are too short for what is under way"
-            );
-            ensure!(
-                spec.host_network != Some(true),
-                "{shape}: the pods use the node's network"
-            );
-            for container in spec.init_containers.into_iter().flatten().chain(spec.containers) {
-                let what = format!("{shape}: container {}", container.name);
-                let context = container.security_context.unwrap_or_default();
-                ensure!(
-                    context.read_only_root_filesystem == Some(true),
-                    "{what} can write its root"
-                );
-                let resources = container.resources.unwrap_or_default();
-                let (requests, limits) = (
-                    resources.requests.unwrap_or_default(),
-                    resources.limits.unwrap_or_default(),
-                );
-                for resource in ["cpu", "memory"] {
-                    ensure!(requests.contains_key(resource), "{what} asks for no {resource}");
-                }
-                ensure!(limits.contains_key("memory"), "{what} may take all memory");
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Who swaps the image changes nothing else. Events are a help that may be missing.
 async fn rights_of_the_go_sidecar_are_enough(bench: Arc<Bench>) -> Result<()> {
     let theirs = manifest::parse(&Shape::overlay("existing-driver").build(&bench).await?)?;
@@ -320,12 +294,11 @@ fn template(deployment: &Deployment) -> Result<PodTemplateSpec> {
 }
 
 /// The container whose image has this name, whatever registry and version.
-fn container_of_image(deployment: &Deployment, image: &str) -> Result<Option<Container>> {
-    let spec = template(deployment)?
-        .spec
-        .context("a pod template must have a spec")?;
-    let mut containers = spec.init_containers.into_iter().flatten().chain(spec.containers);
-    Ok(containers.find(|container| image_name(container.image.as_deref().unwrap_or_default()).0 == image))
+fn container_of_image<'a>(
+    mut containers: impl Iterator<Item = &'a Container>,
+    image: &str,
+) -> Option<&'a Container> {
+    containers.find(|container| image_name(container.image.as_deref().unwrap_or_default()).0 == image)
 }
 
 /// Name and version of an image.

@@ -4,6 +4,7 @@
 mod bench;
 mod cluster;
 mod deploy;
+mod guide;
 mod metrics;
 mod process;
 mod toolchain;
@@ -49,6 +50,7 @@ fn main() -> Result<ExitCode> {
         .chain(cluster::trials(&bench))
         .chain(deploy::trials(&bench))
         .chain(bench::trials(&bench))
+        .chain(guide::trials(&bench))
         .chain(metrics::trials(&bench));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     bench.runtime.block_on(async {

@@ -1,5 +1,9 @@
 //! Loop devices, through `losetup`: its own ioctls would need unsafe code or a C compiler to build, and
 //! who mounts filesystems has it (docs/adr/0025).
+//!
+//! In a container, `/dev` may be a copy made when it started: a device that the kernel adds later has no file
+//! there. Such files are made here, also one for the device that is free next: kubelet takes one of its own for
+//! each raw block volume, on the same node and with the same `/dev`.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -18,6 +22,9 @@ const LOSETUP: Program = Program {
 };
 
 const CONTROL: &str = "/dev/loop-control";
+
+/// Where the kernel tells the numbers of its block devices.
+const KNOWN: &str = "/sys/class/block";
 
 /// Somebody else takes the device that was just found free now and then, not every time.
 const TRIES: usize = 20;
@@ -63,15 +70,20 @@ fn may_mount() -> bool {
 /// Makes a device of a disk. `link` leads to it from before it is made.
 pub(super) fn attach(link: &Path, disk: &Path, writable: bool) -> Result<(), Error> {
     for _ in 0..TRIES {
-        let free = LOSETUP.run(["--find"], &[0])?;
-        let device = PathBuf::from(free.trim());
+        let device = find_free()?;
         symlink(&device, link).map_err(Error::io("link", link))?;
         let mut args = vec![device.as_os_str(), disk.as_os_str()];
         if !writable {
             args.insert(0, "--read-only".as_ref());
         }
         match LOSETUP.run(args, &[0]) {
-            Ok(_) => return Ok(()),
+            Ok(_) => {
+                if let Err(error) = find_free() {
+                    let error = crate::error::chain(&error);
+                    tracing::warn!(error, "kubelet may find no loop device of its own");
+                }
+                return Ok(());
+            }
             Err(error) => {
                 fs::remove_file(link).map_err(Error::io("remove", link))?;
                 if !is_taken(&error) {
@@ -81,6 +93,49 @@ pub(super) fn attach(link: &Path, disk: &Path, writable: bool) -> Result<(), Err
         }
     }
     Err(Error::Crowded { tries: TRIES })
+}
+
+/// The device that is free next; it has a file.
+fn find_free() -> Result<PathBuf, Error> {
+    let found = LOSETUP.run(["--find"], &[0])?;
+    let device = PathBuf::from(found.trim());
+    have_file(&device, Path::new(KNOWN))?;
+    Ok(device)
+}
+
+/// Makes the file of a device that the kernel knows, if there is none.
+fn have_file(device: &Path, known: &Path) -> Result<(), Error> {
+    if device.exists() {
+        return Ok(());
+    }
+    let numbers = known.join(device.file_name().unwrap_or_default()).join("dev");
+    let text = fs::read_to_string(&numbers).map_err(Error::io("read", &numbers))?;
+    let Some((major, minor)) = numbers_of(&text) else {
+        let source = ErrorKind::InvalidData.into();
+        return Err(Error::io("understand", &numbers)(source));
+    };
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let made = rustix::fs::mknodat(
+        rustix::fs::CWD,
+        device,
+        rustix::fs::FileType::BlockDevice,
+        mode,
+        rustix::fs::makedev(major, minor),
+    );
+    match made {
+        Ok(()) => {
+            tracing::info!(device = %device.display(), "made the file of a loop device that /dev did not have");
+            Ok(())
+        }
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(error) => Err(Error::io("make", device)(error.into())),
+    }
+}
+
+/// Reads `7:0`.
+fn numbers_of(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Frees a device. One that is in use goes with its last user.
@@ -165,7 +220,42 @@ fn is_taken(error: &program::Error) -> bool {
 
 impl Entry {
     fn back_numbers(&self) -> Option<(u32, u32)> {
-        let (major, minor) = self.back_dev.as_deref()?.trim().split_once(':')?;
-        Some((major.parse().ok()?, minor.parse().ok()?))
+        numbers_of(self.back_dev.as_deref()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileTypeExt;
+
+    use super::*;
+
+    #[test]
+    fn a_device_without_a_file_gets_one() {
+        if !crate::privilege::is_there() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let known = directory.path().join("known");
+        fs::create_dir_all(known.join("loop300")).unwrap();
+        fs::write(known.join("loop300/dev"), "7:300\n").unwrap();
+        let device = directory.path().join("loop300");
+        for _ in 0..2 {
+            have_file(&device, &known).unwrap();
+            let meta = fs::metadata(&device).unwrap();
+            assert!(meta.file_type().is_block_device());
+            let numbers = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+            assert_eq!(numbers, (7, 300));
+        }
+    }
+
+    #[test]
+    fn a_device_that_the_kernel_does_not_know_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let device = directory.path().join("loop300");
+        let error = have_file(&device, directory.path()).unwrap_err();
+        assert!(matches!(error, Error::Io { act: "read", .. }), "{error}");
+        fs::create_dir(&device).unwrap();
+        have_file(&device, directory.path()).unwrap();
     }
 }

@@ -15,7 +15,7 @@ use crate::fault::DeviceView;
 use crate::node::{self, Node, Told, View, Ways};
 use crate::offer::Capability;
 use crate::registration;
-use crate::remote::{FOLLOW_EVERY, RemoteArray};
+use crate::remote::{FOLLOW_EVERY, Known, RemoteArray};
 
 /// How long to wait before looking for a device again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -110,11 +110,7 @@ impl Driver {
             Some(known) if known.registered => known,
             // A node that somebody took out of the register stays out.
             Some(_) => return Ok(()),
-            None => {
-                remote.join(&told.id, told.topology.clone()).await?;
-                tracing::info!(node = told.id, "joined the array");
-                return Ok(());
-            }
+            None => return join(remote, &told).await.map(drop),
         };
         node.retain_devices(known.attached.iter().cloned().collect())
             .await?;
@@ -166,12 +162,15 @@ impl Driver {
     /// What the node tells about itself: what was set for this process, else what the array has.
     ///
     /// # Errors
-    /// If the array's state cannot be made safe.
+    /// If the array's state cannot be made safe, or it does not answer.
     pub(crate) async fn told(&self) -> Result<Told, Error> {
         let told = self.node().ok_or(Error::Broken)?.told();
         if let Some(remote) = &self.remote {
-            let Some(known) = remote.node(&told.id).await? else {
-                return Ok(told);
+            let _turn = remote.turn().await;
+            let known = match remote.node(&told.id).await? {
+                Some(known) => known,
+                // Kubelet asks as soon as the driver is there, and believes the first answer for good.
+                None => join(remote, &told).await?,
             };
             return Ok(Told {
                 limit: told.limit.or(known.advertised),
@@ -313,4 +312,15 @@ impl Driver {
             None => Ok(()),
         }
     }
+}
+
+/// Makes a node known to the array in another process, and says what it has of it then.
+async fn join(remote: &RemoteArray, told: &Told) -> Result<Known, Error> {
+    remote.join(&told.id, told.topology.clone()).await?;
+    tracing::info!(node = told.id, "joined the array");
+    let known = remote.node(&told.id).await?;
+    known.ok_or_else(|| {
+        let reason = format!("it has taken node \"{}\" in and does not know it", told.id);
+        node::Error::NoArray { reason }.into()
+    })
 }

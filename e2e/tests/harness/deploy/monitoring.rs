@@ -4,22 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use csi_e2e::cluster::{Cluster, manifest};
+use csi_e2e::cluster::manifest;
 use csi_e2e::toolchain::workspace_root;
-use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::DynamicObject;
-use kube::{Api, ResourceExt};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
 use super::shape::Shape;
-use super::{DEADLINE, PAUSE, of_kind, selects, template};
+use super::{of_kind, selects, template};
 use crate::{Bench, trial};
 
-const KINDS: &str = include_str!("monitoring_kinds.yaml");
 /// What a histogram's series are called beside its name.
 const HISTOGRAM_SUFFIXES: [&str; 3] = ["_bucket", "_count", "_sum"];
 /// Labels that Prometheus adds to what it reads, and that of histograms.
@@ -43,36 +39,6 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
             the_monitor_reads_the_attacher,
         ),
     ]
-}
-
-/// Makes the API server know the kinds that the Prometheus operator brings.
-pub(super) async fn install_kinds(cluster: &Cluster) -> Result<()> {
-    cluster.apply(KINDS).await?;
-    let definitions = Api::<CustomResourceDefinition>::all(cluster.client());
-    for definition in manifest::parse(KINDS)? {
-        let established = |definition: Option<&CustomResourceDefinition>| {
-            let status = definition.and_then(|definition| definition.status.as_ref());
-            let conditions = status.and_then(|status| status.conditions.as_ref());
-            let mut conditions = conditions.into_iter().flatten();
-            let held =
-                conditions.any(|condition| condition.type_ == "Established" && condition.status == "True");
-            Progress::of(held, || "not established".to_owned())
-        };
-        let name = definition.name_any();
-        wait::for_object(&definitions, &name, DEADLINE, "a kind to be served", established).await?;
-    }
-    // Discovery follows a moment later.
-    let objects = "apiVersion: monitoring.coreos.com/v1\nkind: PodMonitor\nmetadata: {name: probe, namespace: default}\n\
-                   spec: {selector: {}}\n---\napiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\n\
-                   metadata: {name: probe, namespace: default}\nspec: {}\n";
-    let served = async {
-        while cluster.check(objects).await.is_err() {
-            tokio::time::sleep(PAUSE).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, served)
-        .await
-        .context("the kinds of the Prometheus operator are not served")
 }
 
 async fn queries_ask_for_what_exists(bench: Arc<Bench>) -> Result<()> {

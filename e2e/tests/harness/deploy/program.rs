@@ -1,5 +1,6 @@
 //! The programs that `deploy/` runs, with the flags and probes that it gives them.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,7 +13,6 @@ use csi_e2e::driver::{Driver, DriverSpec};
 use csi_e2e::process::{Process, Spec};
 use csi_e2e::toolchain::{Peer, workspace_root};
 use csi_e2e::wait::{self, Progress};
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Container;
 use kube::Api;
@@ -22,16 +22,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 
-use super::shape::Shape;
-use super::{DEADLINE, PAUSE, container_of_image, image_name};
+use super::shape::{Shape, Workload};
+use super::{DEADLINE, PAUSE, image_name};
 use crate::{Bench, trial};
 
 /// Name of the attacher's image, ours and the Go one's.
 const ATTACHER: &str = "csi-attacher";
+/// The node on which a pod would be.
+pub(super) const NODE: &str = "worker-1";
 /// How long kubelet would wait for a busy machine's answer to one probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Name of the driver's image.
-const DRIVER: &str = "csi-mock-driver";
+/// Names of the driver's images.
+const DRIVERS: [&str; 2] = ["csi-mock-driver", "csi-mock-driver-node"];
+/// Whose sidecars others build.
+const FOREIGN: &str = "registry.k8s.io/sig-storage/";
 
 pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
     vec![
@@ -60,26 +64,28 @@ async fn programs_take_their_flags(bench: Arc<Bench>) -> Result<()> {
         bench.toolchain.peer(Peer::ExternalAttacher).await?,
     ];
     let driver = bench.toolchain.csi_mock_driver().await?;
-    let (mut attached, mut driven) = (0, 0);
-    for (shape, deployment) in deployments(&bench).await? {
-        if let Some(container) = container_of_image(&deployment, ATTACHER)? {
-            for attacher in &attachers {
-                takes_flags(attacher, &container)
-                    .await
-                    .with_context(|| shape.to_string())?;
+    let mut tried = BTreeMap::new();
+    for shape in Shape::all()? {
+        for workload in shape.workloads(&bench).await? {
+            let what = || format!("{shape}: {}", workload.name);
+            for image in DRIVERS {
+                if let Some(container) = workload.container_of_image(image) {
+                    takes_flags(&driver, container).await.with_context(what)?;
+                    *tried.entry(image).or_insert(0) += 1;
+                }
             }
-            attached += 1;
-        }
-        if let Some(container) = container_of_image(&deployment, DRIVER)? {
-            takes_flags(&driver, &container)
-                .await
-                .with_context(|| shape.to_string())?;
-            driven += 1;
+            if let Some(container) = workload.container_of_image(ATTACHER) {
+                for attacher in &attachers {
+                    takes_flags(attacher, container).await.with_context(what)?;
+                    *tried.entry(ATTACHER).or_insert(0) += 1;
+                }
+            }
         }
     }
+    let all = [DRIVERS[0], DRIVERS[1], ATTACHER];
     ensure!(
-        attached >= 2 && driven >= 1,
-        "{attached} attachers and {driven} drivers were tried"
+        all.iter().all(|image| tried.contains_key(image)),
+        "only {tried:?} were tried"
     );
     Ok(())
 }
@@ -106,13 +112,20 @@ async fn takes_flags(program: &Path, container: &Container) -> Result<()> {
 }
 
 /// The arguments with variables in their places, as kubelet puts them.
-fn expanded(container: &Container) -> Result<Vec<String>> {
+pub(super) fn expanded(container: &Container) -> Result<Vec<String>> {
     let mut args = container.args.clone().unwrap_or_default();
     for variable in container.env.iter().flatten() {
-        let value = variable.value.as_ref();
+        let of_pod = variable
+            .value_from
+            .as_ref()
+            .and_then(|from| from.field_ref.as_ref());
+        let value = match of_pod.map(|field| field.field_path.as_str()) {
+            Some("spec.nodeName") => Some(NODE.to_owned()),
+            Some(_) | None => variable.value.clone(),
+        };
         let value = value.with_context(|| format!("{} must have a value", variable.name))?;
         for arg in &mut args {
-            *arg = arg.replace(&format!("$({})", variable.name), value);
+            *arg = arg.replace(&format!("$({})", variable.name), &value);
         }
     }
     let open = args.iter().find(|arg| arg.contains("$("));
@@ -150,20 +163,17 @@ async fn answers(bench: &Bench, namespace: &str, components: &[&str], program: P
     let mut driver = Driver::start(Arc::clone(&bench.run), &driver, &dir, spec).await?;
 
     let shape = Shape::base_with(components)?;
-    let deployments = shape.deployments(bench).await?;
-    let container = deployments
-        .first()
-        .map(|deployment| container_of_image(deployment, ATTACHER));
-    let container = container
-        .transpose()?
-        .flatten()
-        .context("the base must run the attacher")?;
+    let workloads = shape.workloads(bench).await?;
+    let mut containers = workloads.iter().flat_map(Workload::containers);
+    let container =
+        containers.find(|container| image_name(container.image.as_deref().unwrap_or_default()).0 == ATTACHER);
+    let container = container.context("the base must run the attacher")?;
     let address = free_address().await?;
     let mut command = Spec::new("attacher", program)
         .dir(&dir)
         .arg(format!("--kubeconfig={}", kubeconfig.display()))
         .arg(format!("--leader-election-namespace={namespace}"));
-    for arg in expanded(&container)? {
+    for arg in expanded(container)? {
         command = command.arg(match arg.split_once('=') {
             Some(("--csi-address", _)) => format!("--csi-address={}", driver.socket().display()),
             Some(("--http-endpoint", written)) => {
@@ -280,33 +290,35 @@ async fn images_have_a_version(bench: Arc<Bench>) -> Result<()> {
         })
         .find_map(|rest| rest.split_whitespace().next())
         .context("go.mod must require the Go attacher")?;
-    for (shape, deployment) in deployments(&bench).await? {
-        for image in [ATTACHER, DRIVER] {
-            let Some(container) = container_of_image(&deployment, image)? else {
-                continue;
-            };
-            let image = container.image.context("a container must have an image")?;
-            // Only the Go attacher's image has a registry in its name.
-            let expected = if image.contains('/') {
-                go
-            } else {
-                env!("CARGO_PKG_VERSION")
-            };
-            ensure!(
-                image_name(&image).1 == Some(expected),
-                "{shape}: {image} should be version {expected}"
-            );
+    for shape in Shape::all()? {
+        for workload in shape.workloads(&bench).await? {
+            for container in workload.containers() {
+                let image = container
+                    .image
+                    .as_deref()
+                    .context("a container must have an image")?;
+                let (name, version) = image_name(image);
+                if !DRIVERS.contains(&name) && name != ATTACHER {
+                    let foreign =
+                        image.starts_with(FOREIGN) && version.is_some_and(|version| version.starts_with('v'));
+                    ensure!(
+                        foreign || shape.to_string().ends_with("existing-driver"),
+                        "{shape}: {image} should be a released sidecar"
+                    );
+                    continue;
+                }
+                // Only the Go attacher's image has a registry in its name.
+                let expected = if image.contains('/') {
+                    go
+                } else {
+                    env!("CARGO_PKG_VERSION")
+                };
+                ensure!(
+                    version == Some(expected),
+                    "{shape}: {image} should be version {expected}"
+                );
+            }
         }
     }
     Ok(())
-}
-
-async fn deployments(bench: &Bench) -> Result<Vec<(Shape, Deployment)>> {
-    let mut found = Vec::new();
-    for shape in Shape::all()? {
-        for deployment in shape.deployments(bench).await? {
-            found.push((shape.clone(), deployment));
-        }
-    }
-    Ok(found)
 }

@@ -7,13 +7,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result};
 use csi_e2e::cluster::manifest;
 use csi_e2e::toolchain::workspace_root;
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
+use kube::ResourceExt;
+use kube::api::DynamicObject;
 
-use super::of_kind;
+use super::{container_of_image, of_kind};
 use crate::Bench;
 
 /// Builds so far.
 static BUILDS: AtomicUsize = AtomicUsize::new(0);
+
+/// Overlays whose pods the `restricted` profile does not let in, nor any but the one without rules: who mounts for
+/// pods is privileged, and controller and nodes of the mock driver meet in a folder of the node.
+const PRIVILEGED: [&str; 2] = ["overlays/mock-driver-nodes", "overlays/mock-driver-snapshots"];
 
 /// A kustomization of `deploy/`, alone or with components.
 #[derive(Clone, Debug)]
@@ -22,6 +29,15 @@ pub(crate) struct Shape {
     resource: String,
     /// Names of components.
     components: Vec<String>,
+}
+
+/// What makes pods.
+pub(crate) struct Workload {
+    /// For messages.
+    pub(crate) name: String,
+    /// Whether there is a pod on each node.
+    pub(crate) is_on_each_node: bool,
+    pub(crate) template: PodTemplateSpec,
 }
 
 // === impl Shape ===
@@ -66,6 +82,15 @@ impl Shape {
             .any(|component| component == "publish-secrets")
     }
 
+    /// What its namespace lets pods do.
+    pub(crate) fn pod_security(&self) -> &'static str {
+        if PRIVILEGED.contains(&self.resource.as_str()) {
+            "privileged"
+        } else {
+            "restricted"
+        }
+    }
+
     /// A namespace for this shape and no other.
     pub(crate) fn namespace(&self) -> String {
         let name = format!(
@@ -106,6 +131,11 @@ impl Shape {
         of_kind(&manifest::parse(&self.build(bench).await?)?, "Deployment")
     }
 
+    /// Everything of it that makes pods.
+    pub(crate) async fn workloads(&self, bench: &Bench) -> Result<Vec<Workload>> {
+        workloads(&manifest::parse(&self.build(bench).await?)?)
+    }
+
     async fn build_with(&self, bench: &Bench, more: &str) -> Result<String> {
         // A folder for each build: tests build the same at the same time.
         let number = BUILDS.fetch_add(1, Ordering::Relaxed);
@@ -129,6 +159,41 @@ impl Shape {
         let built = bench.toolchain.kustomize(&dir).await;
         built.with_context(|| format!("build {self}"))
     }
+}
+
+// === impl Workload ===
+
+impl Workload {
+    /// All of its containers.
+    pub(crate) fn containers(&self) -> impl Iterator<Item = &Container> {
+        let spec = self.template.spec.iter();
+        spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
+    }
+
+    /// The container whose image has this name, whatever registry and version.
+    pub(crate) fn container_of_image(&self, image: &str) -> Option<&Container> {
+        container_of_image(self.containers(), image)
+    }
+}
+
+/// What makes pods among some objects.
+pub(crate) fn workloads(objects: &[DynamicObject]) -> Result<Vec<Workload>> {
+    let mut found = Vec::new();
+    for deployment in of_kind::<Deployment>(objects, "Deployment")? {
+        found.push(Workload {
+            name: format!("Deployment {}", deployment.name_any()),
+            is_on_each_node: false,
+            template: deployment.spec.context("a Deployment must have a spec")?.template,
+        });
+    }
+    for set in of_kind::<DaemonSet>(objects, "DaemonSet")? {
+        found.push(Workload {
+            name: format!("DaemonSet {}", set.name_any()),
+            is_on_each_node: true,
+            template: set.spec.context("a DaemonSet must have a spec")?.template,
+        });
+    }
+    Ok(found)
 }
 
 impl fmt::Display for Shape {

@@ -1,6 +1,6 @@
 //! One process with the array, several with a node each, which share the directory of the volumes' bytes.
 
-use csi_mock_driver::backend::{Array, StorageAilment, StorageSeverity};
+use csi_mock_driver::backend::{Array, Pool, PoolName, StorageAilment, StorageSeverity};
 use csi_mock_driver::mode::Mode as Services;
 use tempfile::TempDir;
 
@@ -136,6 +136,38 @@ async fn what_node_a_writes_node_b_reads_after_detach_and_attach() {
         array.stop().await;
         nothing_is_left(shared.path());
     }
+}
+
+#[tokio::test]
+async fn the_first_answer_to_kubelet_has_the_place_that_the_array_gave_the_node() {
+    let shared = tempfile::tempdir().unwrap();
+    let admin = shared.path().join("admin.sock");
+    let zone = |number: usize| [("mock.csi.local/zone", format!("zone-{number}"))].into_iter();
+    let array = Server::start_with_admin(&admin, |_, settings| {
+        settings.mode = Services::Controller;
+        settings.array.nodes = Vec::new();
+        settings.array.pools = (0..2)
+            .map(|number| Pool {
+                name: PoolName::from(format!("pool-{number}")),
+                segments: zone(number).collect(),
+                capacity: Pool::DEFAULT_CAPACITY,
+            })
+            .collect();
+    })
+    .await;
+    for (number, name) in ["node-a", "node-b"].into_iter().enumerate() {
+        let mut member = member(&shared, name, Choice::Emulated).await;
+        let told = member.site.node.node_get_info(v1::NodeGetInfoRequest {}).await;
+        let told = told.unwrap().into_inner();
+        let segments = told.accessible_topology.expect("a place").segments;
+        assert_eq!(
+            segments["mock.csi.local/zone"],
+            format!("zone-{number}"),
+            "{name}"
+        );
+        member.site.server.stop().await;
+    }
+    array.stop().await;
 }
 
 #[tokio::test]

@@ -1,0 +1,66 @@
+//! Kinds that `deploy/` uses and Kubernetes does not bring: made known to the API server as far as they are used, so
+//! that a field which is misspelt is refused as their own definitions refuse it.
+
+use anyhow::{Context, Result};
+use csi_e2e::cluster::{Cluster, manifest};
+use csi_e2e::wait::{self, Progress};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{Api, ResourceExt};
+
+use super::{DEADLINE, PAUSE};
+
+/// Of the Prometheus operator, and of snapshots.
+const KINDS: [&str; 2] = [
+    include_str!("monitoring_kinds.yaml"),
+    include_str!("snapshot_kinds.yaml"),
+];
+/// One object of each kind, to see whether it is served.
+const PROBES: &str = "apiVersion: monitoring.coreos.com/v1
+kind: PodMonitor
+metadata: {name: probe, namespace: default}
+spec: {selector: {}}
+---
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata: {name: probe, namespace: default}
+spec: {}
+---
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshotClass
+metadata: {name: probe}
+driver: probe
+deletionPolicy: Delete
+---
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {name: probe, namespace: default}
+spec: {source: {}}
+";
+
+/// Makes the API server know the kinds.
+pub(super) async fn install(cluster: &Cluster) -> Result<()> {
+    let definitions = Api::<CustomResourceDefinition>::all(cluster.client());
+    for kinds in KINDS {
+        cluster.apply(kinds).await?;
+        for definition in manifest::parse(kinds)? {
+            let name = definition.name_any();
+            wait::for_object(&definitions, &name, DEADLINE, "a kind to be served", established).await?;
+        }
+    }
+    // Discovery follows a moment later.
+    let served = async {
+        while cluster.check(PROBES).await.is_err() {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    let served = tokio::time::timeout(DEADLINE, served).await;
+    served.context("the kinds that others bring are not served")
+}
+
+fn established(definition: Option<&CustomResourceDefinition>) -> Progress<()> {
+    let status = definition.and_then(|definition| definition.status.as_ref());
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    let held = conditions.any(|condition| condition.type_ == "Established" && condition.status == "True");
+    Progress::of(held, || "not established".to_owned())
+}

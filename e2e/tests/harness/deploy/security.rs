@@ -1,0 +1,170 @@
+//! What pods of `deploy/` may do on a node: as little as they need, by our own count and by the API server's.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use csi_e2e::cluster::Cluster;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::PostParams;
+use kube::{Api, ResourceExt};
+use libtest_mimic::Trial;
+
+use super::shape::{Shape, Workload};
+use super::{PAUSE, POD_SECURITY};
+use crate::{Bench, trial};
+
+/// A namespace with the strictest rules.
+const STRICT: &str = "deploy-strict";
+/// What kubelet must leave a pod beyond the attacher's own grace: the last statuses, the lease, the driver's end.
+const BEYOND_GRACE: i64 = 10;
+/// Default of `--shutdown-grace`, in seconds.
+const SHUTDOWN_GRACE: i64 = 20;
+
+pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+    vec![
+        trial(bench, "deploy::containers_are_hardened", containers_are_hardened),
+        trial(
+            bench,
+            "deploy::only_what_mounts_for_pods_is_privileged",
+            only_what_mounts_is_privileged,
+        ),
+    ]
+}
+
+/// What the `restricted` profile does not ask for.
+async fn containers_are_hardened(bench: Arc<Bench>) -> Result<()> {
+    for shape in Shape::all()? {
+        for workload in shape.workloads(&bench).await? {
+            let spec = workload.template.spec.clone();
+            let spec = spec.context("a pod template must have a spec")?;
+            let grace = spec.termination_grace_period_seconds.unwrap_or(30);
+            ensure!(
+                grace >= SHUTDOWN_GRACE + BEYOND_GRACE,
+                "{shape}: {grace} s are too short for what is under way"
+            );
+            ensure!(
+                spec.host_network != Some(true),
+                "{shape}: the pods use the node's network"
+            );
+            for container in workload.containers() {
+                let what = format!("{shape}: container {}", container.name);
+                let context = container.security_context.clone().unwrap_or_default();
+                ensure!(
+                    context.read_only_root_filesystem == Some(true),
+                    "{what} can write its root"
+                );
+                let resources = container.resources.clone().unwrap_or_default();
+                let (requests, limits) = (
+                    resources.requests.unwrap_or_default(),
+                    resources.limits.unwrap_or_default(),
+                );
+                for resource in ["cpu", "memory"] {
+                    ensure!(requests.contains_key(resource), "{what} asks for no {resource}");
+                }
+                ensure!(limits.contains_key("memory"), "{what} may take all memory");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A namespace without rules is no leave to have none: of all containers, the node's own may do everything, and the
+/// others there may be root, which owns the folder that they share, without anything that makes root mighty.
+async fn only_what_mounts_is_privileged(bench: Arc<Bench>) -> Result<()> {
+    for shape in Shape::all()? {
+        for workload in shape.workloads(&bench).await? {
+            let pod = workload.template.spec.as_ref();
+            let pod = pod
+                .and_then(|spec| spec.security_context.clone())
+                .unwrap_or_default();
+            for container in workload.containers() {
+                let what = format!("{shape}: {}, container {}", workload.name, container.name);
+                let context = container.security_context.clone().unwrap_or_default();
+                if workload.is_on_each_node {
+                    ensure!(context.privileged == Some(true), "{what} cannot mount for pods");
+                    continue;
+                }
+                ensure!(context.privileged != Some(true), "{what} is privileged");
+                ensure!(
+                    context.allow_privilege_escalation == Some(false),
+                    "{what} can gain privileges"
+                );
+                let capabilities = context.capabilities.unwrap_or_default();
+                ensure!(
+                    capabilities.add.is_none() && capabilities.drop.is_some_and(|drop| drop == ["ALL"]),
+                    "{what} has capabilities"
+                );
+                ensure!(
+                    pod.run_as_non_root == Some(true) || shape.pod_security() == "privileged",
+                    "{what} may be root"
+                );
+                ensure!(pod.seccomp_profile.is_some(), "{what} may make any system call");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A kustomization may ask for a namespace with fewer rules, but not by the way.
+pub(super) async fn lets_pods_do(cluster: &Cluster, namespace: &str, expected: &str) -> Result<()> {
+    let found = Api::<Namespace>::all(cluster.client()).get(namespace).await?;
+    let found = found.labels().get(POD_SECURITY).map(String::as_str);
+    ensure!(
+        found == Some(expected),
+        "the namespace enforces {found:?}, not {expected}"
+    );
+    Ok(())
+}
+
+/// Whether the pods would be let in, on a node: the control plane has none that takes them. What is said to need a
+/// namespace without rules must not do with one that has rules.
+pub(super) async fn admits(cluster: &Cluster, namespace: &str, workload: &Workload) -> Result<()> {
+    let mut pod = Pod {
+        metadata: ObjectMeta {
+            name: Some("let-in".to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: workload.template.spec.clone(),
+        status: None,
+    };
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    Api::<Pod>::namespaced(cluster.client(), namespace)
+        .create(&dry, &pod)
+        .await
+        .with_context(|| format!("{} makes a pod", workload.name))?;
+    if !workload.is_on_each_node {
+        return Ok(());
+    }
+    cluster.apply(&strict_namespace()).await?;
+    // Accounts are looked at before rules.
+    if let Some(spec) = &mut pod.spec {
+        spec.service_account_name = None;
+        spec.automount_service_account_token = Some(false);
+    }
+    let refused = Api::<Pod>::namespaced(cluster.client(), STRICT);
+    let error = loop {
+        match refused.create(&dry, &pod).await {
+            Ok(_) => bail!("{} needs no privileged namespace", workload.name),
+            Err(kube::Error::Api(status)) if status.message.contains("serviceaccount") => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) => break error,
+        }
+    };
+    ensure!(
+        error.to_string().contains("PodSecurity"),
+        "{}: {error}",
+        workload.name
+    );
+    Ok(())
+}
+
+fn strict_namespace() -> String {
+    format!(
+        "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {STRICT}\n  labels:\n    {POD_SECURITY}: restricted\n"
+    )
+}

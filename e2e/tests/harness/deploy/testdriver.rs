@@ -1,0 +1,238 @@
+//! What the driver is said to be able to do in the description for Kubernetes' own storage tests: in words that the suite
+//! knows, and true.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use csi_e2e::cluster::manifest;
+use csi_e2e::toolchain::{Fields, workspace_root};
+use csi_proto::v1::controller_client::ControllerClient;
+use csi_proto::v1::controller_service_capability::rpc::Type as Controller;
+use csi_proto::v1::identity_client::IdentityClient;
+use csi_proto::v1::node_client::NodeClient;
+use csi_proto::v1::node_service_capability::rpc::Type as Node;
+use csi_proto::v1::plugin_capability::service::Type as Service;
+use csi_proto::v1::plugin_capability::volume_expansion::Type as Expansion;
+use csi_proto::v1::{
+    ControllerGetCapabilitiesRequest, GetPluginCapabilitiesRequest, NodeGetCapabilitiesRequest,
+    controller_service_capability, node_service_capability, plugin_capability,
+};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec};
+use kube::ResourceExt;
+use libtest_mimic::Trial;
+use serde_json::Value;
+
+use super::driver::{RunningDriver, whole_driver};
+use super::of_kind;
+use crate::{Bench, trial};
+
+pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+    vec![trial(
+        bench,
+        "deploy::the_storage_tests_are_told_what_the_driver_can_do_and_no_more",
+        the_description_is_true,
+    )]
+}
+
+async fn the_description_is_true(bench: Arc<Bench>) -> Result<()> {
+    let text = std::fs::read_to_string(workspace_root().join("deploy/e2e-suite/testdriver.yaml"))?;
+    let description: Value = serde_saphyr::from_str(&text)?;
+    let suite = bench.toolchain.storage_suite().await?;
+    knows(&suite.fields, &description, "")?;
+    let info = &description["DriverInfo"];
+    let claimed: BTreeMap<String, bool> = serde_json::from_value(info["Capabilities"].clone())?;
+    for name in claimed.keys() {
+        ensure!(
+            suite.capabilities.contains(name),
+            "the suite knows no capability {name}"
+        );
+    }
+    let unsaid: Vec<_> = suite
+        .capabilities
+        .iter()
+        .filter(|name| !claimed.contains_key(*name))
+        .collect();
+    ensure!(unsaid.is_empty(), "nothing is said of {unsaid:?}");
+
+    let objects = manifest::parse(&whole_driver().build(&bench).await?)?;
+    let declared = of_kind::<CSIDriver>(&objects, "CSIDriver")?;
+    let declared = declared.first().context("there must be a CSIDriver")?;
+    ensure!(
+        info["Name"] == declared.name_any(),
+        "{} is not {}",
+        info["Name"],
+        declared.name_any()
+    );
+    let sidecars: BTreeSet<String> = whole_driver()
+        .workloads(&bench)
+        .await?
+        .iter()
+        .flat_map(|workload| workload.containers())
+        .map(|container| format!("{} {:?}", container.name, container.args))
+        .collect();
+    let driver = RunningDriver::start(&bench, "described").await?;
+    let offered = Offered::by(&driver).await?;
+    for (name, claim) in &claimed {
+        let truth = offered.supports(name, &declared.spec, &sidecars)?;
+        ensure!(*claim == truth, "{name} is said to be {claim} and is {truth}");
+    }
+
+    let keys: Vec<String> = serde_json::from_value(info["TopologyKeys"].clone())?;
+    let told = driver.info.accessible_topology.clone().unwrap_or_default();
+    ensure!(keys.iter().eq(told.segments.keys()), "{keys:?} are not {told:?}");
+    let is_inline = description["InlineVolumes"]
+        .as_array()
+        .is_some_and(|volumes| !volumes.is_empty());
+    let modes = declared.spec.volume_lifecycle_modes.clone().unwrap_or_default();
+    // Kubelet marks inline volumes as such only where it tells of the pod.
+    let takes_inline =
+        modes.contains(&"Ephemeral".to_owned()) && declared.spec.pod_info_on_mount == Some(true);
+    ensure!(
+        is_inline == takes_inline,
+        "inline volumes: {is_inline}, by the CSIDriver: {takes_inline}"
+    );
+    classes_are_there(&description, &objects)?;
+    driver.stop().await
+}
+
+/// The suite ignores a field that it does not know.
+fn knows(known: &Fields, said: &Value, place: &str) -> Result<()> {
+    let elements: Vec<_> = said
+        .as_array()
+        .map_or_else(|| vec![said], |list| list.iter().collect());
+    for element in elements {
+        for (name, value) in element.as_object().into_iter().flatten() {
+            match known.0.get(name) {
+                None => bail!("the suite knows no field {place}{name}"),
+                Some(Some(fields)) => knows(fields, value, &format!("{place}{name}."))?,
+                Some(None) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn classes_are_there(description: &Value, objects: &[kube::api::DynamicObject]) -> Result<()> {
+    let tiers = std::fs::read_to_string(workspace_root().join("deploy/examples/tiers.yaml"))?;
+    let tiers = manifest::parse(&tiers)?;
+    for (field, kind) in [
+        ("StorageClass", "StorageClass"),
+        ("SnapshotClass", "VolumeSnapshotClass"),
+        ("VolumeAttributesClass", "VolumeAttributesClass"),
+    ] {
+        let name = &description[field]["FromExistingClassName"];
+        let found = objects.iter().chain(&tiers).any(|object| {
+            object.types.as_ref().is_some_and(|types| types.kind == kind) && *name == object.name_any()
+        });
+        ensure!(found, "there is no {kind} {name}");
+    }
+    Ok(())
+}
+
+/// What a driver says of itself.
+struct Offered {
+    services: Vec<i32>,
+    expansions: Vec<i32>,
+    controller: Vec<i32>,
+    node: Vec<i32>,
+    limit: i64,
+    has_place: bool,
+}
+
+// === impl Offered ===
+
+impl Offered {
+    async fn by(driver: &RunningDriver) -> Result<Self> {
+        let plugin = IdentityClient::new(driver.identity.clone())
+            .get_plugin_capabilities(GetPluginCapabilitiesRequest {})
+            .await?
+            .into_inner();
+        let (mut services, mut expansions) = (Vec::new(), Vec::new());
+        for capability in plugin.capabilities {
+            match capability.r#type {
+                Some(plugin_capability::Type::Service(service)) => services.push(service.r#type),
+                Some(plugin_capability::Type::VolumeExpansion(expansion)) => {
+                    expansions.push(expansion.r#type)
+                }
+                None => {}
+            }
+        }
+        let controller = ControllerClient::new(driver.identity.clone())
+            .controller_get_capabilities(ControllerGetCapabilitiesRequest {})
+            .await?
+            .into_inner();
+        let node = NodeClient::new(driver.node_channel.clone())
+            .node_get_capabilities(NodeGetCapabilitiesRequest {})
+            .await?
+            .into_inner();
+        Ok(Self {
+            services,
+            expansions,
+            controller: controller
+                .capabilities
+                .into_iter()
+                .filter_map(|capability| match capability.r#type {
+                    Some(controller_service_capability::Type::Rpc(rpc)) => Some(rpc.r#type),
+                    None => None,
+                })
+                .collect(),
+            node: node
+                .capabilities
+                .into_iter()
+                .filter_map(|capability| match capability.r#type {
+                    Some(node_service_capability::Type::Rpc(rpc)) => Some(rpc.r#type),
+                    None => None,
+                })
+                .collect(),
+            limit: driver.info.max_volumes_per_node,
+            has_place: driver.info.accessible_topology.is_some(),
+        })
+    }
+
+    /// Whether driver, CSIDriver object and sidecars together do what the suite calls by this name.
+    fn supports(&self, name: &str, declared: &CSIDriverSpec, sidecars: &BTreeSet<String>) -> Result<bool> {
+        let controller = |rpc: Controller| self.controller.contains(&rpc.into());
+        let node = |rpc: Node| self.node.contains(&rpc.into());
+        let sidecar = |text: &str| sidecars.iter().any(|sidecar| sidecar.contains(text));
+        let is_grown = controller(Controller::ExpandVolume) && sidecar("csi-resizer");
+        let is_shared_on_a_node =
+            controller(Controller::SingleNodeMultiWriter) && node(Node::SingleNodeMultiWriter);
+        Ok(match name {
+            // Each class is tried, with both kinds of volumes, by the test of the driver.
+            "persistence" | "block" | "exec" => {
+                controller(Controller::CreateDeleteVolume) && sidecar("csi-provisioner")
+            }
+            "fsGroup" => declared.fs_group_policy.as_deref() == Some("File"),
+            "volumeMountGroup" => node(Node::VolumeMountGroup),
+            "multipods" | "readWriteOncePod" => is_shared_on_a_node,
+            "topology" => {
+                self.services
+                    .contains(&Service::VolumeAccessibilityConstraints.into())
+                    && self.has_place
+            }
+            "controllerExpansion" => is_grown,
+            "onlineExpansion" => is_grown && self.expansions.contains(&Expansion::Online.into()),
+            // What grows in use grows at rest; a driver says OFFLINE if that is all it can.
+            "offlineExpansion" => is_grown && !self.expansions.is_empty(),
+            "nodeExpansion" => node(Node::ExpandVolume),
+            "snapshotDataSource" => {
+                controller(Controller::CreateDeleteSnapshot) && sidecar("csi-snapshotter")
+            }
+            "pvcDataSource" => controller(Controller::CloneVolume) && sidecar("csi-provisioner"),
+            "volumeLimits" => self.limit > 0,
+            "capacity" => declared.storage_capacity == Some(true) && sidecar("--enable-capacity"),
+            "groupSnapshot" => sidecar("CSIVolumeGroupSnapshot=true"),
+            "snapshotMetadata" => sidecar("csi-snapshot-metadata"),
+            "seLinuxMount" => declared.se_linux_mount == Some(true),
+            // No file system of ours may be used by two nodes at once; a raw volume is staged at one place; the
+            // driver is on every node; and staging grows what is on a volume to its size.
+            "RWX"
+            | "capReadOnlyMany"
+            | "multiplePVsSameID"
+            | "singleNodeVolume"
+            | "FSResizeFromSourceNotSupported" => false,
+            _ => bail!("nobody knows how to find out about {name}: say it here"),
+        })
+    }
+}

@@ -1,0 +1,61 @@
+//! What the driver's README tells people to write in Go: taken from there and run.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::toolchain::workspace_root;
+use libtest_mimic::Trial;
+use tokio::process::Command;
+
+use crate::{Bench, trial};
+
+/// Stands for the code under test: the README leaves it to its readers.
+const SUBJECT: &str = include_str!("guide_subject.go");
+/// Also compiles what of Go's library it needs, if nobody did before.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+    vec![trial(
+        bench,
+        "guide::the_go_test_of_the_readme_passes_with_the_driver",
+        the_go_test_passes,
+    )]
+}
+
+async fn the_go_test_passes(bench: Arc<Bench>) -> Result<()> {
+    let readme = std::fs::read_to_string(workspace_root().join("mock-driver/README.md"))?;
+    let blocks: Vec<_> = readme.split("\n```go\n").skip(1).collect();
+    let [block] = blocks.as_slice() else {
+        anyhow::bail!("mock-driver/README.md must have one example in Go, and has {}", blocks.len());
+    };
+    let (example, _) = block.split_once("\n```\n").context("the example must end")?;
+    let dir = bench.run.subdir("guide")?;
+    std::fs::write(dir.join("go.mod"), "module sidecar\n\ngo 1.26\n")?;
+    std::fs::write(dir.join("driver_test.go"), format!("{example}\n"))?;
+    std::fs::write(dir.join("subject.go"), SUBJECT)?;
+    let test = Command::new("go")
+        .args(["test", "-count=1", "-v", "."])
+        .current_dir(&dir)
+        .env("CGO_ENABLED", "0")
+        .env("GOWORK", "off")
+        .env("GOFLAGS", "-trimpath")
+        .env("CSI_MOCK_DRIVER", bench.toolchain.csi_mock_driver().await?)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(DEADLINE, test).await.context("go test does not end")?;
+    let output = output.context("run go test")?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        output.status.success() && told.contains("--- PASS: TestDriverThatIsNotThereYet"),
+        "the example of mock-driver/README.md ended with {}: {told}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let format = Command::new("gofmt").arg("-l").arg(&dir).output().await.context("run gofmt")?;
+    let unformatted = String::from_utf8_lossy(&format.stdout);
+    ensure!(unformatted.is_empty(), "gofmt would change {unformatted}");
+    Ok(())
+}
