@@ -28,7 +28,10 @@ async fn the_go_test_passes(bench: Arc<Bench>) -> Result<()> {
     let readme = std::fs::read_to_string(workspace_root().join("mock-driver/README.md"))?;
     let blocks: Vec<_> = readme.split("\n```go\n").skip(1).collect();
     let [block] = blocks.as_slice() else {
-        anyhow::bail!("mock-driver/README.md must have one example in Go, and has {}", blocks.len());
+        anyhow::bail!(
+            "mock-driver/README.md must have one example in Go, and has {}",
+            blocks.len()
+        );
     };
     let (example, _) = block.split_once("\n```\n").context("the example must end")?;
     let dir = bench.run.subdir("guide")?;
@@ -45,7 +48,9 @@ async fn the_go_test_passes(bench: Arc<Bench>) -> Result<()> {
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let output = tokio::time::timeout(DEADLINE, test).await.context("go test does not end")?;
+    let output = tokio::time::timeout(DEADLINE, test)
+        .await
+        .context("go test does not end")?;
     let output = output.context("run go test")?;
     let told = String::from_utf8_lossy(&output.stdout);
     ensure!(
@@ -54,7 +59,12 @@ async fn the_go_test_passes(bench: Arc<Bench>) -> Result<()> {
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
-    let format = Command::new("gofmt").arg("-l").arg(&dir).output().await.context("run gofmt")?;
+    let format = Command::new("gofmt")
+        .arg("-l")
+        .arg(&dir)
+        .output()
+        .await
+        .context("run gofmt")?;
     let unformatted = String::from_utf8_lossy(&format.stdout);
     ensure!(unformatted.is_empty(), "gofmt would change {unformatted}");
     Ok(())
