@@ -198,9 +198,16 @@ impl Args {
             http,
             kube_api,
             automaxprocs,
+            timeout,
+            shutdown_grace,
             ..
         } = self;
         let rules = [
+            (
+                timeout > shutdown_grace,
+                "--shutdown-grace is shorter than --timeout: when the process is told to end, driver calls that take \
+                 longer are cut off, and the next process may call for the same volume while the driver is still at it",
+            ),
             (
                 http.metrics_address.is_some(),
                 "--metrics-address is deprecated: use --http-endpoint",
@@ -325,6 +332,17 @@ mod tests {
         assert_eq!(read(&[]).unwrap().warnings(), [] as [String; 0]);
         let args = read(&["--metrics-address=:1", "--kube-api-burst=5", "--automaxprocs"]).unwrap();
         assert_eq!(args.warnings().len(), 3);
+        let impatient = read(&["--timeout=21s"]).unwrap().warnings();
+        assert!(
+            matches!(&impatient[..], [one] if one.contains("--shutdown-grace")),
+            "{impatient:?}"
+        );
+        assert!(
+            read(&["--timeout=21s", "--shutdown-grace=21s"])
+                .unwrap()
+                .warnings()
+                .is_empty()
+        );
     }
 
     #[test]

@@ -145,6 +145,11 @@ impl Error {
         matches!(self, Self::NotFound(_) | Self::Replaced(_))
     }
 
+    /// Whether we lack the right to do that.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Refused { status: 403, .. })
+    }
+
     /// The HTTP status of the API server's answer; 0 without one.
     pub fn status(&self) -> i64 {
         match self {

@@ -14,8 +14,9 @@ mod gone;
 mod holder;
 mod job;
 mod reconcile;
+mod repair;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -28,8 +29,8 @@ use crate::model::{Attachment, Capabilities, Node, Uid, Volume};
 use crate::queue::{Backoff, Class, Failed, Finished, Key, Lane, Limits, Queue};
 pub use holder::Held;
 pub use job::{Answer, Job, Outcome, Report, Subject};
-use reconcile::Repairs;
 pub use reconcile::{Fault, Finding, LastRound, Round, Tally};
+use repair::{Repairs, lane};
 
 /// See the module.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub struct Engine {
     /// What the driver answered where it could not be written down yet. The write is then tried
     /// again by itself, without another driver call.
     answers: HashMap<Uid, Answer>,
+    /// Attachments whose record is being changed to another target: the one that is known is none to rely on.
+    moving: HashSet<Uid>,
     /// Attachments whose last failure was for want of room on their node, and some whose was not.
     short_of_room: Reverse,
     listed: Listed,
@@ -104,6 +107,7 @@ impl Engine {
             gone_volumes: HashMap::new(),
             queue: Queue::new(limits, backoff),
             answers: HashMap::new(),
+            moving: HashSet::new(),
             short_of_room: Reverse::default(),
             listed: Listed::default(),
             reached: Reached::default(),
@@ -202,7 +206,7 @@ impl Engine {
         let attachment = self.index.attachment(name)?.clone();
         let wanted = self
             .wanted(&attachment)
-            .filter(|wanted| Lane::from(*wanted) == lane)?;
+            .filter(|wanted| repair::lane(*wanted, &attachment) == lane)?;
         self.disturb(&attachment.name);
         let mut facts = self.index.facts(&attachment);
         if wanted == Wanted::Detach {
@@ -271,7 +275,7 @@ impl Engine {
         }
         let failed = Failed {
             uid: newest.uid.clone(),
-            lane: done.into(),
+            lane: lane(done, newest),
             class: *class,
             code: *code,
             message: message.clone(),
@@ -297,14 +301,14 @@ impl Engine {
             // place. It will; until then there is nothing to do but not to spin.
             let failed = Failed {
                 uid: newest.uid.clone(),
-                lane: done.into(),
+                lane: lane(next, newest),
                 class: Class::Final,
                 code: None,
                 message: LATE.into(),
             };
             self.queue.fail(&key, finished, failed, now, self.random.f64());
         } else {
-            self.queue.wake(&key, next.into());
+            self.queue.wake(&key, lane(next, newest));
         }
     }
 
@@ -313,8 +317,8 @@ impl Engine {
     fn wake_those_that_waited_for(&mut self, detached: &Attachment) {
         if let Some(volume) = detached.volume_name() {
             for name in self.index.attachments_of_volume(volume) {
-                self.queue
-                    .wake_if_pending_in(&Key::Attachment(name.clone()), Lane::Attach);
+                let key = Key::Attachment(name.clone());
+                self.queue.wake_if_pending_in(&key, &ATTACHES);
             }
         }
         for name in self.short_of_room.get(&detached.node) {
@@ -323,7 +327,7 @@ impl Engine {
             // Not what the status says: API servers may keep no code there.
             if newest.and_then(|newest| self.queue.failed_with(&key, &newest.uid)) == Some(RESOURCE_EXHAUSTED)
             {
-                self.queue.wake_if_pending_in(&key, Lane::Attach);
+                self.queue.wake_if_pending_in(&key, &ATTACHES);
             }
         }
     }
@@ -334,8 +338,7 @@ impl Engine {
             Key::Attachment(name) => self
                 .index
                 .attachment(name)
-                .and_then(|attachment| self.wanted(attachment))
-                .map(Lane::from),
+                .and_then(|attachment| self.lane(attachment)),
             Key::Volume(name) => self.wants_work_on(name).then_some(Lane::Volume),
         };
         match lane {
@@ -371,19 +374,11 @@ impl Engine {
 /// Why a job that left nothing to repeat is looked at again all the same.
 const LATE: &str = "the watch has not told yet what became of the object";
 
+/// The lanes of those who wait for room or for a volume.
+const ATTACHES: [Lane; 2] = [Lane::Attach, Lane::Repair];
+
 /// gRPC's RESOURCE_EXHAUSTED: for ControllerPublishVolume, the node has no room for another volume.
 const RESOURCE_EXHAUSTED: i32 = 8;
-
-// === impl Lane ===
-
-impl From<Wanted> for Lane {
-    fn from(wanted: Wanted) -> Self {
-        match wanted {
-            Wanted::Attach => Self::Attach,
-            Wanted::Detach => Self::Detach,
-        }
-    }
-}
 
 /// Locks the one engine that dispatcher, worker and reconciler share. Jobs lock it themselves, so it must not be
 /// held while they are polled.

@@ -38,6 +38,8 @@ pub enum Lane {
     Attach,
     /// Detaches.
     Detach,
+    /// Attaches and detaches that nothing but a survey asks for: the volume may be in use, or in nobody's way.
+    Repair,
     /// PersistentVolume finalizers.
     Volume,
 }
@@ -45,7 +47,7 @@ pub enum Lane {
 /// How many items of each lane may run at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// `--attach-concurrency`.
+    /// `--attach-concurrency`. Half as many repairs may run besides.
     pub attach: usize,
     /// `--detach-concurrency`.
     pub detach: usize,
@@ -108,11 +110,15 @@ enum State {
 // === impl Lane ===
 
 impl Lane {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Attach, Self::Detach, Self::Repair, Self::Volume];
+
     /// Its name, as it stands in metrics and on the status page.
     pub fn name(self) -> &'static str {
         match self {
             Self::Attach => "attach",
             Self::Detach => "detach",
+            Self::Repair => "repair",
             Self::Volume => "release",
         }
     }
@@ -134,6 +140,7 @@ impl Queue {
             lanes: BTreeMap::from([
                 (Lane::Attach, line(limits.attach)),
                 (Lane::Detach, line(limits.detach)),
+                (Lane::Repair, line((limits.attach / 2).max(1))),
                 (Lane::Volume, line(limits.volume)),
             ]),
             waiting: BTreeMap::new(),
@@ -200,11 +207,11 @@ impl Queue {
         }
     }
 
-    /// Like [`Queue::wake_if_pending`], for a key that runs or waits in this lane.
-    pub fn wake_if_pending_in(&mut self, key: &Key, wanted: Lane) {
+    /// Like [`Queue::wake_if_pending`], for a key that runs or waits in one of these lanes.
+    pub fn wake_if_pending_in(&mut self, key: &Key, lanes: &[Lane]) {
         match self.entries.get(key).map(|entry| &entry.state) {
-            Some(State::Running { lane, .. } | State::Waiting { lane, .. }) if *lane == wanted => {
-                self.wake(key, wanted);
+            Some(State::Running { lane, .. } | State::Waiting { lane, .. }) if lanes.contains(lane) => {
+                self.wake(key, *lane);
             }
             Some(_) | None => {}
         }
@@ -252,7 +259,7 @@ impl Queue {
     /// Takes the key that is to run next, if a lane has both work and a free place.
     pub fn start(&mut self) -> Option<(Key, Lane)> {
         let after = self.served;
-        let order = [Lane::Attach, Lane::Detach, Lane::Volume];
+        let order = Lane::ALL;
         let from = order
             .iter()
             .position(|lane| *lane == after)
@@ -361,7 +368,7 @@ impl Queue {
 
     fn tally_mut(&mut self, lane: Lane) -> &mut Tally {
         match lane {
-            Lane::Attach | Lane::Detach => &mut self.attachments,
+            Lane::Attach | Lane::Detach | Lane::Repair => &mut self.attachments,
             Lane::Volume => &mut self.volumes,
         }
     }

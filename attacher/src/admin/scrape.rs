@@ -42,7 +42,7 @@ fn work_queues(text: &mut Exposition, census: &Census) {
     let queues = [
         (
             ATTACHMENTS,
-            of(&[Lane::Attach, Lane::Detach]),
+            of(&[Lane::Attach, Lane::Detach, Lane::Repair]),
             &census.attachments,
         ),
         (VOLUMES, of(&[Lane::Volume]), &census.volumes),

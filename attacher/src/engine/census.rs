@@ -124,7 +124,7 @@ const END_TO_END_BOUNDS: &[f64] = &[
 impl Engine {
     /// What there is at this moment, with at most `most` pieces of work by name for each stage.
     pub fn census(&self, now: Instant, most: usize) -> Census {
-        let mut lanes: BTreeMap<Lane, LaneCensus> = [Lane::Attach, Lane::Detach, Lane::Volume]
+        let mut lanes: BTreeMap<Lane, LaneCensus> = Lane::ALL
             .map(|lane| {
                 let limit = self.queue.limit(lane);
                 let census = LaneCensus {
@@ -180,7 +180,13 @@ impl Engine {
 
     fn wanted_since(&self, key: &Key) -> Option<Timestamp> {
         match key {
-            Key::Attachment(name) => self.index.attachment(name)?.wanted_since,
+            // What a repair is for was reached long ago, and nobody waits since then.
+            Key::Attachment(name) => {
+                self.index
+                    .attachment(name)
+                    .filter(|attachment| self.lane(attachment) != Some(Lane::Repair))?
+                    .wanted_since
+            }
             Key::Volume(_) => None,
         }
     }

@@ -1,8 +1,9 @@
 //! What an event makes the engine do: which keys it wakes, and which it leaves in peace.
 
 use super::Engine;
+use crate::decide::Wanted;
 use crate::index::{Change, Effect};
-use crate::model::{Attachment, Node, Volume};
+use crate::model::{Attachment, Capabilities, Node, Volume};
 use crate::queue::Key;
 
 // === impl Engine ===
@@ -54,6 +55,7 @@ impl Engine {
 
     fn attachment_gone(&mut self, attachment: &Attachment) {
         self.answers.remove(&attachment.uid);
+        self.moving.remove(&attachment.uid);
         self.short_of_room.remove(&attachment.node, &attachment.name);
         self.forget_repairs(attachment);
         if let Some(volume) = attachment.volume_name() {
@@ -105,6 +107,39 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Whether the driver has calls to publish and unpublish.
+    pub(super) fn publishes(&self) -> bool {
+        self.capabilities.is_none_or(|capabilities| capabilities.publish)
+    }
+
+    /// The driver can be called again, and may be able to do more or less than before.
+    pub(super) fn driver_back(&mut self, capabilities: Capabilities) {
+        let published = self.publishes();
+        let changed = self.capabilities.replace(capabilities) != Some(capabilities);
+        self.queue.wake_returned();
+        if !changed {
+            return;
+        }
+        // What was asked of the driver as it was says little about the one that is there now.
+        self.repairs.disturbed = None;
+        match (published, capabilities.publish) {
+            (true, false) => self.repairs.wanted.clear(),
+            (false, true) => {
+                // What was attached without a call gets its call now, and so does what is being
+                // attached without one at this moment.
+                let unguarded = self.index.attachments().filter(|a| {
+                    let is_running = || self.queue.is_running(&Key::Attachment(a.name.clone()));
+                    !a.deleting && !a.finalizer && (a.attached || is_running())
+                });
+                self.repairs
+                    .wanted
+                    .extend(unguarded.map(|a| (a.uid.clone(), Wanted::Attach)));
+            }
+            (true, true) | (false, false) => {}
+        }
+        self.consider_all();
     }
 }
 

@@ -53,6 +53,22 @@ impl Engine {
         }
     }
 
+    /// The record of `attachment` is about to be changed to another target. Until it is known what became of
+    /// that, nobody is to rely on the one that is known: the answer to the write may be lost.
+    pub fn moves(&mut self, attachment: &Attachment) {
+        self.moving.insert(attachment.uid.clone());
+    }
+
+    /// What is known of its record holds.
+    pub fn stays(&mut self, attachment: &Attachment) {
+        self.moving.remove(&attachment.uid);
+    }
+
+    /// Whether its record may be another one than the one that is known.
+    pub fn is_moving(&self, attachment: &Attachment) -> bool {
+        self.moving.contains(&attachment.uid)
+    }
+
     /// Other attachments of the volume and the node id of `target`, by which the driver knows them, whatever
     /// their objects are called.
     fn others_at<'e>(
@@ -74,7 +90,7 @@ impl Engine {
             .attachments_of_handle(&target.handle)
             .filter_map(|name| self.index.attachment(name))
             .chain(of_unknown_handle)
-            .filter(|other| other.uid != attachment.uid)
+            .filter(|other| other.uid != attachment.uid && !self.is_moving(other))
             .filter(|other| self.node_id(other) == Some(&target.node_id))
             .filter(|other| other.finalizer || !other.deleting && other.attached)
     }

@@ -1,31 +1,18 @@
 //! Surveys of where the driver says that volumes are, and the work that follows from them.
 //!
 //! An attachment is judged only if it neither changed nor had work from the moment the survey began until
-//! its result is here, so what a concurrent job does is never undone. The work that follows is repair: it
-//! is wanted although the attachment's own state asks for nothing. It is remembered here alone; after a
-//! crash the next survey finds it again.
+//! its result is here, so what a concurrent job does is never undone. The work that follows is
+//! [`repair`](super::repair).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Answer, Engine, Held};
+use super::Engine;
+use crate::decide::Wanted;
 use crate::decide::reconcile::{Subject, Survey, Verdict, listed_handle, verdict, whereabouts};
-use crate::decide::{self, Wanted};
-use crate::model::{Attachment, Capabilities, Driver, Target, Uid};
-use crate::queue::{Key, Lane};
-
-/// What the engine knows of surveys and repairs.
-#[derive(Debug, Default)]
-pub(super) struct Repairs {
-    /// While a survey is under way: attachments that changed or had work since it began.
-    disturbed: Option<HashSet<Arc<str>>>,
-    wanted: HashMap<Uid, Wanted>,
-    doubts: HashMap<Uid, Doubt>,
-    findings: Vec<Finding>,
-    tally: Tally,
-    last: Option<LastRound>,
-}
+use crate::model::{Attachment, Driver, Target};
+use crate::queue::Key;
 
 /// How the survey of one round went, as who carried it out tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,20 +74,6 @@ pub struct Tally {
     /// Repairs that succeeded.
     pub repaired: u64,
 }
-
-/// What earlier surveys said against an attachment.
-#[derive(Debug, Default)]
-struct Doubt {
-    /// The last survey that spoke against it.
-    round: u64,
-    repaired: u32,
-    pass: u32,
-}
-
-/// A list that denies what was just repaired may be wrong every time: a driver that does not list all of
-/// its volumes, say. After the second repair in a row 1 survey is passed over, then 3, 7 and so on up to
-/// this many.
-const MOST_PASSED: u32 = 63;
 
 // === impl Engine ===
 
@@ -249,141 +222,10 @@ impl Engine {
         }
     }
 
-    fn repair(&mut self, subject: Subject, wanted: Wanted) {
-        let Subject {
-            attachment,
-            whereabouts,
-            ..
-        } = subject;
-        let target = whereabouts.target;
-        let is_needed = wanted == Wanted::Detach && self.held_besides(&attachment, &target) != Held::ByNobody;
-        if is_needed || self.repairs.wanted.contains_key(&attachment.uid) {
-            return;
-        }
-        let doubt = self.repairs.doubts.entry(attachment.uid.clone()).or_default();
-        doubt.round = self.repairs.tally.rounds;
-        if let Some(left) = doubt.pass.checked_sub(1) {
-            doubt.pass = left;
-            return;
-        }
-        doubt.repaired += 1;
-        let times = doubt.repaired;
-        doubt.pass = 1u32
-            .checked_shl(times - 1)
-            .map_or(MOST_PASSED, |twice| (twice - 1).min(MOST_PASSED));
-        let (fault, count) = match wanted {
-            Wanted::Attach => (Fault::Lost, &mut self.repairs.tally.lost),
-            Wanted::Detach => (Fault::Leftover, &mut self.repairs.tally.leftover),
-        };
-        *count += 1;
-        self.repairs.wanted.insert(attachment.uid.clone(), wanted);
-        self.queue
-            .wake(&Key::Attachment(attachment.name.clone()), Lane::from(wanted));
-        self.repairs.findings.push(Finding {
-            attachment,
-            target,
-            fault,
-            times,
-        });
-    }
-
-    /// The work that an attachment waits for, repairs included.
-    pub(super) fn wanted(&self, attachment: &Attachment) -> Option<Wanted> {
-        decide::wanted(attachment, self.publishes())
-            .or_else(|| self.wanted_repair(attachment))
-            .or_else(|| self.is_to_be_marked(attachment).then_some(Wanted::Detach))
-    }
-
-    /// Whether we let go of an attachment whose status still says that it is attached: a finalizer of
-    /// somebody else that we had not seen keeps it, and the status could not be written.
-    fn is_to_be_marked(&self, attachment: &Attachment) -> bool {
-        attachment.deleting
-            && !attachment.finalizer
-            && attachment.says_attached()
-            && self.answers.get(&attachment.uid) == Some(&Answer::Unpublished)
-    }
-
-    /// Has an attachment attached again that asks for nothing.
-    pub(super) fn attach_again(&mut self, attachment: &Attachment) {
-        let before = self.repairs.wanted.insert(attachment.uid.clone(), Wanted::Attach);
-        if before.is_none() {
-            self.queue
-                .wake(&Key::Attachment(attachment.name.clone()), Lane::Attach);
-        }
-    }
-
-    pub(super) fn wanted_repair(&self, attachment: &Attachment) -> Option<Wanted> {
-        let wanted = *self.repairs.wanted.get(&attachment.uid)?;
-        is_repair(wanted, attachment).then_some(wanted)
-    }
-
-    /// `attachment` is what the job began with.
-    pub(super) fn repair_finished(&mut self, wanted: Wanted, attachment: &Attachment) {
-        // An attach that is no repair makes one unnecessary, if it was one with a call: while the driver
-        // had none, nothing was published, and no finalizer says so.
-        let is_guarded = self
-            .index
-            .attachment(&attachment.name)
-            .is_some_and(|newest| newest.finalizer);
-        if is_repair(wanted, attachment) {
-            if self.repairs.wanted.remove(&attachment.uid).is_some() {
-                self.repairs.tally.repaired += 1;
-            }
-        } else if is_guarded {
-            self.repairs.wanted.remove(&attachment.uid);
-        }
-    }
-
     pub(super) fn disturb(&mut self, name: &Arc<str>) {
         if let Some(disturbed) = &mut self.repairs.disturbed {
             disturbed.insert(name.clone());
         }
-    }
-
-    pub(super) fn forget_repairs(&mut self, attachment: &Attachment) {
-        self.repairs.wanted.remove(&attachment.uid);
-        self.repairs.doubts.remove(&attachment.uid);
-    }
-
-    /// Whether the driver has calls to publish and unpublish.
-    pub(super) fn publishes(&self) -> bool {
-        self.capabilities.is_none_or(|capabilities| capabilities.publish)
-    }
-
-    /// The driver can be called again, and may be able to do more or less than before.
-    pub(super) fn driver_back(&mut self, capabilities: Capabilities) {
-        let published = self.publishes();
-        let changed = self.capabilities.replace(capabilities) != Some(capabilities);
-        self.queue.wake_returned();
-        if !changed {
-            return;
-        }
-        // What was asked of the driver as it was says little about the one that is there now.
-        self.repairs.disturbed = None;
-        match (published, capabilities.publish) {
-            (true, false) => self.repairs.wanted.clear(),
-            (false, true) => {
-                // What was attached without a call gets its call now, and so does what is being
-                // attached without one at this moment.
-                let unguarded = self.index.attachments().filter(|a| {
-                    let is_running = || self.queue.is_running(&Key::Attachment(a.name.clone()));
-                    !a.deleting && !a.finalizer && (a.attached || is_running())
-                });
-                self.repairs
-                    .wanted
-                    .extend(unguarded.map(|a| (a.uid.clone(), Wanted::Attach)));
-            }
-            (true, true) | (false, false) => {}
-        }
-        self.consider_all();
-    }
-}
-
-/// Whether work on the attachment in this state is a repair: the state itself asks for nothing.
-fn is_repair(wanted: Wanted, attachment: &Attachment) -> bool {
-    match wanted {
-        Wanted::Attach => attachment.attached && !attachment.deleting,
-        Wanted::Detach => attachment.deleting && !attachment.finalizer,
     }
 }
 

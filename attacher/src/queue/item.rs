@@ -56,7 +56,7 @@ impl Queue {
     /// What happened so far to the keys of a lane and of all lanes with the same kind of keys.
     pub fn tally(&self, lane: Lane) -> &Tally {
         match lane {
-            Lane::Attach | Lane::Detach => &self.attachments,
+            Lane::Attach | Lane::Detach | Lane::Repair => &self.attachments,
             Lane::Volume => &self.volumes,
         }
     }

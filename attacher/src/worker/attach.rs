@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::detach::failed_without;
 use super::problem::Failure;
 use super::turns::Turn;
 use super::{Worker, called, unread, unwritten};
 use crate::cluster::{Cluster, Error, Released, Secrets};
-use crate::csi::{CallError, Controller, PublishRequest, UnpublishRequest};
+use crate::csi::{CallError, Controller, PublishRequest, Reach, UnpublishRequest};
 use crate::decide::{self, AttachPlan, Facts, Record, Stale, Wanted};
 use crate::engine::{Answer, Held};
 use crate::model::{Attachment, Driver, Recorded, Target};
+use crate::queue::Class;
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Attaches the volume, or takes up where an earlier run left off; also an attachment that is attached
@@ -26,6 +28,11 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         let Some(mut plan) = plan else {
             return Box::pin(self.unless_winding_up(self.attach_without_call(attachment))).await;
         };
+        if self.engine().is_moving(attachment) {
+            // Written once more, the record is one to rely on again.
+            let annotations = attachment.recorded.clone();
+            plan.record.get_or_insert(Record { annotations });
+        }
         let (context, _turn) = match known(answer, &plan) {
             // To write down an answer is no call, and goes on while we are winding up.
             Some(context) => (context, Box::pin(self.calls.take(&plan.target)).await),
@@ -40,6 +47,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 match Box::pin(self.publish(&plan, secrets.clone())).await {
                     Ok(context) => (context, turn),
                     Err(error) => {
+                        self.undo_if_departed(attachment, &plan, &error).await;
                         drop(turn);
                         Box::pin(self.publish_elsewhere(attachment, &mut plan, secrets, error)).await?
                     }
@@ -149,10 +157,17 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Stores our finalizer and the record of the call. Says whether the attachment is still wanted.
     async fn record(&self, attachment: &Attachment, record: Option<&Record>) -> Result<bool, Failure> {
         let Some(record) = record else { return Ok(true) };
+        let Recorded { handle, node_id, .. } = &attachment.recorded;
+        if attachment.finalizer
+            && (handle, node_id) != (&record.annotations.handle, &record.annotations.node_id)
+        {
+            self.engine().moves(attachment);
+        }
         match self.cluster.record(attachment, record).await {
-            Ok(attachment) => {
-                let wanted = !attachment.deleting;
-                self.written(attachment);
+            Ok(newest) => {
+                let wanted = !newest.deleting;
+                self.written(newest);
+                self.engine().stays(attachment);
                 Ok(wanted)
             }
             Err(error) if error.is_gone() => {
@@ -213,6 +228,8 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             ..recorded.unwrap_or(&attachment.recorded).clone()
         };
         plan.target = today;
+        // With the record its state asks for nothing any more, though the volume is not there yet.
+        self.engine().attach_again(attachment);
         // Before the call, as always.
         let record = Record { annotations };
         let record = self.record(attachment, Some(&record));
@@ -323,12 +340,8 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         stale: &Stale,
         migrated: bool,
     ) -> Result<Turn<'_, Target>, Failure> {
-        let read = async {
-            self.secrets(stale.secret.as_ref())
-                .await
-                .map_err(|(reference, error)| unread(&reference, &error))
-        };
-        let secrets = self.unless_winding_up(read).await?;
+        let read = self.secrets_if_there(stale.secret.as_ref());
+        let (secrets, missing) = self.unless_winding_up(read).await?;
         let turn = self.turn_at(&stale.target).await?;
         if self.is_needed_at(attachment, &stale.target)? {
             // The id is another node's by now, and the volume is in use there.
@@ -348,12 +361,31 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         match self.csi.unpublish(request).await {
             Ok(()) => Ok(turn),
             // A volume or node that the driver does not know holds nothing; the CSI specification leaves
-            // NOT_FOUND to drivers that cannot tell. Waiting for another answer would block the pod.
-            Err(error) if error.code.is_unknown_object() => {
+            // NOT_FOUND to drivers that cannot tell. Waiting for another answer would block the pod. Without
+            // the Secret, INVALID_ARGUMENT may be about that.
+            Err(error)
+                if error.code.is_not_found() || missing.is_none() && error.code.is_unknown_object() =>
+            {
                 tracing::info!(%error, "the driver knows nothing of it");
                 Ok(turn)
             }
-            Err(error) => Err(called(&error)),
+            Err(error) => Err(failed_without(missing, &error)),
+        }
+    }
+
+    /// What a call that failed did all the same, perhaps, is undone if nobody is left to do so one day.
+    async fn undo_if_departed(&self, attachment: &Attachment, plan: &AttachPlan, error: &CallError) {
+        let is_there = || {
+            let engine = self.engine();
+            let newest = engine.attachment(&attachment.name);
+            newest.is_some_and(|newest| newest.uid == attachment.uid)
+        };
+        let may_have_been_done = match error.reach {
+            Reach::Answered | Reach::Interrupted => error.class() != Class::Final,
+            Reach::Unsent | Reach::Withheld => false,
+        };
+        if may_have_been_done && !is_there() {
+            Box::pin(self.undo_orphan(attachment, plan)).await;
         }
     }
 

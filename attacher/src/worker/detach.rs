@@ -7,6 +7,7 @@ use crate::csi::{CallError, Controller, UnpublishRequest};
 use crate::decide::{self, DetachPlan, Facts, Wanted};
 use crate::engine::{Answer, Held};
 use crate::model::{Attachment, Recorded, SecretRef, Target};
+use crate::report::chain;
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Detaches the volume, or takes up where an earlier run left off. A `repair` is for an attachment
@@ -67,7 +68,11 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// The volume stays where it is as long as another attachment needs it there; the last one to leave
     /// takes it along.
     async fn unpublish_unless_held(&self, attachment: &Attachment, plan: &DetachPlan) -> Result<(), Failure> {
-        if self.is_needed_at(attachment, &plan.target)? {
+        // In the turn, too, since whoever has it may be about to leave.
+        let turn = Box::pin(self.turn_at(&plan.target)).await?;
+        let needed = self.is_needed_at(attachment, &plan.target)?;
+        drop(turn);
+        if needed {
             return Ok(());
         }
         let secrets = self.secrets_if_there(plan.secret.as_ref());
@@ -131,15 +136,16 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     }
 
     /// A Secret that is gone does not hold up a detach for ever: the driver may do without, and if it
-    /// does not, it says so.
-    async fn secrets_if_there<'s>(
+    /// does not, it says so. One that we may not read may be gone as well: with its namespace the RoleBinding
+    /// goes that let us read it, and the API server says no more than that it is forbidden.
+    pub(super) async fn secrets_if_there<'s>(
         &self,
         reference: Option<&'s SecretRef>,
     ) -> Result<(Secrets, Option<&'s SecretRef>), Failure> {
         match self.secrets(reference).await {
             Ok(secrets) => Ok((secrets, None)),
-            Err((secret, error)) if error.is_gone() => {
-                tracing::warn!(%secret, "the Secret for the detach is gone; calling the driver without it");
+            Err((secret, error)) if error.is_gone() || error.is_forbidden() => {
+                tracing::warn!(%secret, error = chain(&error), "cannot have the Secret for the detach; calling the driver without it");
                 Ok((Secrets::default(), reference))
             }
             Err((secret, error)) => Err(unread(&secret, &error)),
@@ -190,13 +196,13 @@ fn not_marked(error: &Error) -> Failure {
     unwritten("could not mark as detached", error, Answer::Unpublished)
 }
 
-fn failed_without(secret: Option<&SecretRef>, error: &CallError) -> Failure {
+pub(super) fn failed_without(secret: Option<&SecretRef>, error: &CallError) -> Failure {
     let failure = called(error);
     match secret {
         None => failure,
         Some(secret) => Failure {
             message: format!(
-                "{} (secret {:?} does not exist)",
+                "{} (called without secret {:?}, which does not exist or may not be read)",
                 failure.message,
                 secret.to_string()
             ),

@@ -623,6 +623,154 @@ async fn nobody_says_to_be_attached_elsewhere_while_somebody_else_calls_there() 
     assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("id"));
 }
 
+fn name_of(job: &Job) -> String {
+    match job.subject() {
+        Subject::Attachment(_, attachment) => attachment.name.to_string(),
+        Subject::Volume(volume) => volume.name.to_string(),
+    }
+}
+
+/// Its state asks for nothing then, but the volume is nowhere.
+#[tokio::test]
+async fn an_attach_elsewhere_that_fails_is_tried_again() {
+    let mut bench = Bench::new(mk_moved());
+    bench.world.state().refused_at.extend([
+        ("publish", "old-id", "NotFound"),
+        ("publish", "id", "DeadlineExceeded"),
+    ]);
+    bench.fails().await;
+    let attachment = bench.attachment();
+    assert!(attachment.finalizer && attachment.attached);
+    assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"));
+    bench.world.state().refused_at.clear();
+    bench.seen();
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.seen(), ["ready", "get secret", "publish", "mark attached"]);
+    assert_eq!(bench.turn().await, None);
+}
+
+/// Two attachments of one volume on a node that has another id by now. The first to be detached may leave the
+/// volume only to somebody who does not leave it himself.
+#[tokio::test(start_paused = true)]
+async fn nobody_leaves_a_volume_to_one_who_is_about_to_leave_it() {
+    for answer in ["in time", "lost"] {
+        let moving = Attachment {
+            finalizer: true,
+            recorded: Recorded {
+                node_id: Some("old-id".into()),
+                ..mk_leaving().recorded
+            },
+            ..mk_attachment("va")
+        };
+        let staying = Attachment {
+            name: "other".into(),
+            uid: "other".into(),
+            attached: true,
+            ..moving.clone()
+        };
+        let mut bench = Bench::new(moving);
+        bench
+            .engine()
+            .handle(Event::Attachments(Change::Put(staying.clone())));
+        bench.world.state().silent.push("record");
+        if answer == "lost" {
+            bench.refuse("record", Error::Unanswered("lost".into()));
+        }
+        let attach = bench.job().expect("an attach");
+        let mut attach = std::pin::pin!(bench.worker.run(attach));
+        assert!(timeout(FOREVER, attach.as_mut()).await.is_err());
+        assert_eq!(bench.world.state().unpublished, [], "it is left to the other one");
+        let leaving = Attachment {
+            deleting: true,
+            version: Version(9),
+            ..staying
+        };
+        let gone = Change::Put(leaving.clone());
+        bench.engine().handle(Event::Attachments(gone));
+        bench.now += FOREVER;
+        let now = bench.now;
+        let detach = bench.engine().start(now).expect("a detach");
+        assert_eq!(name_of(&detach), "other");
+        let mut detach = std::pin::pin!(bench.worker.run(detach));
+        assert!(
+            timeout(FOREVER, detach.as_mut()).await.is_err(),
+            "it waits for its turn"
+        );
+        bench.world.answer.notify_one();
+        attach.await;
+        detach.await;
+        let old = |target: &Target| &*target.node_id == "old-id";
+        assert!(bench.world.state().unpublished.iter().any(old), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_is_in_doubt_is_written_again_before_the_call() {
+    let recorded = Attachment {
+        finalizer: true,
+        recorded: mk_leaving().recorded,
+        ..mk_attachment("va")
+    };
+    let mut bench = Bench::new(recorded.clone());
+    bench.world.state().volume = None;
+    bench.engine().moves(&recorded);
+    let first = bench.turn().await;
+    let seen = bench.seen();
+    let record = seen.iter().position(|seen| *seen == "record").expect("a record");
+    let publish = seen.iter().position(|seen| *seen == "publish").expect("a call");
+    assert!(record < publish, "{first:?}: {seen:?}");
+    assert!(!bench.engine().is_moving(&recorded));
+}
+
+/// With a namespace goes the RoleBinding that let us read its Secrets.
+#[tokio::test]
+async fn a_secret_that_may_not_be_read_any_more_does_not_hold_up_a_detach() {
+    for error in [forbidden(), Error::NotFound("no such secret".into())] {
+        let leaving = Attachment {
+            recorded: Recorded {
+                secret: SecretRef::parse("ns/secret"),
+                ..mk_leaving().recorded
+            },
+            ..mk_leaving()
+        };
+        let mut bench = Bench::new(leaving.clone());
+        bench.refuse("get secret", error.clone());
+        assert_eq!(bench.turn().await, Some(Outcome::Done), "{error}");
+        assert_eq!(bench.world.state().unpublished.len(), 1);
+        let mut bench = Bench::new(leaving);
+        bench.refuse("get secret", error.clone());
+        bench
+            .world
+            .state()
+            .refused_at
+            .push(("unpublish", "id", "Internal"));
+        bench.fails().await;
+        let told = bench.attachment().detach_error.expect("people must know");
+        assert!(told.message.contains("without secret \"ns/secret\""), "{told:?}");
+    }
+}
+
+/// Nobody is left to detach it, and it may be published all the same.
+#[tokio::test(start_paused = true)]
+async fn an_attach_that_may_have_failed_is_undone_when_the_attachment_is_gone() {
+    for (code, undone) in [("DeadlineExceeded", 1), ("Internal", 0)] {
+        let mut bench = Bench::new(mk_attachment("va"));
+        bench.world.state().refused_at.push(("publish", "id", code));
+        bench.world.state().silent.push("publish");
+        let job = bench.job().expect("an attach");
+        let mut run = std::pin::pin!(bench.worker.run(job));
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        let Attachment { name, uid, .. } = bench.attachment();
+        bench.world.state().attachment = None;
+        bench
+            .engine()
+            .handle(Event::Attachments(Change::Gone { name, uid }));
+        bench.world.answer.notify_one();
+        run.await;
+        assert_eq!(bench.world.state().unpublished.len(), undone, "{code}");
+    }
+}
+
 #[tokio::test]
 async fn an_attach_elsewhere_leaves_nothing_where_the_volume_was() {
     let unguarded = mk_moved();

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::decide::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
-use crate::engine::{Event, Job, Outcome, Report};
+use crate::engine::{Event, Held, Job, Outcome, Report};
 use crate::index::Change;
-use crate::model::{Recorded, Version};
-use crate::queue::{Backoff, Class, Limits};
+use crate::model::{Capabilities, Recorded, Version};
+use crate::queue::{Backoff, Class, Lane, Limits};
 
 /// What the list says of the one volume there is.
 #[derive(Clone, Copy)]
@@ -152,6 +152,41 @@ fn a_lost_attachment_is_published_again_and_told() {
     assert!(bench.start().is_none(), "once is enough");
     let tally = bench.engine.tally();
     assert_eq!((tally.rounds, tally.lost, tally.repaired), (1, 1, 1));
+}
+
+/// As after a driver that came back without its memory.
+#[test]
+fn a_new_attach_does_not_stand_in_line_behind_repairs() {
+    let names: Vec<String> = (0..40).map(|number| format!("va-{number}")).collect();
+    let mut bench = Bench::new(names.iter().map(|name| attached(name)));
+    bench.survey(Listed::Nowhere);
+    bench.put(mk_attachment("new"));
+    let mut jobs: Vec<Job> = std::iter::from_fn(|| bench.start()).collect();
+    assert_eq!(jobs.len(), 5 + 1, "half of the lane's places, and one more");
+    let is_new = |job: &Job| matches!(job, Job::Attachment { repair: false, .. });
+    assert_eq!(jobs.iter().filter(|job| is_new(job)).count(), 1);
+    let mut done = 0;
+    while let Some(job) = jobs.pop() {
+        bench.finish(&job, Outcome::Done);
+        done += 1;
+        jobs.extend(std::iter::from_fn(|| bench.start()));
+    }
+    assert_eq!(bench.engine.tally().repaired, 40, "of {done} jobs");
+}
+
+#[test]
+fn nobody_waits_for_a_repair_since_the_attachment_was_made() {
+    let made = "2020-01-01T00:00:00Z".parse().ok();
+    let of_age = |name| Attachment {
+        wanted_since: made,
+        ..attached(name)
+    };
+    let mut bench = Bench::new([of_age("va")]);
+    bench.survey(Listed::Nowhere);
+    let oldest = |bench: &Bench| bench.engine.census(bench.now, 0).lanes[&Lane::Repair].oldest;
+    assert_eq!(oldest(&bench), None);
+    bench.starts(Wanted::Attach);
+    assert_eq!(oldest(&bench), None);
 }
 
 #[test]
@@ -490,6 +525,29 @@ fn who_else_holds_a_volume_on_a_node() {
     ] {
         assert_eq!(held_beside(other), expected, "{name}");
     }
+}
+
+/// The answer to the write that moves the record may be lost, and then nobody knows where it stands.
+#[test]
+fn whose_record_is_being_moved_holds_nothing() {
+    let (va, other) = (attached("va"), attached("other"));
+    let target = Target {
+        handle: "handle".into(),
+        node_id: "id".into(),
+    };
+    let mut engine = Bench::new([va.clone(), other.clone()]).engine;
+    assert_eq!(engine.held_besides(&va, &target), Held::ByLiving);
+    engine.moves(&other);
+    assert_eq!(engine.held_besides(&va, &target), Held::ByNobody);
+    engine.stays(&other);
+    assert_eq!(engine.held_besides(&va, &target), Held::ByLiving);
+    engine.moves(&other);
+    let gone = Change::Gone {
+        name: other.name.clone(),
+        uid: other.uid.clone(),
+    };
+    engine.handle(Event::Attachments(gone));
+    assert!(!engine.is_moving(&other), "nothing is kept of what is gone");
 }
 
 #[test]

@@ -1,0 +1,157 @@
+//! Repairs: work that is wanted although the attachment's own state asks for nothing.
+//!
+//! A survey asks for them, or a driver that has calls again. They are remembered here alone; after a crash the next
+//! survey finds them again. They have a lane of their own: a driver that lost everything makes thousands of them,
+//! and a pod that waits for its first attach is not to stand in line behind volumes that may well be in use.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::reconcile::{Fault, Finding, LastRound, Tally};
+use super::{Answer, Engine, Held};
+use crate::decide::reconcile::Subject;
+use crate::decide::{self, Wanted};
+use crate::model::{Attachment, Uid};
+use crate::queue::{Key, Lane};
+
+/// What the engine knows of surveys and repairs.
+#[derive(Debug, Default)]
+pub(super) struct Repairs {
+    /// While a survey is under way: attachments that changed or had work since it began.
+    pub(super) disturbed: Option<HashSet<Arc<str>>>,
+    pub(super) wanted: HashMap<Uid, Wanted>,
+    pub(super) doubts: HashMap<Uid, Doubt>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) tally: Tally,
+    pub(super) last: Option<LastRound>,
+}
+
+/// What earlier surveys said against an attachment.
+#[derive(Debug, Default)]
+pub(super) struct Doubt {
+    /// The last survey that spoke against it.
+    pub(super) round: u64,
+    repaired: u32,
+    pass: u32,
+}
+
+/// A list that denies what was just repaired may be wrong every time: a driver that does not list all of
+/// its volumes, say. After the second repair in a row 1 survey is passed over, then 3, 7 and so on up to
+/// this many.
+const MOST_PASSED: u32 = 63;
+
+// === impl Engine ===
+
+impl Engine {
+    pub(super) fn repair(&mut self, subject: Subject, wanted: Wanted) {
+        let Subject {
+            attachment,
+            whereabouts,
+            ..
+        } = subject;
+        let target = whereabouts.target;
+        let is_needed = wanted == Wanted::Detach && self.held_besides(&attachment, &target) != Held::ByNobody;
+        if is_needed || self.repairs.wanted.contains_key(&attachment.uid) {
+            return;
+        }
+        let doubt = self.repairs.doubts.entry(attachment.uid.clone()).or_default();
+        doubt.round = self.repairs.tally.rounds;
+        if let Some(left) = doubt.pass.checked_sub(1) {
+            doubt.pass = left;
+            return;
+        }
+        doubt.repaired += 1;
+        let times = doubt.repaired;
+        doubt.pass = 1u32
+            .checked_shl(times - 1)
+            .map_or(MOST_PASSED, |twice| (twice - 1).min(MOST_PASSED));
+        let (fault, count) = match wanted {
+            Wanted::Attach => (Fault::Lost, &mut self.repairs.tally.lost),
+            Wanted::Detach => (Fault::Leftover, &mut self.repairs.tally.leftover),
+        };
+        *count += 1;
+        self.repairs.wanted.insert(attachment.uid.clone(), wanted);
+        self.queue
+            .wake(&Key::Attachment(attachment.name.clone()), Lane::Repair);
+        self.repairs.findings.push(Finding {
+            attachment,
+            target,
+            fault,
+            times,
+        });
+    }
+
+    /// The work that an attachment waits for, repairs included.
+    pub(super) fn wanted(&self, attachment: &Attachment) -> Option<Wanted> {
+        decide::wanted(attachment, self.publishes())
+            .or_else(|| self.wanted_repair(attachment))
+            .or_else(|| self.is_to_be_marked(attachment).then_some(Wanted::Detach))
+    }
+
+    /// Whether we let go of an attachment whose status still says that it is attached: a finalizer of
+    /// somebody else that we had not seen keeps it, and the status could not be written.
+    fn is_to_be_marked(&self, attachment: &Attachment) -> bool {
+        attachment.deleting
+            && !attachment.finalizer
+            && attachment.says_attached()
+            && self.answers.get(&attachment.uid) == Some(&Answer::Unpublished)
+    }
+
+    /// The lane of that work.
+    pub(super) fn lane(&self, attachment: &Attachment) -> Option<Lane> {
+        self.wanted(attachment).map(|wanted| lane(wanted, attachment))
+    }
+
+    /// Has an attachment attached again that asks for nothing, and goes on until that works.
+    pub fn attach_again(&mut self, attachment: &Attachment) {
+        let before = self.repairs.wanted.insert(attachment.uid.clone(), Wanted::Attach);
+        if before.is_none() {
+            self.queue
+                .wake(&Key::Attachment(attachment.name.clone()), Lane::Repair);
+        }
+    }
+
+    pub(super) fn wanted_repair(&self, attachment: &Attachment) -> Option<Wanted> {
+        let wanted = *self.repairs.wanted.get(&attachment.uid)?;
+        is_repair(wanted, attachment).then_some(wanted)
+    }
+
+    /// `attachment` is what the job began with.
+    pub(super) fn repair_finished(&mut self, wanted: Wanted, attachment: &Attachment) {
+        // An attach that is no repair makes one unnecessary, if it was one with a call: while the driver
+        // had none, nothing was published, and no finalizer says so.
+        let is_guarded = self
+            .index
+            .attachment(&attachment.name)
+            .is_some_and(|newest| newest.finalizer);
+        if is_repair(wanted, attachment) {
+            if self.repairs.wanted.remove(&attachment.uid).is_some() {
+                self.repairs.tally.repaired += 1;
+            }
+        } else if is_guarded {
+            self.repairs.wanted.remove(&attachment.uid);
+        }
+    }
+
+    pub(super) fn forget_repairs(&mut self, attachment: &Attachment) {
+        self.repairs.wanted.remove(&attachment.uid);
+        self.repairs.doubts.remove(&attachment.uid);
+    }
+}
+
+/// The lane in which an attachment in this state is worked on.
+pub(super) fn lane(wanted: Wanted, attachment: &Attachment) -> Lane {
+    match wanted {
+        _ if is_repair(wanted, attachment) => Lane::Repair,
+        Wanted::Attach => Lane::Attach,
+        Wanted::Detach => Lane::Detach,
+    }
+}
+
+/// Whether work on the attachment in this state is a repair: the state itself asks for nothing.
+fn is_repair(wanted: Wanted, attachment: &Attachment) -> bool {
+    match wanted {
+        Wanted::Attach => attachment.attached && !attachment.deleting,
+        Wanted::Detach => attachment.deleting && !attachment.finalizer,
+    }
+}
