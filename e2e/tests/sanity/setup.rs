@@ -51,6 +51,8 @@ pub(crate) struct SetUp {
     access: &'static str,
     split: bool,
     secrets: bool,
+    /// Whether the driver stands behind a fault proxy, one without faults.
+    proxied: bool,
 }
 
 /// What the driver makes of attached volumes.
@@ -62,7 +64,7 @@ pub(crate) enum Devices {
     Loop,
 }
 
-/// The driver of a set-up: one process, or one for the controller and one for the node.
+/// The driver of a set-up: one process, or one for the controller and one for the node, or one with its proxy.
 pub(crate) struct Started {
     processes: Vec<Process>,
 }
@@ -73,24 +75,35 @@ pub(crate) const ALL: &[SetUp] = &[
         access: "mount",
         split: false,
         secrets: false,
+        proxied: false,
     },
     SetUp {
         name: "block",
         access: "block",
         split: false,
         secrets: false,
+        proxied: false,
     },
     SetUp {
         name: "split",
         access: "mount",
         split: true,
         secrets: false,
+        proxied: false,
     },
     SetUp {
         name: "secrets",
         access: "mount",
         split: false,
         secrets: true,
+        proxied: false,
+    },
+    SetUp {
+        name: "proxied",
+        access: "mount",
+        split: false,
+        secrets: true,
+        proxied: true,
     },
 ];
 
@@ -169,6 +182,10 @@ impl SetUp {
                     SOCKET,
                 ),
             ]
+        } else if self.proxied {
+            let proxy =
+                common("proxy", SOCKET).arg(format!("--proxy-to=unix://{}", dir.join(BEHIND).display()));
+            vec![(node(array(common("driver", BEHIND))), BEHIND), (proxy, SOCKET)]
         } else {
             vec![(node(array(common("driver", SOCKET))), SOCKET)]
         };
@@ -237,7 +254,7 @@ impl SetUp {
 // === impl Started ===
 
 impl Started {
-    /// Asks the processes to end, the node's before the controller's.
+    /// Asks the processes to end, the node's before the controller's and the proxy before its driver.
     pub(crate) async fn stop(&self) -> Result<()> {
         for process in self.processes.iter().rev() {
             process.ensure_alive()?;
@@ -260,6 +277,8 @@ impl Started {
 
 const SOCKET: &str = "csi.sock";
 const CONTROLLER: &str = "controller.sock";
+/// The driver's socket where csi-sanity speaks to a proxy.
+const BEHIND: &str = "behind.sock";
 
 async fn listens(socket: &Path) -> Result<()> {
     let deadline = Instant::now() + DEADLINE;
