@@ -1,0 +1,116 @@
+//! Nodes that were registered anew, under another id.
+
+use super::*;
+
+/// Attached, on a machine that came back under another id, and to be repaired.
+fn mk_moved() -> Attachment {
+    Attachment {
+        attached: true,
+        finalizer: false,
+        deleting: false,
+        recorded: Recorded {
+            node_id: Some("old-id".into()),
+            ..mk_leaving().recorded
+        },
+        ..mk_leaving()
+    }
+}
+
+/// A detach that looked before it said so may be under way there.
+#[tokio::test(start_paused = true)]
+async fn nobody_says_to_be_attached_elsewhere_while_somebody_else_calls_there() {
+    let mut bench = Bench::new(mk_moved());
+    let refused = ("publish", "old-id", "NotFound");
+    bench.world.state().refused_at.push(refused);
+    let job = bench.job().expect("an attach");
+    let there = Target {
+        handle: "handle".into(),
+        node_id: "id".into(),
+    };
+    let others = bench.worker.calls.take(&there).await;
+    let run = bench.worker.run(job);
+    let mut run = std::pin::pin!(run);
+    assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+    assert!(bench.seen().contains(&"publish"));
+    assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("old-id"));
+    drop(others);
+    assert_eq!(run.await.outcome, Outcome::Done);
+    assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("id"));
+}
+
+/// Its state asks for nothing then, but the volume is nowhere.
+#[tokio::test]
+async fn an_attach_elsewhere_that_fails_is_tried_again() {
+    let mut bench = Bench::new(mk_moved());
+    bench.world.state().refused_at.extend([
+        ("publish", "old-id", "NotFound"),
+        ("publish", "id", "DeadlineExceeded"),
+    ]);
+    bench.fails().await;
+    let attachment = bench.attachment();
+    assert!(attachment.finalizer && attachment.attached);
+    assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"));
+    bench.world.state().refused_at.clear();
+    bench.seen();
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.seen(), ["ready", "get secret", "publish", "mark attached"]);
+    assert_eq!(bench.turn().await, None);
+}
+
+#[tokio::test]
+async fn an_attach_elsewhere_leaves_nothing_where_the_volume_was() {
+    let unguarded = mk_moved();
+    for (answer, moves) in [
+        (None, true),
+        (Some("NotFound"), true),
+        (Some("InvalidArgument"), false),
+    ] {
+        let mut bench = Bench::new(unguarded.clone());
+        bench
+            .world
+            .state()
+            .refused_at
+            .push(("publish", "old-id", "InvalidArgument"));
+        if let Some(code) = answer {
+            bench.world.state().refused_at.push(("unpublish", "old-id", code));
+        }
+        let outcome = bench.turn().await.expect("an attach");
+        assert_eq!(outcome == Outcome::Done, moves, "{answer:?}: {outcome:?}");
+        assert_eq!(bench.world.state().unpublished.len(), 1, "{answer:?}");
+        let recorded = bench.attachment().recorded.node_id;
+        let expected = if moves { "id" } else { "old-id" };
+        assert_eq!(recorded.as_deref(), Some(expected), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_detach_that_tries_the_other_node_id_leaves_what_is_needed_there() {
+    let leaving = Attachment {
+        deleting: true,
+        finalizer: true,
+        recorded: Recorded {
+            node_id: Some("old-id".into()),
+            handle: Some("handle".into()),
+            secret: None,
+        },
+        ..mk_attachment("va")
+    };
+    for needed in [false, true] {
+        let mut bench = Bench::new(leaving.clone());
+        bench.world.state().unknown = true;
+        if needed {
+            let living = Attachment {
+                finalizer: true,
+                attached: true,
+                ..mk_attachment("living")
+            };
+            bench.engine().handle(Event::Attachments(Change::Put(living)));
+        }
+        assert_eq!(bench.turn().await, Some(Outcome::Done));
+        assert_eq!(bench.world.state().attachment, None);
+        let ids: Vec<_> = bench.world.state().unpublished.drain(..).collect();
+        let ids: Vec<_> = ids.iter().map(|target| &*target.node_id).collect();
+        let expected: &[&str] = if needed { &["old-id"] } else { &["old-id", "id"] };
+        assert_eq!(ids, expected);
+    }
+}

@@ -1,0 +1,96 @@
+//! What is written and told after a call.
+
+use super::*;
+
+/// Nobody is left to detach it, and it may be published all the same.
+#[tokio::test(start_paused = true)]
+async fn an_attach_that_may_have_failed_is_undone_when_the_attachment_is_gone() {
+    for (code, undone) in [("DeadlineExceeded", 1), ("Internal", 0)] {
+        let mut bench = Bench::new(mk_attachment("va"));
+        bench.world.state().refused_at.push(("publish", "id", code));
+        bench.world.state().silent.push("publish");
+        let job = bench.job().expect("an attach");
+        let mut run = std::pin::pin!(bench.worker.run(job));
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        let Attachment { name, uid, .. } = bench.attachment();
+        bench.world.state().attachment = None;
+        bench
+            .engine()
+            .handle(Event::Attachments(Change::Gone { name, uid }));
+        bench.world.answer.notify_one();
+        run.await;
+        assert_eq!(bench.world.state().unpublished.len(), undone, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn a_status_that_outlives_our_finalizer_is_written_however_often_that_fails() {
+    let leaving = Attachment {
+        deleting: true,
+        finalizer: true,
+        attached: true,
+        recorded: Recorded {
+            node_id: Some("id".into()),
+            handle: Some("handle".into()),
+            secret: None,
+        },
+        ..mk_attachment("va")
+    };
+    let mut bench = Bench::new(leaving);
+    // Which the watch has not told.
+    if let Some(attachment) = &mut bench.world.state().attachment {
+        attachment.foreign_finalizers = true;
+    }
+    for attempt in 0..3 {
+        bench.refuse("mark detached", Error::Unanswered("no answer".into()));
+        bench.fails().await;
+        let seen = bench.seen();
+        let called = seen.contains(&"unpublish") || seen.contains(&"release");
+        assert_eq!(called, attempt == 0, "{attempt}: {seen:?}");
+        assert!(bench.attachment().attached && !bench.attachment().finalizer);
+    }
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.seen(), ["mark detached"]);
+    assert!(!bench.attachment().says_attached());
+    assert!(bench.job().is_none());
+}
+
+#[tokio::test]
+async fn an_answer_is_written_while_the_driver_is_away() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+    bench.fails().await;
+    assert!(!bench.attachment().attached);
+    bench.world.state().away = true;
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert!(bench.attachment().attached);
+    let calls = bench.seen();
+    assert_eq!(calls.iter().filter(|seen| **seen == "publish").count(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_outlasts_a_failure_to_read_what_it_needs() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+    bench.fails().await;
+    let volume = mk_secret_volume();
+    let unknown = Change::Departed {
+        name: volume.name,
+        uid: volume.uid,
+    };
+    bench.engine().handle(Event::Volumes(unknown));
+    bench.refuse("get volume", Error::Unanswered("no answer".into()));
+    bench.fails().await;
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    let calls = bench.seen();
+    assert_eq!(calls.iter().filter(|seen| **seen == "publish").count(), 1);
+}
+
+#[tokio::test]
+async fn a_panic_is_told_in_the_status() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.world.state().panics = true;
+    bench.fails().await;
+    let told = bench.attachment().attach_error.expect("people must know");
+    assert!(told.message.contains("a fault of its own"), "{told:?}");
+}
