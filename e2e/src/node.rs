@@ -18,8 +18,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -87,6 +88,29 @@ impl NodeStandIn {
     /// Name of the node at the driver; never the same as [`Self::name`], so that a mix-up fails.
     pub fn node_id(&self) -> &str {
         &self.node_id
+    }
+
+    /// Registers the driver under another id, as kubelet does: it takes the old entry out first, for it may not be
+    /// changed.
+    ///
+    /// # Errors
+    /// The API server refused the CSINode.
+    pub async fn register_anew(&self, driver: &str, node_id: &str) -> Result<()> {
+        let csi_nodes = Api::<CSINode>::all(self.client.clone());
+        let entry = json!({"name": driver, "nodeID": node_id});
+        for drivers in [json!([]), json!([entry])] {
+            let patch = Patch::Merge(json!({"spec": {"drivers": drivers}}));
+            csi_nodes
+                .patch(&self.name, &PatchParams::default(), &patch)
+                .await
+                .with_context(|| format!("register driver {driver} anew on node {}", self.name))?;
+        }
+        Ok(())
+    }
+
+    /// The driver knows the node by another id.
+    pub fn known_as(&mut self, node_id: &str) {
+        node_id.clone_into(&mut self.node_id);
     }
 
     /// Goes down without a word: nothing is unmounted or reported any more, and the heartbeat ends.

@@ -51,6 +51,16 @@ pub const RESERVES: &[Reserve] = &[
     },
 ];
 
+/// The scenario in which an attacher asks for a secret that it may not read any more.
+pub const SECRET_NAMESPACE_GONE: &str = "secret-namespace-gone";
+
+/// Whether a scenario has seen to it that the API server refuses the request.
+pub fn is_refused_on_purpose(request: &Request) -> bool {
+    request.namespace.ends_with(SECRET_NAMESPACE_GONE)
+        && request.verb == "get"
+        && request.resource == "secrets"
+}
+
 // === impl Right ===
 
 impl Right {

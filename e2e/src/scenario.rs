@@ -17,18 +17,25 @@ mod driver_restarts;
 mod explained;
 mod failures_told;
 mod flaky;
+mod foreign_volume;
 mod handover;
 mod leader;
+mod long_errors;
 mod lost_attachment;
 mod migrated_volume;
 mod node_lost;
+mod node_registered_anew;
 mod pod_attaches;
 mod pod_moves;
+mod secret_namespace_gone;
+mod slow_detaches;
 mod trivial_driver;
 mod two_pods_one_volume;
 mod volume_deleted;
+mod volume_forced_away;
 mod volume_shapes;
 
+use std::fmt;
 use std::panic::AssertUnwindSafe;
 
 use anyhow::{Context, Result, anyhow};
@@ -62,13 +69,22 @@ pub enum Verdict {
     Passes,
     /// It fails, always or by a race.
     Fails {
-        /// Number of the oddity in the list of the Go attacher's behaviour.
-        oddity: u8,
+        /// What it stumbles over.
+        oddity: Oddity,
         /// What the failure's text must contain, so that no other failure hides behind this one.
         sign: &'static str,
         /// Whether it fails every time; if not, a pass is no news.
         always: bool,
     },
+}
+
+/// Something odd about the Go attacher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Oddity {
+    /// Number in the list of its behaviour.
+    Listed(u8),
+    /// On no list: its scenario found it, and tells of it.
+    FoundHere,
 }
 
 /// All scenarios.
@@ -80,19 +96,27 @@ pub const ALL: &[Scenario] = &[
     attach_fails::UNCODED,
     attach_times_out::SCENARIO,
     failures_told::SCENARIO,
+    long_errors::SCENARIO,
     driver_restarts::SCENARIO,
     attacher_killed::AFTER_PUBLISH,
     attacher_killed::BEFORE_FINALIZER_REMOVAL,
     volume_deleted::SCENARIO,
+    volume_forced_away::SCENARIO,
     volume_shapes::ALL,
     volume_shapes::PLAIN,
+    foreign_volume::SCENARIO,
     node_lost::SCENARIO,
+    node_registered_anew::ATTACHED,
+    node_registered_anew::HALF_ATTACHED,
+    secret_namespace_gone::SCENARIO,
     migrated_volume::SCENARIO,
     lost_attachment::SCENARIO,
     trivial_driver::SCENARIO,
     driver_changes::SCENARIO,
     burst::SCENARIO,
+    slow_detaches::SCENARIO,
     explained::SCENARIO,
+    explained::LOSSES,
     leader::STOPS,
     leader::KILLED,
     leader::SUSPENDED,
@@ -166,6 +190,19 @@ impl Scenario {
             .context("after the scenario, when everything was taken back")
     }
 }
+
+// === impl Oddity ===
+
+impl fmt::Display for Oddity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listed(number) => write!(f, "oddity {number}"),
+            Self::FoundHere => f.write_str("an oddity that was found here"),
+        }
+    }
+}
+
+// === functions ===
 
 async fn dumped(stage: &Stage<'_>, failure: anyhow::Error) -> anyhow::Error {
     match dump::write(stage, &failure).await {

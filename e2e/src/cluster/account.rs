@@ -100,6 +100,30 @@ impl Cluster {
         Ok(path)
     }
 
+    /// Waits until the API server lets the account read secrets in `of_namespace`, or does not any more.
+    pub async fn wait_until_secrets_are(
+        &self,
+        readable: bool,
+        namespace: &str,
+        name: &str,
+        of_namespace: &str,
+    ) -> Result<()> {
+        let deadline = Instant::now() + SETTLED;
+        let right = Right {
+            verb: "get".to_owned(),
+            group: String::new(),
+            resource: "secrets".to_owned(),
+        };
+        while self.grants(namespace, name, Some(of_namespace), &right).await? != readable {
+            ensure!(
+                Instant::now() < deadline,
+                "whether {namespace}/{name} may {right} of {of_namespace} should be: {readable}"
+            );
+            sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
     /// Whether the API server would let the account use a right in `of_namespace`, or everywhere if there is none.
     pub async fn grants(
         &self,

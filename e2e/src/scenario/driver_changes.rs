@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use kube::ResourceExt;
 
 use super::stage::{A, B, PATIENCE, Setting, Stage, StageVolume};
-use super::{Scenario, Verdict};
+use super::{Oddity, Scenario, Verdict};
 use crate::fixture::Access;
 use crate::wait::Progress;
 
@@ -18,7 +18,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         ..Setting::DEFAULT
     },
     go: Verdict::Fails {
-        oddity: 16,
+        oddity: Oddity::Listed(16),
         sign: "finalizer",
         always: true,
     },

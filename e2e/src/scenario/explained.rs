@@ -4,6 +4,7 @@
 //! more rights than `deploy/components/explain` gives.
 
 mod asker;
+mod losses;
 
 use anyhow::{Context, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
@@ -14,6 +15,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use self::asker::{Asker, Expected, Reader};
+pub(super) use self::losses::SCENARIO as LOSSES;
 use super::stage::{A, B, PATIENCE, SECRET, Setting, Stage, StageVolume};
 use super::{Scenario, Verdict};
 use crate::driver::fault::{FaultRule, Method};

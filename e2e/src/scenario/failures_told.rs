@@ -6,7 +6,7 @@ use kube::Api;
 use kube::runtime::watcher;
 
 use super::stage::{A, PATIENCE, Setting, Stage};
-use super::{Scenario, Verdict};
+use super::{Oddity, Scenario, Verdict};
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
 use crate::wait::{self, Progress};
@@ -23,7 +23,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         ..Setting::DEFAULT
     },
     go: Verdict::Fails {
-        oddity: 18,
+        oddity: Oddity::Listed(18),
         sign: "Event AttachFailed about",
         always: true,
     },

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::stage::{A, B, PATIENCE, Setting, Stage};
-use super::{Scenario, Verdict};
+use super::{Oddity, Scenario, Verdict};
 use crate::driver::journal::Call;
 use crate::fixture::Access;
 use crate::subject::{Kind, LEASE_DURATION};
@@ -44,10 +44,10 @@ pub(super) const SUSPENDED: Scenario = Scenario {
     name: "leader-suspended",
     about: "The leader stands still until another leads: back again, it does nothing more.",
     setting: SETTING,
-    // The next number after the known ones: it was found here. A leader that comes back works off what it holds
-    // until its next renewal tells it that it leads no more: it unpublishes what its successor has unpublished.
+    // A leader that comes back works off what it holds until its next renewal tells it that it leads no more: it
+    // unpublishes what its successor has unpublished.
     go: Verdict::Fails {
-        oddity: 24,
+        oddity: Oddity::FoundHere,
         sign: "somebody called the driver or wrote when the suspended leader came back",
         always: false,
     },

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::stage::{A, PATIENCE, Setting, Stage};
-use super::{Scenario, Verdict};
+use super::{Oddity, Scenario, Verdict};
 use crate::driver::journal::Call;
 use crate::wait::Progress;
 
@@ -24,7 +24,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     },
     // It may publish a second time from a stale cache.
     go: Verdict::Fails {
-        oddity: 11,
+        oddity: Oddity::Listed(11),
         sign: "publish calls",
         always: false,
     },

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 
 use super::stage::{A, PATIENCE, SECRET_KEY, Setting, Stage};
-use super::{Scenario, Verdict};
+use super::{Oddity, Scenario, Verdict};
 use crate::fixture::Access;
 use crate::wait::Progress;
 
@@ -19,7 +19,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     },
     // From a cache that does not show its own success yet, the Go attacher may publish a second time.
     go: Verdict::Fails {
-        oddity: 2,
+        oddity: Oddity::Listed(2),
         sign: "ControllerPublishVolume was called",
         always: false,
     },

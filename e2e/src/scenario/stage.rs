@@ -4,6 +4,7 @@
 //! scenario label, so that stages cannot meet; a stage that is struck leaves nothing in the cluster and no
 //! process behind, also when its scenario failed.
 
+mod attachments;
 mod closing;
 mod outage;
 mod pods;
@@ -151,7 +152,8 @@ impl<'site> Stage<'site> {
 
         let spec = DriverSpec {
             name: driver_name.clone(),
-            nodes: setting.nodes,
+            // One that no node has: whoever is registered anew has it.
+            nodes: setting.nodes + 1,
             latency: setting.latency,
             capabilities: setting.capabilities.to_owned(),
             flags: Vec::new(),

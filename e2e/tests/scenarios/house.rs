@@ -185,12 +185,10 @@ fn judge(outcome: Result<()>, verdict: Verdict, prefix: &str) -> Result<()> {
         (Verdict::Fails { oddity, sign, .. }, Err(error)) => {
             let text = format!("{error:#}");
             if !text.contains(sign) {
-                return Err(error.context(format!(
-                    "it failed, but not as oddity {oddity} lets expect (\"{sign}\")"
-                )));
+                return Err(error.context(format!("it failed, but not as {oddity} lets expect (\"{sign}\")")));
             }
             dump::discard(prefix)?;
-            say(&format!("{prefix}: failed as known, oddity {oddity}: \"{sign}\""));
+            say(&format!("{prefix}: failed as known, {oddity}: \"{sign}\""));
             Ok(())
         }
         (
@@ -199,7 +197,7 @@ fn judge(outcome: Result<()>, verdict: Verdict, prefix: &str) -> Result<()> {
             },
             Ok(()),
         ) => {
-            bail!("it passed although oddity {oddity} makes it fail every time: is the list still right?")
+            bail!("it passed although {oddity} makes it fail every time: is the list still right?")
         }
         (
             Verdict::Fails {
@@ -210,7 +208,7 @@ fn judge(outcome: Result<()>, verdict: Verdict, prefix: &str) -> Result<()> {
             Ok(()),
         ) => {
             say(&format!(
-                "{prefix}: passed, oddity {oddity} is a race and did not show this time"
+                "{prefix}: passed, {oddity} is a race and did not show this time"
             ));
             Ok(())
         }

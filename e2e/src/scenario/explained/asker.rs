@@ -1,6 +1,7 @@
 //! Somebody who asks `csi-attacher explain`.
 
 use std::path::PathBuf;
+use std::process::Output;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -149,29 +150,7 @@ impl Asker {
 
     /// Asks once.
     pub(super) async fn ask(&self, reader: Reader, stage: &Stage<'_>, object: &str) -> Result<Told> {
-        let kubeconfig = match reader {
-            Reader::Explain => &self.kubeconfig,
-            Reader::Stranger => &self.stranger,
-        };
-        let mut command = Command::new(&self.program);
-        let (marker, value) = stage.site().run().marker();
-        command
-            .args([
-                "explain",
-                object,
-                "--output=json",
-                "--patience=0s",
-                "--namespace",
-                stage.prefix(),
-            ])
-            .arg("--kubeconfig")
-            .arg(kubeconfig)
-            .env(marker, value)
-            .kill_on_drop(true);
-        let output = timeout(ANSWER, command.output())
-            .await
-            .with_context(|| format!("no explanation of {object} in {ANSWER:?}"))?
-            .context("run csi-attacher explain")?;
+        let output = self.run(reader, stage, object, "json").await?;
         let code = output
             .status
             .code()
@@ -181,5 +160,31 @@ impl Asker {
             answer: serde_json::from_slice(&output.stdout).unwrap_or_default(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         })
+    }
+
+    /// Asks once, for an answer that people can read.
+    pub(super) async fn read(&self, stage: &Stage<'_>, object: &str) -> Result<String> {
+        let output = self.run(Reader::Explain, stage, object, "text").await?;
+        String::from_utf8(output.stdout).context("an explanation must be text")
+    }
+
+    async fn run(&self, reader: Reader, stage: &Stage<'_>, object: &str, form: &str) -> Result<Output> {
+        let kubeconfig = match reader {
+            Reader::Explain => &self.kubeconfig,
+            Reader::Stranger => &self.stranger,
+        };
+        let mut command = Command::new(&self.program);
+        let (marker, value) = stage.site().run().marker();
+        command
+            .args(["explain", object, "--patience=0s", "--namespace", stage.prefix()])
+            .arg(format!("--output={form}"))
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .env(marker, value)
+            .kill_on_drop(true);
+        timeout(ANSWER, command.output())
+            .await
+            .with_context(|| format!("no explanation of {object} in {ANSWER:?}"))?
+            .context("run csi-attacher explain")
     }
 }

@@ -175,7 +175,7 @@ pub async fn sweep(site: &Site, prefix: &str) -> Result<()> {
     forget_scope(site, prefix).await
 }
 
-/// Removes what is there once a stage: driver registration, account and namespace.
+/// Removes what is there once a stage: driver registration, account and namespaces.
 async fn forget_scope(site: &Site, prefix: &str) -> Result<()> {
     let client = site.cluster().client();
     let delete = DeleteParams::default();
@@ -183,12 +183,11 @@ async fn forget_scope(site: &Site, prefix: &str) -> Result<()> {
     let mine = ListParams::default().labels(&format!("{SCENARIO_LABEL}={prefix}"));
     delete_all(&drivers, &mine, "driver registrations").await?;
     site.cluster().delete_attacher_account(prefix, ACCOUNT).await?;
-    forgive_absence(
-        Api::<Namespace>::all(client)
-            .delete(prefix, &delete)
-            .await
-            .map(drop),
-    )
+    let namespaces = Api::<Namespace>::all(client);
+    for namespace in namespaces.list(&mine).await?.items {
+        forgive_absence(namespaces.delete(&namespace.name_any(), &delete).await.map(drop))?;
+    }
+    forgive_absence(namespaces.delete(prefix, &delete).await.map(drop))
 }
 
 // === functions ===

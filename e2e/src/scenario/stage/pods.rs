@@ -17,14 +17,30 @@ use crate::wait::{self, Progress};
 impl Stage<'_> {
     /// Makes a pod with these volumes that the scheduler must put on the node.
     pub async fn pod(&self, name: &str, node: usize, volumes: &[&StageVolume]) -> Result<()> {
+        self.pod_for(name, self.node(node).name(), volumes).await
+    }
+
+    /// Makes a pod with these volumes that fits on no node.
+    pub async fn homeless_pod(&self, name: &str, volumes: &[&StageVolume]) -> Result<()> {
+        self.pod_for(name, &format!("{}-nowhere", self.prefix), volumes)
+            .await
+    }
+
+    async fn pod_for(&self, name: &str, node: &str, volumes: &[&StageVolume]) -> Result<()> {
         let claims: Vec<_> = volumes.iter().map(|volume| volume.claim.clone()).collect();
         self.pods()
-            .create(
-                &PostParams::default(),
-                &mk_pod(&self.prefix, name, self.node(node).name(), &claims),
-            )
+            .create(&PostParams::default(), &mk_pod(&self.prefix, name, node, &claims))
             .await
             .with_context(|| format!("make the pod {name}"))?;
+        Ok(())
+    }
+
+    /// Removes a pod for good, whatever its node does about it.
+    pub async fn remove_pod(&self, name: &str) -> Result<()> {
+        self.pods()
+            .delete(name, &DeleteParams::default().grace_period(0))
+            .await
+            .with_context(|| format!("remove pod {name} for good"))?;
         Ok(())
     }
 
