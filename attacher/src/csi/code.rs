@@ -137,7 +137,9 @@ impl CallError {
         let code = match reason {
             Some(h2::Reason::REFUSED_STREAM) => tonic::Code::Unavailable,
             Some(h2::Reason::CANCEL) => tonic::Code::Cancelled,
-            Some(h2::Reason::ENHANCE_YOUR_CALM) => tonic::Code::ResourceExhausted,
+            Some(h2::Reason::ENHANCE_YOUR_CALM | h2::Reason::FLOW_CONTROL_ERROR) => {
+                tonic::Code::ResourceExhausted
+            }
             Some(h2::Reason::INADEQUATE_SECURITY) => tonic::Code::PermissionDenied,
             Some(_) | None => tonic::Code::Internal,
         };

@@ -1,5 +1,7 @@
 //! The connection to a driver: found, lost, found again, on a real socket.
 
+mod resets;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

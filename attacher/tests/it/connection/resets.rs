@@ -1,0 +1,177 @@
+//! Calls that are reset one by one, on a connection that lives: told from a lost connection, and as grpc-go tells them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use csi_proto::v1::plugin_capability::service;
+use h2::Reason;
+use h2::server::SendResponse;
+use http::{HeaderMap, HeaderValue};
+use hyper::body::Bytes;
+use prost::Message;
+use tokio::net::UnixStream;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+
+/// When a call is reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// Instead of an answer.
+    AtOnce,
+    /// When the answer has begun.
+    MidAnswer,
+}
+
+/// A driver that resets publishes as it was told to, one after the other, and answers all others.
+#[derive(Clone, Default)]
+struct Resetter {
+    resets: Arc<Mutex<VecDeque<(Reason, Moment)>>>,
+    connections: Arc<AtomicUsize>,
+}
+
+// === impl Resetter ===
+
+impl Resetter {
+    fn serve(&self, socket: &Path) -> AbortOnDropHandle<()> {
+        let listener = UnixListener::bind(socket).expect("the socket's directory must be there");
+        let driver = self.clone();
+        #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
+        let serving = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.expect("the listener must live");
+                driver.connections.fetch_add(1, Ordering::Relaxed);
+                driver.speak(stream).await;
+            }
+        });
+        AbortOnDropHandle::new(serving)
+    }
+
+    async fn speak(&self, stream: UnixStream) {
+        let mut connection = h2::server::handshake(stream).await.expect("the client speaks h2");
+        while let Some(call) = connection.accept().await {
+            // Only a client that goes away ends a connection here.
+            let Ok((request, respond)) = call else { return };
+            self.answer(request.uri().path(), respond);
+        }
+    }
+
+    fn answer(&self, path: &str, mut respond: SendResponse<Bytes>) {
+        let reset = match path {
+            "/csi.v1.Controller/ControllerPublishVolume" => {
+                self.resets.lock().expect("no test panics with it").pop_front()
+            }
+            _ => None,
+        };
+        if let Some((reason, Moment::AtOnce)) = reset {
+            respond.send_reset(reason);
+            return;
+        }
+        let headers = http::Response::builder()
+            .header("content-type", "application/grpc")
+            .body(())
+            .expect("these headers are headers");
+        let mut body = respond
+            .send_response(headers, false)
+            .expect("the call waits for an answer");
+        if let Some((reason, Moment::MidAnswer)) = reset {
+            body.send_reset(reason);
+            return;
+        }
+        body.send_data(framed(&message(path)), false)
+            .expect("the client takes it");
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from_static("0"));
+        body.send_trailers(trailers).expect("the client takes it");
+    }
+}
+
+/// What the driver answers to a call.
+fn message(path: &str) -> Vec<u8> {
+    use controller_service_capability::{Rpc, Type, rpc};
+    match path {
+        "/csi.v1.Identity/GetPluginInfo" => v1::GetPluginInfoResponse {
+            name: "d.example".to_owned(),
+            ..Default::default()
+        }
+        .encode_to_vec(),
+        "/csi.v1.Identity/GetPluginCapabilities" => v1::GetPluginCapabilitiesResponse {
+            capabilities: vec![v1::PluginCapability {
+                r#type: Some(plugin_capability::Type::Service(plugin_capability::Service {
+                    r#type: service::Type::ControllerService.into(),
+                })),
+            }],
+        }
+        .encode_to_vec(),
+        "/csi.v1.Controller/ControllerGetCapabilities" => v1::ControllerGetCapabilitiesResponse {
+            capabilities: vec![v1::ControllerServiceCapability {
+                r#type: Some(Type::Rpc(Rpc {
+                    r#type: rpc::Type::PublishUnpublishVolume.into(),
+                })),
+            }],
+        }
+        .encode_to_vec(),
+        // Nothing need be said by Probe and the calls under test.
+        _ => Vec::new(),
+    }
+}
+
+/// A message as gRPC sends it: not compressed, with its length ahead of it.
+fn framed(message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).expect("a short message");
+    let mut frame = vec![0];
+    frame.extend(length.to_be_bytes());
+    frame.extend(message);
+    frame.into()
+}
+
+#[tokio::test]
+async fn a_call_that_is_reset_is_told_as_such_and_the_connection_goes_on() {
+    let mut fixture = Fixture::new();
+    let driver = Resetter::default();
+    let _serving = driver.serve(&fixture.socket);
+    fixture.link_is(true).await;
+    let caller = fixture.caller();
+    // The codes are grpc-go's. REFUSED_STREAM alone promises that nothing was done, and is tried again as soon as
+    // whatever may have been done.
+    for (reason, code, class) in [
+        (Reason::REFUSED_STREAM, "Unavailable", Class::Uncertain),
+        (Reason::CANCEL, "Canceled", Class::Uncertain),
+        (Reason::ENHANCE_YOUR_CALM, "ResourceExhausted", Class::Uncertain),
+        (Reason::FLOW_CONTROL_ERROR, "ResourceExhausted", Class::Uncertain),
+        (Reason::INADEQUATE_SECURITY, "PermissionDenied", Class::Final),
+        (Reason::INTERNAL_ERROR, "Internal", Class::Final),
+        (Reason::PROTOCOL_ERROR, "Internal", Class::Final),
+    ] {
+        for moment in [Moment::AtOnce, Moment::MidAnswer] {
+            let case = format!("{reason:?} {moment:?}");
+            let mut resets = driver.resets.lock().expect("no test panics with it");
+            resets.push_back((reason, moment));
+            drop(resets);
+            let error = failure(&caller, "any").await;
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "rpc error: code = {code} desc = stream terminated by RST_STREAM with error code: {reason:?}"
+                ),
+                "{case}"
+            );
+            assert_eq!(
+                (error.reach, error.class()),
+                (Reach::Answered, class),
+                "{case}: {error}"
+            );
+            caller
+                .publish(publish("any"))
+                .await
+                .expect("the next call is served");
+        }
+    }
+    assert!(fixture.link.borrow().session().is_some(), "the connection lives");
+    assert_eq!(
+        driver.connections.load(Ordering::Relaxed),
+        1,
+        "it is the first one"
+    );
+    fixture.stop.cancel();
+}
