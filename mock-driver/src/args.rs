@@ -20,11 +20,13 @@ use crate::socket::Endpoint;
 pub use self::admin::AdminArgs;
 pub use self::array::ArrayArgs;
 pub use self::faults::FaultArgs;
+pub use self::hostpath::HostPathArgs;
 pub use self::node::{NodeArgs, Segments};
 
 mod admin;
 mod array;
 mod faults;
+mod hostpath;
 mod node;
 
 /// The most entries in one page of ListVolumes unless told otherwise. Keeps an answer with a
@@ -40,7 +42,7 @@ pub struct Args {
     pub endpoint: Endpoint,
 
     /// The driver's name in Kubernetes.
-    #[arg(long, default_value = "mock.csi.local", value_parser = driver_name)]
+    #[arg(long, alias = "drivername", default_value = "mock.csi.local", value_parser = driver_name)]
     pub driver_name: String,
 
     /// How many nodes the array knows: node-0, node-1 and so on.
@@ -86,7 +88,7 @@ pub struct Args {
     pub capabilities: Offer,
 
     /// Where to keep the array, so that it survives restarts; empty keeps it in memory.
-    #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
+    #[arg(long, alias = "statedir", default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub state_dir: PathBuf,
 
     /// The file to record calls in, one JSON object a line; empty for none.
@@ -100,6 +102,10 @@ pub struct Args {
     /// The admin API and what it looks at.
     #[command(flatten)]
     pub admin: AdminArgs,
+
+    /// Flags of csi-driver-host-path.
+    #[command(flatten)]
+    pub host_path: HostPathArgs,
 
     /// How long running calls may go on when the driver is told to stop.
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
@@ -120,7 +126,7 @@ impl Args {
     pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches_from(with_two_dashes(args))?;
         let args = Self::from_arg_matches(&matches)?;
-        if let Some(objection) = args.array.objection() {
+        if let Some(objection) = args.array.objection().or_else(|| args.host_path.objection()) {
             return Err(Self::command().error(ErrorKind::ValueValidation, objection));
         }
         match args.faults.help() {
@@ -134,7 +140,7 @@ impl Args {
         let mut nodes = backend::Settings::numbered_nodes(self.nodes);
         let node_id = self.node.id();
         nodes.extend(node_id.as_deref().map(NodeId::from));
-        driver::Settings {
+        let mut settings = driver::Settings {
             name: self.driver_name.clone(),
             array: self
                 .array
@@ -157,7 +163,9 @@ impl Args {
             scenarios: self.faults.scenario.0.clone(),
             seed: self.faults.seed,
             proxy_to: self.faults.proxy_to.as_ref().map(|to| to.path().to_owned()),
-        }
+        };
+        self.host_path.settle(&mut settings);
+        settings
     }
 
     /// How much to log.
@@ -183,10 +191,14 @@ fn given(path: &Path) -> Option<PathBuf> {
 /// that begins with a dash is not taken for a flag.
 fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let command = Args::command();
+    let is_named = |arg: &clap::Arg, name: &str| {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        arg.get_long() == Some(name) || aliases.contains(&name)
+    };
     let takes_value = |name: &str| {
         command
             .get_arguments()
-            .any(|arg| arg.get_long() == Some(name) && arg.get_action().takes_values() && !is_switch(arg))
+            .any(|arg| is_named(arg, name) && arg.get_action().takes_values() && !is_switch(arg))
     };
     let mut args = args.into_iter();
     let mut rewritten: Vec<OsString> = args.next().into_iter().collect();
@@ -333,6 +345,64 @@ mod tests {
         assert_eq!(
             (settings.state_dir, settings.journal, settings.faults),
             (None, None, None)
+        );
+    }
+
+    #[test]
+    fn flags_of_host_path_mean_what_they_mean_there() {
+        let settings = read(&[
+            "--drivername=hostpath.csi.k8s.io",
+            "-nodeid",
+            "worker",
+            "--statedir=/csi-data-dir",
+            "--v=5",
+            "-logtostderr",
+            "--capacity=slow=10Gi",
+            "--capacity=fast=5Gi",
+            "--enable-attach=false",
+            "--enable-topology",
+            "--enable-volume-expansion=false",
+            "--maxvolumespernode=7",
+            "--accepted-mutable-parameter-names=a,b",
+            "--enable-snapshot-metadata=false",
+            "--snapshot-metadata-block-type=FIXED_LENGTH",
+            "--check-volume-lifecycle=false",
+        ])
+        .unwrap()
+        .settings();
+        assert_eq!(settings.name, "hostpath.csi.k8s.io");
+        assert_eq!(settings.node_id.as_deref(), Some("worker"));
+        assert_eq!(settings.state_dir.as_deref(), Some(Path::new("/csi-data-dir")));
+        let pools: Vec<_> = settings
+            .array
+            .pools
+            .iter()
+            .map(|pool| pool.name.as_str())
+            .collect();
+        assert_eq!(pools, ["slow", "fast"]);
+        assert_eq!(settings.array.attach_limit, Some(7));
+        use crate::offer::Capability::{
+            ExpandVolume, ModifyVolume, NodeExpandVolume, PublishUnpublishVolume, SnapshotMetadataService,
+            VolumeAccessibilityConstraints,
+        };
+        for (capability, has) in [
+            (PublishUnpublishVolume, false),
+            (ExpandVolume, false),
+            (NodeExpandVolume, false),
+            (SnapshotMetadataService, false),
+            (VolumeAccessibilityConstraints, true),
+            (ModifyVolume, true),
+        ] {
+            assert_eq!(settings.offer.has(capability), has, "{capability:?}");
+        }
+        assert_eq!(settings.conduct.block_runs, crate::conduct::BlockRuns::Fixed);
+        assert!(settings.array.lax.delete_in_use);
+        let twice = read(&["--capacity=a=1Gi", "--capacity=a=2Gi"]).unwrap_err();
+        assert!(twice.to_string().contains("--capacity"), "{twice}");
+        let help = Args::command().render_long_help().to_string();
+        assert!(
+            !help.contains("--maxvolumespernode"),
+            "ours are shown, not theirs"
         );
     }
 

@@ -13,9 +13,17 @@ use crate::backend::{
     Array, GroupIds, Members, Moment, Prospect, SizeRange, Snapshot, Source, Spec, Timing, Wanted,
     WantedGroup, WantedSnapshot,
 };
+use crate::busy::{Held, Share, Subject};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::media::Medium;
+use crate::mount::Frozen;
+
+/// A volume that nobody writes to, mounts or unmounts while it is copied.
+struct Still {
+    _frozen: Option<Frozen>,
+    _held: Held,
+}
 
 // === impl Driver ===
 
@@ -43,7 +51,12 @@ impl Driver {
             Source::Volume(id) => Medium::Volume(id.to_string()),
         };
         let copy = Medium::Volume(id.to_string());
+        let still = match source {
+            Source::Snapshot(_) => None,
+            Source::Volume(id) => self.still(id.as_str()).await?,
+        };
         self.media.copy(&from, &copy, bytes).await?;
+        end(still).await;
         let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
         match self.store.change(create).await {
             Ok(spec) => Ok(spec),
@@ -94,8 +107,10 @@ impl Driver {
         };
         let copy = Medium::Snapshot(id.to_string());
         let from = Medium::Volume(wanted.source.clone());
+        let still = self.still(&wanted.source).await?;
         let timing = self.timing();
         self.media.copy(&from, &copy, bytes).await?;
+        end(still).await;
         let create = |array: &mut Array| array.create_snapshot(wanted, id, timing);
         match self.store.change(create).await {
             Ok(snapshot) => Ok(snapshot),
@@ -191,7 +206,38 @@ impl Driver {
         }
     }
 
+    /// Lets a volume's filesystem stand still that the node of this process has mounted, so that a copy has
+    /// all that was written before and nothing of what is written meanwhile. Nobody mounts or unmounts it
+    /// until then. A filesystem that cannot stand still is copied as a power failure would leave it.
+    async fn still(&self, volume: &str) -> Result<Option<Still>, Error> {
+        let Some(node) = self.node().filter(|node| node.has_mounted(volume)) else {
+            return Ok(None);
+        };
+        let subject = Subject::OnNode(volume.to_owned());
+        let busy = || Error::Busy {
+            subject: subject.to_string(),
+        };
+        let held = self.busy.hold(subject.clone(), Share::Reading).await;
+        let held = held.ok_or_else(busy)?;
+        match node.freeze(volume).await {
+            Ok(frozen) => Ok(Some(Still {
+                _frozen: frozen,
+                _held: held,
+            })),
+            Err(error) => {
+                let error = crate::error::chain(&error);
+                tracing::warn!(volume, error, "copied while it may be written to");
+                Ok(None)
+            }
+        }
+    }
+
     async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<Medium>) -> Result<(), Error> {
+        // All of them stand still before the first one is copied: that is the group's moment.
+        let mut still = Vec::new();
+        for volume in ids.members.keys() {
+            still.extend(self.still(volume.as_str()).await?);
+        }
         for (volume, snapshot) in &ids.members {
             let size = |array: &Array| Ok(array.volume(volume.as_str())?.spec.capacity_bytes);
             let bytes = self.store.read(size).await?;
@@ -200,6 +246,7 @@ impl Driver {
             let from = Medium::Volume(volume.to_string());
             self.media.copy(&from, &copy, bytes).await?;
         }
+        end(still).await;
         Ok(())
     }
 
@@ -215,6 +262,17 @@ impl Driver {
         if let Err(error) = self.media.delete(medium).await {
             tracing::warn!(id = medium.id(), error = %crate::error::chain(&error), "bytes left behind");
         }
+    }
+}
+
+/// Lets writers go on, on a thread that may block.
+async fn end(still: impl IntoIterator<Item = Still>) {
+    let still: Vec<Still> = still.into_iter().collect();
+    if still.is_empty() {
+        return;
+    }
+    if let Err(error) = tokio::task::spawn_blocking(move || drop(still)).await {
+        tracing::error!(%error, "a filesystem may still be frozen");
     }
 }
 

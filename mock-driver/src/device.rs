@@ -344,4 +344,18 @@ fn read_link(link: &Path) -> Result<Option<PathBuf>, Error> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_chosen_aloud_and_never_against_the_flag() {
+        assert_eq!(Choice::Emulated.settle().unwrap(), Kind::Emulated);
+        assert_eq!(Choice::None.settle().unwrap(), Kind::None);
+        let expected = match loopback::obstacle() {
+            None => Kind::Loop,
+            Some(_) => Kind::Emulated,
+        };
+        assert_eq!(Choice::Auto.settle().unwrap(), expected);
+        assert_eq!(Choice::Loop.settle().is_ok(), expected == Kind::Loop);
+    }
+}

@@ -33,6 +33,8 @@ const DISK: &str = "disk";
 const TREE: &str = "tree";
 /// The file that says which filesystem the tree stands for.
 pub(crate) const FILESYSTEM: &str = "filesystem";
+/// A mark that the filesystem on the disk stands still, with the path where it is mounted.
+const FROZEN: &str = "frozen";
 /// A mark that the disk is being formatted: what is on it was made by us and may be made again.
 const FORMATTING: &str = "formatting";
 
@@ -261,6 +263,14 @@ impl Media {
     /// If the directory cannot be made.
     pub fn formatting_mark(&self, medium: &Medium) -> Result<PathBuf, Error> {
         Ok(self.place(medium)?.join(FORMATTING))
+    }
+
+    /// The mark that the filesystem on the disk stands still.
+    ///
+    /// # Errors
+    /// If the directory cannot be made.
+    pub fn frozen_mark(&self, medium: &Medium) -> Result<PathBuf, Error> {
+        Ok(self.place(medium)?.join(FROZEN))
     }
 
     fn place(&self, medium: &Medium) -> Result<PathBuf, Error> {

@@ -11,12 +11,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use self::filesystem::Filesystem;
+pub(crate) use self::freeze::Frozen;
 use self::options::Options;
 use crate::program;
 
 mod chown;
 mod emulated;
 mod filesystem;
+mod freeze;
 mod kernel;
 mod options;
 
@@ -254,6 +256,26 @@ impl Mounter {
         match self {
             Self::Emulated => Ok(true),
             Self::Kernel => kernel::is_mount(path),
+        }
+    }
+
+    /// Lets the filesystem mounted at `path` stand still until what is returned is dropped. What is emulated
+    /// cannot, nor can the filesystem that has the media.
+    ///
+    /// # Errors
+    /// If it cannot be frozen.
+    pub(crate) fn freeze(self, path: &Path, media: &Path, mark: &Path) -> Result<Option<Frozen>, Error> {
+        match self {
+            Self::Emulated => Ok(None),
+            Self::Kernel => Frozen::begin(path, media, mark),
+        }
+    }
+
+    /// Thaws what was left frozen, as a mark says.
+    pub(crate) fn thaw_left(self, mark: &Path) {
+        match self {
+            Self::Emulated => {}
+            Self::Kernel => freeze::thaw_left(mark),
         }
     }
 

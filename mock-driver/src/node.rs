@@ -24,6 +24,7 @@ mod error;
 mod look;
 mod record;
 mod rules;
+mod still;
 mod take;
 
 pub(crate) use self::bring::{Inline, Publish, Stage, Ways};

@@ -13,7 +13,7 @@ const PAGE: &str = include_str!("dashboard/page.html");
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Path, media type and text of everything the page is made of.
-const ASSETS: [(&str, &str, &str); 11] = [
+const ASSETS: [(&str, &str, &str); 13] = [
     (
         "/dashboard/style.css",
         "text/css; charset=utf-8",
@@ -40,6 +40,16 @@ const ASSETS: [(&str, &str, &str); 11] = [
     ("/dashboard/main.js", SCRIPT, include_str!("dashboard/main.js")),
     ("/dashboard/nodes.js", SCRIPT, include_str!("dashboard/nodes.js")),
     ("/dashboard/pager.js", SCRIPT, include_str!("dashboard/pager.js")),
+    (
+        "/dashboard/snapshots.js",
+        SCRIPT,
+        include_str!("dashboard/snapshots.js"),
+    ),
+    (
+        "/dashboard/storage.js",
+        SCRIPT,
+        include_str!("dashboard/storage.js"),
+    ),
     (
         "/dashboard/volumes.js",
         SCRIPT,

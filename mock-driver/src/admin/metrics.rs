@@ -63,8 +63,8 @@ pub(super) async fn metrics(State(admin): State<Admin>) -> Result<Response, Refu
 /// find it, if it registers itself.
 pub(super) async fn healthz(State(admin): State<Admin>) -> Response {
     if let Err(error) = admin.driver.check_registration().await {
-        let text = format!("kubelet does not find the driver: --registration-dir: {error}\n");
-        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+        let text = format!("kubelet does not find the driver in --registration-dir: {error}");
+        return Refusal::new(Code::Unavailable, text).into_response();
     }
     match admin.perform(ProbeRequest {}).await {
         Ok(reply) if reply.ready != Some(false) => "ok\n".into_response(),

@@ -132,13 +132,7 @@ impl ArrayArgs {
         if self.max_volume_size < self.min_volume_size {
             return Some("--max-volume-size must not be less than --min-volume-size".to_owned());
         }
-        let mut names = BTreeSet::new();
-        for PoolFlag(pool) in &self.pools {
-            if !names.insert(pool.name.as_str()) {
-                return Some(format!("--pool: \"{}\" is there twice", pool.name));
-            }
-        }
-        None
+        PoolFlag::twice("--pool", &self.pools)
     }
 
     /// How the services behave.
@@ -174,6 +168,20 @@ impl ArrayArgs {
 }
 
 // === impl PoolFlag ===
+
+impl PoolFlag {
+    /// The pool.
+    pub(super) fn pool(&self) -> Pool {
+        self.0.clone()
+    }
+
+    /// What is wrong with pools of which two have one name.
+    pub(super) fn twice(flag: &str, pools: &[Self]) -> Option<String> {
+        let mut names = BTreeSet::new();
+        let twice = pools.iter().find(|Self(pool)| !names.insert(pool.name.as_str()));
+        twice.map(|Self(pool)| format!("{flag}: \"{}\" is there twice", pool.name))
+    }
+}
 
 impl FromStr for PoolFlag {
     type Err = String;

@@ -36,7 +36,7 @@ pub struct NodeArgs {
 
     /// The id of the node this process stands on; with it the driver has a Node service. {name} in it
     /// stands for --node-name.
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(long, alias = "nodeid", default_value = "", hide_default_value = true)]
     pub node_id: String,
 
     /// The node's name, for --node-id: with --node-id=i-{name} the driver knows the node by another

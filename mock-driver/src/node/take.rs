@@ -170,6 +170,9 @@ impl Node {
     pub(crate) async fn recover(self: &Arc<Self>) {
         for record in self.records.all() {
             let (path, volume) = (record.path.clone(), record.volume.clone());
+            if let Err(error) = self.thaw_left(&volume).await {
+                tracing::warn!(volume, path, error = chain(&error), "cannot look what is frozen");
+            }
             let done = if record.settled {
                 self.forget_if_gone(record).await
             } else {

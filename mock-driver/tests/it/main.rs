@@ -6,6 +6,7 @@
 mod admin;
 mod array;
 mod attach;
+mod device;
 mod durability;
 mod faults;
 mod journal;

@@ -6,6 +6,8 @@ import { capabilities } from "./capabilities.js";
 import { dress, make, say, sync } from "./dom.js";
 import { faults } from "./faults.js";
 import { nodes } from "./nodes.js";
+import { snapshots } from "./snapshots.js";
+import { storage } from "./storage.js";
 import { volumes } from "./volumes.js";
 
 const COUNTS = [["volumes", "Volumes"], ["nodes", "Nodes"], ["attachments", "Attached"], ["snapshots", "Snapshots"],
@@ -15,7 +17,7 @@ const LATEST_ERRORS = 8;
 
 const byId = (id) => document.getElementById(id);
 const panels = {};
-for (const [name, build] of Object.entries({ nodes, volumes, calls, faults, capabilities })) {
+for (const [name, build] of Object.entries({ nodes, volumes, snapshots, storage, calls, faults, capabilities })) {
   panels[name] = build(byId(`panel-${name}`), () => draw(true));
 }
 

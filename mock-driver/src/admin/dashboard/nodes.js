@@ -44,9 +44,11 @@ function row(id, refresh) {
   line.update = (node) => {
     const over = node.limit !== undefined && node.attached > node.limit;
     const full = node.limit !== undefined && node.attached >= node.limit;
-    const [word, style] = !node.registered ? ["gone", "bad"] : over ? ["over limit", "bad"] : full ? ["full", "warn"] : ["known", "good"];
+    const sick = (node.health ?? []).map((ailment) => `${ailment.status} ${ailment.reason}`).join("; ");
+    const [word, style] = !node.registered ? ["gone", "bad"] : over ? ["over limit", "bad"] : sick ? ["storage sick", "bad"] : full ? ["full", "warn"] : ["known", "good"];
     say(state, word);
     dress(state, `badge ${style}`);
+    state.title = sick;
     meter.hidden = node.limit === undefined;
     meter.max = node.limit || 1;
     meter.optimum = 0;

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_mock_driver::admin::resource::VolumeNew;
+use csi_mock_driver::admin::resource::{GroupSnapshotNew, VolumeNew};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -442,6 +442,118 @@ async fn keys_alone_will_do_and_names_are_never_markup() {
 }
 
 #[tokio::test]
+async fn people_take_snapshots_and_delete_them() {
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 3).await;
+    let Some(browser) = Browser::open(&url(&server, "snapshots")).await else {
+        return;
+    };
+    browser
+        .until("document.querySelector('#panel-snapshots').innerText.includes('0 snapshots')")
+        .await;
+    let answer = async |text: &str| {
+        browser
+            .until("document.activeElement.id === 'ask-input' && document.activeElement.value === ''")
+            .await;
+        browser.press(text).await;
+        browser.press(Key::Enter).await;
+    };
+    let focus = |title: &str| {
+        format!(
+            "[...document.querySelectorAll('#panel-snapshots button')].find((b) => b.textContent.startsWith('{title}')).focus()"
+        )
+    };
+    browser.run(&focus("Take a snapshot")).await;
+    browser.press(Key::Enter).await;
+    answer("vol-1").await;
+    answer("by-hand").await;
+    browser
+        .until("document.querySelector('#panel-snapshots tbody').innerText.includes('by-hand')")
+        .await;
+    let taken = client.snapshots(&[]).await.unwrap().items.remove(0);
+    assert_eq!(taken.source, "vol-1");
+
+    browser.run(&focus("Take a group")).await;
+    browser.press(Key::Enter).await;
+    answer("vol-0, vol-2").await;
+    answer("together").await;
+    browser
+        .until("document.querySelectorAll('#panel-snapshots tbody')[1].innerText.includes('of vol-2')")
+        .await;
+    browser
+        .until("document.querySelectorAll('#panel-snapshots tbody')[0].children.length === 3")
+        .await;
+    let fixed =
+        "document.querySelectorAll('#panel-snapshots tbody')[0].querySelectorAll('button:disabled').length";
+    assert_eq!(
+        browser.run(&format!("return {fixed}")).await,
+        2,
+        "members go with their group"
+    );
+    browser.click("[aria-label^='Delete group']").await;
+    browser.click("#ask-yes").await;
+    browser
+        .until("document.querySelectorAll('#panel-snapshots tbody')[0].children.length === 1")
+        .await;
+    browser.click("[aria-label^='Delete snapshot']").await;
+    browser.click("#ask-yes").await;
+    browser
+        .until("document.querySelectorAll('#panel-snapshots tbody')[0].children.length === 0")
+        .await;
+    assert_eq!(client.snapshots(&[]).await.unwrap().matched, 0);
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn people_size_pools_and_make_storage_sick() {
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 3).await;
+    let Some(browser) = Browser::open(&url(&server, "storage")).await else {
+        return;
+    };
+    let panel = "document.querySelector('#panel-storage').innerText";
+    browser
+        .until(&format!("{panel}.includes('All storage is well')"))
+        .await;
+    browser.click("[aria-label='Resize pool pool-0']").await;
+    browser.until("document.activeElement.id === 'ask-input'").await;
+    browser.run("document.activeElement.value = ''").await;
+    browser.press("1099511627776").await;
+    browser.press(Key::Enter).await;
+    browser.until(&format!("{panel}.includes('1 TiB')")).await;
+    assert_eq!(client.pool("pool-0").await.unwrap().capacity_bytes, 1 << 40);
+
+    browser.run("[...document.querySelectorAll('#panel-storage button')].find((b) => b.textContent.startsWith('Make storage')).click()").await;
+    browser.until("document.activeElement.id === 'ask-input'").await;
+    browser.run("document.activeElement.value = ''").await;
+    browser.press("node-1").await;
+    browser.press(Key::Enter).await;
+    browser.until(&format!("{panel}.includes('SetByHand')")).await;
+    assert_eq!(client.node("node-1").await.unwrap().health.len(), 1);
+    browser.click("#tab-nodes").await;
+    browser
+        .until("document.querySelector('#panel-nodes tr[data-key=\"node-1\"]')?.innerText.includes('storage sick')")
+        .await;
+    browser.click("#tab-storage").await;
+    browser.click("[aria-label='Heal storage behind node-1']").await;
+    browser
+        .until(&format!("{panel}.includes('All storage is well')"))
+        .await;
+
+    let switch =
+        "[...document.querySelectorAll('#panel-storage button')].find((b) => b.textContent.includes('rack'))";
+    browser.run(&format!("{switch}.click()")).await;
+    browser
+        .until(&format!("{switch}.textContent === 'Track changes again'"))
+        .await;
+    assert!(client.troubles().await.unwrap()[0].enabled);
+    browser.run(&format!("{switch}.click()")).await;
+    browser
+        .until(&format!("{switch}.textContent === 'Stop tracking changes'"))
+        .await;
+    assert!(!client.troubles().await.unwrap()[0].enabled);
+    browser.close().await;
+}
+
+#[tokio::test]
 async fn every_control_has_a_name_and_every_table_its_heads() {
     let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 2).await;
     let rule = json!({"id": "idle", "match": {"method": "Probe"}, "action": {"delay": "1ms"}});
@@ -453,7 +565,21 @@ async fn every_control_has_a_name_and_every_table_its_heads() {
     let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
         return;
     };
-    for panel in ["nodes", "volumes", "calls", "faults", "capabilities"] {
+    let group = GroupSnapshotNew {
+        name: "g".to_owned(),
+        sources: vec!["vol-0".to_owned(), "vol-1".to_owned()],
+        ..GroupSnapshotNew::default()
+    };
+    client.create_group_snapshot(&group).await.unwrap();
+    for panel in [
+        "nodes",
+        "volumes",
+        "snapshots",
+        "storage",
+        "calls",
+        "faults",
+        "capabilities",
+    ] {
         browser.click(&format!("#tab-{panel}")).await;
         let drawn =
             format!("document.querySelector('#panel-{panel} tbody tr, #panel-{panel} [role=switch]')");
@@ -548,6 +674,15 @@ async fn page_fits_narrow_screens_and_the_colours_people_prefer() {
     browser
         .until("document.documentElement.scrollWidth <= innerWidth")
         .await;
+    for panel in ["snapshots", "storage"] {
+        browser.click(&format!("#tab-{panel}")).await;
+        browser
+            .until(&format!(
+                "!document.querySelector('#panel-{panel}').hidden && document.documentElement.scrollWidth <= innerWidth"
+            ))
+            .await;
+        assert_eq!(browser.run(CONTRAST).await, json!([]), "{panel}");
+    }
     browser.close().await;
 }
 

@@ -126,7 +126,7 @@ async fn snapshots_are_taken_shown_and_deleted() {
     let listed = |source: &str| vec![("source", source.to_owned())];
     assert_eq!(
         client.snapshots(&listed("vol-0")).await.unwrap().items,
-        [taken.clone()]
+        std::slice::from_ref(&taken)
     );
     assert_eq!(client.snapshots(&listed("vol-1")).await.unwrap().matched, 0);
     let list = v1::ListSnapshotsRequest::default();
@@ -267,7 +267,11 @@ async fn storage_is_sick_behind_one_node_or_behind_all() {
             .is_empty()
     );
     assert!(backend_health(&server).await.is_empty());
+}
 
+#[tokio::test]
+async fn ailments_that_mean_nothing_are_refused_by_field() {
+    let (_server, client) = super::administered().await;
     for (ailment, field) in [
         (mk_ailment("TIRED", None), "health.status"),
         (mk_ailment("DEGRADED", Some("everything")), "health.capability"),
@@ -317,18 +321,8 @@ struct List {
     entries: Vec<Entry>,
 }
 
-#[tokio::test]
-async fn condition_set_over_the_api_is_seen_by_all_who_tell_it() {
-    let (server, client) = Server::start_administered(|_, settings| {
-        settings.premade = 1;
-        settings.node_id = Some("node-0".to_owned());
-        settings.node.devices = csi_mock_driver::device::Choice::Emulated;
-    })
-    .await;
-    for capability in ["VOLUME_CONDITION", "NODE_VOLUME_CONDITION"] {
-        client.set_capability(capability, true).await.unwrap();
-    }
-    let target = server.path("target");
+/// Brings the only volume to a path.
+async fn bring(server: &Server, target: &std::path::Path) {
     let publish = crate::server::mk_publish("vol-0", "node-0");
     let context = server
         .controller()
@@ -355,13 +349,27 @@ async fn condition_set_over_the_api_is_seen_by_all_who_tell_it() {
         volume_id: "vol-0".to_owned(),
         publish_context: context,
         staging_target_path: path(&staging),
-        target_path: path(&target),
+        target_path: path(target),
         volume_capability: publish.volume_capability,
         ..Default::default()
     })
     .await
     .unwrap();
+}
 
+#[tokio::test]
+async fn condition_set_over_the_api_is_seen_by_all_who_tell_it() {
+    let (server, client) = Server::start_administered(|_, settings| {
+        settings.premade = 1;
+        settings.node_id = Some("node-0".to_owned());
+        settings.node.devices = csi_mock_driver::device::Choice::Emulated;
+    })
+    .await;
+    for capability in ["VOLUME_CONDITION", "NODE_VOLUME_CONDITION"] {
+        client.set_capability(capability, true).await.unwrap();
+    }
+    let target = server.path("target");
+    bring(&server, &target).await;
     let channel = server.channel().await;
     for (health, expected) in [
         (vec![], Condition::default()),
@@ -395,7 +403,7 @@ async fn condition_set_over_the_api_is_seen_by_all_who_tell_it() {
             .unwrap();
         let stats = v1::NodeGetVolumeStatsRequest {
             volume_id: "vol-0".to_owned(),
-            volume_path: path(&target),
+            volume_path: target.display().to_string(),
             ..Default::default()
         };
         let stats: Conditioned = crate::wire::call(&channel, "/csi.v1.Node/NodeGetVolumeStats", stats)

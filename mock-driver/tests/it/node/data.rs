@@ -1,6 +1,10 @@
 //! What is written stays, what must not be written is not, and nothing of somebody else is formatted.
 
 use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+
+use csi_mock_driver::media::Medium;
+use csi_proto::v1::group_controller_client::GroupControllerClient;
 
 use super::*;
 use crate::server::line_in;
@@ -265,6 +269,118 @@ async fn loop_device_of_a_readonly_attachment_takes_no_writes() {
     let refused = fs::write(site.target("t").join("file"), "text").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     site.end().await;
+}
+
+#[tokio::test]
+async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut site = Site::start(Choice::Loop).await;
+    let mut ids = Vec::new();
+    for name in ["a", "b"] {
+        let volume = site.attached(name, 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        site.stage(&volume).await.unwrap();
+        site.publish(&volume, name).await.unwrap();
+        // Nobody flushes this.
+        fs::write(site.target(name).join("file"), name).unwrap();
+        ids.push(volume.id);
+    }
+    let group = v1::CreateVolumeGroupSnapshotRequest {
+        name: "g".to_owned(),
+        source_volume_ids: ids.clone(),
+        ..Default::default()
+    };
+    let mut groups = GroupControllerClient::new(site.server.channel().await);
+    let group = groups.create_volume_group_snapshot(group).await.unwrap();
+    let group = group.into_inner().group_snapshot.unwrap();
+    let single = v1::CreateSnapshotRequest {
+        name: "s".to_owned(),
+        source_volume_id: ids[0].clone(),
+        ..Default::default()
+    };
+    let single = site.controller.create_snapshot(single).await.unwrap();
+    let mut copies: Vec<(Medium, &str)> = Vec::new();
+    for snapshot in group.snapshots.into_iter().chain(single.into_inner().snapshot) {
+        let name = if snapshot.source_volume_id == ids[0] {
+            "a"
+        } else {
+            "b"
+        };
+        copies.push((Medium::Snapshot(snapshot.snapshot_id), name));
+    }
+    let clone = v1::CreateVolumeRequest {
+        volume_content_source: Some(v1::VolumeContentSource {
+            r#type: Some(v1::volume_content_source::Type::Volume(
+                v1::volume_content_source::VolumeSource {
+                    volume_id: ids[1].clone(),
+                },
+            )),
+        }),
+        volume_capabilities: vec![mount(Mode::SingleNodeWriter)],
+        ..mk_create("c")
+    };
+    let clone = site.controller.create_volume(clone).await.unwrap().into_inner();
+    copies.push((Medium::Volume(clone.volume.unwrap().volume_id), "b"));
+    assert_eq!(copies.len(), 4);
+    let media = site.server.driver().media();
+    for (medium, content) in copies {
+        let disk = media.disk(&medium).unwrap();
+        assert!(!needs_recovery(&disk), "{medium:?} is whole");
+        let read = Command::new("debugfs")
+            .args(["-R", "cat /file"])
+            .arg(&disk)
+            .output();
+        assert_eq!(
+            String::from_utf8(read.unwrap().stdout).unwrap(),
+            content,
+            "{medium:?}"
+        );
+    }
+    for (id, name) in ids.iter().zip(["a", "b"]) {
+        fs::write(site.target(name).join("file"), "goes on").unwrap();
+        let medium = Medium::Volume(id.clone());
+        let mounted = media.disk(&medium).unwrap();
+        assert!(needs_recovery(&mounted), "as what is mounted does");
+        assert!(!media.frozen_mark(&medium).unwrap().exists());
+    }
+    site.end().await;
+}
+
+#[tokio::test]
+async fn what_a_killed_driver_left_frozen_is_thawed() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut site = Site::start_with(Choice::Loop, |directory, settings| {
+        settings.state_dir = Some(directory.join("state"));
+    })
+    .await;
+    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    site.stage(&volume).await.unwrap();
+    let staging = site.staging(&volume);
+    let medium = Medium::Volume(volume.id.clone());
+    let mark = site.server.driver().media().frozen_mark(&medium).unwrap();
+    // As a process leaves it that is killed in the middle.
+    fs::write(&mark, text(&staging)).unwrap();
+    let frozen = Command::new("fsfreeze").arg("--freeze").arg(&staging).status();
+    assert!(frozen.unwrap().success());
+    let mut site = site.again(Choice::Loop, |_| ()).await;
+    assert!(!mark.exists());
+    fs::write(staging.join("file"), "text").unwrap();
+    site.unstage(&volume).await.unwrap();
+    site.detach(&volume).await;
+    site.server.stop().await;
+}
+
+/// Whether an ext4 filesystem was not left as it should be: its journal is to be replayed.
+fn needs_recovery(disk: &Path) -> bool {
+    const FEATURES: u64 = 1024 + 0x60;
+    const RECOVER: u8 = 4;
+    let mut features = [0; 4];
+    let disk = fs::File::open(disk).unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&disk, &mut features, FEATURES).unwrap();
+    features[0] & RECOVER != 0
 }
 
 fn mount_line(path: &Path) -> String {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use csi_mock_driver::admin::client;
 use csi_mock_driver::run::Error;
 use csi_proto::registration::registration_client::RegistrationClient;
 use csi_proto::registration::{InfoRequest, RegistrationStatus};
@@ -51,6 +52,27 @@ async fn kubelet_finds_the_driver_and_the_socket_goes_with_it() {
     let socket = site.server.path("mock.csi.local-reg.sock");
     site.end().await;
     assert!(!socket.exists());
+}
+
+#[tokio::test]
+async fn driver_that_kubelet_cannot_find_is_not_healthy() {
+    let (server, client) = Server::start_administered(|directory, settings| {
+        settings.registration = Some(csi_mock_driver::registration::Settings {
+            directory: directory.to_owned(),
+            endpoint: "/var/lib/kubelet/plugins/mock/csi.sock".into(),
+        });
+    })
+    .await;
+    let socket = server.path("mock.csi.local-reg.sock");
+    while server.driver().check_registration().await.is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(client.text("/healthz").await.unwrap(), "ok\n");
+    fs::remove_file(&socket).unwrap();
+    let error = client.text("/healthz").await.unwrap_err();
+    let is_told = matches!(&error, client::Error::Refused { status, problem }
+        if *status == http::StatusCode::SERVICE_UNAVAILABLE && problem.message.contains("--registration-dir"));
+    assert!(is_told, "{error}");
 }
 
 #[tokio::test]

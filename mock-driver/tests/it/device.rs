@@ -1,4 +1,14 @@
-use super::*;
+//! The devices of volumes, where they are and where they lead to.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use csi_mock_driver::device::{Device, Devices, Error, Kind, Trouble};
+
+use crate::privilege;
 
 fn mk_disk(directory: &Path, name: &str) -> PathBuf {
     let disk = directory.join(name);
@@ -92,7 +102,7 @@ fn emulated_devices_obey_the_rules() {
 
 #[test]
 fn loop_devices_obey_the_rules() {
-    if !crate::privilege::is_there() {
+    if !privilege::is_there() {
         return;
     }
     obeys_the_rules(Kind::Loop);
@@ -100,7 +110,7 @@ fn loop_devices_obey_the_rules() {
 
 #[test]
 fn loop_device_for_reading_takes_no_writes_and_stale_links_are_replaced() {
-    if !crate::privilege::is_there() {
+    if !privilege::is_there() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -114,22 +124,11 @@ fn loop_device_for_reading_takes_no_writes_and_stale_links_are_replaced() {
     write_to(&device).unwrap();
 
     // Somebody freed the device behind our back, as a reboot does.
-    loopback::detach(&device.path).unwrap();
+    let freed = Command::new("losetup").arg("--detach").arg(&device.path).status();
+    assert!(freed.unwrap().success());
     let gone = devices.find("1", &disk).unwrap_err();
     assert!(matches!(gone, Error::Wrong { .. }), "{gone}");
     devices.attach("1", &disk, true).unwrap();
     devices.find("1", &disk).unwrap().unwrap();
     devices.detach("1", &disk).unwrap();
-}
-
-#[test]
-fn devices_are_chosen_aloud_and_never_against_the_flag() {
-    assert_eq!(Choice::Emulated.settle().unwrap(), Kind::Emulated);
-    assert_eq!(Choice::None.settle().unwrap(), Kind::None);
-    let expected = match loopback::obstacle() {
-        None => Kind::Loop,
-        Some(_) => Kind::Emulated,
-    };
-    assert_eq!(Choice::Auto.settle().unwrap(), expected);
-    assert_eq!(Choice::Loop.settle().is_ok(), expected == Kind::Loop);
 }

@@ -1,0 +1,94 @@
+// Snapshots, and groups of them.
+
+import { ask, change, get, part, query } from "./api.js";
+import { dress, field, make, say, size, sync, table } from "./dom.js";
+import { Pager } from "./pager.js";
+
+const PAGE = 50;
+
+export function snapshots(panel, refresh) {
+  const [pager, groupPager] = [new Pager("snapshots", refresh), new Pager("groups", refresh)];
+  const again = () => { pager.reset(); groupPager.reset(); refresh(); };
+  const search = make("input", { type: "search", autocomplete: "off", oninput: again });
+  const source = make("input", { type: "search", autocomplete: "off", placeholder: "whole id", oninput: again });
+  const take = make("button", { type: "button", onclick: () => create(refresh) }, "Take a snapshot…");
+  const takeGroup = make("button", { type: "button", onclick: () => createGroup(refresh) }, "Take a group…");
+  const list = table("Snapshots and the volumes they are of", "Snapshot", "Name", "Of volume", ["Size", "number"], "State", "Taken", "Pool", "Group", ["", "acts"]);
+  const groups = table("Groups of snapshots, taken together", "Group", "Name", "State", "Taken", "Snapshots", ["", "acts"]);
+  panel.append(
+    make("div", { class: "bar" }, field("Search", search, "grow"), field("Of volume", source)),
+    make("h2", {}, "Snapshots"), make("div", { class: "bar" }, take, pager.whole), list.whole,
+    make("h2", {}, "Group snapshots"), make("div", { class: "bar" }, takeGroup, groupPager.whole), groups.whole);
+
+  return async () => {
+    const wanted = { search: search.value, source: source.value.trim(), limit: PAGE };
+    const [one, several] = await Promise.all([
+      get(`/snapshots${query({ ...wanted, after: pager.after })}`),
+      get(`/group-snapshots${query({ ...wanted, after: groupPager.after })}`),
+    ]);
+    pager.update(one);
+    groupPager.update(several);
+    sync(list.body, one.items, (snapshot) => snapshot.id, (snapshot) => row(snapshot, refresh));
+    sync(groups.body, several.items, (group) => group.id, (group) => groupRow(group, refresh));
+  };
+}
+
+async function create(refresh) {
+  const source = await ask("Take a snapshot", "Of what the volume holds now.", "Next", { label: "Of volume" });
+  if (!source) return;
+  const name = await ask(`Take a snapshot of ${source}`, "Asking again by the same name gives the same snapshot.", "Take", { label: "Name" });
+  if (name && await change("POST", "/snapshots", { name, source }, `Took ${name} of ${source}`)) refresh();
+}
+
+async function createGroup(refresh) {
+  const text = await ask("Take a group of snapshots", "All of them or none. Write the volumes with commas between them.", "Next", { label: "Of volumes" });
+  if (!text) return;
+  const sources = text.split(",").map((volume) => volume.trim()).filter(Boolean);
+  const name = await ask(`Take a group of ${sources.length} snapshots`, "Asking again by the same name gives the same group.", "Take", { label: "Name" });
+  if (name && await change("POST", "/group-snapshots", { name, sources }, `Took ${name} of ${sources.join(", ")}`)) refresh();
+}
+
+/** Whether volumes can be made of something, as a badge. */
+function readiness() {
+  const badge = make("span");
+  badge.set = (ready) => {
+    say(badge, ready ? "ready" : "not ready");
+    dress(badge, `badge ${ready ? "good" : "warn"}`);
+  };
+  return badge;
+}
+
+const time = (text) => text.slice(0, 19).replace("T", " ");
+
+function row(snapshot, refresh) {
+  const { id } = snapshot;
+  const state = readiness();
+  const remove = make("button", { type: "button", class: "danger", "aria-label": `Delete snapshot ${id}`, onclick: async () => {
+    if (!await ask(`Delete ${id}?`, "Volumes that were made of it stay.", "Delete")) return;
+    if (await change("DELETE", `/snapshots/${part(id)}`, undefined, `Deleted ${id}`)) refresh();
+  } }, "Delete");
+  // Snapshots of a group go with it.
+  remove.disabled = snapshot.group !== undefined;
+  const line = make("tr", {},
+    make("th", { scope: "row", class: "id" }, id), make("td", { class: "id" }, snapshot.name), make("td", { class: "id" }, snapshot.source),
+    make("td", { class: "number" }, size(snapshot.sizeBytes)), make("td", {}, state), make("td", { class: "number time" }, time(snapshot.created)),
+    make("td", { class: "id" }, snapshot.pool), make("td", { class: "id" }, snapshot.group ?? ""), make("td", { class: "acts" }, remove));
+  line.update = (now) => state.set(now.ready);
+  return line;
+}
+
+function groupRow(group, refresh) {
+  const { id } = group;
+  const state = readiness();
+  const members = group.snapshots.map((snapshot) => make("span", { class: "badge id" }, `${snapshot.id} of ${snapshot.source}`));
+  const remove = make("button", { type: "button", class: "danger", "aria-label": `Delete group ${id}`, onclick: async () => {
+    if (!await ask(`Delete ${id}?`, `Its ${group.snapshots.length} snapshots go with it.`, "Delete")) return;
+    if (await change("DELETE", `/group-snapshots/${part(id)}`, undefined, `Deleted ${id} with its snapshots`)) refresh();
+  } }, "Delete");
+  const line = make("tr", {},
+    make("th", { scope: "row", class: "id" }, id), make("td", { class: "id" }, group.name), make("td", {}, state),
+    make("td", { class: "number time" }, time(group.created)), make("td", { class: "wide" }, make("div", { class: "chips" }, ...members)),
+    make("td", { class: "acts" }, remove));
+  line.update = (now) => state.set(now.ready);
+  return line;
+}

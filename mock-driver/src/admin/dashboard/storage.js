@@ -1,0 +1,102 @@
+// Pools of space, and what ails the ways to them.
+
+import { ask, change, get, part } from "./api.js";
+import { dress, make, say, size, sync, table } from "./dom.js";
+
+export function storage(panel, refresh) {
+  const pools = table("Pools and how they are filled", "Pool", "Used", ["Capacity", "number"], ["Available", "number"], "Where", ["", "acts"]);
+  const ailments = table("What ails the storage", "Behind", "Status", "Reason", "For", "Message", ["", "acts"]);
+  const hurt = make("button", { type: "button", onclick: () => makeSick(refresh) }, "Make storage sick…");
+  const deltas = make("button", { type: "button" });
+  panel.append(
+    make("h2", {}, "Pools"), pools.whole,
+    make("h2", {}, "Health"), make("div", { class: "bar" }, hurt), ailments.whole,
+    make("h2", {}, "Changed blocks"), make("div", { class: "bar" }, deltas));
+
+  return async () => {
+    const [known, health, troubles] = await Promise.all([get("/pools"), get("/storage"), get("/troubles")]);
+    sync(pools.body, known, (pool) => pool.name, (pool) => poolRow(pool, refresh));
+    const sick = [{ node: undefined, health: health.health }, ...health.nodes].filter((one) => one.health.length > 0);
+    sync(ailments.body, sick, (one) => one.node ?? "", (one) => sickRow(one.node, refresh));
+    say(ailments.caption, sick.length ? "What ails the storage behind nodes" : "All storage is well.");
+    follow(deltas, troubles.filter((one) => one.trouble.trouble === "tracking-off"), refresh);
+  };
+}
+
+/** The switch for GetMetadataDelta: a trouble of the array, whoever put it there. */
+function follow(button, troubles, refresh) {
+  const off = troubles.filter((one) => one.enabled);
+  say(button, off.length ? "Track changes again" : "Stop tracking changes");
+  dress(button, off.length ? "" : "danger");
+  button.onclick = async () => {
+    if (off.length === 0) {
+      const trouble = { id: "tracking-off", trouble: "tracking-off" };
+      if (await change("POST", "/troubles", trouble, "GetMetadataDelta is refused from now on")) refresh();
+      return;
+    }
+    for (const one of off) {
+      if (!await change("PATCH", `/troubles/${part(one.id)}`, { enabled: false }, "GetMetadataDelta works again")) break;
+    }
+    refresh();
+  };
+}
+
+function poolRow(pool, refresh) {
+  const { name } = pool;
+  const meter = make("meter", { min: 0, "aria-hidden": "true" });
+  const used = make("span", { class: "number" });
+  const capacity = make("td", { class: "number" });
+  const available = make("td", { class: "number" });
+  const place = Object.entries(pool.topology ?? {}).map(([key, value]) => `${key}=${value}`).join(", ");
+  const resize = make("button", { type: "button", "aria-label": `Resize pool ${name}` }, "Resize…");
+  const line = make("tr", {},
+    make("th", { scope: "row", class: "id" }, name), make("td", {}, make("div", { class: "fill" }, meter, used)), capacity, available,
+    make("td", { class: "id" }, place || "everywhere"), make("td", { class: "acts" }, resize));
+  line.update = (now) => {
+    meter.max = now.capacityBytes || 1;
+    meter.value = now.usedBytes;
+    meter.high = meter.max * 0.9;
+    meter.optimum = 0;
+    say(used, size(now.usedBytes));
+    say(capacity, size(now.capacityBytes));
+    say(available, size(now.availableBytes));
+    resize.onclick = () => resizePool(now, refresh);
+  };
+  return line;
+}
+
+async function resizePool(pool, refresh) {
+  const text = `No fewer than the ${pool.usedBytes} bytes that its volumes and snapshots have.`;
+  const bytes = await ask(`Resize ${pool.name}`, text, "Resize", { label: "Bytes", value: String(pool.capacityBytes) });
+  if (bytes === false) return;
+  if (await change("PATCH", `/pools/${part(pool.name)}`, { capacityBytes: Number(bytes) }, `${pool.name} has ${size(Number(bytes))}`)) refresh();
+}
+
+/** Where the health of the storage behind a node, or behind all of them, is set. */
+const pathOf = (node) => (node ? `/nodes/${part(node)}` : "/storage");
+
+async function makeSick(refresh) {
+  const text = "As NodeGetStorageHealth will tell it: DEGRADED. Write * for the storage behind all nodes.";
+  const node = await ask("Make storage sick", text, "Make sick", { label: "Behind node", value: "*" });
+  if (!node) return;
+  const health = [{ status: "DEGRADED", reason: "SetByHand", message: "made sick on the dashboard" }];
+  const behind = node === "*" ? undefined : node;
+  if (await change("PATCH", pathOf(behind), { health }, `Storage behind ${behind ?? "all nodes"} is degraded`)) refresh();
+}
+
+function sickRow(node, refresh) {
+  const name = node ?? "all nodes";
+  const [status, reason, use, message] = [make("span", { class: "badge bad" }), make("td"), make("td", { class: "id" }), make("td", { class: "wide" })];
+  const heal = make("button", { type: "button", "aria-label": `Heal storage behind ${name}`, onclick: async () => {
+    if (await change("PATCH", pathOf(node), { health: [] }, `Storage behind ${name} is well again`)) refresh();
+  } }, "Heal");
+  const line = make("tr", {}, make("th", { scope: "row", class: "id" }, name), make("td", {}, status), reason, use, message, make("td", { class: "acts" }, heal));
+  line.update = (now) => {
+    const all = (field, none) => now.health.map((ailment) => ailment[field] ?? none).join("; ");
+    say(status, all("status"));
+    say(reason, all("reason"));
+    say(use, all("capability", "every use"));
+    say(message, all("message"));
+  };
+  return line;
+}
