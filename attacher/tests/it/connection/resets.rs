@@ -47,6 +47,11 @@ impl Resetter {
         AbortOnDropHandle::new(serving)
     }
 
+    fn reset_next(&self, reason: Reason, moment: Moment) {
+        let mut resets = self.resets.lock().expect("no test panics with it");
+        resets.push_back((reason, moment));
+    }
+
     async fn speak(&self, stream: UnixStream) {
         let mut connection = h2::server::handshake(stream).await.expect("the client speaks h2");
         while let Some(call) = connection.accept().await {
@@ -145,9 +150,7 @@ async fn a_call_that_is_reset_is_told_as_such_and_the_connection_goes_on() {
     ] {
         for moment in [Moment::AtOnce, Moment::MidAnswer] {
             let case = format!("{reason:?} {moment:?}");
-            let mut resets = driver.resets.lock().expect("no test panics with it");
-            resets.push_back((reason, moment));
-            drop(resets);
+            driver.reset_next(reason, moment);
             let error = failure(&caller, "any").await;
             assert_eq!(
                 error.to_string(),
