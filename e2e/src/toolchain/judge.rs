@@ -50,7 +50,7 @@ pub struct StorageSuite {
 
 /// Fields by their names, with the fields of those that have some.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub struct Fields(pub BTreeMap<String, Option<Fields>>);
+pub struct Fields(pub BTreeMap<String, Option<Self>>);
 
 /// What a PromQL expression asks for.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! there. Such files are made here, also one for the device that is free next: kubelet takes one of its own for
 //! each raw block volume, on the same node and with the same `/dev`.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::ErrorKind;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::Error;
+use crate::media;
 use crate::program::{self, Program};
 
 const LOSETUP: Program = Program {
@@ -132,6 +133,18 @@ fn have_file(device: &Path, known: &Path) -> Result<(), Error> {
     }
 }
 
+/// The end of a path that says which disk it is, as [`media`] lays them down: what it is, its name, the file.
+fn tail(path: &Path) -> Option<&Path> {
+    let place = path.ancestors().nth(3)?;
+    let end = path.strip_prefix(place).ok()?;
+    end.ends_with(media::DISK).then_some(end)
+}
+
+/// The device that a file lies on.
+fn numbers_of_disk(meta: &Metadata) -> (u32, u32) {
+    (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()))
+}
+
 /// Reads `7:0`.
 fn numbers_of(text: &str) -> Option<(u32, u32)> {
     let (major, minor) = text.trim().split_once(':')?;
@@ -144,10 +157,10 @@ pub(super) fn detach(device: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Frees a device if it is made of a file under `root`.
+/// Frees a device if it is made of a disk under `root`.
 pub(super) fn detach_any(device: &Path, root: &Path) -> Result<(), Error> {
-    match entry(device)?.and_then(|entry| entry.back_file) {
-        Some(file) if Path::new(&file).starts_with(root) => detach(device),
+    match entry(device)? {
+        Some(entry) if entry.is_under(root)? => detach(device),
         _ => Ok(()),
     }
 }
@@ -157,18 +170,7 @@ pub(super) fn is_of(device: &Path, disk: &Path, writable: Option<bool>) -> Resul
     let Some(entry) = entry(device)? else {
         return Ok(false);
     };
-    let ours = match fs::metadata(disk) {
-        Ok(meta) => {
-            let numbers = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
-            entry.back_ino == Some(meta.ino()) && entry.back_numbers() == Some(numbers)
-        }
-        // Gone already: then only its path can tell.
-        Err(error) if error.kind() == ErrorKind::NotFound => entry.back_file.is_some_and(|file| {
-            let file = file.strip_suffix(" (deleted)").unwrap_or(&file);
-            Path::new(file) == disk
-        }),
-        Err(error) => return Err(Error::io("look at", disk)(error)),
-    };
+    let ours = entry.is_made_of(disk)?;
     Ok(ours && writable.is_none_or(|writable| entry.ro != Some(writable)))
 }
 
@@ -219,6 +221,54 @@ fn is_taken(error: &program::Error) -> bool {
 // === impl Entry ===
 
 impl Entry {
+    fn is_made_of(&self, disk: &Path) -> Result<bool, Error> {
+        match fs::metadata(disk) {
+            Ok(meta) => Ok(self.has_numbers_of(&meta)),
+            // Gone already: then only its path can tell.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let (path, _) = self.path();
+                Ok(path == disk || tail(path).is_some_and(|end| disk.ends_with(end)))
+            }
+            Err(error) => Err(Error::io("look at", disk)(error)),
+        }
+    }
+
+    /// The kernel tells a path as it was in the mount through which the file was opened. If that was of a
+    /// container that is gone, as the one of this driver before it was started anew, only the end of the path is
+    /// what it was.
+    fn is_under(&self, root: &Path) -> Result<bool, Error> {
+        let (path, is_deleted) = self.path();
+        if path.starts_with(root) {
+            return Ok(true);
+        }
+        let Some(end) = tail(path) else {
+            return Ok(false);
+        };
+        let disk = root.join(end);
+        match fs::metadata(&disk) {
+            Ok(meta) => Ok(self.has_numbers_of(&meta)),
+            Err(error) if error.kind() == ErrorKind::NotFound && is_deleted => {
+                let meta = fs::metadata(root).map_err(Error::io("look at", root))?;
+                Ok(self.back_numbers() == Some(numbers_of_disk(&meta)))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Error::io("look at", &disk)(error)),
+        }
+    }
+
+    /// What it is made of, and whether that is deleted.
+    fn path(&self) -> (&Path, bool) {
+        let file = self.back_file.as_deref().unwrap_or_default();
+        match file.strip_suffix(" (deleted)") {
+            Some(file) => (Path::new(file), true),
+            None => (Path::new(file), false),
+        }
+    }
+
+    fn has_numbers_of(&self, meta: &Metadata) -> bool {
+        self.back_ino == Some(meta.ino()) && self.back_numbers() == Some(numbers_of_disk(meta))
+    }
+
     fn back_numbers(&self) -> Option<(u32, u32)> {
         numbers_of(self.back_dev.as_deref()?)
     }
@@ -257,5 +307,58 @@ mod tests {
         assert!(matches!(error, Error::Io { act: "read", .. }), "{error}");
         fs::create_dir(&device).unwrap();
         have_file(&device, directory.path()).unwrap();
+    }
+
+    #[test]
+    fn a_disk_is_known_by_the_path_of_a_container_that_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("media");
+        let disk = root.join("volumes/vol-0/disk");
+        fs::create_dir_all(disk.parent().unwrap()).unwrap();
+        fs::write(&disk, "bytes").unwrap();
+        let meta = fs::metadata(&disk).unwrap();
+        let (major, minor) = numbers_of_disk(&meta);
+        let entry = |path: &str, inode: u64| Entry {
+            back_ino: Some(inode),
+            back_dev: Some(format!("{major}:{minor}")),
+            back_file: Some(path.to_owned()),
+            ro: Some(false),
+        };
+        let whole = disk.display().to_string();
+        let gone = format!("{whole} (deleted)");
+        // (path that the kernel tells, inode, ours while the disk is there, ours when it is deleted)
+        let table = [
+            (whole.as_str(), meta.ino(), true, true),
+            ("/media/volumes/vol-0/disk", meta.ino(), true, false),
+            ("/media/volumes/vol-0/disk", meta.ino() + 1, false, false),
+            ("/media/volumes/vol-0/disk (deleted)", meta.ino(), true, true),
+            ("/media/volumes/vol-1/disk", meta.ino(), false, false),
+            ("/home/me/image (deleted)", meta.ino(), false, false),
+            ("/image", meta.ino(), false, false),
+            (gone.as_str(), meta.ino(), true, true),
+        ];
+        for (path, inode, there, _) in table {
+            assert_eq!(
+                entry(path, inode).is_under(&root).unwrap(),
+                there,
+                "{path} {inode}"
+            );
+        }
+        let old = "/media/volumes/vol-0/disk (deleted)";
+        assert!(entry(old, meta.ino()).is_made_of(&disk).unwrap());
+        fs::remove_file(&disk).unwrap();
+        for (path, inode, _, deleted) in table {
+            assert_eq!(
+                entry(path, inode).is_under(&root).unwrap(),
+                deleted,
+                "{path} {inode}"
+            );
+        }
+        assert!(entry(old, meta.ino()).is_made_of(&disk).unwrap());
+        assert!(
+            !entry(old, meta.ino())
+                .is_made_of(&root.join("volumes/vol-1/disk"))
+                .unwrap()
+        );
     }
 }
