@@ -15,8 +15,10 @@ mod announce;
 mod attach;
 mod claim;
 mod detach;
+mod elsewhere;
 mod problem;
 mod turns;
+mod undo;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard};

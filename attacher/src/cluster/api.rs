@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, Resource};
@@ -204,10 +205,13 @@ impl Cluster for ApiServer {
 }
 
 /// Carries out a request, its repeats included, in its span.
-async fn traced<T>(span: Span, request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let answer = request.instrument(span.clone()).await;
-    trace::ended(&span, &answer, Error::status);
-    answer
+/// No `async fn`, which would have room for the request twice.
+fn traced<T>(
+    span: Span,
+    request: impl Future<Output = Result<T, Error>>,
+) -> impl Future<Output = Result<T, Error>> {
+    let answer = request.instrument(span.clone());
+    answer.inspect(move |answer| trace::ended(&span, answer, Error::status))
 }
 
 /// An answer that should be a Secret and is not may still hold one, and what does not parse is quoted in

@@ -3,16 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::detach::failed_without;
 use super::problem::Failure;
-use super::turns::Turn;
-use super::{Worker, called, unread, unwritten};
+use super::{Worker, unread, unwritten};
 use crate::cluster::{Cluster, Error, Released, Secrets};
-use crate::csi::{CallError, Controller, PublishRequest, Reach, UnpublishRequest};
-use crate::decide::{self, AttachPlan, Facts, Record, Stale, Wanted};
-use crate::engine::{Answer, Held};
-use crate::model::{Attachment, Driver, Recorded, Target};
-use crate::queue::Class;
+use crate::csi::{CallError, Controller, PublishRequest};
+use crate::decide::{self, AttachPlan, Facts, Record, Wanted};
+use crate::engine::Answer;
+use crate::model::{Attachment, Driver, Recorded};
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Attaches the volume, or takes up where an earlier run left off; also an attachment that is attached
@@ -139,8 +136,8 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             let secrets = secrets.map_err(|(reference, error)| unread(&reference, &error))?;
             // Each to its end, whatever becomes of the other: a write that is given up on its way would be
             // sent again at each retry.
-            let claim = self.claim(plan.claim.as_ref());
-            let record = self.record(attachment, plan.record.as_ref());
+            let claim = Box::pin(self.claim(plan.claim.as_ref()));
+            let record = Box::pin(self.record(attachment, plan.record.as_ref()));
             let (claimed, wanted) = futures::join!(claim, record);
             if !wanted? {
                 return Ok(None);
@@ -148,14 +145,18 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             claimed?;
             Ok(Some(secrets))
         };
-        let prepared = self.unless_winding_up(prepare).await;
+        let prepared = self.unless_winding_up(Box::pin(prepare)).await;
         // Nobody waits for a turn while he has one, or two might wait for each other.
         drop(elsewhere);
         prepared
     }
 
     /// Stores our finalizer and the record of the call. Says whether the attachment is still wanted.
-    async fn record(&self, attachment: &Attachment, record: Option<&Record>) -> Result<bool, Failure> {
+    pub(super) async fn record(
+        &self,
+        attachment: &Attachment,
+        record: Option<&Record>,
+    ) -> Result<bool, Failure> {
         let Some(record) = record else { return Ok(true) };
         let Recorded { handle, node_id, .. } = &attachment.recorded;
         if attachment.finalizer
@@ -178,7 +179,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         }
     }
 
-    async fn publish(
+    pub(super) async fn publish(
         &self,
         plan: &AttachPlan,
         secrets: Secrets,
@@ -192,83 +193,6 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             migrated: plan.migrated,
         };
         self.csi.publish(request).await
-    }
-
-    /// The driver does not know the node by the id under which the volume was published: the machine
-    /// came back under another one, and is to have its volume again.
-    ///
-    /// The record moves in both turns. In the old one, since others may leave the volume there to this attachment
-    /// until then; in the new one, since from then on its status, which never ceased to say so, says that it is
-    /// attached there, and a detach that began earlier would still take it away.
-    async fn publish_elsewhere<'t>(
-        &'t self,
-        attachment: &Attachment,
-        plan: &mut AttachPlan,
-        secrets: Secrets,
-        error: CallError,
-    ) -> Result<(BTreeMap<String, String>, Turn<'t, Target>), Failure> {
-        let Some(node_id) = plan
-            .other_node_id
-            .take()
-            .filter(|_| error.code.is_unknown_object())
-        else {
-            return Err(called(&error));
-        };
-        tracing::info!(%error, %node_id, "the driver does not know the recorded node id; trying today's");
-        let today = Target {
-            node_id: node_id.clone(),
-            ..plan.target.clone()
-        };
-        let turns = async { Ok(self.calls.take_both(&plan.target, &today).await) };
-        let (there, here) = self.unless_winding_up(turns).await?;
-        self.leave(attachment, plan, secrets.clone(), &error).await?;
-        let recorded = plan.record.as_ref().map(|record| &record.annotations);
-        let annotations = Recorded {
-            node_id: Some(node_id),
-            ..recorded.unwrap_or(&attachment.recorded).clone()
-        };
-        plan.target = today;
-        // With the record its state asks for nothing any more, though the volume is not there yet.
-        self.engine().attach_again(attachment);
-        // Before the call, as always.
-        let record = Record { annotations };
-        let record = self.record(attachment, Some(&record));
-        if !self.unless_winding_up(record).await? {
-            return Err(called(&error));
-        }
-        drop(there);
-        self.may_begin()?;
-        let published = self.publish(plan, secrets).await;
-        let context = published.map_err(|error| called(&error))?;
-        Ok((context, here))
-    }
-
-    /// Sees to it that nothing is left at the target of `plan`, whose record is about to be overwritten. The
-    /// driver's `error` when it was to publish there may have been about something else than the node.
-    async fn leave(
-        &self,
-        attachment: &Attachment,
-        plan: &AttachPlan,
-        secrets: Secrets,
-        error: &CallError,
-    ) -> Result<(), Failure> {
-        if self.is_needed_at(attachment, &plan.target)? {
-            return Ok(());
-        }
-        self.may_begin()?;
-        let request = UnpublishRequest {
-            target: plan.target.clone(),
-            secrets,
-            migrated: plan.migrated,
-        };
-        match self.csi.unpublish(request).await {
-            Ok(()) => Ok(()),
-            Err(left) if left.code.is_not_found() => Ok(()),
-            Err(left) => {
-                tracing::warn!(error = %left, "the volume may be where it was published before, and stays recorded there");
-                Err(called(error))
-            }
-        }
     }
 
     async fn mark_attached(
@@ -312,106 +236,6 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                     ..unwritten("failed to mark as attached", &error, answer)
                 })
             }
-        }
-    }
-
-    /// Looks at the attachment afresh. What looks like the rest of a failed attempt may have succeeded,
-    /// if the answer to its last write was lost and the watch is late: that must not be unpublished.
-    async fn is_still_wanted(&self, attachment: &Attachment) -> Result<bool, Failure> {
-        match self.cluster.attachment(attachment).await {
-            Ok(newest) => {
-                let wanted = decide::wanted(&newest, true) == Some(Wanted::Attach);
-                self.written(newest);
-                Ok(wanted)
-            }
-            Err(error) if error.is_gone() => {
-                self.departed(attachment);
-                Ok(false)
-            }
-            Err(error) => Err(Failure::api("could not read VolumeAttachment", &error)),
-        }
-    }
-
-    /// Unpublishes what an earlier attempt published elsewhere, unless somebody else needs it there. The turn
-    /// there ends when the record is overwritten: until then others may leave the volume to this attachment.
-    async fn undo(
-        &self,
-        attachment: &Attachment,
-        stale: &Stale,
-        migrated: bool,
-    ) -> Result<Turn<'_, Target>, Failure> {
-        let read = self.secrets_if_there(stale.secret.as_ref());
-        let (secrets, missing) = self.unless_winding_up(read).await?;
-        let turn = self.turn_at(&stale.target).await?;
-        if self.is_needed_at(attachment, &stale.target)? {
-            // The id is another node's by now, and the volume is in use there.
-            return Ok(turn);
-        }
-        tracing::info!(
-            volume = %stale.target.handle,
-            node_id = %stale.target.node_id,
-            "unpublishing from where it was published before"
-        );
-        let request = UnpublishRequest {
-            target: stale.target.clone(),
-            secrets,
-            migrated,
-        };
-        self.may_begin()?;
-        match self.csi.unpublish(request).await {
-            Ok(()) => Ok(turn),
-            // A volume or node that the driver does not know holds nothing; the CSI specification leaves
-            // NOT_FOUND to drivers that cannot tell. Waiting for another answer would block the pod. Without
-            // the Secret, INVALID_ARGUMENT may be about that.
-            Err(error)
-                if error.code.is_not_found() || missing.is_none() && error.code.is_unknown_object() =>
-            {
-                tracing::info!(%error, "the driver knows nothing of it");
-                Ok(turn)
-            }
-            Err(error) => Err(failed_without(missing, &error)),
-        }
-    }
-
-    /// What a call that failed did all the same, perhaps, is undone if nobody is left to do so one day.
-    async fn undo_if_departed(&self, attachment: &Attachment, plan: &AttachPlan, error: &CallError) {
-        let is_there = || {
-            let engine = self.engine();
-            let newest = engine.attachment(&attachment.name);
-            newest.is_some_and(|newest| newest.uid == attachment.uid)
-        };
-        let may_have_been_done = match error.reach {
-            Reach::Answered | Reach::Interrupted => error.class() != Class::Final,
-            Reach::Unsent | Reach::Withheld => false,
-        };
-        if may_have_been_done && !is_there() {
-            Box::pin(self.undo_orphan(attachment, plan)).await;
-        }
-    }
-
-    /// Somebody took our finalizer off while the call was under way, and the attachment is gone: with
-    /// nobody left to detach it, the publish would stay for ever. One attempt is all that can be made, in the
-    /// turn of the attach.
-    async fn undo_orphan(&self, attachment: &Attachment, plan: &AttachPlan) {
-        let secrets = self.secrets(plan.secret.as_ref()).await.unwrap_or_default();
-        match self.engine().held_besides(attachment, &plan.target) {
-            // Whoever leaves may rely on this very attachment.
-            Held::ByNobody | Held::ByLeaving => {}
-            Held::ByUnguarded | Held::ByLiving => return,
-        }
-        tracing::warn!("the VolumeAttachment vanished during its attach; unpublishing again");
-        let request = UnpublishRequest {
-            target: plan.target.clone(),
-            secrets,
-            migrated: plan.migrated,
-        };
-        if let Err(error) = self.csi.unpublish(request).await {
-            tracing::error!(
-                volume = %plan.target.handle,
-                node_id = %plan.target.node_id,
-                %error,
-                "the volume stays published without a VolumeAttachment"
-            );
         }
     }
 }

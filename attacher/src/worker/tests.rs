@@ -405,7 +405,25 @@ async fn a_job_that_waits_for_the_driver_is_small() {
         answer: None,
         repair: false,
     };
+    let (attachment, claim) = (
+        mk_attachment("va"),
+        Claim {
+            volume: "pv".into(),
+            uid: "uid".into(),
+        },
+    );
+    let record = Record {
+        annotations: Recorded::default(),
+    };
+    let cluster = &worker.cluster;
     for (future, bytes, most) in [
+        // Each waits in line for the API server, maybe behind thousands.
+        ("a claim", size_of_val(&cluster.claim(&claim)), 1536),
+        (
+            "a record",
+            size_of_val(&cluster.record(&attachment, &record)),
+            1536,
+        ),
         ("a job", size_of_val(&worker.run(job)), 768),
         ("an attach", size_of_val(&worker.attach(facts(), None)), 1280),
         ("a detach", size_of_val(&worker.detach(facts(), None, false)), 768),

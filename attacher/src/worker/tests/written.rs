@@ -23,6 +23,40 @@ async fn an_attach_that_may_have_failed_is_undone_when_the_attachment_is_gone() 
     }
 }
 
+/// The driver may be away at that moment, and nobody comes back to it later.
+#[tokio::test(start_paused = true)]
+async fn what_an_attachment_left_behind_is_undone_until_that_works_or_it_has_a_successor() {
+    for succeeded in [false, true] {
+        let mut bench = Bench::new(mk_attachment("va"));
+        bench.world.state().silent.push("publish");
+        bench
+            .world
+            .state()
+            .refused_at
+            .push(("unpublish", "id", "Unavailable"));
+        let job = bench.job().expect("an attach");
+        let mut run = std::pin::pin!(bench.worker.run(job));
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        let gone = bench.attachment();
+        bench.world.state().attachment = None;
+        bench.world.answer.notify_one();
+        assert!(timeout(Duration::from_millis(500), run.as_mut()).await.is_err());
+        assert_eq!(bench.world.state().unpublished.len(), 1, "the first attempt");
+        if succeeded {
+            let successor = Attachment {
+                uid: "successor".into(),
+                ..gone
+            };
+            bench.engine().handle(Event::Attachments(Change::Put(successor)));
+        } else {
+            bench.world.state().refused_at.clear();
+        }
+        run.await;
+        let attempts = if succeeded { 1 } else { 2 };
+        assert_eq!(bench.world.state().unpublished.len(), attempts);
+    }
+}
+
 #[tokio::test]
 async fn a_status_that_outlives_our_finalizer_is_written_however_often_that_fails() {
     let leaving = Attachment {
