@@ -251,6 +251,11 @@ impl Array {
         })
     }
 
+    /// The volume that was made under a name; none if there is none.
+    pub fn volume_named(&self, name: &str) -> Option<&Volume> {
+        self.names.get(name).and_then(|id| self.volumes.get(id))
+    }
+
     /// All volumes, sorted by id.
     pub fn volumes(&self) -> impl ExactSizeIterator<Item = &Volume> {
         self.volumes.values()

@@ -17,7 +17,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::busy::{Held, Share, Subject};
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::fault::{Fired, Obstacle, Phase};
+use crate::fault::{Fired, Met, Obstacle, Phase};
 use crate::journal::{CallRecord, Journal, Outcome, Peer, WorkRecord};
 use crate::method::Method;
 use crate::request::Invalid;
@@ -149,15 +149,13 @@ impl Driver {
         let plan = request.check()?;
         self.conduct.secrets.check(Q::METHOD, request)?;
         let held = self.turn(request).await?;
-        let fired = self.faults.fire(&Arrival {
-            request,
-            driver: self,
-        });
+        let fired = self.faults.fire(&Arrival::new(request, self));
         set_fault(record, fired.as_ref());
-        let obstacle = self.obstacle(request, fired.is_none(), record);
+        let met = self.meet_troubles(request, fired.is_none(), record);
 
         let (before, after) = match fired {
             Some(mut fired) if fired.rule().replaces_effect() => {
+                drop(met);
                 return Err(self.suffer(&mut fired, connection).await.unwrap_or(Error::Broken));
             }
             Some(fired) => match fired.rule().phase {
@@ -165,14 +163,14 @@ impl Driver {
                 Phase::After => (None, Some(fired)),
                 Phase::Background => {
                     let answer = fired.background_answer();
-                    let work = self.clone().work_off::<Q>(plan, Some(fired), obstacle);
+                    let work = self.clone().work_off::<Q>(plan, Some(fired), met);
                     self.in_background(work, held, record.as_mut().map(CallRecord::part));
                     return Err(answer);
                 }
             },
             None => (None, None),
         };
-        let work = self.clone().work_off::<Q>(plan, before, obstacle);
+        let work = self.clone().work_off::<Q>(plan, before, met);
         // `_held` lives until the answer is out.
         let (result, _held) = match Q::KIND {
             Kind::Look => (work.await, held),
@@ -207,14 +205,19 @@ impl Driver {
         self: Arc<Self>,
         plan: Q::Plan,
         fired: Option<Fired>,
-        obstacle: Option<Obstacle>,
+        met: Met,
     ) -> Result<Q::Reply, Error> {
+        // The claim lives until the array has what the call takes of it.
+        let Met {
+            obstacle,
+            claim: _claim,
+        } = met;
         if let Some(mut fired) = fired {
             fired.pause().await;
         }
         match obstacle {
-            Some(Obstacle::Refuse { code, message }) => return Err(Error::Injected { code, message }),
-            Some(Obstacle::Wait(time)) => time::sleep(time).await,
+            Some((_, Obstacle::Refuse { code, message })) => return Err(Error::Injected { code, message }),
+            Some((_, Obstacle::Wait(time))) => time::sleep(time).await,
             None => {}
         }
         if Q::KIND == Kind::Move && !self.latency.is_zero() {

@@ -281,8 +281,16 @@ impl Driver {
         &self.exit
     }
 
-    /// Where a volume is, seen from a call that names a node, or none.
+    /// Where a volume is, seen from a call that names a node, or none. A process that has only a node knows
+    /// of no other, and takes every volume to be there.
     pub(crate) fn place(&self, volume: &str, node: &str) -> Place {
+        if let Some(remote) = &self.remote {
+            return Place {
+                exists: true,
+                here: remote.is_here(volume),
+                elsewhere: false,
+            };
+        }
         self.store.peek(|array| match array.volume(volume) {
             Ok(volume) => Place {
                 exists: true,

@@ -62,15 +62,17 @@ use serde::Serialize;
 
 use self::armed::Armed;
 pub use self::armed::{Fired, Report};
+pub use self::claim::{Claim, Claims};
 pub use self::draw::{Seed, Spread};
 pub use self::file::{FaultFile, LoadError};
 pub use self::rule::{Action, End, Exit, Hang, Match, Methods, Occasion, Phase, Place, PlaceIs, Rule, Turn};
 pub use self::script::Script;
 pub use self::trouble::{Obstacle, Scope, Stock, Trouble, TroubleKind};
-pub use self::troubles::{DeviceView, ListingView, TroubleReport, Troubles};
+pub use self::troubles::{DeviceView, ListingView, Met, TroubleReport, Troubles};
 pub use self::written::{Part, RuleError};
 
 mod armed;
+mod claim;
 mod draw;
 mod edit;
 mod file;

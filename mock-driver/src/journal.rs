@@ -12,7 +12,7 @@
 //!
 //! Invariants:
 //! - a call has ended in every part of the journal before its client can see the answer;
-//! - no secret value is ever kept: in its place stands a hash that only this process can make, so
+//! - no secret value is ever kept, nor a pod's tokens in `volume_context`: in its place stands a hash that only this process can make, so
 //!   that equal secrets can be told from different ones (unless [`Readers::show_secrets`] is set);
 //! - memory is bounded by calls and by bytes; messages are kept as they were on the wire and become
 //!   JSON when somebody looks, so keeping them costs a call next to nothing.
@@ -39,6 +39,7 @@ pub use self::call::{Call, CallRecord, End, Late, WorkRecord};
 pub use self::file::OpenError;
 pub(crate) use self::memory::BOUNDS;
 pub use self::memory::{Filter, Look, Tally, TallyKey};
+pub(crate) use self::message::TOKENS;
 
 mod call;
 mod file;
@@ -200,6 +201,11 @@ impl Journal {
             });
         }
         self.touch();
+    }
+
+    /// A secret as it may be shown: the same text as for an equal one in a call.
+    pub fn conceal(&self, secret: &str) -> String {
+        self.renderer.conceal(secret)
     }
 
     /// Looks at calls in memory.

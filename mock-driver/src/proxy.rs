@@ -27,7 +27,7 @@ use self::remote::Remote;
 use self::seen::Seen;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::fault::{Fired, Obstacle, Phase, Stock};
+use crate::fault::{Claims, Fired, Met, Obstacle, Phase, Stock};
 use crate::journal::{CallRecord, Journal, Outcome, Peer};
 use crate::schema::Rpc;
 use crate::socket::ConnectionInfo;
@@ -124,30 +124,36 @@ impl Journey {
         let driver = self.proxy.driver.clone();
         let fired = driver.faults.fire(&passing);
         self.tell_fault(fired.as_ref().map(|fired| fired.rule().id.as_str()));
-        let obstacle = self.obstacle(&passing, fired.is_none());
+        let met = self.meet_troubles(&passing, fired.is_none());
         let (before, after) = match fired {
             Some(mut fired) if fired.rule().replaces_effect() => {
+                drop(met);
                 let error = driver.suffer(&mut fired, self.connection.as_ref()).await;
                 return self.fail(&error.unwrap_or(Error::Broken));
             }
             Some(fired) => match fired.rule().phase {
                 Phase::Before => (Some(fired), None),
                 Phase::After => (None, Some(fired)),
-                Phase::Background => return self.leave(fired, obstacle, request, passing),
+                Phase::Background => return self.leave(fired, met, request, passing),
             },
             None => (None, None),
         };
+        // The claim lives until it is known whether the call took what it wanted.
+        let Met {
+            obstacle,
+            claim: _claim,
+        } = met;
         if let Some(mut fired) = before {
             fired.pause().await;
         }
         match obstacle {
-            Some(Obstacle::Refuse { code, message }) => {
+            Some((_, Obstacle::Refuse { code, message })) => {
                 if let Some(fired) = after {
                     fired.give_back();
                 }
                 return self.fail(&Error::Injected { code, message });
             }
-            Some(Obstacle::Wait(time)) => time::sleep(time).await,
+            Some((_, Obstacle::Wait(time))) => time::sleep(time).await,
             None => {}
         }
         let response = match self.proxy.remote.call(request).await {
@@ -180,7 +186,7 @@ impl Journey {
     fn leave(
         &mut self,
         mut fired: Fired,
-        obstacle: Option<Obstacle>,
+        met: Met,
         request: http::Request<Body>,
         passing: Passing,
     ) -> http::Response<Body> {
@@ -189,11 +195,15 @@ impl Journey {
         let remote = self.proxy.remote.clone();
         let seen = self.proxy.seen.clone();
         self.proxy.driver.work.spawn(async move {
+            let Met {
+                obstacle,
+                claim: _claim,
+            } = met;
             fired.pause().await;
             let outcome = match obstacle {
-                Some(Obstacle::Refuse { code, message }) => Outcome { code, message },
+                Some((_, Obstacle::Refuse { code, message })) => Outcome { code, message },
                 wait => {
-                    if let Some(Obstacle::Wait(time)) = wait {
+                    if let Some((_, Obstacle::Wait(time))) = wait {
                         time::sleep(time).await;
                     }
                     match remote.call(without_deadline(request)).await {
@@ -229,6 +239,7 @@ impl Journey {
         let is_ok = reply.outcome().code == Code::Ok;
         if is_ok {
             self.proxy.seen.learn(passing);
+            self.proxy.seen.learn_here(passing, reply.message());
         }
         match after {
             Some(mut fired) if is_ok => {
@@ -273,18 +284,18 @@ impl Journey {
         })
     }
 
-    fn obstacle(&mut self, passing: &Passing, is_named: bool) -> Option<Obstacle> {
+    fn meet_troubles(&mut self, passing: &Passing, is_named: bool) -> Met {
         let troubles = self.proxy.driver.faults.troubles();
-        let stock = || Stock {
-            on_node: self.proxy.seen.on_node(passing),
+        let stock = |claims: &Claims| Stock {
+            on_node: self.proxy.seen.on_node(passing, claims),
             is_repeat: crate::fault::Occasion::place(passing).is_some_and(|place| place.here),
             ..Stock::default()
         };
-        let (id, obstacle) = troubles.meet(passing, passing.changes(), &stock)?;
-        if is_named {
-            self.tell_fault(Some(&id));
+        let met = troubles.meet(passing, passing.changes(), &stock);
+        if let Some((id, _)) = met.obstacle.as_ref().filter(|_| is_named) {
+            self.tell_fault(Some(id));
         }
-        Some(obstacle)
+        met
     }
 
     fn tell_fault(&mut self, id: Option<&str>) {

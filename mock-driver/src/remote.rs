@@ -5,6 +5,7 @@
 //! of the volumes are not part of this: all processes share the directory they lie in.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -27,6 +28,8 @@ pub(crate) struct RemoteArray {
     /// Whoever acts on an answer has it from the question on, so that an older answer never undoes what
     /// was done on a newer one.
     turn: Mutex<()>,
+    /// The volumes that were attached to this process's node when it looked last.
+    here: std::sync::Mutex<BTreeSet<String>>,
 }
 
 /// What the array has of a node.
@@ -48,7 +51,31 @@ impl RemoteArray {
         Self {
             client: Client::new(endpoint),
             turn: Mutex::default(),
+            here: std::sync::Mutex::default(),
         }
+    }
+
+    /// Takes note of what is attached to this process's node.
+    pub(crate) fn note_all(&self, attached: &BTreeSet<String>) {
+        self.here().clone_from(attached);
+    }
+
+    /// Takes note of whether one volume is.
+    pub(crate) fn note(&self, volume: &str, is_attached: bool) {
+        if is_attached {
+            self.here().insert(volume.to_owned());
+        } else {
+            self.here().remove(volume);
+        }
+    }
+
+    /// Whether the volume was attached to this process's node when it looked last.
+    pub(crate) fn is_here(&self, volume: &str) -> bool {
+        self.here().contains(volume)
+    }
+
+    fn here(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
+        self.here.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The right to act on answers.

@@ -12,6 +12,18 @@ use wildmatch::WildMatch;
 /// The package whose services rules can name.
 const PACKAGE: &str = "csi.v1";
 
+/// The service that stands on one node.
+const NODE_SERVICE: &str = "/csi.v1.Node/";
+
+/// The fields of requests that say which volume a call is about; of ListSnapshots only which it asks for.
+pub(crate) const VOLUME: [&str; 2] = ["volume_id", "source_volume_id"];
+
+/// The field that says to which node.
+pub(crate) const NODE: [&str; 1] = ["node_id"];
+
+/// The field that says under which name something is to be made.
+pub(crate) const NAME: [&str; 1] = ["name"];
+
 static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).expect("the built-in descriptors must decode")
 });
@@ -84,10 +96,35 @@ impl Rpc {
         self.request().get_field_by_name(field).is_some()
     }
 
+    /// Whether it is made on one node, which it does not name.
+    pub fn is_on_node(&self) -> bool {
+        is_on_node(&self.path)
+    }
+
+    /// Whether it is about a volume.
+    pub fn has_volume(&self) -> bool {
+        VOLUME.iter().any(|field| self.takes(field))
+    }
+
+    /// Whether it is about a node, or made on one.
+    pub fn has_node(&self) -> bool {
+        self.is_on_node() || NODE.iter().any(|field| self.takes(field))
+    }
+
+    /// Whether it makes something under a name.
+    pub fn has_name(&self) -> bool {
+        NAME.iter().any(|field| self.takes(field))
+    }
+
     /// Whether a pattern of names means it.
     pub fn fits(&self, pattern: &WildMatch) -> bool {
         pattern.matches(self.name()) || pattern.matches(&self.path)
     }
+}
+
+/// Whether calls to this path are made on one node.
+pub(crate) fn is_on_node(path: &str) -> bool {
+    path.starts_with(NODE_SERVICE)
 }
 
 /// The message of this full name.

@@ -1,5 +1,7 @@
 //! A call as fault rules see it.
 
+use std::cell::OnceCell;
+
 use prost_reflect::{DynamicMessage, MapKey};
 
 use super::Rpc;
@@ -9,8 +11,10 @@ use crate::schema;
 
 /// A typed request that has arrived at a driver.
 pub(super) struct Arrival<'a, Q> {
-    pub(super) request: &'a Q,
-    pub(super) driver: &'a Driver,
+    request: &'a Q,
+    driver: &'a Driver,
+    /// The node that the call is made on, of one that names none; found when a rule asks.
+    here: OnceCell<String>,
 }
 
 impl<Q: Rpc> Occasion for Arrival<'_, Q> {
@@ -23,7 +27,10 @@ impl<Q: Rpc> Occasion for Arrival<'_, Q> {
     }
 
     fn node(&self) -> &str {
-        self.request.node()
+        match self.request.node() {
+            "" if schema::is_on_node(Q::METHOD.path()) => self.here.get_or_init(|| self.driver.own_node()),
+            node => node,
+        }
     }
 
     fn name(&self) -> &str {
@@ -40,11 +47,19 @@ impl<Q: Rpc> Occasion for Arrival<'_, Q> {
 
     fn place(&self) -> Option<Place> {
         let volume = self.request.volume();
-        (!volume.is_empty()).then(|| self.driver.place(volume, self.request.node()))
+        (!volume.is_empty()).then(|| self.driver.place(volume, self.node()))
     }
 }
 
-impl<Q: Rpc> Arrival<'_, Q> {
+impl<'a, Q: Rpc> Arrival<'a, Q> {
+    pub(super) fn new(request: &'a Q, driver: &'a Driver) -> Self {
+        Self {
+            request,
+            driver,
+            here: OnceCell::new(),
+        }
+    }
+
     /// The request by its descriptor: few rules ask, so nobody else pays for it.
     fn message(&self) -> Option<DynamicMessage> {
         let descriptor = schema::message(Q::MESSAGE)?;
@@ -68,4 +83,86 @@ pub(crate) fn map_entry(message: &DynamicMessage, field: &str, key: &str) -> Opt
     let map = message.get_field_by_name(field)?;
     let value = map.as_map()?.get(&MapKey::String(key.to_owned()))?;
     value.as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use csi_proto::v1;
+    use prost::Message;
+    use prost_reflect::{ReflectMessage, Value};
+
+    use super::*;
+    use crate::driver::Settings;
+    use crate::schema::Rpc as Known;
+
+    /// A request with a text of its own in each of these fields.
+    fn mk_request<Q: Rpc + Default>(fields: &[&str]) -> Q {
+        let mut message = DynamicMessage::new(schema::message(Q::MESSAGE).unwrap());
+        for field in fields {
+            if message.descriptor().get_field_by_name(field).is_some() {
+                message.set_field_by_name(field, Value::String(format!("the {field}")));
+            }
+        }
+        Q::decode(message.encode_to_vec().as_slice()).unwrap()
+    }
+
+    /// Compares what rules see with the fields that rules are let ask for.
+    fn compare<Q: Rpc + Default>(driver: &Driver, seen: &mut BTreeSet<&'static str>) {
+        let rpc = Known::at(Q::METHOD.path()).unwrap();
+        assert!(seen.insert(Q::METHOD.path()), "{} is listed twice", rpc.name());
+        let fields = [&schema::VOLUME[..], &schema::NODE, &schema::NAME].concat();
+        let request: Q = mk_request(&fields);
+        let call = Arrival::new(&request, driver);
+        let told = |fields: &[&str]| {
+            let found = fields.iter().find(|field| rpc.takes(field));
+            found.map(|field| format!("the {field}"))
+        };
+        let node = told(&schema::NODE).or_else(|| rpc.is_on_node().then(|| "node-1".to_owned()));
+        let expected = (
+            told(&schema::VOLUME).unwrap_or_default(),
+            node.unwrap_or_default(),
+            told(&schema::NAME).unwrap_or_default(),
+        );
+        let found = (
+            call.volume().to_owned(),
+            call.node().to_owned(),
+            call.name().to_owned(),
+        );
+        assert_eq!(found, expected, "{}", rpc.name());
+        assert_eq!(rpc.has_volume(), !found.0.is_empty(), "{}", rpc.name());
+        assert_eq!(rpc.has_node(), !found.1.is_empty(), "{}", rpc.name());
+        assert_eq!(rpc.has_name(), !found.2.is_empty(), "{}", rpc.name());
+        assert_eq!(call.place().is_some(), rpc.has_volume(), "{}", rpc.name());
+    }
+
+    macro_rules! compare_all {
+        ($driver:expr, $seen:expr, $($request:ident)+) => { $(compare::<v1::$request>($driver, $seen);)+ };
+    }
+
+    #[tokio::test]
+    async fn rules_see_of_every_method_what_they_may_ask_for() {
+        let settings = Settings {
+            node_id: Some("node-1".to_owned()),
+            ..Settings::default()
+        };
+        let (driver, _) = Driver::open(settings).unwrap();
+        let mut seen = BTreeSet::new();
+        compare_all!(&driver, &mut seen,
+            GetPluginInfoRequest GetPluginCapabilitiesRequest ProbeRequest
+            CreateVolumeRequest DeleteVolumeRequest ControllerPublishVolumeRequest
+            ControllerUnpublishVolumeRequest ValidateVolumeCapabilitiesRequest ListVolumesRequest
+            GetCapacityRequest ControllerGetCapabilitiesRequest CreateSnapshotRequest DeleteSnapshotRequest
+            ListSnapshotsRequest GetSnapshotRequest ControllerExpandVolumeRequest ControllerGetVolumeRequest
+            ControllerModifyVolumeRequest ControllerListVolumeHealthRequest ControllerGetVolumeHealthRequest
+            GroupControllerGetCapabilitiesRequest CreateVolumeGroupSnapshotRequest
+            DeleteVolumeGroupSnapshotRequest GetVolumeGroupSnapshotRequest
+            GetMetadataAllocatedRequest GetMetadataDeltaRequest
+            NodeStageVolumeRequest NodeUnstageVolumeRequest NodePublishVolumeRequest
+            NodeUnpublishVolumeRequest NodeGetVolumeStatsRequest NodeExpandVolumeRequest
+            NodeGetCapabilitiesRequest NodeGetInfoRequest NodeGetVolumeHealthRequest
+            NodeGetStorageHealthRequest);
+        assert_eq!(seen.len(), Known::all().len());
+    }
 }

@@ -9,9 +9,10 @@ use tonic::Code;
 
 use super::arrival::Arrival;
 use super::{Kind, Rpc};
+use crate::backend::Array;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::fault::{End, Fired, Hang, Obstacle, Occasion, Stock};
+use crate::fault::{Claims, End, Fired, Hang, Met, Occasion, Stock};
 use crate::journal::CallRecord;
 use crate::schema;
 use crate::socket::ConnectionInfo;
@@ -60,43 +61,62 @@ impl Driver {
 
 impl Driver {
     /// What the array's troubles put in a call's way; named in the journal unless a rule is.
-    pub(super) fn obstacle<Q: Rpc>(
+    pub(super) fn meet_troubles<Q: Rpc>(
         &self,
         request: &Q,
         is_named: bool,
         record: &mut Option<CallRecord>,
-    ) -> Option<Obstacle> {
-        let arrival = Arrival {
-            request,
-            driver: self,
-        };
-        let stock = || self.stock(&arrival);
+    ) -> Met {
+        let arrival = Arrival::new(request, self);
+        let stock = |claims: &Claims| self.stock(&arrival, claims);
         let troubles = self.faults.troubles();
-        let (id, obstacle) = troubles.meet(&arrival, Q::KIND != Kind::Look, &stock)?;
-        if let Some(record) = record.as_mut().filter(|_| is_named) {
-            record.set_fault(Some(&id));
+        let met = troubles.meet(&arrival, Q::KIND != Kind::Look, &stock);
+        if let (Some((id, _)), Some(record)) = (&met.obstacle, record.as_mut().filter(|_| is_named)) {
+            record.set_fault(Some(id));
         }
-        Some(obstacle)
+        met
     }
 
-    fn stock(&self, call: &dyn Occasion) -> Stock {
-        self.store.peek(|array| {
-            let mut stock = Stock {
-                asked: call.size(),
-                ..Stock::default()
-            };
-            for volume in array.volumes() {
-                stock.volumes += 1;
-                stock.bytes += volume.spec.capacity_bytes;
-                let is_here = volume.attachments.keys().any(|node| node.as_str() == call.node());
-                stock.on_node += u64::from(is_here);
-                stock.is_repeat |= match call.volume() {
-                    "" => volume.spec.name == call.name(),
-                    id => is_here && volume.spec.id.as_str() == id,
-                };
-            }
-            stock
+    fn stock(&self, call: &dyn Occasion, claims: &Claims) -> Stock {
+        self.store.peek(|array| match call.volume() {
+            "" => stock_of_all(array, call, claims),
+            volume => stock_of_node(array, call.node(), volume, claims),
         })
+    }
+}
+
+/// All volumes, and those that others are about to make.
+fn stock_of_all(array: &Array, call: &dyn Occasion, claims: &Claims) -> Stock {
+    let is_new = |name: &str| name != call.name() && array.volume_named(name).is_none();
+    let (mut count, mut bytes) = (array.volumes().len(), 0_u64);
+    for volume in array.volumes() {
+        bytes = bytes.saturating_add(volume.spec.capacity_bytes);
+    }
+    for (_, more) in claims.creating().filter(|(name, _)| is_new(name)) {
+        count += 1;
+        bytes = bytes.saturating_add(more);
+    }
+    Stock {
+        volumes: u64::try_from(count).unwrap_or(u64::MAX),
+        bytes,
+        asked: call.size(),
+        is_repeat: array.volume_named(call.name()).is_some(),
+        ..Stock::default()
+    }
+}
+
+/// The volumes of a node, and those that others are about to attach to it.
+fn stock_of_node(array: &Array, node: &str, volume: &str, claims: &Claims) -> Stock {
+    let is_here = |volume: &str| {
+        let found = array.volume(volume).ok();
+        found.is_some_and(|found| found.attachments.contains_key(node))
+    };
+    let others = claims.attaching(node);
+    let coming = others.filter(|other| *other != volume && !is_here(other)).count();
+    Stock {
+        on_node: u64::try_from(array.attached_to(node).count() + coming).unwrap_or(u64::MAX),
+        is_repeat: is_here(volume),
+        ..Stock::default()
     }
 }
 

@@ -36,7 +36,7 @@ impl Driver {
     /// # Errors
     /// If there is no such volume, or the array does not answer.
     pub(crate) async fn view(&self, volume: &str) -> Result<View, Error> {
-        let node = self.node().map(|node| node.told().id).unwrap_or_default();
+        let node = self.own_node();
         self.trouble_device(volume, &node);
         if let Some(remote) = &self.remote {
             return self.remote_view(remote, volume, &node).await;
@@ -65,6 +65,7 @@ impl Driver {
             .ok_or_else(|| backend::Error::VolumeNotFound {
                 volume: volume.to_owned(),
             })?;
+        remote.note(volume, view.attachment.is_some());
         if let Some(here) = self.node().filter(|_| view.attachment.is_some()) {
             here.settle_device(volume, Some(&view)).await?;
         }
@@ -112,6 +113,7 @@ impl Driver {
             Some(_) => return Ok(()),
             None => return join(remote, &told).await.map(drop),
         };
+        remote.note_all(&known.attached);
         node.retain_devices(known.attached.iter().cloned().collect())
             .await?;
         settled.retain(|volume| known.attached.contains(volume));
@@ -218,6 +220,11 @@ impl Driver {
             });
         }
         Ok(self.store.read(|array| Ok(array.storage_health(&id))).await?)
+    }
+
+    /// The id of the node of this process; empty without one.
+    pub(crate) fn own_node(&self) -> String {
+        self.node().map(|node| node.told().id).unwrap_or_default()
     }
 
     /// Whether a node of that id stands in this process.

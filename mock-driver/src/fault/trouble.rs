@@ -25,6 +25,7 @@ use serde_json::Value;
 use tonic::Code;
 use wildmatch::WildMatch;
 
+use super::claim::Claims;
 use super::rule::{Methods, Occasion};
 
 mod written;
@@ -125,7 +126,7 @@ pub struct Scope {
     node: Option<WildMatch>,
 }
 
-/// What the array holds, as far as a quota asks.
+/// What the array holds, as far as a quota asks, and what other calls are about to take of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stock {
     /// How many volumes.
@@ -233,7 +234,8 @@ impl TroubleKind {
         memory: &mut Memory,
         call: &dyn Occasion,
         changes: bool,
-        stock: &dyn Fn() -> Stock,
+        claims: &Claims,
+        stock: &dyn Fn(&Claims) -> Stock,
         now: Duration,
     ) -> Option<Obstacle> {
         let refuse = |code: Code, message: String| Some(Obstacle::Refuse { code, message });
@@ -245,7 +247,7 @@ impl TroubleKind {
             Self::NodeLimit { scope, limit } if call.path() == PUBLISH && scope.has("", call.node()) => {
                 let Stock {
                     on_node, is_repeat, ..
-                } = stock();
+                } = stock(claims);
                 let text = || format!("node \"{}\" has {on_node} volumes and takes no more", call.node());
                 let is_refused = on_node >= *limit && !is_repeat;
                 is_refused
@@ -259,7 +261,7 @@ impl TroubleKind {
                 refuse(*code, "the array is busy: try again later".into())
             }
             Self::Quota { volumes, bytes } if call.path() == CREATE => {
-                let stock = stock();
+                let stock = stock(claims);
                 let text = || {
                     let Stock { volumes, bytes, .. } = stock;
                     format!("the quota is used up: {volumes} volumes of {bytes} bytes")

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::Origin;
+use super::claim::{self, Claim, Claims};
 use super::rule::Occasion;
 use super::trouble::{Memory, Obstacle, Scope, Stock, Trouble, TroubleKind};
 
@@ -19,6 +20,8 @@ pub struct Troubles {
     list: Mutex<Vec<Standing>>,
     /// So that calls need no lock while all is well.
     any: AtomicBool,
+    /// What calls that met the troubles are about to take.
+    claims: Arc<Mutex<Claims>>,
     /// When the listing was frozen, as a number that is 0 while it is not; shared with the store, which keeps
     /// the old state then.
     frozen: Arc<AtomicU64>,
@@ -37,6 +40,15 @@ pub struct TroubleReport {
     pub met: u64,
     /// As it was written.
     pub trouble: Value,
+}
+
+/// What a call has met.
+#[derive(Debug, Default)]
+pub struct Met {
+    /// What stands in its way, and the id of the trouble that says so.
+    pub obstacle: Option<(String, Obstacle)>,
+    /// What it is about to take: to be dropped when the array has it or the call has failed.
+    pub claim: Option<Claim>,
 }
 
 /// How ListVolumes answers.
@@ -78,6 +90,7 @@ impl Default for Troubles {
             began: Instant::now(),
             list: Mutex::default(),
             any: AtomicBool::new(false),
+            claims: Arc::default(),
             frozen: Arc::default(),
         }
     }
@@ -148,21 +161,22 @@ impl Troubles {
     }
 
     /// What stands in a call's way, and the id of the trouble that says so: a refusal before any wait, the
-    /// longest wait before shorter ones.
-    pub fn meet(
-        &self,
-        call: &dyn Occasion,
-        changes: bool,
-        stock: &dyn Fn() -> Stock,
-    ) -> Option<(String, Obstacle)> {
+    /// longest wait before shorter ones. A call that is not refused has claimed what it is about to take.
+    pub fn meet(&self, call: &dyn Occasion, changes: bool, stock: &dyn Fn(&Claims) -> Stock) -> Met {
         if !self.any.load(Ordering::Relaxed) {
-            return None;
+            return Met::default();
         }
         let now = self.began.elapsed();
         let mut worst: Option<(String, Obstacle)> = None;
-        for standing in self.list().iter_mut().filter(|standing| standing.enabled) {
+        let mut refused = false;
+        // Held until the claim is made: of calls that come at the same time each sees those before it.
+        let mut list = self.list();
+        for standing in list.iter_mut().filter(|standing| standing.enabled) {
             let kind = &standing.trouble.kind;
-            let Some(obstacle) = kind.meet(&mut standing.memory, call, changes, stock, now) else {
+            // The stock is looked at with the claims locked: a call gives its claim back when the array has
+            // what it took, so it is always seen in one of the two.
+            let claims = claim::lock(&self.claims);
+            let Some(obstacle) = kind.meet(&mut standing.memory, call, changes, &claims, stock, now) else {
                 continue;
             };
             standing.met += 1;
@@ -175,10 +189,15 @@ impl Troubles {
                 worst = Some((standing.trouble.id.clone(), obstacle));
             }
             if is_refusal {
+                refused = true;
                 break;
             }
         }
-        worst
+        let claim = (!refused).then(|| Claim::of(call, &self.claims)).flatten();
+        Met {
+            obstacle: worst,
+            claim,
+        }
     }
 
     /// How ListVolumes answers.

@@ -6,13 +6,21 @@ use csi_proto::Secrets;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use prost_reflect::{
-    DescriptorPool, DynamicMessage, MessageDescriptor, ReflectMessage, SerializeOptions, Value as Field,
+    DescriptorPool, DynamicMessage, MapKey, MessageDescriptor, ReflectMessage, SerializeOptions,
+    Value as Field,
 };
 use serde_json::{Value, json};
 use siphasher::sip::SipHasher24;
 
 /// The option that marks a field as secret.
 const SECRET_OPTION: &str = "csi.v1.csi_secret";
+
+/// The field in which kubelet tells a driver about the pod, and where it puts the pod's tokens for drivers
+/// that ask for them without asking for `serviceAccountTokenInSecrets`. CSI does not mark it as secret.
+const CONTEXT: &str = "volume_context";
+
+/// The key of those tokens.
+pub(crate) const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
 /// Hides what is secret in messages, and turns them into JSON with the field names of the proto file.
 #[derive(Debug)]
@@ -55,6 +63,8 @@ pub(super) struct Subject {
 struct SubjectFields {
     volume: Option<u32>,
     node: Option<u32>,
+    /// Whether it has the field that may hold a pod's tokens.
+    has_context: bool,
 }
 
 // === impl Renderer ===
@@ -95,9 +105,30 @@ impl Renderer {
             .pool
             .get_message_by_name(M::MESSAGE)
             .expect("every CSI message must be in the descriptors");
+        let wire = match &self.key {
+            Some(key) if self.may_hold_tokens(&message, &wire) => without_tokens(&message, &wire, key),
+            Some(_) | None => wire,
+        };
         Kept::Csi {
             message,
             wire: wire.into(),
+        }
+    }
+
+    /// Whether a message may have a pod's tokens, told without decoding it: few have.
+    fn may_hold_tokens(&self, message: &MessageDescriptor, wire: &[u8]) -> bool {
+        let has_context = self.subjects.get(message.full_name());
+        has_context.is_some_and(|fields| fields.has_context)
+            && wire
+                .windows(TOKENS.len())
+                .any(|window| window == TOKENS.as_bytes())
+    }
+
+    /// A secret as it may be shown.
+    pub(super) fn conceal(&self, secret: &str) -> String {
+        match &self.key {
+            Some(key) => hide(key, secret),
+            None => secret.to_owned(),
         }
     }
 
@@ -115,6 +146,7 @@ impl Renderer {
             let mut content = DynamicMessage::decode(message.clone(), wire).ok()?;
             if let Some(key) = &self.key {
                 self.hide_secrets(&mut content, key);
+                hide_tokens(&mut content, key);
             }
             content.take_unknown_fields().for_each(drop);
             let wire = content.encode_to_vec().into();
@@ -196,6 +228,7 @@ impl SubjectFields {
                 "name",
             ]),
             node: number(&["node_id"]),
+            has_context: message.get_field_by_name(CONTEXT).is_some(),
         }
     }
 
@@ -221,6 +254,29 @@ impl SubjectFields {
             wire = rest;
         }
         Ok(())
+    }
+}
+
+/// An encoded message with a pod's tokens hidden.
+fn without_tokens(message: &MessageDescriptor, wire: &[u8], key: &[u8; 16]) -> Vec<u8> {
+    let mut content = DynamicMessage::decode(message.clone(), wire)
+        .expect("an encoded message must decode by its own descriptor");
+    hide_tokens(&mut content, key);
+    content.encode_to_vec()
+}
+
+fn hide_tokens(message: &mut DynamicMessage, key: &[u8; 16]) {
+    let Some(field) = message.descriptor().get_field_by_name(CONTEXT) else {
+        return;
+    };
+    let tokens = MapKey::String(TOKENS.to_owned());
+    if let Some(value) = message
+        .get_field_mut(&field)
+        .as_map_mut()
+        .and_then(|context| context.get_mut(&tokens))
+    {
+        let hidden = hide(key, value.as_str().unwrap_or_default());
+        *value = Field::String(hidden);
     }
 }
 
@@ -285,6 +341,26 @@ mod tests {
         }
         for shown in shown(&Renderer::new(None), &request) {
             assert_eq!(shown["secrets"]["password"], "hunter2");
+        }
+    }
+
+    #[test]
+    fn tokens_of_a_pod_are_hashed_although_csi_does_not_mark_them() {
+        let mut request = mk_request(&[]);
+        let tokens = r#"{"aud":{"token":"ey.hunter2.sig"}}"#;
+        request.volume_context = [
+            (TOKENS.to_owned(), tokens.to_owned()),
+            ("csi.storage.k8s.io/pod.name".to_owned(), "web-0".to_owned()),
+        ]
+        .into();
+        let [typed, wire] = shown(&Renderer::new(Some([7; 16])), &request);
+        assert_eq!(typed, wire, "whichever way it came");
+        assert!(!typed.to_string().contains("hunter2"), "{typed}");
+        let context = &typed[CONTEXT];
+        assert!(context[TOKENS].as_str().unwrap().starts_with("hash:"), "{typed}");
+        assert_eq!(context["csi.storage.k8s.io/pod.name"], "web-0");
+        for shown in shown(&Renderer::new(None), &request) {
+            assert_eq!(shown[CONTEXT][TOKENS], tokens);
         }
     }
 

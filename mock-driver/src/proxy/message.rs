@@ -15,7 +15,7 @@ use super::seen::Seen;
 use crate::call::{map_entry, requested_size};
 use crate::fault::{Fired, Occasion, Place};
 use crate::journal::Outcome;
-use crate::schema::Rpc;
+use crate::schema::{self, Rpc};
 
 /// Length of what stands before each message.
 const PREFIX: usize = 5;
@@ -106,10 +106,14 @@ impl Passing {
             let mut texts = values.filter_map(|value| value.as_str().map(str::to_owned));
             texts.find(|text| !text.is_empty())
         };
+        let here = || match rpc {
+            Some(rpc) if rpc.is_on_node() => seen.here(),
+            _ => String::new(),
+        };
         Self {
-            volume: text(&["volume_id", "source_volume_id"]).unwrap_or_default(),
-            node: text(&["node_id"]).unwrap_or_default(),
-            name: text(&["name"]).unwrap_or_default(),
+            volume: text(&schema::VOLUME).unwrap_or_default(),
+            node: text(&schema::NODE).unwrap_or_else(here),
+            name: text(&schema::NAME).unwrap_or_default(),
             path,
             rpc,
             message,
@@ -222,4 +226,42 @@ fn message_in(body: &[u8]) -> Option<&[u8]> {
     let length = body.get(1..PREFIX)?;
     let length = u32::from_be_bytes(length.try_into().ok()?);
     body.get(PREFIX..PREFIX.checked_add(usize::try_from(length).ok()?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::v1::{NodeGetInfoRequest, NodeGetInfoResponse};
+    use prost::Message;
+    use prost_reflect::Value;
+
+    use super::*;
+
+    #[test]
+    fn rules_see_of_every_method_what_they_may_ask_for() {
+        let seen = Arc::new(Seen::default());
+        let info = NodeGetInfoResponse {
+            node_id: "node-1".to_owned(),
+            ..Default::default()
+        };
+        let path = "/csi.v1.Node/NodeGetInfo";
+        let asked = NodeGetInfoRequest {}.encode_to_vec();
+        let asked = Passing::new(path.into(), Rpc::at(path), Some(&asked), seen.clone());
+        seen.learn_here(&asked, Some(&info.encode_to_vec()));
+        for rpc in Rpc::all() {
+            let mut message = DynamicMessage::new(rpc.request());
+            for field in [&schema::VOLUME[..], &schema::NODE, &schema::NAME].concat() {
+                if rpc.takes(field) {
+                    message.set_field_by_name(field, Value::String("x".to_owned()));
+                }
+            }
+            let bytes = message.encode_to_vec();
+            let call = Passing::new(rpc.path().to_owned(), Some(rpc), Some(&bytes), seen.clone());
+            let name = rpc.name();
+            assert_eq!(!call.volume().is_empty(), rpc.has_volume(), "{name}");
+            assert_eq!(!call.node().is_empty(), rpc.has_node(), "{name}");
+            assert_eq!(!call.name().is_empty(), rpc.has_name(), "{name}");
+            assert_eq!(call.place().is_some(), rpc.has_volume(), "{name}");
+            assert_eq!(call.node() == "node-1", rpc.is_on_node(), "{name}");
+        }
+    }
 }

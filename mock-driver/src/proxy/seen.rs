@@ -3,8 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use csi_proto::v1::NodeGetInfoResponse;
+use prost::Message;
+
 use super::message::Passing;
-use crate::fault::{Occasion, Place};
+use crate::fault::{Claims, Occasion, Place};
 
 /// Who is attached where, by volume. A volume that was deleted has no entry and is remembered as gone.
 #[derive(Debug, Default)]
@@ -14,6 +17,8 @@ pub(super) struct Seen(Mutex<Known>);
 struct Known {
     nodes: HashMap<String, BTreeSet<String>>,
     gone: BTreeSet<String>,
+    /// The node that the driver stands on, when it has told.
+    here: String,
 }
 
 // === impl Seen ===
@@ -57,15 +62,31 @@ impl Seen {
         }
     }
 
-    /// How many volumes the node of a call has.
-    pub(super) fn on_node(&self, call: &Passing) -> u64 {
+    /// How many volumes the node of a call has or is about to have besides the call's own.
+    pub(super) fn on_node(&self, call: &Passing, claims: &Claims) -> u64 {
         let known = self.lock();
-        let count = known
-            .nodes
-            .values()
-            .filter(|nodes| nodes.contains(call.node()))
-            .count();
-        u64::try_from(count).unwrap_or(u64::MAX)
+        let is_here = |volume: &str| {
+            let nodes = known.nodes.get(volume);
+            nodes.is_some_and(|nodes| nodes.contains(call.node()))
+        };
+        let here = known.nodes.keys().filter(|volume| is_here(volume)).count();
+        let others = claims.attaching(call.node());
+        let coming = others.filter(|other| *other != call.volume() && !is_here(other));
+        u64::try_from(here + coming.count()).unwrap_or(u64::MAX)
+    }
+
+    /// Learns from the answer to NodeGetInfo which node the driver stands on.
+    pub(super) fn learn_here(&self, call: &Passing, reply: Option<&[u8]>) {
+        if call.path() == "/csi.v1.Node/NodeGetInfo"
+            && let Some(Ok(info)) = reply.map(NodeGetInfoResponse::decode)
+        {
+            self.lock().here = info.node_id;
+        }
+    }
+
+    /// The node that the driver stands on; empty before somebody has asked it.
+    pub(super) fn here(&self) -> String {
+        self.lock().here.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {

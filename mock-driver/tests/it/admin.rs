@@ -518,6 +518,23 @@ async fn no_secret_is_told_by_anything_that_is_served() {
         ..mk_publish("vol-77", "node-0")
     };
     csi.controller_publish_volume(publish).await.unwrap_err();
+    // A pod's tokens come where nothing is marked as secret.
+    let publish = v1::ControllerPublishVolumeRequest {
+        volume_context: mk_map(&[("csi.storage.k8s.io/serviceAccount.tokens", SECRET)]),
+        ..mk_publish("vol-78", "node-0")
+    };
+    csi.controller_publish_volume(publish).await.unwrap_err();
+    // A rule for calls with a secret has to have it.
+    let rule = json!({"id": "secretive", "match": {"method": "CreateVolume", "secrets": {"password": SECRET}},
+        "action": {"code": "INTERNAL"}});
+    let put = client.put_fault(&rule).await.unwrap();
+    let shown = put.rule["match"]["secrets"]["password"].as_str().unwrap();
+    assert!(shown.starts_with("hash:"), "{shown}");
+    let fires = v1::CreateVolumeRequest {
+        secrets: mk_map(&[("password", SECRET)]),
+        ..mk_create("b")
+    };
+    csi.create_volume(fires).await.unwrap_err();
     let paths = [
         "/",
         "/metrics",
@@ -535,7 +552,12 @@ async fn no_secret_is_told_by_anything_that_is_served() {
         assert!(!text.contains(SECRET), "{path}: {text}");
     }
     let journal = client.text("/api/v1/journal").await.unwrap();
-    assert_eq!(journal.matches("hash:").count(), 2, "{journal}");
+    assert_eq!(journal.matches("hash:").count(), 4, "{journal}");
+    assert_eq!(
+        journal.matches(shown).count(),
+        4,
+        "equal secrets are shown alike: {journal}"
+    );
 }
 
 #[tokio::test]

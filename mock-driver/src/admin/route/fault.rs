@@ -10,6 +10,7 @@ use crate::admin::request::Json;
 use crate::admin::resource::{FaultChange, FaultRule, Faults, Problem, Released};
 use crate::admin::server::Admin;
 use crate::fault::{Origin, Report, Rule, RuleError};
+use crate::journal::TOKENS;
 
 /// The rules in the order in which they are asked, and how they fare.
 #[utoipa::path(get, path = "/faults", tag = "faults", responses((status = 200, body = Faults), (status = "default", body = Problem)))]
@@ -18,7 +19,11 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Faults> {
     Json(Faults {
         seed: faults.seed().0,
         state: faults.state().to_string(),
-        rules: faults.reports().into_iter().map(shown).collect(),
+        rules: faults
+            .reports()
+            .into_iter()
+            .map(|report| shown(&admin, report))
+            .collect(),
     })
 }
 
@@ -112,11 +117,13 @@ fn find(admin: &Admin, id: &str) -> Result<Json<FaultRule>, Refusal> {
     let mut reports = admin.driver.faults.reports().into_iter();
     let report = reports.find(|report| report.id == id);
     report
-        .map(|report| Json(shown(report)))
+        .map(|report| Json(shown(admin, report)))
         .ok_or_else(|| Refusal::not_found("fault rule", id))
 }
 
-fn shown(report: Report) -> FaultRule {
+fn shown(admin: &Admin, report: Report) -> FaultRule {
+    let mut rule = report.rule;
+    hide_secrets(admin, &mut rule);
     FaultRule {
         id: report.id,
         origin: origin(report.origin),
@@ -125,7 +132,30 @@ fn shown(report: Report) -> FaultRule {
         fired: report.fired,
         times: report.times,
         holds: report.holds,
-        rule: report.rule,
+        rule,
+    }
+}
+
+/// A rule may be for calls with some secret, and then has it as it was written. It is shown like that of a
+/// call, so that the two can be compared.
+fn hide_secrets(admin: &Admin, rule: &mut Value) {
+    let conceal = |secret: &str| match &admin.driver.journal {
+        Some(journal) => journal.conceal(secret),
+        None => "hidden".to_owned(),
+    };
+    let hide = |value: &mut Value| {
+        if let Some(secret) = value.as_str() {
+            *value = conceal(secret).into();
+        }
+    };
+    if let Some(secrets) = rule.pointer_mut("/match/secrets").and_then(Value::as_object_mut) {
+        secrets.values_mut().for_each(hide);
+    }
+    let parameters = rule
+        .pointer_mut("/match/parameters")
+        .and_then(Value::as_object_mut);
+    if let Some(tokens) = parameters.and_then(|parameters| parameters.get_mut(TOKENS)) {
+        hide(tokens);
     }
 }
 

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::fault::{DeviceView, Faults, Origin, Place, RuleError, Script};
+use crate::fault::{Claims, DeviceView, Faults, Origin, Place, RuleError, Script};
 
 /// A call as troubles see it.
 struct Call {
@@ -58,7 +58,10 @@ fn meets(fields: Value, stock: Stock, calls: &[(u64, Call)]) -> Vec<Result<u128,
     let mut meet = |(at, call): &(u64, Call)| {
         let changes = call.path != "/csi.v1.Controller/ListVolumes";
         let now = Duration::from_millis(*at);
-        match trouble.kind.meet(&mut memory, call, changes, &|| stock, now) {
+        match trouble
+            .kind
+            .meet(&mut memory, call, changes, &Claims::default(), &|_| stock, now)
+        {
             None => Ok(0),
             Some(Obstacle::Wait(time)) => Ok(time.as_millis()),
             Some(Obstacle::Refuse { code, message }) => {
@@ -189,8 +192,8 @@ async fn troubles_are_put_switched_and_removed_and_tell_what_they_do_together() 
     )
     .unwrap();
     faults.load(Origin::File, script).unwrap();
-    let stock = || Stock::default();
-    let meet = || troubles.meet(&mk_call(PUBLISH, "v", "a"), true, &stock);
+    let stock = |_: &Claims| Stock::default();
+    let meet = || troubles.meet(&mk_call(PUBLISH, "v", "a"), true, &stock).obstacle;
     assert!(matches!(meet(), Some((id, Obstacle::Refuse { .. })) if id == "gone"));
     assert_eq!(troubles.reports()[0].met, 1);
     assert_eq!(troubles.listing().lacks.len(), 1);

@@ -49,6 +49,7 @@ fn read_match(written: WrittenMatch) -> Result<Match, Flaw> {
     let method = written.method.as_deref().map(read_methods).transpose()?;
     // A method that only a proxy can meet may have any field.
     let known = method.as_ref().map(Methods::known).unwrap_or_default();
+    let any = |is: fn(&Rpc) -> bool| known.is_empty() || known.iter().any(|rpc| is(rpc));
     let has = |field: &str| known.is_empty() || known.iter().any(|rpc| rpc.takes(field));
     let never = |at: &str| {
         let names: Vec<&str> = known.iter().map(|rpc| rpc.name()).collect();
@@ -58,10 +59,10 @@ fn read_match(written: WrittenMatch) -> Result<Match, Flaw> {
         );
         flaw(at, reason)
     };
-    let pattern = |at: &str, fields: &[&str], text: Option<String>| match text {
+    let pattern = |at: &str, is: fn(&Rpc) -> bool, text: Option<String>| match text {
         None => Ok(None),
         Some(text) if text.is_empty() => Err(flaw(at, "must not be empty; leave it out to match every call")),
-        Some(_) if !fields.iter().any(|field| has(field)) => Err(never(at)),
+        Some(_) if !any(is) => Err(never(at)),
         Some(text) => Ok(Some(WildMatch::new(&text))),
     };
     if !written.secrets.is_empty() && !has("secrets") {
@@ -91,13 +92,19 @@ fn read_match(written: WrittenMatch) -> Result<Match, Flaw> {
         return Err(never("match.bytes-above"));
     }
     let place = written.during.volume.as_deref().map(read_place).transpose()?;
-    if place.is_some() && !has("volume_id") {
+    if place.is_some() && !any(Rpc::has_volume) {
         return Err(never("match.while.volume"));
     }
+    if place == Some(PlaceIs::AttachedHere) && !any(|rpc| rpc.has_volume() && rpc.has_node()) {
+        return Err(flaw(
+            "match.while.volume",
+            "attached-here needs a method that names a node or is made on one: write attached",
+        ));
+    }
     Ok(Match {
-        volume: pattern("match.volume", &["volume_id", "source_volume_id"], written.volume)?,
-        node: pattern("match.node", &["node_id"], written.node)?,
-        name: pattern("match.name", &["name"], written.name)?,
+        volume: pattern("match.volume", Rpc::has_volume, written.volume)?,
+        node: pattern("match.node", Rpc::has_node, written.node)?,
+        name: pattern("match.name", Rpc::has_name, written.name)?,
         method,
         secrets: written.secrets,
         parameters: written.parameters,

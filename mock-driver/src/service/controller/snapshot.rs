@@ -23,6 +23,10 @@ impl Rpc for CreateSnapshotRequest {
     type Reply = CreateSnapshotResponse;
     type Plan = WantedSnapshot;
 
+    fn volume(&self) -> &str {
+        &self.source_volume_id
+    }
+
     fn name(&self) -> &str {
         &self.name
     }
@@ -93,6 +97,10 @@ impl Rpc for ListSnapshotsRequest {
     const METHOD: Method = Method::ListSnapshots;
     type Reply = ListSnapshotsResponse;
     type Plan = (Wish, SnapshotFilter);
+
+    fn volume(&self) -> &str {
+        &self.source_volume_id
+    }
 
     fn check(&self) -> Result<Self::Plan, Invalid> {
         request::secrets(&self.secrets)?;

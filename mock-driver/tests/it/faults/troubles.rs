@@ -82,6 +82,49 @@ async fn quota_and_node_limit_count_the_real_array() {
 }
 
 #[tokio::test]
+async fn limits_hold_for_calls_that_come_at_the_same_time() {
+    let server = Server::start_with(|_, settings| {
+        settings.premade = 10;
+        settings.latency = Duration::from_millis(100);
+    })
+    .await;
+    trouble(
+        &server,
+        json!({"id": "limit", "trouble": "node-limit", "limit": 3}),
+    );
+    trouble(&server, json!({"id": "few", "trouble": "quota", "volumes": 12}));
+    let client = server.controller().await;
+    let count = |codes: Vec<Code>, wanted: Code| codes.iter().filter(|code| **code == wanted).count();
+    for round in 0..2 {
+        let attaches = (0..10).map(|number| {
+            let mut client = client.clone();
+            async move { publish(&mut client, &format!("vol-{number}"), "node-0").await }
+        });
+        let codes = futures::future::join_all(attaches).await;
+        assert_eq!(count(codes.clone(), Code::Ok), 3, "round {round}: {codes:?}");
+        assert_eq!(count(codes.clone(), Code::ResourceExhausted), 7, "{codes:?}");
+    }
+    let creates = (0..10).map(|number| {
+        let mut client = client.clone();
+        async move {
+            match client.create_volume(mk_create(&format!("new-{number}"))).await {
+                Ok(_) => Code::Ok,
+                Err(status) => status.code(),
+            }
+        }
+    });
+    let codes = futures::future::join_all(creates).await;
+    assert_eq!(count(codes.clone(), Code::Ok), 2, "{codes:?}");
+
+    // What a call gives back is free again.
+    let mut client = client;
+    let attached = published(&mut client).await;
+    let held = attached.iter().find(|(_, nodes)| !nodes.is_empty()).unwrap();
+    assert_eq!(unpublish(&mut client, &held.0, "node-0").await, Code::Ok);
+    assert_eq!(publish(&mut client, &held.0, "node-0").await, Code::Ok);
+}
+
+#[tokio::test]
 async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
     let (server, mut client) = start().await;
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
