@@ -12,6 +12,7 @@ use tracing::Level;
 
 use crate::backend::{self, NodeId};
 use crate::busy::BusyRule;
+use crate::conduct::Conduct;
 use crate::driver;
 use crate::duration;
 use crate::offer::Offer;
@@ -20,13 +21,15 @@ use crate::socket::Endpoint;
 pub use self::admin::AdminArgs;
 pub use self::array::ArrayArgs;
 pub use self::faults::FaultArgs;
-pub use self::hostpath::HostPathArgs;
+pub use self::hostpath::{AttachLimit, HostPathArgs};
+pub use self::klog::KlogArgs;
 pub use self::node::{NodeArgs, Segments};
 
 mod admin;
 mod array;
 mod faults;
 mod hostpath;
+mod klog;
 mod node;
 
 /// The most entries in one page of ListVolumes unless told otherwise. Keeps an answer with a
@@ -53,9 +56,10 @@ pub struct Args {
     #[arg(long, default_value_t = 0)]
     pub volumes: u64,
 
-    /// How many volumes a node takes; 0 for as many as come.
-    #[arg(long, default_value_t = 0)]
-    pub attach_limit: usize,
+    /// How many volumes a node takes; 0 for as many as come, and -1 for that, too, but NodeGetInfo then says
+    /// another number from 1 to 10 each time.
+    #[arg(long, default_value = "0", allow_hyphen_values = true)]
+    pub attach_limit: AttachLimit,
 
     /// The array and the services that work on it.
     #[command(flatten)]
@@ -107,6 +111,10 @@ pub struct Args {
     #[command(flatten)]
     pub host_path: HostPathArgs,
 
+    /// Flags of klog.
+    #[command(flatten)]
+    pub klog: KlogArgs,
+
     /// How long running calls may go on when the driver is told to stop.
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
     pub shutdown_grace: Duration,
@@ -114,6 +122,10 @@ pub struct Args {
     /// How much to log: 0 to 3 changes of state, 4 and 5 details, from 6 everything.
     #[arg(long, default_value_t = 2)]
     pub v: u8,
+
+    /// What was asked for and is done otherwise, to be told at the start.
+    #[arg(skip)]
+    pub notes: Vec<String>,
 }
 
 // === impl Args ===
@@ -124,9 +136,18 @@ impl Args {
     /// # Errors
     /// With a text for the user, also for `--help` and `--version`.
     pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches_from(with_two_dashes(args))?;
-        let args = Self::from_arg_matches(&matches)?;
-        if let Some(objection) = args.array.objection().or_else(|| args.host_path.objection()) {
+        let words = with_two_dashes(args);
+        let is_host_path = HostPathArgs::are_meant(&words);
+        let command = if is_host_path {
+            HostPathArgs::defaults(Self::command())
+        } else {
+            Self::command()
+        };
+        let matches = command.try_get_matches_from(words)?;
+        let mut args = Self::from_arg_matches(&matches)?;
+        args.notes.extend(args.klog.notes());
+        hostpath::translate(&mut args, &matches, is_host_path);
+        if let Some(objection) = args.array.objection() {
             return Err(Self::command().error(ErrorKind::ValueValidation, objection));
         }
         match args.faults.help() {
@@ -140,12 +161,18 @@ impl Args {
         let mut nodes = backend::Settings::numbered_nodes(self.nodes);
         let node_id = self.node.id();
         nodes.extend(node_id.as_deref().map(NodeId::from));
-        let mut settings = driver::Settings {
+        driver::Settings {
             name: self.driver_name.clone(),
-            array: self
-                .array
-                .settings(&self.driver_name, nodes, self.attach_limit, self.list_page),
-            conduct: self.array.conduct(),
+            array: self.array.settings(
+                &self.driver_name,
+                nodes,
+                self.attach_limit.number(),
+                self.list_page,
+            ),
+            conduct: Conduct {
+                limit_by_chance: self.attach_limit == AttachLimit::ByChance,
+                ..self.array.conduct()
+            },
             premade: self.volumes,
             latency: self.latency,
             busy: self.busy,
@@ -163,9 +190,7 @@ impl Args {
             scenarios: self.faults.scenario.0.clone(),
             seed: self.faults.seed,
             proxy_to: self.faults.proxy_to.as_ref().map(|to| to.path().to_owned()),
-        };
-        self.host_path.settle(&mut settings);
-        settings
+        }
     }
 
     /// How much to log.
@@ -345,64 +370,6 @@ mod tests {
         assert_eq!(
             (settings.state_dir, settings.journal, settings.faults),
             (None, None, None)
-        );
-    }
-
-    #[test]
-    fn flags_of_host_path_mean_what_they_mean_there() {
-        let settings = read(&[
-            "--drivername=hostpath.csi.k8s.io",
-            "-nodeid",
-            "worker",
-            "--statedir=/csi-data-dir",
-            "--v=5",
-            "-logtostderr",
-            "--capacity=slow=10Gi",
-            "--capacity=fast=5Gi",
-            "--enable-attach=false",
-            "--enable-topology",
-            "--enable-volume-expansion=false",
-            "--maxvolumespernode=7",
-            "--accepted-mutable-parameter-names=a,b",
-            "--enable-snapshot-metadata=false",
-            "--snapshot-metadata-block-type=FIXED_LENGTH",
-            "--check-volume-lifecycle=false",
-        ])
-        .unwrap()
-        .settings();
-        assert_eq!(settings.name, "hostpath.csi.k8s.io");
-        assert_eq!(settings.node_id.as_deref(), Some("worker"));
-        assert_eq!(settings.state_dir.as_deref(), Some(Path::new("/csi-data-dir")));
-        let pools: Vec<_> = settings
-            .array
-            .pools
-            .iter()
-            .map(|pool| pool.name.as_str())
-            .collect();
-        assert_eq!(pools, ["slow", "fast"]);
-        assert_eq!(settings.array.attach_limit, Some(7));
-        use crate::offer::Capability::{
-            ExpandVolume, ModifyVolume, NodeExpandVolume, PublishUnpublishVolume, SnapshotMetadataService,
-            VolumeAccessibilityConstraints,
-        };
-        for (capability, has) in [
-            (PublishUnpublishVolume, false),
-            (ExpandVolume, false),
-            (NodeExpandVolume, false),
-            (SnapshotMetadataService, false),
-            (VolumeAccessibilityConstraints, true),
-            (ModifyVolume, true),
-        ] {
-            assert_eq!(settings.offer.has(capability), has, "{capability:?}");
-        }
-        assert_eq!(settings.conduct.block_runs, crate::conduct::BlockRuns::Fixed);
-        assert!(settings.array.lax.delete_in_use);
-        let twice = read(&["--capacity=a=1Gi", "--capacity=a=2Gi"]).unwrap_err();
-        assert!(twice.to_string().contains("--capacity"), "{twice}");
-        let help = Args::command().render_long_help().to_string();
-        assert!(
-            !help.contains("--maxvolumespernode"),
-            "ours are shown, not theirs"
         );
     }
 

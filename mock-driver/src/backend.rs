@@ -67,6 +67,8 @@ pub struct Settings {
     pub advertised_limit: Option<usize>,
     /// Its space, in parts.
     pub pools: Vec<Pool>,
+    /// The class parameter that names one.
+    pub pool_parameter: &'static str,
     /// The sizes it can make.
     pub sizes: SizeRule,
     /// The mutable parameters it takes.
@@ -169,6 +171,7 @@ impl Default for Settings {
                 segments: Segments::default(),
                 capacity: Pool::DEFAULT_CAPACITY,
             }],
+            pool_parameter: Pool::PARAMETER,
             sizes: SizeRule::default(),
             qos: QosRule::default(),
             dependants: Dependants::default(),

@@ -22,6 +22,10 @@ pub struct Conduct {
     pub ready_after: Duration,
     /// The credentials that calls must bring.
     pub secrets: RequiredSecrets,
+    /// The largest size a node grows a volume to; none for that of all volumes.
+    pub node_growth_limit: Option<u64>,
+    /// The node says that it takes another number of volumes each time it is asked.
+    pub limit_by_chance: bool,
 }
 
 /// How allocated and changed blocks are told.

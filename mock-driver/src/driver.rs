@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -128,6 +129,8 @@ pub struct Driver {
     /// The socket of the driver it stands in front of.
     pub(crate) proxy_to: Option<PathBuf>,
     pub(crate) journal: Option<Arc<Journal>>,
+    /// How often a limit was drawn.
+    pub(crate) limits_drawn: AtomicU64,
     /// Work on the array, which goes on when its client has left.
     pub(crate) work: TaskTracker,
 }
@@ -251,6 +254,7 @@ impl Driver {
             exit: ExitOrder::default(),
             proxy_to,
             journal,
+            limits_drawn: AtomicU64::new(0),
             work: TaskTracker::new(),
         };
         Ok((Arc::new(driver), fault_file))
@@ -303,6 +307,19 @@ impl Driver {
                 elsewhere: false,
             },
         })
+    }
+
+    /// How many volumes the node says it takes this time, if that is left to chance.
+    pub(crate) fn limit_by_chance(&self) -> Option<usize> {
+        if !self.conduct.limit_by_chance {
+            return None;
+        }
+        let count = self.limits_drawn.fetch_add(1, Ordering::Relaxed);
+        let drawn = self
+            .faults
+            .seed()
+            .mark(&[b"limit".as_slice(), &count.to_le_bytes()].concat());
+        Some(1 + usize::try_from(drawn % 10).unwrap_or(0))
     }
 
     /// What Probe answers; it may be changed while calls are answered.

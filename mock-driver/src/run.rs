@@ -88,7 +88,10 @@ struct Ended {
 /// # Errors
 /// If it cannot start, or ends by itself.
 pub async fn run(args: Args) -> Result<(), Error> {
-    if let Some(drivers) = &args.faults.proxy_endpoint {
+    for note in &args.notes {
+        tracing::warn!("{note}");
+    }
+    if let Some(drivers) = &args.faults.proxy_endpoint.0 {
         return relay(&args.endpoint, drivers).await;
     }
     let mut signals = Signals::new().map_err(Error::Signals)?;

@@ -27,15 +27,22 @@ const BACKLOG: i32 = 1024;
 /// How long to leave a listener alone that cannot accept, for example for want of descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// A driver has no password, and kubelet and sidecars take sockets.
+const NO_TCP: &str = "; over TCP a driver would be open to everybody: put a forwarder before its socket, as in \
+                      socat tcp-listen:10000,fork unix-connect:/path/csi.sock";
+
 /// Where the driver listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(PathBuf);
 
 /// A text that names no socket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{text}\" is no endpoint: write unix:///path/csi.sock, unix:/path/csi.sock or /path/csi.sock")]
+#[error(
+    "\"{text}\" is no endpoint: write unix:///path/csi.sock, unix:/path/csi.sock or /path/csi.sock{hint}"
+)]
 pub struct NoEndpoint {
     text: String,
+    hint: &'static str,
 }
 
 /// Why a socket cannot be bound.
@@ -112,7 +119,10 @@ impl FromStr for Endpoint {
     type Err = NoEndpoint;
 
     fn from_str(text: &str) -> Result<Self, NoEndpoint> {
-        let no_endpoint = || NoEndpoint::of(text);
+        let no_endpoint = || NoEndpoint {
+            hint: if text.starts_with("tcp:") { NO_TCP } else { "" },
+            ..NoEndpoint::of(text)
+        };
         let path = match text.split_once(':') {
             Some(("unix", rest)) => rest.strip_prefix("//").unwrap_or(rest),
             Some((scheme, _)) if !scheme.contains('/') => return Err(no_endpoint()),
@@ -131,6 +141,7 @@ impl NoEndpoint {
     pub(crate) fn of(text: &str) -> Self {
         Self {
             text: text.to_owned(),
+            hint: "",
         }
     }
 }

@@ -45,7 +45,7 @@ pub struct ArrayArgs {
     pub max_volume_size: u64,
 
     /// The mutable parameters that volumes take: KEY for any value, KEY=LOW..HIGH for whole numbers,
-    /// KEY=ONE|OTHER for a choice.
+    /// KEY=ONE|OTHER for a choice, * for all that are not named.
     #[arg(
         long,
         default_value = "iops=1..1000000,latency=0..600000,throughput=1..1000000,tier=bronze|silver|gold"
@@ -70,7 +70,7 @@ pub struct ArrayArgs {
     pub unpublish_not_found: bool,
 
     /// How SnapshotMetadata tells blocks: fixed for each by itself, variable for neighbours together.
-    #[arg(long, default_value = "variable", value_parser = block_runs)]
+    #[arg(long, alias = "snapshot-metadata-block-type", default_value = "variable", value_parser = block_runs)]
     pub snapshot_metadata_blocks: BlockRuns,
 
     /// How long after its start the driver says that it is not ready yet.
@@ -80,6 +80,14 @@ pub struct ArrayArgs {
     /// A credential that calls must bring, as RPC:key=value; repeat it for more.
     #[arg(long = "require-secret", value_name = "RPC:KEY=VALUE")]
     pub required_secrets: Vec<RequiredSecret>,
+
+    /// The class parameter that names a pool.
+    #[arg(skip = Pool::PARAMETER)]
+    pub pool_parameter: &'static str,
+
+    /// The largest size a node grows a volume to; none for that of all volumes.
+    #[arg(skip)]
+    pub node_growth_limit: Option<u64>,
 }
 
 /// A pool, as the flag has it.
@@ -108,6 +116,7 @@ impl ArrayArgs {
             attach_limit: Some(attach_limit).filter(|limit| *limit > 0),
             advertised_limit: Some(self.advertised_attach_limit).filter(|limit| *limit > 0),
             pools: self.pools(driver_name),
+            pool_parameter: self.pool_parameter,
             sizes: SizeRule {
                 min: self.min_volume_size,
                 default: base.default.clamp(self.min_volume_size, self.max_volume_size),
@@ -142,6 +151,8 @@ impl ArrayArgs {
             block_runs: self.snapshot_metadata_blocks,
             ready_after: self.ready_after,
             secrets: self.required_secrets.iter().cloned().collect(),
+            node_growth_limit: self.node_growth_limit,
+            limit_by_chance: false,
         }
     }
 
@@ -180,6 +191,12 @@ impl PoolFlag {
         let mut names = BTreeSet::new();
         let twice = pools.iter().find(|Self(pool)| !names.insert(pool.name.as_str()));
         twice.map(|Self(pool)| format!("{flag}: \"{}\" is there twice", pool.name))
+    }
+}
+
+impl From<Pool> for PoolFlag {
+    fn from(pool: Pool) -> Self {
+        Self(pool)
     }
 }
 

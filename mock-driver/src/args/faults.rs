@@ -10,7 +10,7 @@ use super::path_or_empty;
 use crate::duration;
 use crate::fault::scenario::{Scenario, UnknownScenario};
 use crate::proxy::relay;
-use crate::socket::Endpoint;
+use crate::socket::{Endpoint, NoEndpoint};
 
 /// What goes wrong.
 #[derive(Clone, Debug, Args)]
@@ -38,13 +38,17 @@ pub struct FaultArgs {
 
     /// A second socket or tcp://host:port: instead of being a driver, the program pairs each connection to
     /// --endpoint with one that a driver makes there, and passes bytes between them.
-    #[arg(long)]
-    pub proxy_endpoint: Option<relay::Place>,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub proxy_endpoint: Dialled,
 }
 
 /// A choice of scenarios.
 #[derive(Clone, Debug, Default)]
 pub struct Scenarios(pub Vec<&'static Scenario>, bool);
+
+/// Where drivers make their connections in; nowhere for the empty text.
+#[derive(Clone, Debug)]
+pub struct Dialled(pub Option<relay::Place>);
 
 // === impl FaultArgs ===
 
@@ -52,6 +56,19 @@ impl FaultArgs {
     /// The text to print instead of running, if that was asked for.
     pub(super) fn help(&self) -> Option<String> {
         self.scenario.1.then(Scenario::help)
+    }
+}
+
+// === impl Dialled ===
+
+impl FromStr for Dialled {
+    type Err = NoEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, NoEndpoint> {
+        match text {
+            "" => Ok(Self(None)),
+            place => place.parse().map(Some).map(Self),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::pool::{Pool, Wish};
+use super::pool::Wish;
 use super::volume::{SizeRange, Source, Spec, Wanted};
 use super::{Array, Change, Dependants, Done, Error, Kind, Moment, PoolName, VolumeId};
 
@@ -210,7 +210,7 @@ impl Array {
         };
         let capacity_bytes = self.settings.sizes.choose(size)?;
         let wish = Wish {
-            pool: wanted.parameters.get(Pool::PARAMETER).map(String::as_str),
+            pool: self.pool_named(&wanted.parameters),
             beside: source.as_ref().map(|(_, pool)| *pool),
             requirement: wanted.requirement.as_ref(),
         };

@@ -1,5 +1,7 @@
 //! Pools of space: which one a new volume or snapshot goes to, and how much is left.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::volume::SizeRule;
@@ -53,7 +55,7 @@ pub(super) struct Wish<'a> {
 // === impl Pool ===
 
 impl Pool {
-    /// The class parameter that names one.
+    /// The class parameter that names one, unless the array has another.
     pub const PARAMETER: &'static str = "pool";
 
     /// The bytes of a pool for which no size was given: more than anybody will ask for, and a number
@@ -95,6 +97,13 @@ impl Array {
             largest: if largest < min { 0 } else { largest.min(max) },
             smallest: min,
         })
+    }
+
+    /// The pool that class parameters name.
+    pub fn pool_named<'a>(&self, parameters: &'a BTreeMap<String, String>) -> Option<&'a str> {
+        let named = parameters.get(self.settings.pool_parameter)?;
+        // As storage classes are written that leave it open.
+        Some(named.as_str()).filter(|name| !name.is_empty())
     }
 
     /// Where a pool lies; none, which is everywhere, if it is not there any more.

@@ -37,6 +37,9 @@ impl QosRule {
     /// The parameter that slows attaching and detaching down, in milliseconds.
     pub const LATENCY: &str = "latency";
 
+    /// In place of a key: whichever is not named.
+    pub const ANY_KEY: &str = "*";
+
     /// An array that knows exactly these parameters.
     pub fn new(parameters: impl IntoIterator<Item = (String, Values)>) -> Self {
         Self(parameters.into_iter().collect())
@@ -49,17 +52,19 @@ impl QosRule {
 
     /// The first parameter the array does not take, and why.
     pub(super) fn objection(&self, asked: &BTreeMap<String, String>) -> Option<String> {
-        asked.iter().find_map(|(key, value)| match self.0.get(key) {
-            None => {
-                let known: Vec<&str> = self.0.keys().map(String::as_str).collect();
-                Some(format!(
-                    "\"{key}\" is no mutable parameter, only {}",
-                    known.join(", ")
-                ))
-            }
-            Some(values) if values.contain(value) => None,
-            Some(values) => Some(format!("\"{key}\" must be {values}, is \"{value}\"")),
-        })
+        asked.iter().find_map(
+            |(key, value)| match self.0.get(key).or_else(|| self.0.get(Self::ANY_KEY)) {
+                None => {
+                    let known: Vec<&str> = self.0.keys().map(String::as_str).collect();
+                    Some(format!(
+                        "\"{key}\" is no mutable parameter, only {}",
+                        known.join(", ")
+                    ))
+                }
+                Some(values) if values.contain(value) => None,
+                Some(values) => Some(format!("\"{key}\" must be {values}, is \"{value}\"")),
+            },
+        )
     }
 }
 
@@ -104,7 +109,7 @@ impl std::fmt::Display for Values {
 impl FromStr for QosRule {
     type Err = NoParameter;
 
-    /// Reads `iops=1..1000,tier=gold|silver,note`.
+    /// Reads `iops=1..1000,tier=gold|silver,note`, and `*` for all that are not named.
     fn from_str(text: &str) -> Result<Self, NoParameter> {
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
         items

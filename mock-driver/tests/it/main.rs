@@ -9,6 +9,7 @@ mod attach;
 mod device;
 mod durability;
 mod faults;
+mod hostpath;
 mod journal;
 mod malformed;
 mod model;

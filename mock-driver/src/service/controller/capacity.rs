@@ -3,17 +3,17 @@
 use csi_proto::v1::{GetCapacityRequest, GetCapacityResponse};
 
 use super::shape;
-use crate::backend::{Array, Pool, Segments};
+use crate::backend::{Array, Segments};
 use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
 use crate::offer;
-use crate::request::{self, Invalid};
+use crate::request::{self, Invalid, Map};
 
 /// The space somebody asks about.
 pub(crate) struct Space {
-    pool: Option<String>,
+    parameters: Map,
     place: Option<Segments>,
 }
 
@@ -31,10 +31,7 @@ impl Rpc for GetCapacityRequest {
             Some(topology) => Some(request::segments("accessible_topology", topology)?),
             None => None,
         };
-        Ok(Space {
-            pool: parameters.get(Pool::PARAMETER).cloned(),
-            place,
-        })
+        Ok(Space { parameters, place })
     }
 
     async fn act(space: Space, driver: &Driver) -> Result<Self::Reply, Error> {
@@ -44,7 +41,7 @@ impl Rpc for GetCapacityRequest {
             "accessible_topology",
             space.place.is_some(),
         )?;
-        let room = |array: &Array| array.room_for(space.pool.as_deref(), space.place.as_ref());
+        let room = |array: &Array| array.room_for(array.pool_named(&space.parameters), space.place.as_ref());
         let room = driver.store.read(room).await?;
         Ok(GetCapacityResponse {
             available_capacity: shape::bytes(room.available),

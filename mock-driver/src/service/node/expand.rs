@@ -8,6 +8,7 @@ use crate::call::{Kind, Rpc};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
+use crate::node;
 use crate::request::{self, Invalid};
 
 /// A volume somebody wants larger on the node.
@@ -47,6 +48,11 @@ impl Rpc for NodeExpandVolumeRequest {
     }
 
     async fn act(growth: Growth, driver: &Driver) -> Result<Self::Reply, Error> {
+        let most = driver.conduct.node_growth_limit;
+        if let Some(most) = most.filter(|most| growth.range.required > *most) {
+            let reason = format!("nodes grow volumes to at most {most} bytes (--max-volume-size-node)");
+            return Err(node::Error::Size { reason }.into());
+        }
         let view = driver.view_or_inline(&growth.volume).await?;
         let node = driver.here()?;
         let is_block = node.is_block_at(&growth.volume, &growth.path)?;

@@ -24,7 +24,7 @@ impl Rpc for NodeGetInfoRequest {
 
     async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let told = driver.told().await?;
-        let limit = told.limit.unwrap_or(0);
+        let limit = driver.limit_by_chance().or(told.limit).unwrap_or(0);
         let topology = Topology {
             segments: told.topology.into_iter().collect(),
         };
