@@ -18,6 +18,8 @@ use crate::driver::Driver;
 use crate::error::Error;
 use crate::media::Medium;
 use crate::mount::Frozen;
+use crate::node;
+use crate::store;
 
 /// A volume that nobody writes to, mounts or unmounts while it is copied.
 struct Still {
@@ -61,7 +63,7 @@ impl Driver {
         match self.store.change(create).await {
             Ok(spec) => Ok(spec),
             Err(error) => {
-                self.discard(&copy).await;
+                self.discard_refused(&error, &[copy]).await;
                 Err(error.into())
             }
         }
@@ -72,6 +74,7 @@ impl Driver {
     /// # Errors
     /// What the array refuses.
     pub async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
+        let _unused = self.unused(volume).await?;
         self.store.change(|array| array.delete_volume(volume)).await?;
         self.discard(&Medium::Volume(volume.to_owned())).await;
         Ok(())
@@ -115,7 +118,7 @@ impl Driver {
         match self.store.change(create).await {
             Ok(snapshot) => Ok(snapshot),
             Err(error) => {
-                self.discard(&copy).await;
+                self.discard_refused(&error, &[copy]).await;
                 Err(error.into())
             }
         }
@@ -147,19 +150,20 @@ impl Driver {
         };
         let timing = self.timing();
         let mut copies = Vec::with_capacity(ids.members.len());
-        let made = match self.copy_members(&ids, &mut copies).await {
-            Ok(()) => {
-                let create = |array: &mut Array| array.create_group(wanted, ids, timing);
-                self.store.change(create).await.map_err(Error::from)
-            }
-            Err(error) => Err(error),
-        };
-        if made.is_err() {
+        if let Err(error) = self.copy_members(&ids, &mut copies).await {
             for copy in &copies {
                 self.discard(copy).await;
             }
+            return Err(error);
         }
-        made
+        let create = |array: &mut Array| array.create_group(wanted, ids, timing);
+        match self.store.change(create).await {
+            Ok(members) => Ok(members),
+            Err(error) => {
+                self.discard_refused(&error, &copies).await;
+                Err(error.into())
+            }
+        }
     }
 
     /// Deletes a group with its snapshots, which the caller must name.
@@ -206,6 +210,32 @@ impl Driver {
         }
     }
 
+    /// Checks that nobody uses a volume, where no attachment tells that, and keeps it so for as long as what is
+    /// returned lives. What other nodes do with it is not known here.
+    async fn unused(&self, volume: &str) -> Result<Option<Held>, Error> {
+        let is_told = self.ways().attaches || self.store.peek(|array| array.deletes_in_use(volume));
+        let Some(node) = self.node().filter(|_| !is_told) else {
+            return Ok(None);
+        };
+        let held = self.hold_on_node(volume).await?;
+        match node.path_of(volume) {
+            Some(path) => Err(node::Error::InUse {
+                volume: volume.to_owned(),
+                path,
+            }
+            .into()),
+            None => Ok(Some(held)),
+        }
+    }
+
+    async fn hold_on_node(&self, volume: &str) -> Result<Held, Error> {
+        let subject = Subject::OnNode(volume.to_owned());
+        let held = self.busy.hold(subject.clone(), Share::Reading).await;
+        held.ok_or_else(|| Error::Busy {
+            subject: subject.to_string(),
+        })
+    }
+
     /// Lets a volume's filesystem stand still that the node of this process has mounted, so that a copy has
     /// all that was written before and nothing of what is written meanwhile. Nobody mounts or unmounts it
     /// until then. A filesystem that cannot stand still is copied as a power failure would leave it.
@@ -213,12 +243,7 @@ impl Driver {
         let Some(node) = self.node().filter(|node| node.has_mounted(volume)) else {
             return Ok(None);
         };
-        let subject = Subject::OnNode(volume.to_owned());
-        let busy = || Error::Busy {
-            subject: subject.to_string(),
-        };
-        let held = self.busy.hold(subject.clone(), Share::Reading).await;
-        let held = held.ok_or_else(busy)?;
+        let held = self.hold_on_node(volume).await?;
         match node.freeze(volume).await {
             Ok(frozen) => Ok(Some(Still {
                 _frozen: frozen,
@@ -254,6 +279,19 @@ impl Driver {
         Timing {
             now: now(),
             delay: self.conduct.snapshot_delay,
+        }
+    }
+
+    /// Removes copies that the array did not take. If the change is lost, nobody knows whether it is kept after
+    /// all, and then it must have its bytes: they stay, and the next start sweeps away what nothing has.
+    async fn discard_refused(&self, error: &store::Error, copies: &[Medium]) {
+        match error {
+            store::Error::Lost(_) => {}
+            store::Error::Refused(_) => {
+                for copy in copies {
+                    self.discard(copy).await;
+                }
+            }
         }
     }
 

@@ -6,10 +6,13 @@
 //!   goes.
 //! - Attaching and detaching can be repeated, and taken up again after a crash at any point: a device is
 //!   reached through a link from before it is made until after it is gone.
+//! - A loop device is freed only if it is made of the very file that it was made of for the volume. Which one
+//!   that is stands beside the link, by its numbers: paths say little across mount namespaces, and nothing of
+//!   a file that was renamed or removed.
 //!
 //! Everything here blocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
@@ -20,15 +23,20 @@ use crate::media::{self, Media, file_name};
 use crate::program;
 
 pub use self::kind::{Choice, Kind};
+use self::origin::Origin;
 
 mod kind;
 mod loopback;
+mod origin;
 
 /// Begins the name of each link.
 const PREFIX: &str = "csi-mock-";
 
 /// Begins the name of a link whose device is not made yet.
 const PENDING: &str = ".csi-mock-";
+
+/// Begins the name of a link that says which file a loop device is made of. Nothing is behind it.
+const ORIGIN: &str = ".origin-csi-mock-";
 
 /// What is wrong with a device, on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,14 +164,16 @@ impl Devices {
             if self.is_of(&behind, disk, Some(writable))? {
                 return Ok(());
             }
-            self.remove(&link, &behind, disk)?;
         }
+        self.remove(serial)?;
         let pending = self.pending(serial)?;
-        if let Some(behind) = read_link(&pending)? {
-            self.remove(&pending, &behind, disk)?;
-        }
         match self.kind {
-            Kind::Loop => loopback::attach(&pending, disk, writable)?,
+            Kind::Loop => {
+                let origin = self.origin(serial)?;
+                let file = Origin::of(disk).map_err(Error::io("look at", disk))?;
+                symlink(file.to_string(), &origin).map_err(Error::io("link", &origin))?;
+                loopback::attach(&pending, disk, writable)?;
+            }
             Kind::Emulated | Kind::None => {
                 symlink(disk, &pending).map_err(Error::io("link", &pending))?;
             }
@@ -177,18 +187,12 @@ impl Devices {
     ///
     /// # Errors
     /// If it cannot be taken away.
-    pub fn detach(&self, serial: &str, disk: &Path) -> Result<(), Error> {
+    pub fn detach(&self, serial: &str) -> Result<(), Error> {
         if self.kind == Kind::None {
             return Ok(());
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        for link in [self.link(serial)?, self.pending(serial)?] {
-            if let Some(behind) = read_link(&link)? {
-                self.remove(&link, &behind, disk)?;
-                tracing::debug!(link = %link.display(), "device detached");
-            }
-        }
-        Ok(())
+        self.remove(serial)
     }
 
     /// Looks a device up; none if it is not there (yet).
@@ -219,6 +223,23 @@ impl Devices {
         Ok(Some(Device { path, bytes }))
     }
 
+    /// Another device of the same disk whose filesystem is mounted, by whomever on this machine, if one of the
+    /// two can be written to.
+    ///
+    /// # Errors
+    /// If the devices cannot be looked at.
+    pub(crate) fn mounted_elsewhere(
+        &self,
+        device: &Path,
+        disk: &Path,
+        writable: bool,
+    ) -> Result<Option<PathBuf>, Error> {
+        match self.kind {
+            Kind::Loop => loopback::mounted_elsewhere(device, disk, writable),
+            Kind::Emulated | Kind::None => Ok(None),
+        }
+    }
+
     /// Lets a device see that its disk has grown.
     ///
     /// # Errors
@@ -246,14 +267,16 @@ impl Devices {
     pub fn serials(&self) -> Result<Vec<String>, Error> {
         let directory = self.directory()?;
         let entries = fs::read_dir(&directory).map_err(Error::io("read", &directory))?;
-        let mut serials = Vec::new();
+        let mut serials = BTreeSet::new();
         for entry in entries {
             let name = entry.map_err(Error::io("read", &directory))?.file_name();
             let name = name.to_string_lossy();
-            let serial = name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(PENDING));
+            let serial = [PREFIX, PENDING, ORIGIN]
+                .iter()
+                .find_map(|begin| name.strip_prefix(begin));
             serials.extend(serial.map(str::to_owned));
         }
-        Ok(serials)
+        Ok(serials.into_iter().collect())
     }
 
     /// Takes away the devices that `wanted` does not have.
@@ -269,24 +292,9 @@ impl Devices {
                 continue;
             }
             let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            for link in [self.link(&serial)?, self.pending(&serial)?] {
-                if let Some(behind) = read_link(&link)? {
-                    if self.kind == Kind::Loop {
-                        loopback::detach_any(&behind, &self.ours()?)?;
-                    }
-                    fs::remove_file(&link).map_err(Error::io("remove", &link))?;
-                }
-            }
+            self.remove(&serial)?;
         }
         Ok(())
-    }
-
-    /// The directory under which every disk lies that a device of ours can be made of.
-    fn ours(&self) -> Result<PathBuf, Error> {
-        match &self.place {
-            Place::Beside { media, .. } => Ok(media.directory()?),
-            Place::Given(_) => Ok(PathBuf::from("/")),
-        }
     }
 
     fn directory(&self) -> Result<PathBuf, Error> {
@@ -302,6 +310,10 @@ impl Devices {
         Ok(self.directory()?.join(format!("{PENDING}{serial}")))
     }
 
+    fn origin(&self, serial: &str) -> Result<PathBuf, Error> {
+        Ok(self.directory()?.join(format!("{ORIGIN}{serial}")))
+    }
+
     /// Whether what a link leads to is made of the disk, and takes writes as it should.
     fn is_of(&self, behind: &Path, disk: &Path, writable: Option<bool>) -> Result<bool, Error> {
         match self.kind {
@@ -310,19 +322,34 @@ impl Devices {
         }
     }
 
-    /// The link first: nobody shall find a device that is about to go. If the second step is never
-    /// reached, the pending name still leads to it.
-    fn remove(&self, link: &Path, behind: &Path, disk: &Path) -> Result<(), Error> {
-        if self.kind == Kind::Loop && loopback::is_of(behind, disk, None)? {
-            let name = link.file_name().unwrap_or_default().to_string_lossy();
-            let pending = link.with_file_name(format!(".{}", name.trim_start_matches('.')));
-            if pending != link {
-                fs::rename(link, &pending).map_err(Error::io("rename", link))?;
+    /// The link first: nobody shall find a device that is about to go. If the next step is never reached,
+    /// the pending name still leads to it, and what it is made of is known until the end.
+    fn remove(&self, serial: &str) -> Result<(), Error> {
+        let (link, pending, note) = (self.link(serial)?, self.pending(serial)?, self.origin(serial)?);
+        let origin: Option<Origin> = read_link(&note)?.and_then(|text| text.to_str()?.parse().ok());
+        // Either name may be there, after a crash both; a device is never behind the two.
+        for name in [&pending, &link] {
+            let Some(behind) = read_link(name)? else {
+                continue;
+            };
+            if *name == link {
+                fs::rename(&link, &pending).map_err(Error::io("rename", &link))?;
             }
-            loopback::detach(behind)?;
-            return fs::remove_file(&pending).map_err(Error::io("remove", &pending));
+            if self.kind == Kind::Loop {
+                match origin {
+                    Some(origin) if loopback::is_made_of(&behind, origin)? => loopback::detach(&behind)?,
+                    Some(_) | None => {
+                        tracing::debug!(device = %behind.display(), "left alone: is not the volume's (any more)");
+                    }
+                }
+            }
+            fs::remove_file(&pending).map_err(Error::io("remove", &pending))?;
+            tracing::debug!(link = %link.display(), "device detached");
         }
-        fs::remove_file(link).map_err(Error::io("remove", link))
+        match fs::remove_file(&note) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", &note)(error)),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 }
 

@@ -96,6 +96,14 @@ pub enum OpenError {
     /// The node's side.
     #[error(transparent)]
     Node(#[from] node::Error),
+    /// A relative path, and nothing it is relative to.
+    #[error("cannot tell where {} is: give the directory with its absolute path", path.display())]
+    Relative {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// A node without an array.
     #[error(
         "--mode=node: needs --node-id, and --array-endpoint with the admin endpoint of the process that has the array"
@@ -199,6 +207,13 @@ impl Driver {
             seed,
             proxy_to,
         } = settings;
+        // Links and mounts outlive a change of the working directory, and lead nowhere if they are relative.
+        let state_dir = state_dir.map(absolute).transpose()?;
+        let media_dir = media_dir.map(absolute).transpose()?;
+        let node = node::Settings {
+            device_dir: node.device_dir.map(absolute).transpose()?,
+            ..node
+        };
         let places = array
             .pools
             .iter()
@@ -351,6 +366,10 @@ fn seed_of_run(given: Option<u64>) -> Result<Seed, OpenError> {
     let seed = Seed(given.unwrap_or(u64::from(by_chance)));
     tracing::info!(seed = seed.0, "repeat this run's chance with --seed");
     Ok(seed)
+}
+
+fn absolute(path: PathBuf) -> Result<PathBuf, OpenError> {
+    std::path::absolute(&path).map_err(|source| OpenError::Relative { path, source })
 }
 
 fn media(media_dir: Option<PathBuf>, state_dir: Option<&Path>) -> Media {

@@ -28,7 +28,7 @@ mod extent;
 mod name;
 
 /// The file that is the disk.
-pub(crate) const DISK: &str = "disk";
+const DISK: &str = "disk";
 /// The directory that stands for the filesystem on it, where nothing can be mounted.
 const TREE: &str = "tree";
 /// The file that says which filesystem the tree stands for.

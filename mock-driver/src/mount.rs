@@ -18,6 +18,7 @@ use crate::program;
 mod chown;
 mod emulated;
 mod filesystem;
+mod formatting;
 mod freeze;
 mod kernel;
 mod options;
@@ -117,6 +118,12 @@ pub enum Error {
         "the volume is blank and cannot be written to, so it cannot be formatted: publish it writable first"
     )]
     BlankAndReadOnly,
+    /// What is left of a mkfs that was cut off, which nobody may write to.
+    #[error(
+        "the volume holds the beginning of a filesystem, left by a mkfs that was cut off, and cannot be written \
+         to, so it cannot be wiped: publish it writable first"
+    )]
+    HalfFormatted,
     /// The filesystem's errors are beyond what can be repaired without asking.
     #[error("the filesystem on the volume is damaged")]
     Damaged(#[source] program::Error),
@@ -170,7 +177,8 @@ impl Mounter {
     /// `path`, which exists. Done already, it does nothing.
     ///
     /// # Guarantees
-    /// A disk is formatted only if it is blank, or if we were interrupted formatting it.
+    /// A disk is formatted only if it is blank, or if we were interrupted formatting it and nobody has had
+    /// it since.
     ///
     /// # Errors
     /// If the disk holds something else, or the work fails; nothing is mounted then.
@@ -195,6 +203,15 @@ impl Mounter {
                 Ok(())
             }
         }
+    }
+
+    /// Makes sure that what is on the disk is its user's alone, before it is handed out as a device: what a
+    /// mkfs left that was cut off is wiped, and from then on nothing is taken for such a rest.
+    ///
+    /// # Errors
+    /// If there is such a rest and it cannot be wiped.
+    pub(crate) fn hand_over(self, disk: &Disk) -> Result<(), Error> {
+        formatting::hand_over(disk)
     }
 
     /// Whether the disk's filesystem is mounted at `path`.
@@ -347,7 +364,7 @@ impl Mounter {
 // === impl Error ===
 
 impl Error {
-    fn io(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { act, path, source }
     }

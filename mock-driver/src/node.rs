@@ -198,8 +198,7 @@ impl Node {
                 self.attach(&unit).await?;
             }
             None => {
-                let disk = self.media.disk(&medium)?;
-                self.blocking(move |node| Ok(node.devices.detach(&serial, &disk)?))
+                self.blocking(move |node| Ok(node.devices.detach(&serial)?))
                     .await?;
             }
         }

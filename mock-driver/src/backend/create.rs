@@ -84,6 +84,11 @@ impl Array {
         Ok(self.done(spec.clone(), Change::Created { spec }))
     }
 
+    /// Whether deleting a volume asks nobody who uses it: the array is that lax, or the volume is gone.
+    pub fn deletes_in_use(&self, id: &str) -> bool {
+        self.settings.lax.delete_in_use || !self.volumes.contains_key(id)
+    }
+
     /// Deletes a volume. One that is gone already is no error.
     ///
     /// # Errors

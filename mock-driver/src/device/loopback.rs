@@ -5,16 +5,17 @@
 //! there. Such files are made here, also one for the device that is free next: kubelet takes one of its own for
 //! each raw block volume, on the same node and with the same `/dev`.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use serde::Deserialize;
 
-use super::Error;
-use crate::media;
+use super::{Error, Origin};
 use crate::program::{self, Program};
 
 const LOSETUP: Program = Program {
@@ -39,11 +40,11 @@ struct Listing {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Entry {
+    name: PathBuf,
     /// None for a device that is free.
     back_ino: Option<u64>,
     #[serde(rename = "back-maj:min")]
     back_dev: Option<String>,
-    back_file: Option<String>,
     ro: Option<bool>,
 }
 
@@ -128,21 +129,9 @@ fn have_file(device: &Path, known: &Path) -> Result<(), Error> {
             tracing::info!(device = %device.display(), "made the file of a loop device that /dev did not have");
             Ok(())
         }
-        Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(Errno::EXIST) => Ok(()),
         Err(error) => Err(Error::io("make", device)(error.into())),
     }
-}
-
-/// The end of a path that says which disk it is, as [`media`] lays them down: what it is, its name, the file.
-fn tail(path: &Path) -> Option<&Path> {
-    let place = path.ancestors().nth(3)?;
-    let end = path.strip_prefix(place).ok()?;
-    end.ends_with(media::DISK).then_some(end)
-}
-
-/// The device that a file lies on.
-fn numbers_of_disk(meta: &Metadata) -> (u32, u32) {
-    (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()))
 }
 
 /// Reads `7:0`.
@@ -157,21 +146,21 @@ pub(super) fn detach(device: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Frees a device if it is made of a disk under `root`.
-pub(super) fn detach_any(device: &Path, root: &Path) -> Result<(), Error> {
-    match entry(device)? {
-        Some(entry) if entry.is_under(root)? => detach(device),
-        _ => Ok(()),
-    }
+/// Whether the device is made of that file, whatever its name is by now.
+pub(super) fn is_made_of(device: &Path, file: Origin) -> Result<bool, Error> {
+    Ok(entry(device)?.is_some_and(|entry| entry.origin() == Some(file)))
 }
 
 /// Whether the device is made of the disk, and takes writes as it should.
 pub(super) fn is_of(device: &Path, disk: &Path, writable: Option<bool>) -> Result<bool, Error> {
-    let Some(entry) = entry(device)? else {
-        return Ok(false);
+    let file = match Origin::of(disk) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(Error::io("look at", disk)(error)),
     };
-    let ours = entry.is_made_of(disk)?;
-    Ok(ours && writable.is_none_or(|writable| entry.ro != Some(writable)))
+    Ok(entry(device)?.is_some_and(|entry| {
+        entry.origin() == Some(file) && writable.is_none_or(|writable| entry.ro != Some(writable))
+    }))
 }
 
 /// Takes over the size that the disk has now.
@@ -187,28 +176,63 @@ pub(super) fn bytes(device: &Path) -> Result<u64, Error> {
         .map_err(Error::io("read the size of", device))
 }
 
+/// Another device of the disk that is mounted, where one of the two can be written to.
+pub(super) fn mounted_elsewhere(
+    device: &Path,
+    disk: &Path,
+    writable: bool,
+) -> Result<Option<PathBuf>, Error> {
+    let file = Origin::of(disk).map_err(Error::io("look at", disk))?;
+    for entry in list(None)? {
+        let is_written = writable || entry.ro != Some(true);
+        if entry.name == device || entry.origin() != Some(file) || !is_written {
+            continue;
+        }
+        have_file(&entry.name, Path::new(KNOWN))?;
+        if is_claimed(&entry.name)? {
+            return Ok(Some(entry.name));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a device is somebody's alone, as each mounted one is: the kernel tells that whatever mount
+/// namespace it is mounted in.
+fn is_claimed(device: &Path) -> Result<bool, Error> {
+    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+    match rustix::fs::open(device, flags, rustix::fs::Mode::empty()) {
+        Ok(_) | Err(Errno::NXIO | Errno::NODEV) => Ok(false),
+        Err(Errno::BUSY) => Ok(true),
+        Err(errno) => Err(Error::io("open", device)(errno.into())),
+    }
+}
+
 fn entry(device: &Path) -> Result<Option<Entry>, Error> {
-    let columns = "NAME,BACK-INO,BACK-MAJ:MIN,BACK-FILE,RO";
+    Ok(list(Some(device))?.into_iter().next())
+}
+
+/// The loop devices that are in use, or the one.
+fn list(device: Option<&Path>) -> Result<Vec<Entry>, Error> {
+    let columns = "NAME,BACK-INO,BACK-MAJ:MIN,RO";
     let args = ["--list", "--json", "--output", columns];
-    let args = args.iter().map(AsRef::as_ref).chain([device.as_os_str()]);
+    let args = args.iter().map(AsRef::as_ref).chain(device.map(Path::as_os_str));
     let text = match LOSETUP.run(args.collect::<Vec<_>>(), &[0]) {
         Ok(text) => text,
-        // No such device, which is no device of that disk.
-        Err(program::Error::Failed { .. }) => return Ok(None),
+        // No such device.
+        Err(program::Error::Failed { .. }) if device.is_some() => return Ok(Vec::new()),
         Err(error) => return Err(error.into()),
     };
     if text.trim().is_empty() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let listing: Listing = serde_json::from_str(&text).map_err(|error| Error::Io {
         act: "understand what losetup says of",
-        path: device.to_owned(),
+        path: device.unwrap_or(Path::new(CONTROL)).to_owned(),
         source: error.into(),
     })?;
-    Ok(listing
-        .loopdevices
-        .into_iter()
-        .find(|entry| entry.back_ino.is_some()))
+    let mut entries = listing.loopdevices;
+    entries.retain(|entry| entry.back_ino.is_some());
+    Ok(entries)
 }
 
 fn is_taken(error: &program::Error) -> bool {
@@ -221,62 +245,19 @@ fn is_taken(error: &program::Error) -> bool {
 // === impl Entry ===
 
 impl Entry {
-    fn is_made_of(&self, disk: &Path) -> Result<bool, Error> {
-        match fs::metadata(disk) {
-            Ok(meta) => Ok(self.has_numbers_of(&meta)),
-            // Gone already: then only its path can tell.
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let (path, _) = self.path();
-                Ok(path == disk || tail(path).is_some_and(|end| disk.ends_with(end)))
-            }
-            Err(error) => Err(Error::io("look at", disk)(error)),
-        }
-    }
-
-    /// The kernel tells a path as it was in the mount through which the file was opened. If that was of a
-    /// container that is gone, as the one of this driver before it was started anew, only the end of the path is
-    /// what it was.
-    fn is_under(&self, root: &Path) -> Result<bool, Error> {
-        let (path, is_deleted) = self.path();
-        if path.starts_with(root) {
-            return Ok(true);
-        }
-        let Some(end) = tail(path) else {
-            return Ok(false);
-        };
-        let disk = root.join(end);
-        match fs::metadata(&disk) {
-            Ok(meta) => Ok(self.has_numbers_of(&meta)),
-            Err(error) if error.kind() == ErrorKind::NotFound && is_deleted => {
-                let meta = fs::metadata(root).map_err(Error::io("look at", root))?;
-                Ok(self.back_numbers() == Some(numbers_of_disk(&meta)))
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(Error::io("look at", &disk)(error)),
-        }
-    }
-
-    /// What it is made of, and whether that is deleted.
-    fn path(&self) -> (&Path, bool) {
-        let file = self.back_file.as_deref().unwrap_or_default();
-        match file.strip_suffix(" (deleted)") {
-            Some(file) => (Path::new(file), true),
-            None => (Path::new(file), false),
-        }
-    }
-
-    fn has_numbers_of(&self, meta: &Metadata) -> bool {
-        self.back_ino == Some(meta.ino()) && self.back_numbers() == Some(numbers_of_disk(meta))
-    }
-
-    fn back_numbers(&self) -> Option<(u32, u32)> {
-        numbers_of(self.back_dev.as_deref()?)
+    fn origin(&self) -> Option<Origin> {
+        let (major, minor) = numbers_of(self.back_dev.as_deref()?)?;
+        Some(Origin {
+            major,
+            minor,
+            inode: self.back_ino?,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileTypeExt;
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
     use super::*;
 
@@ -307,58 +288,5 @@ mod tests {
         assert!(matches!(error, Error::Io { act: "read", .. }), "{error}");
         fs::create_dir(&device).unwrap();
         have_file(&device, directory.path()).unwrap();
-    }
-
-    #[test]
-    fn a_disk_is_known_by_the_path_of_a_container_that_is_gone() {
-        let directory = tempfile::tempdir().unwrap();
-        let root = directory.path().join("media");
-        let disk = root.join("volumes/vol-0/disk");
-        fs::create_dir_all(disk.parent().unwrap()).unwrap();
-        fs::write(&disk, "bytes").unwrap();
-        let meta = fs::metadata(&disk).unwrap();
-        let (major, minor) = numbers_of_disk(&meta);
-        let entry = |path: &str, inode: u64| Entry {
-            back_ino: Some(inode),
-            back_dev: Some(format!("{major}:{minor}")),
-            back_file: Some(path.to_owned()),
-            ro: Some(false),
-        };
-        let whole = disk.display().to_string();
-        let gone = format!("{whole} (deleted)");
-        // (path that the kernel tells, inode, ours while the disk is there, ours when it is deleted)
-        let table = [
-            (whole.as_str(), meta.ino(), true, true),
-            ("/media/volumes/vol-0/disk", meta.ino(), true, false),
-            ("/media/volumes/vol-0/disk", meta.ino() + 1, false, false),
-            ("/media/volumes/vol-0/disk (deleted)", meta.ino(), true, true),
-            ("/media/volumes/vol-1/disk", meta.ino(), false, false),
-            ("/home/me/image (deleted)", meta.ino(), false, false),
-            ("/image", meta.ino(), false, false),
-            (gone.as_str(), meta.ino(), true, true),
-        ];
-        for (path, inode, there, _) in table {
-            assert_eq!(
-                entry(path, inode).is_under(&root).unwrap(),
-                there,
-                "{path} {inode}"
-            );
-        }
-        let old = "/media/volumes/vol-0/disk (deleted)";
-        assert!(entry(old, meta.ino()).is_made_of(&disk).unwrap());
-        fs::remove_file(&disk).unwrap();
-        for (path, inode, _, deleted) in table {
-            assert_eq!(
-                entry(path, inode).is_under(&root).unwrap(),
-                deleted,
-                "{path} {inode}"
-            );
-        }
-        assert!(entry(old, meta.ino()).is_made_of(&disk).unwrap());
-        assert!(
-            !entry(old, meta.ino())
-                .is_made_of(&root.join("volumes/vol-1/disk"))
-                .unwrap()
-        );
     }
 }

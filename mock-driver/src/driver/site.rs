@@ -114,7 +114,7 @@ impl Driver {
             None => return join(remote, &told).await.map(drop),
         };
         remote.note_all(&known.attached);
-        node.retain_devices(known.attached.iter().cloned().collect())
+        node.retain_devices(known.attached.iter().cloned().collect(), self.ways())
             .await?;
         settled.retain(|volume| known.attached.contains(volume));
         for volume in known.attached {
@@ -265,6 +265,19 @@ impl Driver {
         }
     }
 
+    /// Takes away the device of a volume that nobody attached and that is at no path any more: where volumes
+    /// are not attached, nobody else does. With the array in another process, following it does that.
+    ///
+    /// # Errors
+    /// If it cannot be taken away.
+    pub(crate) async fn release_device(&self, volume: &str) -> Result<(), Error> {
+        let is_kept = self.node().is_none_or(|node| node.knows(volume));
+        if is_kept || self.ways().attaches || self.remote.is_some() {
+            return Ok(());
+        }
+        self.settle_device(volume).await
+    }
+
     /// Takes up what the process before left on the node: devices of attached volumes come back, others
     /// go, and calls that were cut off are undone. What fails is told, and tried again by the calls that
     /// need it.
@@ -281,7 +294,7 @@ impl Driver {
         let attached: Vec<String> = self
             .store
             .peek(|array| array.attached_to(&id).map(ToString::to_string).collect());
-        if let Err(error) = node.retain_devices(attached.clone()).await {
+        if let Err(error) = node.retain_devices(attached.clone(), self.ways()).await {
             tracing::warn!(
                 error = chain(&error),
                 "devices of detached volumes are still there"
@@ -297,7 +310,7 @@ impl Driver {
     /// Leaves nothing behind on the node, unless state is kept.
     pub(crate) async fn leave(&self) {
         if let Some(node) = self.node() {
-            node.leave().await;
+            node.leave(self.ways()).await;
         }
     }
 

@@ -3,12 +3,12 @@
 //! A disk counts as blank only if no byte of it is set, not if no signature is known: what nobody knows
 //! is still somebody's.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::{Disk, Error};
+use super::{Disk, Error, formatting};
 use crate::media;
 use crate::program::{self, Program};
 
@@ -42,7 +42,7 @@ const RESIZE2FS: Program = Program {
     name: "resize2fs",
     package: "e2fsprogs",
 };
-const E2FSCK: Program = Program {
+pub(super) const E2FSCK: Program = Program {
     name: "e2fsck",
     package: "e2fsprogs",
 };
@@ -81,7 +81,7 @@ impl Filesystem {
     /// The one for who does not say.
     pub(super) const DEFAULT: Self = Self::Ext4;
 
-    fn mkfs(self) -> (Program, &'static [&'static str]) {
+    pub(super) fn mkfs(self) -> (Program, &'static [&'static str]) {
         let name = match self {
             Self::Ext2 => "mkfs.ext2",
             Self::Ext3 => "mkfs.ext3",
@@ -117,9 +117,7 @@ impl Filesystem {
 
 /// Makes sure there is a whole filesystem on the disk, and tells which.
 pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesystem, Error> {
-    let interrupted = disk.formatting.exists();
-    let found = content(&disk.device, &disk.file)?;
-    let content = if interrupted { Content::Blank } else { found };
+    let content = formatting::look(disk)?;
     let wanted = asked.unwrap_or(Filesystem::DEFAULT);
     match content {
         Content::Known(found) if asked.is_some_and(|asked| !found.serves(asked)) => {
@@ -141,7 +139,8 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesyst
         }),
         Content::Blank if !disk.writable => Err(Error::BlankAndReadOnly),
         Content::Blank => {
-            format(wanted, disk)?;
+            formatting::format(wanted.mkfs(), disk)?;
+            tracing::info!(device = %disk.device.display(), fs = wanted.name(), "formatted");
             Ok(wanted)
         }
     }
@@ -241,7 +240,7 @@ pub(super) fn content(device: &Path, file: &Path) -> Result<Content, Error> {
     })
 }
 
-fn head(device: &Path) -> io::Result<Vec<u8>> {
+pub(super) fn head(device: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(device)?;
     let mut head = vec![0; HEAD];
     let mut filled = 0;
@@ -293,24 +292,6 @@ fn signature(head: &[u8]) -> Option<Content> {
         .into_iter()
         .find(|(offset, magic, _)| has(*offset, magic))
         .map(|(_, _, what)| Content::Unknown(what))
-}
-
-/// The mark is there from before the first byte until after the last one, so that half a filesystem is
-/// known for ours and made again.
-fn format(fs: Filesystem, disk: &Disk) -> Result<(), Error> {
-    let mark = &disk.formatting;
-    File::create(mark)
-        .and_then(|mark| mark.sync_all())
-        .map_err(Error::io("create", mark))?;
-    let (program, args) = fs.mkfs();
-    let args = args.iter().map(AsRef::as_ref).chain([disk.device.as_os_str()]);
-    program.run(args.collect::<Vec<_>>(), &[0])?;
-    File::open(&disk.device)
-        .and_then(|device| device.sync_all())
-        .map_err(Error::io("flush", &disk.device))?;
-    fs::remove_file(mark).map_err(Error::io("remove", mark))?;
-    tracing::info!(device = %disk.device.display(), fs = fs.name(), "formatted");
-    Ok(())
 }
 
 /// Repairs what can be repaired without asking. xfs does that itself when it is mounted.

@@ -1,12 +1,13 @@
 //! Bringing volumes to paths: staging and publishing.
 
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::rules::{self, Verdict};
 use super::{Error, Map, Node, Record, Role, Unit, View};
 use crate::backend::{Access, Capability};
-use crate::mount::{Disk, Mounter, Wanted};
+use crate::mount::{self, Disk, Mounter, Wanted};
 
 /// What NodeStageVolume asks for.
 #[derive(Clone, Debug)]
@@ -125,6 +126,14 @@ impl Node {
         let verdict = self.judge(&record)?;
         // Before anything is made for it: whoever finds the record unsettled takes all of it away.
         if verdict == Verdict::Proceed {
+            let (free, path) = (self.records.at(&record.path).is_none(), record.path.clone());
+            self.blocking(
+                move |node| match free && node.mounter.is_shown(Path::new(&path))? {
+                    true => Err(foreign(&path)),
+                    false => Ok(()),
+                },
+            )
+            .await?;
             self.note(&record).await?;
         }
         let unit = self.unit_of(&record, None);
@@ -215,6 +224,7 @@ impl Node {
             if repeat && node.is_up(&record, &disk)? {
                 return Ok(());
             }
+            node.claim(&record, &disk)?;
             node.records.put(&record)?;
             let brought = node.show(&record, &disk);
             if let Err(error) = brought {
@@ -229,6 +239,29 @@ impl Node {
             node.records.put(&settled)
         })
         .await
+    }
+
+    /// Checks that a path is ours to change, before anything tells that it is: what is left there of a call
+    /// of ours that was cut off may be taken away, and what is of the volume, but nothing else. Blocks.
+    fn claim(&self, record: &Record, disk: &Disk) -> Result<(), Error> {
+        let path = Path::new(&record.path);
+        let mounts_nothing = record.capability.is_block() || self.mounter == Mounter::Emulated;
+        if record.is_staged() && mounts_nothing {
+            return Ok(());
+        }
+        match self.records.at(&record.path) {
+            Some(there) if there.volume != record.volume => Err(Error::Taken {
+                path: there.path.clone(),
+                done: there.done(),
+                volume: there.volume,
+            }),
+            // Before it was written down, nothing was there.
+            Some(_) => Ok(()),
+            None if self.mounter.is_shown(path)? && !self.mounter.shows(disk, path)? => {
+                Err(foreign(&record.path))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Whether what a record says is really so. Blocks.
@@ -247,7 +280,7 @@ impl Node {
         let readonly = record.readonly || !disk.writable || record.capability.mode.is_reader_only();
         match (&record.role, &record.capability.access) {
             // The device is there; what it is published as is made of it.
-            (Role::Staged, Access::Block) => {}
+            (Role::Staged, Access::Block) => self.mounter.hand_over(disk)?,
             (
                 Role::Staged,
                 Access::Mount {
@@ -261,6 +294,7 @@ impl Node {
                     flags,
                     group,
                 };
+                let _alone = self.alone(record, disk)?;
                 self.mounter.mount(disk, path, &wanted)?;
             }
             (Role::Published { staging, .. }, Access::Mount { flags, .. }) => {
@@ -271,11 +305,12 @@ impl Node {
                         path: staging.clone(),
                     });
                 }
-                // What is left of a call that was cut off.
+                // What is left of a call that was cut off: see `claim`.
                 self.mounter.hide(path)?;
                 self.mounter.show_files(disk, from, path, readonly, flags)?;
             }
             (Role::Published { .. }, Access::Block) => {
+                self.mounter.hand_over(disk)?;
                 self.mounter.hide(path)?;
                 self.mounter.show_device(disk, path, readonly)?;
             }
@@ -283,11 +318,39 @@ impl Node {
         Ok(())
     }
 
+    /// Checks that the filesystem of a disk is mounted through no other device: each would write over what the
+    /// other has in mind. Nodes that share a machine take turns for as long as what is returned lives.
+    fn alone(&self, record: &Record, disk: &Disk) -> Result<Option<File>, Error> {
+        if self.mounter == Mounter::Emulated || self.mounter.is_mounted(disk, Path::new(&record.path))? {
+            return Ok(None);
+        }
+        let failed = |act| mount::Error::io(act, &disk.file);
+        let turn = File::open(&disk.file).map_err(failed("open"))?;
+        turn.lock().map_err(failed("lock"))?;
+        let elsewhere = self
+            .devices
+            .mounted_elsewhere(&disk.device, &disk.file, disk.writable)?;
+        match elsewhere {
+            Some(device) => Err(Error::MountedElsewhere {
+                volume: record.volume.clone(),
+                device,
+            }),
+            None => Ok(Some(turn)),
+        }
+    }
+
     /// Writes a record down.
     async fn note(self: &Arc<Self>, record: &Record) -> Result<(), Error> {
         let record = record.clone();
         self.blocking(move |node| node.records.put(&record)).await
     }
+}
+
+fn foreign(path: &str) -> Error {
+    Error::Mount(mount::Error::InTheWay {
+        path: PathBuf::from(path),
+        reason: "is a mount already, and not of this volume",
+    })
 }
 
 fn published(wish: Publish, staging: String, ours: bool, inline: Option<u64>) -> Record {

@@ -1,5 +1,6 @@
 //! Why the node's side did not do what was asked, and the code each reason has in the specification.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tonic::Code;
@@ -109,6 +110,25 @@ pub enum Error {
         /// A target.
         target: String,
     },
+    /// The volume is used here, and nothing but this tells that it is in use.
+    #[error("volume \"{volume}\" is in use: it is at {path} on this node; unpublish and unstage it first")]
+    InUse {
+        /// The volume.
+        volume: String,
+        /// A path where it is.
+        path: String,
+    },
+    /// Its disk is mounted through another device.
+    #[error(
+        "the filesystem of volume \"{volume}\" is mounted already through {}, as by another node: a filesystem \
+         is written to through one device at a time; unstage it there first, or use the volume as a raw block device", device.display()
+    )]
+    MountedElsewhere {
+        /// The volume.
+        volume: String,
+        /// The other device.
+        device: PathBuf,
+    },
     /// The device does not show up.
     #[error("the device of volume \"{volume}\" has not appeared on this node within {waited:?}: try again")]
     NoDevice {
@@ -179,6 +199,8 @@ impl Error {
             | Self::NotShared { .. }
             | Self::StillPublished { .. }
             | Self::WithoutDevices { .. }
+            | Self::InUse { .. }
+            | Self::MountedElsewhere { .. }
             | Self::CannotGrow { .. } => Code::FailedPrecondition,
             Self::NoDevice { .. } | Self::NoArray { .. } => Code::Unavailable,
             Self::Size { .. } => Code::OutOfRange,
@@ -196,6 +218,7 @@ fn mount_code(error: &mount::Error) -> Code {
         | mount::Error::UnknownData { .. }
         | mount::Error::OtherFilesystem { .. }
         | mount::Error::BlankAndReadOnly
+        | mount::Error::HalfFormatted
         | mount::Error::CannotGrowInUse(_)
         | mount::Error::Busy { .. }
         | mount::Error::InTheWay { .. } => Code::FailedPrecondition,

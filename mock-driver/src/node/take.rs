@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Error, Node, Record, Role};
+use super::{Error, Node, Record, Role, Ways};
 use crate::error::chain;
 use crate::media::Medium;
 
@@ -14,6 +14,11 @@ impl Node {
     /// Whether anything of the volume is on record.
     pub(crate) fn knows(&self, volume: &str) -> bool {
         !self.records.of(volume).is_empty()
+    }
+
+    /// A path where the volume is, if there is one.
+    pub(crate) fn path_of(&self, volume: &str) -> Option<String> {
+        self.records.of(volume).pop().map(|record| record.path)
     }
 
     /// Whether the volume was made for a target and goes with it.
@@ -104,14 +109,13 @@ impl Node {
 
     async fn undo_own_stage(self: &Arc<Self>, record: &Record, staging: &str) -> Result<(), Error> {
         let unit = self.unit_of(record, None);
-        let disk = self.media.disk(&unit.medium)?;
         let (path, serial) = (staging.to_owned(), unit.serial);
         let inline = record.inline.is_some();
         self.blocking(move |node| {
             node.mounter.hide(Path::new(&path))?;
             node.records.remove(&path)?;
             if inline {
-                node.devices.detach(&serial, &disk)?;
+                node.devices.detach(&serial)?;
             }
             Ok(())
         })
@@ -206,11 +210,16 @@ impl Node {
         .await
     }
 
-    /// Takes away the devices of volumes that are not attached any more.
+    /// Takes away the devices of volumes that are not attached any more. Where nobody attaches volumes, one that
+    /// is on record here keeps its device.
     ///
     /// # Errors
     /// If one cannot be taken away.
-    pub(crate) async fn retain_devices(self: &Arc<Self>, attached: Vec<String>) -> Result<(), Error> {
+    pub(crate) async fn retain_devices(
+        self: &Arc<Self>,
+        attached: Vec<String>,
+        ways: Ways,
+    ) -> Result<(), Error> {
         let mut serials: Vec<String> = attached
             .iter()
             .map(|volume| crate::backend::serial(volume))
@@ -219,7 +228,7 @@ impl Node {
         serials.extend(
             records
                 .iter()
-                .filter(|record| record.inline.is_some())
+                .filter(|record| record.inline.is_some() || !ways.attaches)
                 .map(|record| self.unit_of(record, None).serial),
         );
         self.blocking(move |node| {
@@ -232,7 +241,7 @@ impl Node {
 
     /// Leaves nothing behind: what is published and staged goes, targets first, and then the devices.
     /// Not done where state is kept: there pods go on with what they have.
-    pub(crate) async fn leave(self: &Arc<Self>) {
+    pub(crate) async fn leave(self: &Arc<Self>, ways: Ways) {
         if self.records.are_kept() {
             return;
         }
@@ -244,7 +253,7 @@ impl Node {
                 tracing::warn!(volume, path, error = chain(&error), "something is left behind");
             }
         }
-        if let Err(error) = self.retain_devices(Vec::new()).await {
+        if let Err(error) = self.retain_devices(Vec::new(), ways).await {
             tracing::warn!(error = chain(&error), "devices are left behind");
         }
     }

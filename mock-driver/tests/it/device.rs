@@ -50,7 +50,7 @@ fn obeys_the_rules(kind: Kind) {
     let devices = Gone(Devices::within(kind, directory.path().join("devices")));
 
     assert_eq!(devices.find("1", &disk).unwrap(), None);
-    devices.detach("1", &disk).unwrap();
+    devices.detach("1").unwrap();
     devices.attach("1", &disk, true).unwrap();
     let device = devices.find("1", &disk).unwrap().unwrap();
     assert_eq!(device.bytes, 1 << 20);
@@ -80,10 +80,10 @@ fn obeys_the_rules(kind: Kind) {
     devices.refresh(&device).unwrap();
     assert_eq!(devices.find("1", &disk).unwrap().unwrap().bytes, 3 << 20);
 
-    devices.detach("1", &disk).unwrap();
+    devices.detach("1").unwrap();
     assert_eq!(devices.find("1", &disk).unwrap(), None);
     assert!(!devices.link("1").unwrap().is_symlink());
-    devices.detach("1", &disk).unwrap();
+    devices.detach("1").unwrap();
 
     // A crash between the two steps of attaching: the pending link is there, the device is not.
     symlink(&device.path, directory.path().join("devices/.csi-mock-3")).unwrap();
@@ -130,5 +130,77 @@ fn loop_device_for_reading_takes_no_writes_and_stale_links_are_replaced() {
     assert!(matches!(gone, Error::Wrong { .. }), "{gone}");
     devices.attach("1", &disk, true).unwrap();
     devices.find("1", &disk).unwrap().unwrap();
-    devices.detach("1", &disk).unwrap();
+    devices.detach("1").unwrap();
+}
+
+fn losetup(args: &[&Path]) -> String {
+    let output = Command::new("losetup").args(args).output().unwrap();
+    assert!(output.status.success(), "losetup {args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn is_in_use(device: &Path) -> bool {
+    Command::new("losetup").arg(device).status().unwrap().success()
+}
+
+#[test]
+fn loop_device_that_somebody_else_has_by_now_is_left_alone() {
+    if !privilege::is_there() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, foreign) = (
+        mk_disk(directory.path(), "disk"),
+        mk_disk(directory.path(), "foreign"),
+    );
+    let devices = Gone(Devices::within(Kind::Loop, directory.path().join("devices")));
+    let takes_away: [&dyn Fn(); 2] = [&|| devices.retain(|_| false).unwrap(), &|| {
+        devices.detach("1").unwrap()
+    }];
+    for take_away in takes_away {
+        devices.attach("1", &disk, true).unwrap();
+        let device = devices.find("1", &disk).unwrap().unwrap().path;
+        losetup(&[Path::new("--detach"), &device]);
+        losetup(&[&device, &foreign]);
+        take_away();
+        let is_left = is_in_use(&device);
+        losetup(&[Path::new("--detach"), &device]);
+        assert!(is_left);
+        assert_eq!(
+            devices.serials().unwrap(),
+            Vec::<String>::new(),
+            "but its link is gone"
+        );
+    }
+}
+
+#[test]
+fn loop_device_goes_although_its_file_was_renamed_or_removed_or_has_another_path() {
+    if !privilege::is_there() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (real, linked) = (directory.path().join("real"), directory.path().join("linked"));
+    fs::create_dir(&real).unwrap();
+    symlink(&real, &linked).unwrap();
+    let devices = Gone(Devices::within(Kind::Loop, linked.join("devices")));
+    let takes_away: [&dyn Fn(); 2] = [&|| devices.retain(|_| false).unwrap(), &|| {
+        devices.detach("1").unwrap()
+    }];
+    let fates: [&dyn Fn(&Path); 3] = [
+        &|_| {},
+        &|disk| fs::rename(disk, disk.with_file_name(".old-disk")).unwrap(),
+        &|disk| fs::remove_file(disk).unwrap(),
+    ];
+    for take_away in takes_away {
+        for fate in fates {
+            let disk = mk_disk(&linked, "disk");
+            devices.attach("1", &disk, true).unwrap();
+            let device = devices.find("1", &disk).unwrap().unwrap().path;
+            fate(&disk);
+            take_away();
+            assert!(!is_in_use(&device));
+            assert_eq!(fs::read_dir(linked.join("devices")).unwrap().count(), 0);
+        }
+    }
 }

@@ -19,10 +19,12 @@ use crate::server::{Server, mk_block, mk_create, mk_map, mk_mount, mk_publish, m
 mod cells;
 mod data;
 mod expand;
+mod foreign;
 mod inline;
 mod registration;
 mod restart;
 mod split;
+mod unattached;
 
 /// The node on which the driver under test stands.
 const HERE: &str = "node-0";
@@ -209,12 +211,24 @@ impl Site {
 
     /// The driver that comes after this one, in the same directory.
     async fn again(self, devices: Choice, between: impl FnOnce(&Path)) -> Self {
+        let keep = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
+            settings.state_dir = Some(directory.join("state"));
+        };
+        self.again_with(devices, between, keep).await
+    }
+
+    async fn again_with(
+        self,
+        devices: Choice,
+        between: impl FnOnce(&Path),
+        change: impl FnOnce(&Path, &mut csi_mock_driver::driver::Settings),
+    ) -> Self {
         let directory = self.server.stop().await;
         between(directory.path());
         let server = Server::start_in(directory, |directory, settings| {
             settings.node_id = Some(HERE.to_owned());
             settings.node.devices = devices;
-            settings.state_dir = Some(directory.join("state"));
+            change(directory, settings);
         })
         .await;
         // Whoever is answered comes after everything that the start had to do.

@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 
 fn disk_with(writes: &[(u64, &[u8])]) -> (tempfile::TempDir, std::path::PathBuf) {

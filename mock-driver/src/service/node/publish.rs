@@ -84,6 +84,7 @@ impl Rpc for NodeUnpublishVolumeRequest {
     async fn act((volume, target): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
         driver.bear_gone(&volume).await?;
         driver.here()?.unpublish(&volume, &target).await?;
+        driver.release_device(&volume).await?;
         Ok(NodeUnpublishVolumeResponse {})
     }
 }

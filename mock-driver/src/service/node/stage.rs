@@ -68,6 +68,7 @@ impl Rpc for NodeUnstageVolumeRequest {
     async fn act((volume, staging): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
         driver.bear_gone(&volume).await?;
         driver.here()?.unstage(&volume, &staging).await?;
+        driver.release_device(&volume).await?;
         Ok(NodeUnstageVolumeResponse {})
     }
 }

@@ -117,6 +117,39 @@ async fn data_of_an_unknown_kind_is_never_formatted() {
 }
 
 #[tokio::test]
+async fn directories_may_be_given_by_relative_paths() {
+    let up: PathBuf = std::env::current_dir()
+        .unwrap()
+        .components()
+        .skip(1)
+        .map(|_| "..")
+        .collect();
+    let relative = |path: &Path| up.join(path.strip_prefix("/").unwrap());
+    for devices in kinds() {
+        for beside in [true, false] {
+            let mut site = Site::start_with(devices, |directory, settings| {
+                settings.media_dir = Some(relative(&directory.join("media")));
+                settings.node.device_dir = Some(directory.join("devices"))
+                    .filter(|_| !beside)
+                    .map(|path| relative(&path));
+            })
+            .await;
+            let media = site.server.path("media");
+            let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+            site.stage(&volume).await.unwrap();
+            site.publish(&volume, "t").await.unwrap();
+            fs::write(site.target("t").join("file"), "text").unwrap();
+            site.unpublish(&volume, "t").await.unwrap();
+            site.unstage(&volume).await.unwrap();
+            site.detach(&volume).await;
+            nothing_is_left(&media);
+            let directory = site.server.stop().await;
+            nothing_is_left(directory.path());
+        }
+    }
+}
+
+#[tokio::test]
 async fn blank_volume_for_reading_is_not_formatted() {
     for devices in kinds() {
         let mut site = Site::start(devices).await;

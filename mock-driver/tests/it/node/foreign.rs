@@ -1,0 +1,176 @@
+//! Mounts, links and devices of somebody else in the driver's way: they stay.
+
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use super::*;
+
+/// Something of somebody else at a path, with a file in it. It goes with the test.
+struct Foreign {
+    path: PathBuf,
+    is_mount: bool,
+}
+
+impl Foreign {
+    fn at(path: &Path, devices: Choice, home: &Path) -> Self {
+        let is_mount = devices == Choice::Loop;
+        if is_mount {
+            fs::create_dir_all(path).unwrap();
+            run("mount", &["-t", "tmpfs", "foreign", &text(path)]);
+        } else {
+            let elsewhere = home.join("elsewhere");
+            fs::create_dir_all(&elsewhere).unwrap();
+            symlink(elsewhere, path).unwrap();
+        }
+        fs::write(path.join("file"), "precious").unwrap();
+        Self {
+            path: path.to_owned(),
+            is_mount,
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        fs::read_to_string(self.path.join("file")).is_ok_and(|text| text == "precious")
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        if self.is_mount {
+            let removed = Command::new("umount").arg(&self.path).status();
+            fs::remove_dir(&self.path).ok();
+            assert!(removed.is_ok() || std::thread::panicking());
+        } else {
+            fs::remove_file(&self.path).ok();
+        }
+    }
+}
+
+fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn what_somebody_else_has_at_a_target_is_in_the_way_and_stays() {
+    for devices in kinds() {
+        for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
+            let mut site = Site::start(devices).await;
+            let volume = site.attached("a", 64 * MIB, capability).await;
+            site.stage(&volume).await.unwrap();
+            let foreign = Foreign::at(&site.target("t"), devices, &site.server.path("."));
+            for _ in 0..2 {
+                assert_eq!(
+                    site.publish(&volume, "t").await,
+                    Err(Code::FailedPrecondition),
+                    "{devices:?}"
+                );
+                assert!(foreign.is_whole(), "{devices:?}");
+            }
+            let inline = v1::NodePublishVolumeRequest {
+                volume_id: "inline".to_owned(),
+                volume_context: mk_map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]),
+                volume_capability: Some(mount(Mode::SingleNodeWriter)),
+                ..site.mk_publish(&volume, "t")
+            };
+            assert_eq!(site.publish_as(inline).await, Err(Code::FailedPrecondition));
+            assert!(foreign.is_whole(), "{devices:?}");
+            // Nothing of the volume is there, so there is nothing to undo.
+            assert_eq!(site.unpublish(&volume, "t").await, Ok(()));
+            assert!(foreign.is_whole(), "{devices:?}");
+            drop(foreign);
+            assert_eq!(site.publish(&volume, "t").await, Ok(()));
+            site.end().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_somebody_else_has_mounted_at_a_staging_path_is_in_the_way_and_stays() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut site = Site::start(Choice::Loop).await;
+    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    let staging = site.staging(&volume);
+    let foreign = Foreign::at(&staging, Choice::Loop, &site.server.path("."));
+    let wrong = Volume {
+        capability: with_flags(volume.capability.clone(), &["no-such-option"]),
+        ..volume.clone()
+    };
+    for volume in [&volume, &wrong] {
+        assert_eq!(site.stage(volume).await, Err(Code::FailedPrecondition));
+        assert!(foreign.is_whole());
+    }
+    assert_eq!(site.unstage(&volume).await, Ok(()));
+    assert!(foreign.is_whole());
+    drop(foreign);
+    assert_eq!(site.stage(&volume).await, Ok(()));
+    site.end().await;
+}
+
+#[tokio::test]
+async fn filesystem_is_mounted_through_one_device_at_a_time() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut site = Site::start(Choice::Loop).await;
+    let volume = site
+        .attached("a", 64 * MIB, mount(Mode::MultiNodeMultiWriter))
+        .await;
+    site.stage(&volume).await.unwrap();
+    site.unstage(&volume).await.unwrap();
+    // As another node of this machine has it.
+    let disk = text(&site.server.disk(&volume.id));
+    let other = run("losetup", &["--find", "--show", &disk]).trim().to_owned();
+    assert_eq!(site.stage(&volume).await, Ok(()), "it is not mounted yet");
+    site.unstage(&volume).await.unwrap();
+
+    let elsewhere = site.server.path("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    run("mount", &[&other, &text(&elsewhere)]);
+    let refused = site.stage(&volume).await;
+    run("umount", &[&text(&elsewhere)]);
+    let again = site.stage(&volume).await;
+    run("losetup", &["--detach", &other]);
+    assert_eq!(refused, Err(Code::FailedPrecondition));
+    assert_eq!(again, Ok(()));
+    site.end().await;
+}
+
+#[tokio::test]
+async fn rest_of_a_mkfs_is_wiped_before_a_volume_is_a_raw_device() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let volume = site
+            .attached("a", 64 * MIB, mk_block(Mode::SingleNodeWriter))
+            .await;
+        let disk = site.server.disk(&volume.id);
+        fs::write(disk.with_file_name("formatting"), "").unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&disk).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"half", 9 << 20).unwrap();
+        file.sync_all().unwrap();
+
+        site.stage(&volume).await.unwrap();
+        site.publish(&volume, "t").await.unwrap();
+        let device = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(site.target("t"))
+            .unwrap();
+        let mut bytes = [1; 4];
+        std::os::unix::fs::FileExt::read_exact_at(&device, &mut bytes, 9 << 20).unwrap();
+        assert_eq!(bytes, [0; 4], "{devices:?}: wiped");
+        std::os::unix::fs::FileExt::write_all_at(&device, b"mine", 9 << 20).unwrap();
+        device.sync_all().unwrap();
+        drop(device);
+        site.unpublish(&volume, "t").await.unwrap();
+        site.unstage(&volume).await.unwrap();
+        site.stage(&volume).await.unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&fs::File::open(&disk).unwrap(), &mut bytes, 9 << 20)
+            .unwrap();
+        assert_eq!(&bytes, b"mine", "{devices:?}");
+        site.end().await;
+    }
+}
