@@ -1,16 +1,16 @@
 //! What survives: every kind of change, wherever the log ends.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
+use std::{fs, iter, thread};
 
 use csi_mock_driver::backend::{
     Access, AccessMode, Ailment, Array, Capability, Done, Error, Hold, Image, Moment, NodeSettings, Settings,
     Severity, SizeRange, Source, StorageAilment, StorageSeverity, Timing, Wanted, WantedGroup,
     WantedSnapshot,
 };
-use csi_mock_driver::store::Store;
+use csi_mock_driver::store::{OpenError, Store};
 
 const MIB: u64 = 1 << 20;
 
@@ -23,8 +23,18 @@ fn settings() -> Settings {
     }
 }
 
+/// While another test of this process starts a program, that has a copy of our lock until it begins to run, and
+/// nobody tells when it does.
 fn open(directory: &Path) -> Store {
-    Store::open(directory.to_owned(), settings(), 7, 2).unwrap()
+    let opened = || match Store::open(directory.to_owned(), settings(), 7, 2) {
+        Err(OpenError::InUse { .. }) => {
+            thread::sleep(Duration::from_millis(1));
+            None
+        }
+        opened => Some(opened),
+    };
+    let opened = iter::repeat_with(opened).take(10_000).find_map(|opened| opened);
+    opened.expect("a program must have begun to run by now").unwrap()
 }
 
 fn capability() -> Capability {
