@@ -16,7 +16,7 @@ const KINDS: [&str; 2] = [
 ];
 /// One object of each kind, to see whether it is served.
 const PROBES: &str = "apiVersion: monitoring.coreos.com/v1
-kind: PodMonitor
+kind: ServiceMonitor
 metadata: {name: probe, namespace: default}
 spec: {selector: {}}
 ---

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::manifest;
 use csi_e2e::toolchain::workspace_root;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, ServicePort};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::DynamicObject;
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -124,23 +125,45 @@ async fn every_alert_has_its_runbook(bench: Arc<Bench>) -> Result<()> {
 async fn the_monitor_reads_the_attacher(bench: Arc<Bench>) -> Result<()> {
     let shape = Shape::base_with(&["monitoring"])?;
     let objects = manifest::parse(&shape.build(&bench).await?)?;
-    let monitor = objects.iter().find(|object| kind(object) == "PodMonitor");
-    let spec = &monitor.context("there must be a PodMonitor")?.data["spec"];
-    let selector: LabelSelector = serde_json::from_value(spec["selector"].clone())?;
-    let port = &spec["podMetricsEndpoints"][0]["port"];
+    let the = |wanted: &str| {
+        let found = objects.iter().find(|object| kind(object) == wanted);
+        found.with_context(|| format!("there must be a {wanted}"))
+    };
+    let (monitor, service) = (&the("ServiceMonitor")?.data["spec"], the("Service")?);
+    let selector: LabelSelector = serde_json::from_value(monitor["selector"].clone())?;
+    let labels = service.metadata.labels.clone().unwrap_or_default();
+    ensure!(
+        selector
+            .match_labels
+            .unwrap_or_default()
+            .iter()
+            .all(|label| labels.get(label.0) == Some(label.1)),
+        "the ServiceMonitor selects not the Service"
+    );
+    let ports: Vec<ServicePort> = serde_json::from_value(service.data["spec"]["ports"].clone())?;
+    let asked = monitor["endpoints"][0]["port"].as_str();
+    let served = ports.iter().find(|port| port.name.as_deref() == asked);
+    let port = match served.and_then(|port| port.target_port.as_ref()) {
+        Some(IntOrString::String(name)) => name,
+        other => anyhow::bail!("the Service leads to {other:?}, which is no name of a port"),
+    };
+    let selector = LabelSelector {
+        match_labels: serde_json::from_value(service.data["spec"]["selector"].clone())?,
+        match_expressions: None,
+    };
     let deployments = shape.deployments(&bench).await?;
     let [deployment] = deployments.as_slice() else {
         anyhow::bail!("the base must hold one Deployment")
     };
     let template = template(deployment)?;
-    ensure!(selects(&selector, &template), "the PodMonitor selects no pod");
+    ensure!(selects(&selector, &template), "the Service selects no pod");
     let spec = template.spec.context("a pod template must have a spec")?;
     let mut ports = spec
         .containers
         .iter()
         .flat_map(|container| container.ports.iter().flatten());
     ensure!(
-        ports.any(|named| named.name.as_deref() == port.as_str()),
+        ports.any(|named| named.name.as_ref() == Some(port)),
         "no container has the port {port}"
     );
     Ok(())
