@@ -36,13 +36,22 @@ impl Driver {
     /// What the array refuses; that a copy cannot be made.
     pub async fn create_volume(&self, wanted: &Wanted) -> Result<Arc<Spec>, Error> {
         let now = now();
-        let Some(source) = &wanted.source else {
-            let create = |array: &mut Array| array.create_volume(wanted, now);
-            return Ok(self.store.change(create).await?);
-        };
         let foresee = |array: &Array| {
             let prospect = array.foresee_volume(wanted, now)?;
             Ok((prospect, array.volume_id(&wanted.name)))
+        };
+        let Some(source) = &wanted.source else {
+            if self.media.is_kept() {
+                // A new volume is empty, whatever lies where its bytes will be.
+                let (prospect, id) = self.store.read(foresee).await?;
+                if let Prospect::New(_) = prospect {
+                    self.media.delete(&Medium::Volume(id.to_string())).await?;
+                    let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
+                    return Ok(self.store.change(create).await?);
+                }
+            }
+            let create = |array: &mut Array| array.create_volume(wanted, now);
+            return Ok(self.store.change(create).await?);
         };
         let (bytes, id) = match self.store.read(foresee).await? {
             (Prospect::Existing(spec), _) => return Ok(spec),
@@ -186,10 +195,11 @@ impl Driver {
         }
     }
 
-    /// Removes bytes that a crash left behind, of an array that outlives the process. Call it before
-    /// anything works on the array.
+    /// Removes bytes that belong to nothing: those that a crash left behind, and of an array that lived as
+    /// long as its process all that it had, except those of volumes that are there from the start. Only the
+    /// process that has the array knows. Call it before anything works on the array.
     pub(crate) async fn sweep(&self) {
-        if !self.store.is_kept() {
+        if !self.mode.has_array() || self.proxy_to.is_some() {
             return;
         }
         let known = self.store.peek(|array| {

@@ -24,7 +24,7 @@ use crate::request::Invalid;
 use crate::socket::ConnectionInfo;
 
 use self::arrival::Arrival;
-pub(crate) use self::arrival::{map_entry, requested_size};
+pub(crate) use self::arrival::{continues, map_entry, requested_size};
 
 mod arrival;
 mod stream;
@@ -116,6 +116,34 @@ impl Driver {
         conclude(record, result)
     }
 
+    /// Answers a call whose answer needs something more that the reply does not have. If that cannot be had
+    /// the call has failed, and the journal says so.
+    ///
+    /// # Cancellation
+    /// As for [`Driver::answer`].
+    pub(crate) async fn answer_with<Q: Rpc, T, F>(
+        self: &Arc<Self>,
+        request: Request<Q>,
+        more: impl FnOnce(&Q::Reply) -> F,
+    ) -> Result<(Q::Reply, T), Status>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let Answer { result, record, .. } = self.take_in(request).await;
+        let mut found = None;
+        let result = match result {
+            Ok(reply) => more(&reply).await.map(|more| {
+                found = Some(more);
+                reply
+            }),
+            Err(error) => Err(error),
+        };
+        let reply = conclude(record, result)?.into_inner();
+        found
+            .map(|more| (reply, more))
+            .ok_or_else(|| Error::Broken.into())
+    }
+
     /// Does what a call asks for.
     async fn take_in<Q: Rpc>(self: &Arc<Self>, request: Request<Q>) -> Answer<Q::Reply> {
         let peer = peer(&request);
@@ -152,6 +180,7 @@ impl Driver {
         let fired = self.faults.fire(&Arrival::new(request, self));
         set_fault(record, fired.as_ref());
         let met = self.meet_troubles(request, fired.is_none(), record);
+        let wants = wants(request);
 
         let (before, after) = match fired {
             Some(mut fired) if fired.rule().replaces_effect() => {
@@ -163,14 +192,14 @@ impl Driver {
                 Phase::After => (None, Some(fired)),
                 Phase::Background => {
                     let answer = fired.background_answer();
-                    let work = self.clone().work_off::<Q>(plan, Some(fired), met);
+                    let work = self.clone().work_off::<Q>(plan, wants, Some(fired), met);
                     self.in_background(work, held, record.as_mut().map(CallRecord::part));
                     return Err(answer);
                 }
             },
             None => (None, None),
         };
-        let work = self.clone().work_off::<Q>(plan, before, met);
+        let work = self.clone().work_off::<Q>(plan, wants, before, met);
         // `_held` lives until the answer is out.
         let (result, _held) = match Q::KIND {
             Kind::Look => (work.await, held),
@@ -204,6 +233,7 @@ impl Driver {
     async fn work_off<Q: Rpc>(
         self: Arc<Self>,
         plan: Q::Plan,
+        wants: Vec<(Subject, Share)>,
         fired: Option<Fired>,
         met: Met,
     ) -> Result<Q::Reply, Error> {
@@ -223,15 +253,23 @@ impl Driver {
         if Q::KIND == Kind::Move && !self.latency.is_zero() {
             time::sleep(self.latency).await;
         }
-        Q::act(plan, &self).await
+        self.carry_out::<Q>(plan, wants).await
+    }
+
+    /// The work itself, which no other work on the same things comes between: not even that of somebody at
+    /// the array's own console, who passes the queue of calls.
+    pub(crate) async fn carry_out<Q: Rpc>(
+        &self,
+        plan: Q::Plan,
+        wants: Vec<(Subject, Share)>,
+    ) -> Result<Q::Reply, Error> {
+        let _hands = self.hands.hold_all(wants).await;
+        Q::act(plan, self).await
     }
 
     /// The call's turn at what it changes.
     async fn turn<Q: Rpc>(&self, request: &Q) -> Result<Vec<Held>, Error> {
-        if Q::KIND == Kind::Look {
-            return Ok(Vec::new());
-        }
-        let held = self.busy.hold_all(request.wants()).await;
+        let held = self.busy.hold_all(wants(request)).await;
         held.map_err(|subject| Error::Busy {
             subject: subject.to_string(),
         })
@@ -274,6 +312,14 @@ impl Driver {
     }
 }
 
+/// What a call must have for itself; nothing if it only looks.
+pub(crate) fn wants<Q: Rpc>(request: &Q) -> Vec<(Subject, Share)> {
+    match Q::KIND {
+        Kind::Look => Vec::new(),
+        Kind::Change | Kind::Move | Kind::OnNode => request.wants(),
+    }
+}
+
 fn set_fault(record: &mut Option<CallRecord>, fired: Option<&Fired>) {
     if let Some(record) = record {
         record.set_fault(fired.map(|fired| fired.rule().id.as_str()));
@@ -312,4 +358,68 @@ fn peer<Q>(request: &Request<Q>) -> Option<Peer> {
         pid: credentials.pid(),
         uid: credentials.uid(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::v1::{
+        ControllerGetVolumeRequest, ControllerGetVolumeResponse, ControllerUnpublishVolumeRequest,
+    };
+
+    use super::*;
+    use crate::driver::Settings;
+    use crate::journal::Readers;
+
+    fn mk_driver() -> Arc<Driver> {
+        let settings = Settings {
+            premade: 1,
+            readers: Readers {
+                kept: 10,
+                ..Readers::default()
+            },
+            ..Settings::default()
+        };
+        Driver::open(settings).unwrap().0
+    }
+
+    #[tokio::test]
+    async fn what_an_answer_lacks_makes_its_call_fail_in_the_journal_too() {
+        let driver = mk_driver();
+        let request = || {
+            Request::new(ControllerGetVolumeRequest {
+                volume_id: "vol-0".to_owned(),
+            })
+        };
+        let fail = |_: &ControllerGetVolumeResponse| std::future::ready(Err::<(), _>(Error::Broken));
+        let refused = driver.answer_with(request(), fail).await.unwrap_err();
+        assert_eq!(refused.code(), Code::Internal);
+        let (reply, more) = driver.answer_with(request(), |_| async { Ok(7) }).await.unwrap();
+        assert_eq!((reply.volume.unwrap().volume_id.as_str(), more), ("vol-0", 7));
+        let codes: Vec<Code> = driver.journal.as_ref().unwrap().look(|look| {
+            let ends = look.after(0).filter_map(|(_, call)| call.end());
+            ends.map(|end| end.outcome.code).collect()
+        });
+        assert_eq!(codes, [Code::Internal, Code::Ok]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_waits_for_other_work_on_the_same_volume_whoever_does_it() {
+        let driver = mk_driver();
+        let request = ControllerUnpublishVolumeRequest {
+            volume_id: "vol-0".to_owned(),
+            ..Default::default()
+        };
+        let held = driver.hands.hold_all(wants(&request)).await.unwrap();
+        let work =
+            driver.carry_out::<ControllerUnpublishVolumeRequest>(request.check().unwrap(), wants(&request));
+        let mut work = std::pin::pin!(work);
+        let call = driver.answer(Request::new(request.clone()));
+        let mut call = std::pin::pin!(call);
+        let while_held = time::Duration::from_secs(5);
+        assert!(time::timeout(while_held, &mut work).await.is_err());
+        assert!(time::timeout(while_held, &mut call).await.is_err());
+        drop(held);
+        work.await.unwrap();
+        call.await.unwrap();
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,7 @@ use crate::busy::{Busy, BusyRule};
 use crate::conduct::Conduct;
 use crate::exit::ExitOrder;
 use crate::fault::scenario::{self, Scenario};
-use crate::fault::{self, FaultFile, Faults, LoadError, Place, Seed};
+use crate::fault::{self, FaultFile, Faults, LoadError, Seed};
 use crate::journal::{self, Journal};
 use crate::media::Media;
 use crate::mode::Mode;
@@ -131,6 +131,9 @@ pub struct Driver {
     /// The bytes of its volumes and snapshots.
     pub(crate) media: Media,
     pub(crate) busy: Busy,
+    /// Who works on the array at this moment, calls and the admin API alike: each waits for the other, never
+    /// longer than the work itself takes.
+    pub(crate) hands: Busy,
     pub(crate) faults: Faults,
     pub(crate) door: Arc<Door>,
     pub(crate) exit: ExitOrder,
@@ -264,6 +267,7 @@ impl Driver {
             store,
             media,
             busy: Busy::new(busy),
+            hands: Busy::new(BusyRule::Wait),
             faults: rules,
             door: Arc::default(),
             exit: ExitOrder::default(),
@@ -298,43 +302,6 @@ impl Driver {
     /// The way to end the driver from inside.
     pub fn exit(&self) -> &ExitOrder {
         &self.exit
-    }
-
-    /// Where a volume is, seen from a call that names a node, or none. A process that has only a node knows
-    /// of no other, and takes every volume to be there.
-    pub(crate) fn place(&self, volume: &str, node: &str) -> Place {
-        if let Some(remote) = &self.remote {
-            return Place {
-                exists: true,
-                here: remote.is_here(volume),
-                elsewhere: false,
-            };
-        }
-        self.store.peek(|array| match array.volume(volume) {
-            Ok(volume) => Place {
-                exists: true,
-                here: volume.attachments.keys().any(|id| id.as_str() == node),
-                elsewhere: volume.attachments.keys().any(|id| id.as_str() != node),
-            },
-            Err(_) => Place {
-                exists: false,
-                here: false,
-                elsewhere: false,
-            },
-        })
-    }
-
-    /// How many volumes the node says it takes this time, if that is left to chance.
-    pub(crate) fn limit_by_chance(&self) -> Option<usize> {
-        if !self.conduct.limit_by_chance {
-            return None;
-        }
-        let count = self.limits_drawn.fetch_add(1, Ordering::Relaxed);
-        let drawn = self
-            .faults
-            .seed()
-            .mark(&[b"limit".as_slice(), &count.to_le_bytes()].concat());
-        Some(1 + usize::try_from(drawn % 10).unwrap_or(0))
     }
 
     /// What Probe answers; it may be changed while calls are answered.

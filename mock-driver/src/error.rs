@@ -52,7 +52,7 @@ pub enum Error {
         message: String,
     },
     /// A place that the snapshot does not have.
-    #[error("starting_offset: must be from 0 to less than {size}, the snapshot's size, is {offset}")]
+    #[error("starting_offset: must be from 0 to {size}, the snapshot's size, is {offset}")]
     OffsetOutOfRange {
         /// The offset asked for.
         offset: i64,

@@ -68,7 +68,7 @@ pub use self::file::{FaultFile, LoadError};
 pub use self::rule::{Action, End, Exit, Hang, Match, Methods, Occasion, Phase, Place, PlaceIs, Rule, Turn};
 pub use self::script::Script;
 pub use self::trouble::{Obstacle, Scope, Stock, Trouble, TroubleKind};
-pub use self::troubles::{DeviceView, ListingView, Met, TroubleReport, Troubles};
+pub use self::troubles::{DeviceView, Freeze, ListingView, Met, TroubleReport, Troubles};
 pub use self::written::{Part, RuleError};
 
 mod armed;

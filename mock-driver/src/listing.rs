@@ -16,7 +16,7 @@ impl Driver {
         let view = self.faults.troubles().listing();
         let list = |array: &crate::backend::Array| array.list(max_entries, token);
         let mut page = match view.frozen {
-            Some(age) => self.store.read_past(age, list)?,
+            Some(_) => self.store.read_past(list).await?,
             None => self.store.read(list).await?,
         };
         page.entries.retain(|entry| {

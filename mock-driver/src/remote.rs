@@ -25,6 +25,7 @@ pub(crate) const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct RemoteArray {
     client: Client,
+    endpoint: Endpoint,
     /// Whoever acts on an answer has it from the question on, so that an older answer never undoes what
     /// was done on a newer one.
     turn: Mutex<()>,
@@ -35,8 +36,8 @@ pub(crate) struct RemoteArray {
 /// What the array has of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
-    /// Whether the node is registered.
-    pub(crate) registered: bool,
+    /// The id that the node has by now, if somebody gave it another one.
+    pub(crate) became: Option<String>,
     /// How many volumes it is to say it takes.
     pub(crate) advertised: Option<usize>,
     pub(crate) topology: BTreeMap<String, String>,
@@ -49,10 +50,16 @@ pub(crate) struct Known {
 impl RemoteArray {
     pub(crate) fn at(endpoint: Endpoint) -> Self {
         Self {
-            client: Client::new(endpoint),
+            client: Client::new(endpoint.clone()),
+            endpoint,
             turn: Mutex::default(),
             here: std::sync::Mutex::default(),
         }
+    }
+
+    /// The admin endpoint of the process that has the array.
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// Takes note of what is attached to this process's node.
@@ -104,14 +111,15 @@ impl RemoteArray {
         }))
     }
 
-    /// What the array has of a node; none if it has never heard of it.
+    /// What the array has of a node; none if it has never heard of it. One that somebody took out of the
+    /// register is not forgotten: it must not join again by itself.
     ///
     /// # Errors
     /// If the array does not answer.
     pub(crate) async fn node(&self, id: &str) -> Result<Option<Known>, node::Error> {
         match self.client.node(id).await {
             Ok(node) => Ok(Some(Known {
-                registered: node.registered,
+                became: node.became,
                 advertised: node.advertised_limit,
                 topology: node.topology,
                 attached: node.volumes.into_iter().collect(),

@@ -232,9 +232,12 @@ pub(crate) fn segments(field: &str, topology: &v1::Topology) -> Result<Segments,
     map(&field, &topology.segments)?;
     for (key, value) in &topology.segments {
         let (prefix, name) = key.split_once('/').unwrap_or(("", key));
-        if name.is_empty() || name.len() > SEGMENT_LIMIT || prefix.len() > SEGMENT_LIMIT {
-            let reason =
-                format!("key \"{key}\" must be [PREFIX/]NAME, each of at most {SEGMENT_LIMIT} characters");
+        let is_proper = |part: &str| part.len() <= SEGMENT_LIMIT && is_label(part);
+        if !is_proper(name) || (key.contains('/') && !is_proper(prefix)) {
+            let reason = format!(
+                "key \"{key}\" must be [PREFIX/]NAME, each of at most {SEGMENT_LIMIT} letters, digits, '-', '_' and \
+                 '.', with a letter or digit at both ends"
+            );
             return Err(Invalid::new(field, reason));
         }
         if value.len() > SEGMENT_LIMIT {
@@ -250,6 +253,14 @@ pub(crate) fn segments(field: &str, topology: &v1::Topology) -> Result<Segments,
         ));
     }
     Ok(segments)
+}
+
+/// Letters and digits, with `-`, `_` and `.` between them.
+fn is_label(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let is_outer = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    is_outer(bytes.first()) && is_outer(bytes.last()) && bytes.iter().all(|byte| is_inner(*byte))
 }
 
 /// A list of capabilities that must not be empty.
@@ -344,4 +355,44 @@ fn read_mount(mount: &v1::volume_capability::MountVolume) -> Result<Access, Inva
         flags: mount.mount_flags.clone(),
         group: mount.volume_mount_group.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_topologies_are_names_with_or_without_a_prefix() {
+        let long = "x".repeat(SEGMENT_LIMIT + 1);
+        let (long_name, long_prefix) = (format!("a/{long}"), format!("{long}/zone"));
+        // (key, proper)
+        let table = [
+            ("zone", true),
+            ("topology.mock.csi.local/zone", true),
+            ("Company.com/Zone_1", true),
+            ("a-b.c_d", true),
+            ("x y/zone", false),
+            ("a/zone 1", false),
+            ("/zone", false),
+            ("a/", false),
+            ("", false),
+            ("a/b/c", false),
+            ("-a/zone", false),
+            ("a./zone", false),
+            ("a/_zone", false),
+            ("\u{e9}/zone", false),
+            (&long_name, false),
+            (&long_prefix, false),
+        ];
+        for (key, is_proper) in table {
+            let topology = v1::Topology {
+                segments: [(key.to_owned(), "z".to_owned())].into(),
+            };
+            let found = segments("accessible_topology", &topology);
+            assert_eq!(found.is_ok(), is_proper, "{key:?}: {found:?}");
+            let field = found.err().map(|invalid| invalid.field);
+            let expected = (!is_proper).then(|| "accessible_topology.segments".to_owned());
+            assert_eq!(field, expected, "{key:?}");
+        }
+    }
 }

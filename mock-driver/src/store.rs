@@ -9,11 +9,10 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::backend::{self, Array, Done, Image, Settings};
+use crate::fault::Freeze;
 
 use self::log::Log;
 use self::past::Past;
@@ -29,8 +28,8 @@ pub struct Store {
     log: Option<Log>,
     /// The array as it was, while somebody wants that; locked after the array.
     past: Mutex<Option<Past>>,
-    /// Which past that is; 0 if nobody wants one.
-    wanted_past: Arc<AtomicU64>,
+    /// Which past that is; none if nobody wants one.
+    wanted_past: Arc<RwLock<Option<Freeze>>>,
 }
 
 /// Why an operation got no answer from the array, or another one than asked.
@@ -114,6 +113,16 @@ impl Store {
         })
     }
 
+    /// Puts the log together when it has more bytes than this, for the first time. For tests: it is done by
+    /// itself, too.
+    #[must_use]
+    pub fn compacting_above(self, bytes: u64) -> Self {
+        if let Some(log) = &self.log {
+            log.set_long(bytes);
+        }
+        self
+    }
+
     /// Runs an operation that may change the array, and makes its change safe before it returns.
     ///
     /// # Guarantees
@@ -136,8 +145,10 @@ impl Store {
                 if let (Some(past), Some(change)) = (past.as_mut(), &done.change) {
                     past.note(change);
                 }
-                if let (Some(log), Some(change)) = (&self.log, &done.change) {
-                    log.append(change);
+                if let (Some(log), Some(change)) = (&self.log, &done.change)
+                    && log.append(change)
+                {
+                    log.put_together(array.image());
                 }
                 done.reply
             });
@@ -171,38 +182,41 @@ impl Store {
         self.log.is_some()
     }
 
-    /// Keeps a past from the moment on that the number changes, unless to 0.
+    /// Keeps a past from the moment on that somebody wants one.
     #[must_use]
-    pub fn keeping_past(mut self, wanted: Arc<AtomicU64>) -> Self {
+    pub fn keeping_past(mut self, wanted: Arc<RwLock<Option<Freeze>>>) -> Self {
         self.wanted_past = wanted;
         self
     }
 
-    /// Looks at the array as it was so long ago, or, without an age, when the past began to be kept.
+    /// Looks at the past that is wanted, or at the array as it is if none is.
+    ///
+    /// What is seen is safe by the time it is told, as with [`Store::read`].
     ///
     /// # Errors
-    /// What the array refuses.
-    pub fn read_past<T>(
+    /// As for [`Store::change`].
+    pub async fn read_past<T>(
         &self,
-        age: Option<Duration>,
         look: impl FnOnce(&Array) -> Result<T, backend::Error>,
     ) -> Result<T, Error> {
-        let array = self.lock();
-        match self.past(&array).as_mut() {
-            Some(past) => Ok(look(past.at(age))?),
-            None => Ok(look(&array)?),
-        }
+        let (outcome, position) = {
+            let array = self.lock();
+            let outcome = match self.past(&array).as_mut() {
+                Some(past) => look(past.now()),
+                None => look(&array),
+            };
+            (outcome, self.position())
+        };
+        self.settled(position).await?;
+        Ok(outcome?)
     }
 
     /// The past, begun or given up as is wanted.
     fn past(&self, array: &Array) -> MutexGuard<'_, Option<Past>> {
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.wanted_past.load(Ordering::SeqCst) {
-            0 => *past = None,
-            wanted if past.as_ref().is_none_or(|past| past.number != wanted) => {
-                *past = Some(Past::of(array, wanted));
-            }
-            _ => {}
+        let wanted = *self.wanted_past.read().unwrap_or_else(PoisonError::into_inner);
+        if past.as_ref().map(|past| past.freeze) != wanted {
+            *past = wanted.map(|freeze| Past::of(array, freeze));
         }
         past
     }

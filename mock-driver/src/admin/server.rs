@@ -4,7 +4,9 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::middleware;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
@@ -17,7 +19,7 @@ use super::endpoint::Endpoint;
 use super::guard::{Way, guard};
 use super::problem::Refusal;
 use super::{dashboard, metrics, route};
-use crate::call::Rpc;
+use crate::call::{self, Rpc};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::journal::Journal;
@@ -145,11 +147,16 @@ impl Admin {
     }
 
     /// Does what a CSI request asks for, past fault rules, journal, capabilities and the queue for the
-    /// volume. Goes on to its end although the client has left, as a call does.
+    /// volume: a call that a rule holds up stops nobody here, only one whose work is being done is waited
+    /// for. Goes on to its end although the client has left, as a call does.
     pub(super) async fn perform<Q: Rpc>(&self, request: Q) -> Result<Q::Reply, Refusal> {
         let plan = request.check()?;
+        let wants = call::wants(&request);
         let driver = self.driver.clone();
-        let work = self.driver.work.spawn(async move { Q::act(plan, &driver).await });
+        let work = self
+            .driver
+            .work
+            .spawn(async move { driver.carry_out::<Q>(plan, wants).await });
         let reply = work.await.unwrap_or(Err(Error::Broken));
         self.touch();
         Ok(reply?)
@@ -181,8 +188,37 @@ fn app(admin: Admin, way: Way) -> axum::Router {
                 "nothing is here: /openapi.json tells what is",
             )
         })
+        .layer(middleware::from_fn_with_state(admin.clone(), has_array))
         .layer(middleware::from_fn_with_state(way, guard))
         .with_state(admin)
+}
+
+/// What only the process with the array can tell or change.
+const OF_THE_ARRAY: [&str; 7] = [
+    "volumes",
+    "snapshots",
+    "groups",
+    "pools",
+    "storage",
+    "nodes",
+    "attachments",
+];
+
+/// Refuses what a process that has only a node cannot know, rather than tell of an array that is not there.
+async fn has_array(State(admin): State<Admin>, request: Request, next: Next) -> Response {
+    let path = request.uri().path().strip_prefix("/api/v1/");
+    let resource = path.and_then(|path| path.split('/').next()).unwrap_or_default();
+    match &admin.driver.remote {
+        Some(remote) if OF_THE_ARRAY.contains(&resource) => Refusal::new(
+            tonic::Code::FailedPrecondition,
+            format!(
+                "this process has only a node: ask the one with the array, --array-endpoint={}",
+                remote.endpoint()
+            ),
+        )
+        .into_response(),
+        Some(_) | None => next.run(request).await,
+    }
 }
 
 /// The API and its description, which come from one list of routes.

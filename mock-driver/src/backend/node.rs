@@ -22,6 +22,8 @@ pub struct Node {
     pub segments: Segments,
     /// The volumes attached to it.
     pub attached: BTreeSet<VolumeId>,
+    /// The id that the machine has by now, if somebody gave it another one.
+    pub became: Option<NodeId>,
 }
 
 /// What was changed for one node.
@@ -40,6 +42,9 @@ pub struct NodeSettings {
     /// Where it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<Segments>,
+    /// The id that the machine has by now, until a node is registered under this one again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub became: Option<NodeId>,
 }
 
 /// A node in the array's books; what is told of it is worked out when somebody asks.
@@ -64,6 +69,27 @@ impl Array {
         Ok(self.describe(id, entry))
     }
 
+    /// Looks a node up, or one that was taken out of the register and holds nothing: whoever stands on it must
+    /// be able to tell that from never having been there.
+    ///
+    /// # Errors
+    /// If the array has never heard of it.
+    pub fn node_or_former(&self, id: &str) -> Result<Node, Error> {
+        let former = || {
+            let (id, changed) = self.changed.get_key_value(id)?;
+            (changed.registered == Some(false)).then(|| Node {
+                id: id.clone(),
+                registered: false,
+                limit: self.limit(id),
+                advertised: changed.advertised.filter(|limit| *limit > 0),
+                segments: changed.segments.clone().unwrap_or_default(),
+                attached: BTreeSet::new(),
+                became: changed.became.clone(),
+            })
+        };
+        self.node(id).or_else(|error| former().ok_or(error))
+    }
+
     /// All nodes, sorted by id; those that are gone while volumes are attached to them, too.
     pub fn nodes(&self) -> impl Iterator<Item = Node> {
         self.nodes.iter().map(|(id, entry)| self.describe(id, entry))
@@ -72,8 +98,10 @@ impl Array {
     /// Registers a node, or changes what is set for it. What is none in `settings` stays as it is.
     pub fn set_node(&mut self, id: &str, settings: NodeSettings) -> Done<()> {
         let old = self.changed.get(id).cloned().unwrap_or_default();
+        let registered = settings.registered.or(old.registered).or(Some(true));
         let settings = NodeSettings {
-            registered: settings.registered.or(old.registered).or(Some(true)),
+            registered,
+            became: old.became.filter(|_| registered != Some(true)),
             limit: settings.limit.or(old.limit),
             advertised: settings.advertised.or(old.advertised),
             segments: settings.segments.or(old.segments),
@@ -118,6 +146,7 @@ impl Array {
         }
         let settings = NodeSettings {
             registered: Some(true),
+            became: None,
             segments: Some(self.node(from.as_str())?.segments),
             ..self.changed.get(&from).cloned().unwrap_or_default()
         };
@@ -175,6 +204,7 @@ impl Array {
             advertised,
             segments: self.place_of(id, entry).cloned().unwrap_or_default(),
             attached: entry.attached.clone(),
+            became: self.changed.get(id).and_then(|changed| changed.became.clone()),
         }
     }
 

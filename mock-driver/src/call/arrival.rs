@@ -41,6 +41,10 @@ impl<Q: Rpc> Occasion for Arrival<'_, Q> {
         map_entry(&self.message()?, field, key)
     }
 
+    fn continues(&self) -> bool {
+        self.message().is_some_and(|message| continues(&message))
+    }
+
     fn size(&self) -> u64 {
         self.message().map_or(0, |message| requested_size(&message))
     }
@@ -76,6 +80,12 @@ pub(crate) fn requested_size(message: &DynamicMessage) -> u64 {
     bytes
         .and_then(|bytes| u64::try_from(bytes).ok())
         .unwrap_or_default()
+}
+
+/// Whether a request has a token from an earlier page.
+pub(crate) fn continues(message: &DynamicMessage) -> bool {
+    let token = message.get_field_by_name("starting_token");
+    token.is_some_and(|token| token.as_str().is_some_and(|token| !token.is_empty()))
 }
 
 /// An entry of a map of texts.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{self, Instant};
@@ -11,7 +12,7 @@ use super::Driver;
 use crate::backend::{self, StorageAilment, StorageSeverity};
 use crate::device::Trouble;
 use crate::error::{Error, chain};
-use crate::fault::DeviceView;
+use crate::fault::{DeviceView, Place};
 use crate::node::{self, Node, Told, View, Ways};
 use crate::offer::Capability;
 use crate::registration;
@@ -106,12 +107,10 @@ impl Driver {
         settled: &mut BTreeSet<String>,
     ) -> Result<(), Error> {
         let _turn = remote.turn().await;
-        let told = node.told();
-        let known = match remote.node(&told.id).await? {
-            Some(known) if known.registered => known,
-            // A node that somebody took out of the register stays out.
-            Some(_) => return Ok(()),
-            None => return join(remote, &told).await.map(drop),
+        let (told, known) = match find(remote, node).await? {
+            // Somebody may have taken it out of the register: it stays out, and has what is attached to it.
+            (told, Some(known)) => (told, known),
+            (told, None) => return join(remote, &told).await.map(drop),
         };
         remote.note_all(&known.attached);
         node.retain_devices(known.attached.iter().cloned().collect(), self.ways())
@@ -169,10 +168,13 @@ impl Driver {
         let told = self.node().ok_or(Error::Broken)?.told();
         if let Some(remote) = &self.remote {
             let _turn = remote.turn().await;
-            let known = match remote.node(&told.id).await? {
-                Some(known) => known,
+            let (told, known) = match find(remote, self.node().ok_or(Error::Broken)?).await? {
+                (told, Some(known)) => (told, known),
                 // Kubelet asks as soon as the driver is there, and believes the first answer for good.
-                None => join(remote, &told).await?,
+                (told, None) => {
+                    let known = join(remote, &told).await?;
+                    (told, known)
+                }
             };
             return Ok(Told {
                 limit: told.limit.or(known.advertised),
@@ -220,6 +222,43 @@ impl Driver {
             });
         }
         Ok(self.store.read(|array| Ok(array.storage_health(&id))).await?)
+    }
+
+    /// Where a volume is, seen from a call that names a node, or none. A process that has only a node knows
+    /// of no other, and takes every volume to be there.
+    pub(crate) fn place(&self, volume: &str, node: &str) -> Place {
+        if let Some(remote) = &self.remote {
+            return Place {
+                exists: true,
+                here: remote.is_here(volume),
+                elsewhere: false,
+            };
+        }
+        self.store.peek(|array| match array.volume(volume) {
+            Ok(volume) => Place {
+                exists: true,
+                here: volume.attachments.keys().any(|id| id.as_str() == node),
+                elsewhere: volume.attachments.keys().any(|id| id.as_str() != node),
+            },
+            Err(_) => Place {
+                exists: false,
+                here: false,
+                elsewhere: false,
+            },
+        })
+    }
+
+    /// How many volumes the node says it takes this time, if that is left to chance.
+    pub(crate) fn limit_by_chance(&self) -> Option<usize> {
+        if !self.conduct.limit_by_chance {
+            return None;
+        }
+        let count = self.limits_drawn.fetch_add(1, Ordering::Relaxed);
+        let drawn = self
+            .faults
+            .seed()
+            .mark(&[b"limit".as_slice(), &count.to_le_bytes()].concat());
+        Some(1 + usize::try_from(drawn % 10).unwrap_or(0))
     }
 
     /// The id of the node of this process; empty without one.
@@ -332,6 +371,20 @@ impl Driver {
             None => Ok(()),
         }
     }
+}
+
+/// What the array in another process has of this process's node, which takes another id if somebody gave it
+/// one there.
+async fn find(remote: &RemoteArray, node: &Node) -> Result<(Told, Option<Known>), Error> {
+    let mut told = node.told();
+    let mut known = remote.node(&told.id).await?;
+    if let Some(id) = known.as_ref().and_then(|known| known.became.clone()) {
+        tracing::info!(from = told.id, to = id, "the array gave this node another id");
+        node.tell(|told| told.id.clone_from(&id));
+        told = node.told();
+        known = remote.node(&told.id).await?;
+    }
+    Ok((told, known))
 }
 
 /// Makes a node known to the array in another process, and says what it has of it then.

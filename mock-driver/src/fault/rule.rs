@@ -184,6 +184,10 @@ pub trait Occasion {
     fn name(&self) -> &str;
     /// An entry of one of the request's maps.
     fn entry(&self, field: &str, key: &str) -> Option<String>;
+    /// Whether it goes on with a list, by a token it got for that.
+    fn continues(&self) -> bool {
+        false
+    }
     /// The bytes that are asked for; 0 if none are.
     fn size(&self) -> u64;
     /// Where the volume is; none if nobody here knows.

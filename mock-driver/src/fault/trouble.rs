@@ -16,6 +16,7 @@
 //! | `slow-node` (`node`, `time`) | attaches and detaches of a node go one after the other and take that long each |
 //! | `rate-limit` (`method`, `per-second`, `burst`, `code`) | calls beyond it are refused, RESOURCE_EXHAUSTED unless `code` says otherwise |
 //! | `tracking-off` (`code`) | GetMetadataDelta answers FAILED_PRECONDITION unless `code` says otherwise: the array does not track changes |
+//! | `tokens-expired` (`code`) | a list is not gone on with: whoever has a token gets ABORTED unless `code` says otherwise |
 //! | `not-ready` (`for`) | Probe says that the driver is not ready, for a time or as long as the trouble lasts |
 
 use std::collections::HashMap;
@@ -115,6 +116,8 @@ pub enum TroubleKind {
     },
     /// Nobody knows what changed between two snapshots.
     TrackingOff(Code),
+    /// No list can be gone on with.
+    TokensExpired(Code),
     /// Probe says no.
     NotReady(Option<Duration>),
 }
@@ -292,6 +295,9 @@ impl TroubleKind {
                 *code,
                 "the array does not track which blocks change: copy the whole snapshot".into(),
             ),
+            Self::TokensExpired(code) if call.continues() => {
+                refuse(*code, "starting_token: has expired: begin the list anew".into())
+            }
             Self::DeviceAbsent(_)
             | Self::WrongDevice { .. }
             | Self::NodeGone(_)
@@ -305,6 +311,7 @@ impl TroubleKind {
             | Self::SlowNode { .. }
             | Self::RateLimit { .. }
             | Self::TrackingOff(_)
+            | Self::TokensExpired(_)
             | Self::NotReady(_) => None,
         }
     }

@@ -1,7 +1,7 @@
 //! The troubles the array is in: which there are, and what they do together.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -22,9 +22,8 @@ pub struct Troubles {
     any: AtomicBool,
     /// What calls that met the troubles are about to take.
     claims: Arc<Mutex<Claims>>,
-    /// When the listing was frozen, as a number that is 0 while it is not; shared with the store, which keeps
-    /// the old state then.
-    frozen: Arc<AtomicU64>,
+    /// How the listing is frozen; shared with the store, which keeps the old state then.
+    frozen: Arc<RwLock<Option<Freeze>>>,
 }
 
 /// A trouble and how it fares.
@@ -49,6 +48,15 @@ pub struct Met {
     pub obstacle: Option<(String, Obstacle)>,
     /// What it is about to take: to be dropped when the array has it or the call has failed.
     pub claim: Option<Claim>,
+}
+
+/// A listing that is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Freeze {
+    /// Tells it from others: when it began.
+    pub since: Duration,
+    /// How far it is behind; none if it stays as it was when it began.
+    pub age: Option<Duration>,
 }
 
 /// How ListVolumes answers.
@@ -219,6 +227,7 @@ impl Troubles {
             | TroubleKind::SlowNode { .. }
             | TroubleKind::RateLimit { .. }
             | TroubleKind::TrackingOff(_)
+            | TroubleKind::TokensExpired(_)
             | TroubleKind::NotReady(_) => {}
         });
         view
@@ -249,6 +258,7 @@ impl Troubles {
                 | TroubleKind::SlowNode { .. }
                 | TroubleKind::RateLimit { .. }
                 | TroubleKind::TrackingOff(_)
+                | TroubleKind::TokensExpired(_)
                 | TroubleKind::NotReady(_) => {}
             }
         });
@@ -267,8 +277,8 @@ impl Troubles {
         is_ready
     }
 
-    /// Which past the listing tells of, as it is at any time; 0 while it tells of now.
-    pub(crate) fn frozen(&self) -> Arc<AtomicU64> {
+    /// Which past the listing tells of, as it is at any time; none while it tells of now.
+    pub(crate) fn frozen(&self) -> Arc<RwLock<Option<Freeze>>> {
         self.frozen.clone()
     }
 
@@ -284,14 +294,15 @@ impl Troubles {
         let now = self.began.elapsed();
         let mut list = self.list();
         let outcome = change(&mut list, now);
-        let is_frozen = |standing: &&Standing| {
-            standing.enabled && matches!(standing.trouble.kind, TroubleKind::FrozenList(_))
+        let freeze = |standing: &Standing| {
+            let since = standing.memory.since;
+            let TroubleKind::FrozenList(age) = standing.trouble.kind else {
+                return None;
+            };
+            Some(Freeze { since, age })
         };
-        let began = list.iter().find(is_frozen).map(|standing| standing.memory.since);
-        let number = began.map_or(0, |began| {
-            u64::try_from(began.as_nanos()).map_or(u64::MAX, |nanos| nanos | 1)
-        });
-        self.frozen.store(number, Ordering::SeqCst);
+        let freeze = list.iter().filter(|standing| standing.enabled).find_map(freeze);
+        *self.frozen.write().unwrap_or_else(PoisonError::into_inner) = freeze;
         self.any
             .store(list.iter().any(|standing| standing.enabled), Ordering::Relaxed);
         outcome

@@ -10,7 +10,8 @@ use rustix::io::Errno;
 
 use super::{DISK, Error, FILESYSTEM, Medium, TREE, extent, name};
 
-/// Copies `from` to `to`, which is replaced. With `sync` the copy is on disk when this returns.
+/// Copies `from` to `to`, which is replaced. With `sync` the copy of the disk survives a crash of the machine from
+/// here on. A tree that stands for a filesystem survives that of the process, as what is written into it.
 pub(super) fn replace(from: &Path, to: &Path, bytes: u64, sync: bool) -> Result<(), Error> {
     let source = match File::open(from.join(DISK)) {
         Ok(source) => Some(source),

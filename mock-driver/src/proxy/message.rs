@@ -12,7 +12,7 @@ use tonic::codegen::http::{self, HeaderMap};
 use tonic::{Code, Status};
 
 use super::seen::Seen;
-use crate::call::{map_entry, requested_size};
+use crate::call::{continues, map_entry, requested_size};
 use crate::fault::{Fired, Occasion, Place};
 use crate::journal::Outcome;
 use crate::schema::{self, Rpc};
@@ -149,6 +149,10 @@ impl Occasion for Passing {
 
     fn entry(&self, field: &str, key: &str) -> Option<String> {
         map_entry(self.message.as_ref()?, field, key)
+    }
+
+    fn continues(&self) -> bool {
+        self.message.as_ref().is_some_and(continues)
     }
 
     fn size(&self) -> u64 {

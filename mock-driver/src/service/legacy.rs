@@ -2,8 +2,8 @@
 //! ListVolumes, ControllerGetVolume and NodeGetVolumeStats.
 //!
 //! The answers are those of today with one more field, under the number it had then. They are given only
-//! while the driver says that it has VOLUME_CONDITION or NODE_VOLUME_CONDITION; the journal shows them as
-//! they are today.
+//! while the driver says that it has VOLUME_CONDITION or NODE_VOLUME_CONDITION. The journal shows them as
+//! they are today, without the condition; a call whose condition cannot be had has failed there, too.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -218,9 +218,8 @@ impl<Q: Conditioned> UnaryService<Q> for WithConditions {
         let driver = self.0.clone();
         Box::pin(async move {
             let volume = request.get_ref().volume().to_owned();
-            let reply = driver.answer(request).await?.into_inner();
-            let volumes = Q::volumes(volume, &reply);
-            let ailments = Q::ailments(&driver, volumes).await?;
+            let ailments = |reply: &Q::Reply| Q::ailments(&driver, Q::volumes(volume, reply));
+            let (reply, ailments) = driver.answer_with(request, ailments).await?;
             let conditions = ailments
                 .into_iter()
                 .map(|(volume, ailments)| (volume, condition(&ailments)))

@@ -143,7 +143,8 @@ impl Span {
         let size = target.size_bytes;
         let offset = u64::try_from(offset)
             .ok()
-            .filter(|offset| *offset < size)
+            // At the end there is nothing more, which is no mistake: so ends whoever goes on by the last block.
+            .filter(|offset| *offset <= size)
             .ok_or(Error::OffsetOutOfRange { offset, size })?;
         let medium = Medium::Snapshot(target.id.to_string());
         let extents = match base {

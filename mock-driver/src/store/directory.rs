@@ -2,7 +2,8 @@
 //!
 //! `snapshot.json` holds the array after change number `seq`; `changes.jsonl` holds numbered
 //! changes. At the start both are read, the result becomes the new snapshot (written beside the
-//! old one and renamed over it), and the log is emptied. A crash between those two steps leaves
+//! old one and renamed over it), and the log is emptied. The same is done whenever the log has grown long.
+//! A crash between those two steps leaves
 //! changes in the log that the snapshot has already: their numbers tell, and they are skipped.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -70,7 +71,23 @@ pub(super) fn open(
     tracing::info!(
         dir = %directory.display(), volumes = array.volumes().count(), replayed, "state brought back"
     );
-    Ok((array, LogFile { file, lock, seq }))
+    let log = LogFile {
+        file,
+        lock,
+        directory,
+        seq,
+    };
+    Ok((array, log))
+}
+
+/// Puts the array as it is after change number `seq` in the place of the snapshot, and says how many bytes it
+/// has.
+pub(super) fn renew(directory: &Path, seq: u64, image: Image) -> Result<u64, OpenError> {
+    let format = FORMAT;
+    write_snapshot(directory, &Snapshot { format, seq, image })?;
+    let place = directory.join(SNAPSHOT);
+    let written = fs::metadata(&place).map_err(failed("look at", &place))?;
+    Ok(written.len())
 }
 
 fn lock(directory: &Path) -> Result<File, OpenError> {

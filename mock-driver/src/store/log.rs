@@ -2,16 +2,30 @@
 //!
 //! While the thread flushes, new lines gather; its next turn takes all of them. So the number of
 //! flushes follows the disk's speed and not the number of calls (group commit).
+//!
+//! A log that has grown long is put together: the thread writes the array as it was after some line as the
+//! new snapshot, and only then empties the log. If that fails the log goes on as it is, and it is tried again
+//! later.
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::backend::Change;
+use super::directory;
+use crate::backend::{Change, Image};
+use crate::error::chain;
+
+/// How many bytes a log has at least before it is put together.
+const LONG: u64 = 16 << 20;
+
+/// How many times longer than the snapshot a log gets before it is put together, so that no more than a
+/// part of what is written goes into snapshots.
+const TIMES_SNAPSHOT: u64 = 2;
 
 /// One line of the log.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,6 +44,8 @@ pub(super) struct LogFile {
     pub(super) file: File,
     /// Keeps other drivers out as long as it is open.
     pub(super) lock: File,
+    /// Where it and the snapshot lie.
+    pub(super) directory: PathBuf,
     /// The number of the last change that is safe already.
     pub(super) seq: u64,
 }
@@ -53,6 +69,29 @@ struct Pending {
     lines: Vec<u8>,
     seq: u64,
     closed: bool,
+    /// How many bytes came since the log was empty, and how many are long.
+    grown: u64,
+    long: u64,
+    /// The array to make the snapshot of.
+    whole: Option<Whole>,
+}
+
+/// The array after a line of the log.
+#[derive(Debug)]
+struct Whole {
+    image: Image,
+    /// The number of the line.
+    seq: u64,
+    /// Where it ends among the lines that wait.
+    end: usize,
+}
+
+/// What the thread does in one turn.
+struct Batch {
+    lines: Vec<u8>,
+    /// The number of the last line.
+    seq: u64,
+    whole: Option<Whole>,
 }
 
 #[derive(Clone, Debug)]
@@ -65,12 +104,20 @@ enum Progress {
 
 impl Log {
     pub(super) fn start(file: LogFile) -> Self {
-        let LogFile { file, lock, seq } = file;
+        let LogFile {
+            file,
+            lock,
+            directory,
+            seq,
+        } = file;
         let shared = Arc::new(Shared {
             pending: Mutex::new(Pending {
                 lines: Vec::new(),
                 seq,
                 closed: false,
+                grown: 0,
+                long: LONG,
+                whole: None,
             }),
             wake: Condvar::new(),
         });
@@ -78,7 +125,7 @@ impl Log {
         let writer = {
             let shared = shared.clone();
             thread::spawn(move || {
-                write(file, &shared, &progress_tx);
+                Writer { file, directory }.write(&shared, &progress_tx);
                 // Only now may another driver open the directory.
                 drop(lock);
             })
@@ -90,9 +137,16 @@ impl Log {
         }
     }
 
-    /// Queues a change. The caller holds the array's lock, so lines stand in the order of events.
-    pub(super) fn append(&self, change: &Change) {
+    /// Counts as long what has so many bytes. For tests, which have no time for long logs.
+    pub(super) fn set_long(&self, bytes: u64) {
+        self.shared.lock().long = bytes;
+    }
+
+    /// Queues a change, and says whether the log has become long: then it wants to be put together. The
+    /// caller holds the array's lock, so lines stand in the order of events.
+    pub(super) fn append(&self, change: &Change) -> bool {
         let mut pending = self.shared.lock();
+        let before = pending.lines.len();
         pending.seq += 1;
         let line = Line {
             seq: pending.seq,
@@ -100,6 +154,24 @@ impl Log {
         };
         serde_json::to_writer(&mut pending.lines, &line).expect("a change must be representable as JSON");
         pending.lines.push(b'\n');
+        let bytes = pending.lines.len() - before;
+        pending.grown += u64::try_from(bytes).unwrap_or(u64::MAX);
+        let is_long = pending.grown > pending.long && pending.whole.is_none();
+        drop(pending);
+        self.shared.wake.notify_one();
+        is_long
+    }
+
+    /// Has the log put together. The caller holds the array's lock, and the image is of the array after the
+    /// last line.
+    pub(super) fn put_together(&self, image: Image) {
+        let mut pending = self.shared.lock();
+        pending.grown = 0;
+        pending.whole = Some(Whole {
+            image,
+            seq: pending.seq,
+            end: pending.lines.len(),
+        });
         drop(pending);
         self.shared.wake.notify_one();
     }
@@ -160,29 +232,87 @@ impl Shared {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next lines to write and the number of the last of them; none when the log is closed.
-    fn next_batch(&self) -> Option<(Vec<u8>, u64)> {
-        let idle = |pending: &mut Pending| pending.lines.is_empty() && !pending.closed;
+    /// What is to be done next; none when the log is closed.
+    fn next_batch(&self) -> Option<Batch> {
+        let idle =
+            |pending: &mut Pending| pending.lines.is_empty() && pending.whole.is_none() && !pending.closed;
         let mut pending = self
             .wake
             .wait_while(self.lock(), idle)
             .unwrap_or_else(PoisonError::into_inner);
-        if pending.lines.is_empty() {
+        if pending.lines.is_empty() && pending.whole.is_none() {
             return None;
         }
-        Some((std::mem::take(&mut pending.lines), pending.seq))
+        Some(Batch {
+            lines: std::mem::take(&mut pending.lines),
+            seq: pending.seq,
+            whole: pending.whole.take(),
+        })
     }
 }
 
-fn write(mut file: File, shared: &Shared, progress: &watch::Sender<Progress>) {
-    while let Some((lines, seq)) = shared.next_batch() {
-        match file.write_all(&lines).and_then(|()| file.sync_data()) {
-            Ok(()) => progress.send_replace(Progress::Safe(seq)),
-            Err(error) => {
+/// The thread's side of the log.
+struct Writer {
+    file: File,
+    directory: PathBuf,
+}
+
+// === impl Writer ===
+
+impl Writer {
+    fn write(mut self, shared: &Shared, progress: &watch::Sender<Progress>) {
+        while let Some(batch) = shared.next_batch() {
+            if let Err(error) = self.write_batch(batch, shared, progress) {
                 // After a failed flush nobody can say what reached the disk: give up for good.
                 progress.send_replace(Progress::Failed(Arc::new(error)));
                 return;
             }
-        };
+        }
+    }
+
+    fn write_batch(
+        &mut self,
+        batch: Batch,
+        shared: &Shared,
+        progress: &watch::Sender<Progress>,
+    ) -> io::Result<()> {
+        let Batch { lines, seq, whole } = batch;
+        let mut rest = lines.as_slice();
+        if let Some(Whole { image, seq, end }) = whole {
+            let (before, after) = rest.split_at(end);
+            self.flush(before)?;
+            progress.send_replace(Progress::Safe(seq));
+            self.put_together(image, seq, shared);
+            rest = after;
+        }
+        self.flush(rest)?;
+        progress.send_replace(Progress::Safe(seq));
+        Ok(())
+    }
+
+    fn flush(&mut self, lines: &[u8]) -> io::Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        self.file.write_all(lines).and_then(|()| self.file.sync_data())
+    }
+
+    /// Makes the snapshot new and the log empty. A crash in between leaves lines that the snapshot has
+    /// already, which the next start passes over.
+    fn put_together(&self, image: Image, seq: u64, shared: &Shared) {
+        match directory::renew(&self.directory, seq, image) {
+            Ok(bytes) => {
+                let mut pending = shared.lock();
+                pending.long = pending.long.max(bytes.saturating_mul(TIMES_SNAPSHOT));
+            }
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "the log of changes stays long");
+                return;
+            }
+        }
+        // What stays of it does no harm.
+        if let Err(error) = self.file.set_len(0).and_then(|()| self.file.sync_all()) {
+            tracing::warn!(error = chain(&error), "the log of changes stays long");
+        }
     }
 }

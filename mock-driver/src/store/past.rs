@@ -1,17 +1,20 @@
 //! The array as it was: for a listing that is behind, as those of real arrays and their caches are.
+//!
+//! What is kept is bounded although nobody may ever look: by the changes that happen within its age, or, if it
+//! stays as it was, by nothing but that state.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::backend::{Array, Change};
+use crate::fault::Freeze;
 
-/// An array that follows another one at a distance.
+/// An array that follows another one at a distance, or not at all.
 #[derive(Debug)]
 pub(super) struct Past {
     /// Tells it from other pasts.
-    pub(super) number: u64,
+    pub(super) freeze: Freeze,
     array: Array,
     /// What has happened since, and when.
     later: VecDeque<(Instant, Change)>,
@@ -21,9 +24,9 @@ pub(super) struct Past {
 
 impl Past {
     /// Begins to fall behind.
-    pub(super) fn of(array: &Array, number: u64) -> Self {
+    pub(super) fn of(array: &Array, freeze: Freeze) -> Self {
         Self {
-            number,
+            freeze,
             array: array.twin(),
             later: VecDeque::new(),
         }
@@ -31,18 +34,73 @@ impl Past {
 
     /// Takes note of what happened.
     pub(super) fn note(&mut self, change: &Change) {
-        self.later.push_back((Instant::now(), change.clone()));
+        if self.freeze.age.is_some() {
+            self.later.push_back((Instant::now(), change.clone()));
+            self.follow();
+        }
     }
 
-    /// The array of so long ago; of the beginning without an age, or when it is not that old yet.
-    pub(super) fn at(&mut self, age: Option<Duration>) -> &Array {
+    /// The array of so long ago; of the beginning if it does not follow, or is not that old yet.
+    pub(super) fn now(&mut self) -> &Array {
+        self.follow();
+        &self.array
+    }
+
+    fn follow(&mut self) {
         let now = Instant::now();
-        let is_due = |time: Instant| age.is_some_and(|age| now.duration_since(time) >= age);
+        let is_due = |time: Instant| self.freeze.age.is_some_and(|age| now.duration_since(time) >= age);
         while self.later.front().is_some_and(|(time, _)| is_due(*time)) {
             if let Some((_, change)) = self.later.pop_front() {
                 self.array.apply(change);
             }
         }
-        &self.array
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::backend::{NodeSettings, Settings};
+
+    fn mk_array() -> Array {
+        Array::new(Settings::default(), 1)
+    }
+
+    fn register(array: &mut Array, past: &mut Past, node: &str) {
+        let done = array.set_node(node, NodeSettings::default());
+        past.note(&done.change.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_is_kept_than_its_age_although_nobody_looks() {
+        let mut array = mk_array();
+        let freeze = |age| Freeze {
+            since: Duration::ZERO,
+            age,
+        };
+        let mut still = Past::of(&array, freeze(None));
+        let mut behind = Past::of(&array, freeze(Some(Duration::from_secs(3))));
+        for second in 0..100 {
+            let node = format!("node-{second}");
+            register(&mut array, &mut still, &node);
+            let change = array.set_node(
+                &node,
+                NodeSettings {
+                    limit: Some(second),
+                    ..NodeSettings::default()
+                },
+            );
+            behind.note(&change.change.unwrap());
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!((still.later.len(), behind.later.len()), (0, 3));
+        assert_eq!(still.now().nodes().count(), 0);
+        assert_eq!(
+            behind.now().nodes().count(),
+            98,
+            "those of at least three seconds ago"
+        );
     }
 }

@@ -49,7 +49,12 @@ fn mk_store_on(file: fs::File) -> Store {
     let lock = tempfile::tempfile().unwrap();
     let mut array = Array::new(mk_settings(), 1);
     array.premake(1);
-    let log = Log::start(LogFile { file, lock, seq: 0 });
+    let log = Log::start(LogFile {
+        file,
+        lock,
+        directory: std::path::PathBuf::from("/nowhere"),
+        seq: 0,
+    });
     Store {
         array: Mutex::new(array),
         log: Some(log),
@@ -216,4 +221,69 @@ async fn calls_at_the_same_time_are_all_kept() {
     let mut expected = ids;
     expected.sort();
     assert_eq!(attached(&open(directory.path()).unwrap()).await, expected);
+}
+
+#[tokio::test]
+async fn a_long_log_is_put_together_while_calls_go_on_and_nothing_is_lost() {
+    let directory = tempdir().unwrap();
+    let store = open(directory.path()).unwrap().compacting_above(2000);
+    let first = fs::read(directory.path().join("snapshot.json")).unwrap();
+    let detach = |array: &mut Array| array.unpublish("vol-0", None);
+    let (mut longest, mut written) = (0, 0);
+    for _ in 0..200 {
+        attach(&store, "vol-0").await.unwrap();
+        store.change(detach).await.unwrap();
+        let length = fs::metadata(directory.path().join("changes.jsonl"))
+            .unwrap()
+            .len();
+        longest = longest.max(length);
+        written += 200;
+    }
+    attach(&store, "vol-1").await.unwrap();
+    let seen = store.read(|array| Ok(array.image())).await.unwrap();
+    // Beyond the limit come the lines of one turn of the thread, and twice the snapshot.
+    assert!(longest < 6000 && longest < written / 4, "{longest} of {written}");
+    let snapshot = fs::read(directory.path().join("snapshot.json")).unwrap();
+    assert_ne!(snapshot, first);
+    drop(store);
+    let again = open(directory.path()).unwrap();
+    let brought_back = again.read(|array| Ok(array.image())).await.unwrap();
+    assert_eq!(brought_back, seen);
+}
+
+#[tokio::test]
+async fn log_that_the_snapshot_has_already_is_passed_over() {
+    let directory = tempdir().unwrap();
+    let store = open(directory.path()).unwrap().compacting_above(1);
+    attach(&store, "vol-0").await.unwrap();
+    let changes = directory.path().join("changes.jsonl");
+    let snapshot = directory.path().join("snapshot.json");
+    store.close();
+    assert_eq!(fs::read(&changes).unwrap(), b"", "put together");
+    let seen = store.peek(Array::image);
+    drop(store);
+    // Killed between the new snapshot and the empty log.
+    let line = "{\"seq\":1,\"change\":{\"deleted\":{\"volume\":\"vol-3\"}}}\n";
+    let kept = fs::read(&snapshot).unwrap();
+    fs::write(&changes, line).unwrap();
+    let again = open(directory.path()).unwrap();
+    assert_eq!(
+        again.peek(Array::image),
+        seen,
+        "{}",
+        String::from_utf8_lossy(&kept)
+    );
+}
+
+#[tokio::test]
+async fn the_past_is_not_told_either_before_it_is_safe() {
+    let store = mk_store_on_a_full_disk();
+    // A change by whoever does not wait for it.
+    drop(
+        store
+            .change(|array| array.publish("vol-0", "node-0", &mk_hold()))
+            .await,
+    );
+    let look = store.read_past(|array| Ok(array.volumes().len())).await;
+    assert!(matches!(look, Err(Error::Lost(_))), "{look:?}");
 }

@@ -8,6 +8,7 @@ mod groups;
 mod headline;
 mod health;
 mod kept;
+mod leftovers;
 mod metadata;
 mod model;
 mod secrets;

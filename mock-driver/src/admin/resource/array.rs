@@ -122,9 +122,12 @@ pub struct Attach {
 pub struct Node {
     /// Its id on the wire.
     pub id: String,
-    /// Whether the array knows it. One that it does not know any more is shown as long as volumes
+    /// Whether the array knows it. One that it does not know any more is in the list as long as volumes
     /// are attached to it.
     pub registered: bool,
+    /// The id that the machine has by now, if somebody gave it another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub became: Option<String>,
     /// How many volumes it holds.
     pub attached: usize,
     /// How many it takes; absent for as many as come.

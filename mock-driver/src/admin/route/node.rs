@@ -55,14 +55,14 @@ pub(super) async fn list(
     Ok(Json(nodes.await?))
 }
 
-/// One node with all of its volumes.
+/// One node with all of its volumes; one that was taken out of the register, too, which is not in the list.
 #[utoipa::path(get, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     responses((status = 200, body = Node), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(node): Path<String>) -> Result<Json<Node>, Refusal> {
     let found = admin
         .driver
         .store
-        .read(|array| Ok(shown(array, array.node(&node)?, usize::MAX)));
+        .read(|array| Ok(shown(array, array.node_or_former(&node)?, usize::MAX)));
     Ok(Json(found.await?))
 }
 
@@ -79,6 +79,7 @@ pub(super) async fn register(
         limit: new.limit,
         advertised: None,
         segments: new.topology.map(segments),
+        became: None,
     };
     let id = new.id.clone();
     let done = admin
@@ -100,13 +101,14 @@ pub(super) async fn change(
     Json(change): Json<NodeChange>,
 ) -> Result<Json<Node>, Refusal> {
     let store = &admin.driver.store;
-    let known = store.read(|array| array.node(&node)).await?;
+    let known = store.read(|array| array.node_or_former(&node)).await?;
     let health = change.health.map(storage::read).transpose()?;
     let settings = NodeSettings {
         registered: change.registered,
         limit: change.limit,
         advertised: change.advertised_limit,
         segments: change.topology.map(segments),
+        became: None,
     };
     if let Some(health) = health {
         let set = |array: &mut Array| array.set_storage_health(Some(&node), health);
@@ -132,6 +134,7 @@ pub(super) async fn change(
     // The array forgets a node that is not registered and holds nothing.
     let gone = || backend::Node {
         registered: false,
+        became: None,
         ..known
     };
     let now = store.read(|array| {
@@ -167,6 +170,7 @@ fn shown(array: &Array, node: backend::Node, volumes: usize) -> Node {
         health: storage::of(array, Some(node.id.as_str())),
         id: node.id.to_string(),
         registered: node.registered,
+        became: node.became.as_ref().map(ToString::to_string),
         attached: node.attached.len(),
         limit: node.limit,
         advertised_limit: node.advertised,

@@ -84,12 +84,12 @@ impl Written {
             "list-adds" => &["volume", "node"],
             "slow-node" => &["node", "time"],
             "rate-limit" => &["method", "per-second", "burst", "code"],
-            "tracking-off" => &["code"],
+            "tracking-off" | "tokens-expired" => &["code"],
             "not-ready" => &["for"],
             other => {
                 let reason = format!(
                     "\"{other}\" is none: write device-absent, wrong-device, node-gone, node-limit, read-only, busy, quota, \
-                     frozen-list, list-lacks, list-adds, slow-node, rate-limit, tracking-off or not-ready"
+                     frozen-list, list-lacks, list-adds, slow-node, rate-limit, tracking-off, tokens-expired or not-ready"
                 );
                 return Err(Flaw("trouble".into(), reason));
             }
@@ -174,6 +174,7 @@ impl Written {
                 }
             }
             "tracking-off" => TroubleKind::TrackingOff(self.code(Code::FailedPrecondition)?),
+            "tokens-expired" => TroubleKind::TokensExpired(self.code(Code::Aborted)?),
             _ => TroubleKind::NotReady(time("for", self.period.as_deref())?),
         })
     }

@@ -131,6 +131,17 @@ async fn blocks_are_told_one_by_one_if_asked_for() {
 }
 
 #[tokio::test]
+async fn at_the_end_there_is_nothing_more() {
+    let mut world = World::start().await;
+    let a = world.volume("a").await;
+    world.write(&a, &[0, 7], 1).await;
+    let snapshot = world.snapshot("s", &a).await;
+    let end = 10 * MIB;
+    assert_eq!(world.allocated(&snapshot, end, 0).await.unwrap(), [vec![]]);
+    assert_eq!(world.delta(&snapshot, &snapshot, end).await.unwrap(), [vec![]]);
+}
+
+#[tokio::test]
 async fn requests_are_refused_with_the_code_for_the_reason() {
     let mut world = World::start().await;
     let (a, b) = (world.volume("a").await, world.volume("b").await);
@@ -141,7 +152,7 @@ async fn requests_are_refused_with_the_code_for_the_reason() {
         ("none", world.allocated("", 0, 0).await, Code::InvalidArgument, "snapshot_id"),
         ("gone", world.allocated("gone", 0, 0).await, Code::NotFound, "gone"),
         ("negative", world.allocated(&of_a, -1, 0).await, Code::OutOfRange, "starting_offset"),
-        ("the end", world.allocated(&of_a, end, 0).await, Code::OutOfRange, "starting_offset"),
+        ("past its end", world.allocated(&of_a, end + 1, 0).await, Code::OutOfRange, "starting_offset"),
         ("negative number", world.allocated(&of_a, 0, -1).await, Code::InvalidArgument, "max_results"),
         ("no base", world.delta("", &of_a, 0).await, Code::InvalidArgument, "base_snapshot_id"),
         ("no target", world.delta(&of_a, "", 0).await, Code::InvalidArgument, "target_snapshot_id"),

@@ -169,6 +169,25 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
 }
 
 #[tokio::test]
+async fn expired_tokens_end_a_list_in_its_middle_and_a_new_one_begins() {
+    let (server, mut client) = start().await;
+    let page = |token: &str| v1::ListVolumesRequest {
+        max_entries: 2,
+        starting_token: token.to_owned(),
+    };
+    let first = client.list_volumes(page("")).await.unwrap().into_inner();
+    trouble(&server, json!({"id": "old", "trouble": "tokens-expired"}));
+    let refused = client.list_volumes(page(&first.next_token)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Aborted);
+    assert!(refused.message().contains("starting_token"), "{refused}");
+    let again = client.list_volumes(page("")).await.unwrap().into_inner();
+    assert_eq!(again, first);
+    assert!(server.driver().faults().troubles().set_enabled("old", false));
+    let second = client.list_volumes(page(&first.next_token)).await.unwrap();
+    assert_eq!(second.into_inner().entries.len(), 2);
+}
+
+#[tokio::test]
 async fn slow_node_serves_its_calls_one_after_the_other() {
     let (server, client) = start().await;
     trouble(

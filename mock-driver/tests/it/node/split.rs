@@ -1,5 +1,8 @@
 //! One process with the array, several with a node each, which share the directory of the volumes' bytes.
 
+use csi_mock_driver::admin::Endpoint;
+use csi_mock_driver::admin::client::Client;
+use csi_mock_driver::admin::resource::{NodeChange, NodeNew};
 use csi_mock_driver::backend::{Array, Pool, PoolName, StorageAilment, StorageSeverity};
 use csi_mock_driver::mode::Mode as Services;
 use tempfile::TempDir;
@@ -222,4 +225,94 @@ async fn each_process_has_its_services_and_a_node_without_an_array_says_so() {
         "ArrayUnreachable"
     );
     member.site.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_stays_out_of_the_register_and_takes_the_id_it_is_given() {
+    let shared = tempfile::tempdir().unwrap();
+    let array = array(&shared).await;
+    let admin = format!("unix://{}", shared.path().join("admin.sock").display());
+    let client = Client::new(admin.parse().unwrap());
+    let mut member = member(&shared, "node-a", Choice::Emulated).await;
+    let info = async |node: &mut NodeClient<Channel>| {
+        let told = node.node_get_info(v1::NodeGetInfoRequest {}).await;
+        told.unwrap().into_inner().node_id
+    };
+    assert_eq!(info(&mut member.site.node).await, "node-a");
+
+    // It asks again and again, and is not let in.
+    client.remove_node("node-a").await.unwrap();
+    assert_eq!(info(&mut member.site.node).await, "node-a");
+    let out = client.node("node-a").await.unwrap();
+    assert!(!out.registered && out.volumes.is_empty(), "{out:?}");
+    let listed = client.nodes(&[]).await.unwrap();
+    assert!(listed.items.iter().all(|node| node.id != "node-a"), "{listed:?}");
+
+    let back = NodeChange {
+        registered: Some(true),
+        ..NodeChange::default()
+    };
+    assert!(client.change_node("node-a", &back).await.unwrap().registered);
+    let other = NodeChange {
+        id: Some("node-z".to_owned()),
+        ..NodeChange::default()
+    };
+    client.change_node("node-a", &other).await.unwrap();
+    assert_eq!(info(&mut member.site.node).await, "node-z");
+    let known = |id: &'static str| array.driver().store().peek(move |all| all.node(id).is_ok());
+    assert!(known("node-z") && !known("node-a"), "one machine, one node");
+    let old = client.node("node-a").await.unwrap();
+    assert_eq!((old.registered, old.became.as_deref()), (false, Some("node-z")));
+
+    // Registered again, the old id is a node of its own.
+    let new = NodeNew {
+        id: "node-a".to_owned(),
+        limit: None,
+        topology: None,
+    };
+    let new = client.register_node(&new).await.unwrap();
+    assert!(new.registered && new.became.is_none(), "{new:?}");
+    member.site.server.stop().await;
+    array.stop().await;
+}
+
+#[tokio::test]
+async fn a_process_without_the_array_says_who_has_it() {
+    let shared = tempfile::tempdir().unwrap();
+    let array = array(&shared).await;
+    let endpoint: Endpoint = format!("unix://{}", shared.path().join("admin.sock").display())
+        .parse()
+        .unwrap();
+    let asked = endpoint.clone();
+    let (member, client) = Server::start_administered(|_, settings| {
+        settings.mode = Services::Node;
+        settings.array_endpoint = asked;
+        settings.node_id = Some("node-a".to_owned());
+        settings.node.devices = Choice::Emulated;
+    })
+    .await;
+    for path in [
+        "volumes",
+        "volumes/vol-0",
+        "nodes",
+        "attachments",
+        "snapshots",
+        "groups",
+        "pools",
+        "storage",
+    ] {
+        let refused = client
+            .text(&format!("/api/v1/{path}"))
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            refused.contains(&format!("--array-endpoint={endpoint}")),
+            "{path}: {refused}"
+        );
+    }
+    client.info().await.unwrap();
+    client.faults().await.unwrap();
+    member.stop().await;
+    array.stop().await;
 }
