@@ -199,7 +199,7 @@ impl Driver {
             array_endpoint,
             registration,
             node_id,
-            node,
+            mut node,
             offer,
             state_dir,
             media_dir,
@@ -213,10 +213,7 @@ impl Driver {
         // Links and mounts outlive a change of the working directory, and lead nowhere if they are relative.
         let state_dir = state_dir.map(absolute).transpose()?;
         let media_dir = media_dir.map(absolute).transpose()?;
-        let node = node::Settings {
-            device_dir: node.device_dir.map(absolute).transpose()?,
-            ..node
-        };
+        node.device_dir = node.device_dir.map(absolute).transpose()?;
         let places = array
             .pools
             .iter()

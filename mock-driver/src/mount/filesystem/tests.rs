@@ -122,3 +122,60 @@ fn disk_is_formatted_only_if_blank_or_if_we_were_interrupted() {
     let refused = prepare(&disk, None).unwrap_err();
     assert!(matches!(refused, Error::BlankAndReadOnly), "{refused}");
 }
+
+/// Does something to a filesystem behind its back.
+fn debugfs(disk: &Path, request: &str) {
+    let debugfs = Program {
+        name: "debugfs",
+        package: "e2fsprogs",
+    };
+    let args = ["-w".as_ref(), "-R".as_ref(), request.as_ref(), disk.as_os_str()];
+    debugfs.run(args, &[0]).unwrap();
+}
+
+#[test]
+fn dirty_filesystem_is_repaired_and_a_damaged_one_is_told_and_left() {
+    const STATE: u64 = 0x43A;
+    let state = |disk: &Path| {
+        let mut state = [0; 2];
+        File::open(disk)
+            .unwrap()
+            .read_exact_at(&mut state, STATE)
+            .unwrap();
+        u16::from_le_bytes(state)
+    };
+    let (directory, path) = disk_with(&[]);
+    let mut disk = Disk {
+        file: path.clone(),
+        tree: directory.path().join("tree"),
+        formatting: directory.path().join("formatting"),
+        device: path.clone(),
+        writable: true,
+    };
+    prepare(&disk, Some(Filesystem::Ext4)).unwrap();
+    assert_eq!(state(&path), 1, "clean");
+    debugfs(&path, "mkdir precious");
+    debugfs(&path, "set_super_value state 2");
+    assert_eq!(state(&path), 2, "has errors");
+    disk.writable = false;
+    prepare(&disk, None).unwrap();
+    assert_eq!(state(&path), 2, "not repaired where nothing may be written");
+    disk.writable = true;
+    assert_eq!(prepare(&disk, None).unwrap(), Filesystem::Ext4);
+    assert_eq!(state(&path), 1, "repaired");
+
+    // Without its root nobody but a person can tell what belongs where.
+    debugfs(&path, "clri <2>");
+    debugfs(&path, "set_super_value state 2");
+    let made = |disk: &Path| {
+        let mut uuid = [0; 16];
+        File::open(disk).unwrap().read_exact_at(&mut uuid, 0x468).unwrap();
+        uuid
+    };
+    let before = made(&path);
+    for _ in 0..2 {
+        let damaged = prepare(&disk, None).unwrap_err();
+        assert!(matches!(damaged, Error::Damaged(_)), "{damaged}");
+    }
+    assert_eq!(made(&path), before, "not made again");
+}
