@@ -160,10 +160,10 @@ impl Devices {
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let link = self.link(serial)?;
-        if let Some(behind) = read_link(&link)? {
-            if self.is_of(&behind, disk, Some(writable))? {
-                return Ok(());
-            }
+        if let Some(behind) = read_link(&link)?
+            && self.is_of(&behind, disk, Some(writable))?
+        {
+            return Ok(());
         }
         self.remove(serial)?;
         let pending = self.pending(serial)?;

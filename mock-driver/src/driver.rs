@@ -214,17 +214,12 @@ impl Driver {
         let state_dir = state_dir.map(absolute).transpose()?;
         let media_dir = media_dir.map(absolute).transpose()?;
         node.device_dir = node.device_dir.map(absolute).transpose()?;
-        let places = array
-            .pools
-            .iter()
-            .map(|pool| (pool.name.clone(), pool.segments.clone()))
-            .collect();
-        let journal = if journal.is_some() || readers.any() {
-            let journal = Journal::open(journal.as_deref(), readers, random()?)?;
-            Some(Arc::new(journal))
-        } else {
-            None
-        };
+        let pools = array.pools.iter();
+        let places = pools.map(|pool| (pool.name.clone(), pool.segments.clone()));
+        let places = places.collect();
+        let wanted = journal.is_some() || readers.any();
+        let open = || Ok::<_, OpenError>(Journal::open(journal.as_deref(), readers, random()?)?);
+        let journal = wanted.then(open).transpose()?.map(Arc::new);
         let rules = Faults::new(seed_of_run(seed)?);
         scenario::play(&scenarios, &rules)?;
         let fault_file = match faults {

@@ -221,15 +221,12 @@ mod tests {
     #[test]
     fn mark_beside_a_whole_or_used_filesystem_goes_and_the_filesystem_stays() {
         // (case, what is changed after mkfs)
-        let table: [(&str, Option<(u64, &[u8])>); 2] = [
-            ("whole", None),
-            ("mounted once, and dirty since", Some((0x434, &[1, 0]))),
-        ];
-        for (case, change) in table {
+        let mounted = (0x434, [1, 0]);
+        for (case, change) in [("whole", None), ("mounted once, and dirty since", Some(mounted))] {
             let (_directory, disk) = mk_disk();
             prepare(&disk, Some(Filesystem::Ext2)).unwrap();
             if let Some((offset, bytes)) = change {
-                write(&disk.file, bytes, offset);
+                write(&disk.file, &bytes, offset);
             }
             let volume_name = 0x478;
             write(&disk.file, b"precious", volume_name);

@@ -172,17 +172,17 @@ impl Offered {
             controller: controller
                 .capabilities
                 .into_iter()
-                .filter_map(|capability| match capability.r#type {
-                    Some(controller_service_capability::Type::Rpc(rpc)) => Some(rpc.r#type),
-                    None => None,
+                .filter_map(|capability| {
+                    let controller_service_capability::Type::Rpc(rpc) = capability.r#type?;
+                    Some(rpc.r#type)
                 })
                 .collect(),
             node: node
                 .capabilities
                 .into_iter()
-                .filter_map(|capability| match capability.r#type {
-                    Some(node_service_capability::Type::Rpc(rpc)) => Some(rpc.r#type),
-                    None => None,
+                .filter_map(|capability| {
+                    let node_service_capability::Type::Rpc(rpc) = capability.r#type?;
+                    Some(rpc.r#type)
                 })
                 .collect(),
             limit: driver.info.max_volumes_per_node,
