@@ -104,11 +104,11 @@ families! {
     BUILD = Gauge "csi_attacher_build_info" ["version"]
         "Always 1; the version is in the label";
     BACKLOG = Gauge "csi_attacher_backlog" ["lane", "state"]
-        "Unfinished work by lane (attach, detach, release) and state (running, ready: waits for a free place, waiting: failed and will be tried again)";
+        "Unfinished work by lane (attach, detach, repair: what a survey or a driver's return asks for, release) and state (running, ready: waits for a free place, waiting: failed and will be tried again)";
     LIMIT = Gauge "csi_attacher_lane_limit" ["lane"]
         "How much work of the lane may run at once";
     OLDEST = Gauge "csi_attacher_oldest_seconds" ["lane"]
-        "Age of the oldest unfinished work of the lane, from the creation or deletion of its VolumeAttachment; 0 if there is none";
+        "Age of the oldest unfinished work of the lane, from the creation or deletion of its VolumeAttachment (a repair's from when it was asked for); 0 if there is none";
     ATTACH_SECONDS = Histogram "csi_attacher_attach_duration_seconds" []
         "From the creation of VolumeAttachments to the status that says they are attached";
     DETACH_SECONDS = Histogram "csi_attacher_detach_duration_seconds" []

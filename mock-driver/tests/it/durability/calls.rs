@@ -1,8 +1,8 @@
 //! Every kind of call that changes something, under `kill -9`.
 //!
 //! Customers work on things of their own, one call after the other, and keep books of what was acknowledged. The
-//! driver is killed in the middle of it, again and again, until a call of every kind was under way when that
-//! happened. Each time all that was acknowledged must be there, and every call that was not must succeed when it
+//! driver is killed in the middle of it, again and again, each time just after a call of a kind began that no kill
+//! has met yet, until a call of every kind was under way when that happened. Each time all that was acknowledged must be there, and every call that was not must succeed when it
 //! is repeated. What is called and when the driver dies comes from one seed; how the calls of different
 //! customers meet is up to the machine.
 
@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use rustix::process::Signal;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time;
 
@@ -29,15 +30,22 @@ const CUSTOMERS: u64 = 6;
 const MOST_KILLS: u32 = 150;
 /// How many calls of each customer are acknowledged between two kills, about.
 const CALLS: std::ops::Range<u64> = 3..12;
-/// How late after that the kill comes, at most, in microseconds: longer than a call takes.
+/// How late after a call of the wanted kind began the kill comes, at most, in microseconds: longer than a call takes.
+/// Most kills come much sooner.
 const LATEST: u64 = 8_000;
+/// How long a call of that kind may be waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The variable that repeats a run.
 const SEED: &str = "CSI_MOCK_SEED";
 
 /// What happens to the driver, as the customers know it.
-#[derive(Default)]
 struct Fate {
+    /// The kind of call that it is to be killed in, once so many calls were acknowledged.
+    aim: &'static str,
+    enough: u64,
     acknowledged: AtomicU64,
+    /// Such a call begins.
+    begun: Notify,
     killed: AtomicBool,
 }
 
@@ -59,11 +67,11 @@ async fn every_kind_of_call_survives_kill_9() {
         .collect();
     let mut met: BTreeMap<&str, u32> = BTreeMap::new();
     let mut kills = 0;
-    while KINDS.iter().any(|kind| !met.contains_key(kind)) {
+    while let Some(aim) = KINDS.into_iter().find(|kind| !met.contains_key(kind)) {
         assert!(kills < MOST_KILLS, "calls that a kill met: {met:?}");
         let program = start(directory.path()).await;
         settle(&program, &mut customers).await;
-        customers = work_until_killed(program, customers, &mut rng).await;
+        customers = work_until_killed(program, customers, aim, &mut rng).await;
         kills += 1;
         for kind in customers.iter().filter_map(Customer::unanswered) {
             *met.entry(kind).or_default() += 1;
@@ -76,8 +84,19 @@ async fn every_kind_of_call_survives_kill_9() {
 }
 
 /// Has all customers work, kills the driver in the middle of it, and hands the customers back.
-async fn work_until_killed(mut program: Program, customers: Vec<Customer>, rng: &mut Rng) -> Vec<Customer> {
-    let fate = Arc::new(Fate::default());
+async fn work_until_killed(
+    mut program: Program,
+    customers: Vec<Customer>,
+    aim: &'static str,
+    rng: &mut Rng,
+) -> Vec<Customer> {
+    let fate = Arc::new(Fate {
+        aim,
+        enough: CUSTOMERS * rng.u64(CALLS),
+        acknowledged: AtomicU64::new(0),
+        begun: Notify::new(),
+        killed: AtomicBool::new(false),
+    });
     let mut work = JoinSet::new();
     for mut customer in customers {
         let clients = Clients::of(program.channel().await);
@@ -87,11 +106,13 @@ async fn work_until_killed(mut program: Program, customers: Vec<Customer>, rng: 
             customer
         });
     }
-    let enough = CUSTOMERS * rng.u64(CALLS);
-    while fate.acknowledged.load(Ordering::SeqCst) < enough && work.try_join_next().is_none() {
-        time::sleep(Duration::from_millis(1)).await;
+    tokio::select! {
+        biased;
+        Some(ended) = work.join_next() => panic!("nobody may stop before the kill: {:?}", ended.map(drop)),
+        begun = time::timeout(PATIENCE, fate.begun.notified()) => begun.expect("all kinds of calls come in turn"),
     }
-    time::sleep(Duration::from_micros(rng.u64(..LATEST))).await;
+    let latest = LATEST >> rng.u32(..8);
+    time::sleep(Duration::from_micros(rng.u64(..latest))).await;
     fate.killed.store(true, Ordering::SeqCst);
     program.signal(Signal::KILL);
     program.ended().await;

@@ -347,6 +347,9 @@ impl Customer {
         loop {
             let call = self.next();
             self.open = Some(call.clone());
+            if call.kind() == fate.aim && fate.acknowledged.load(Ordering::SeqCst) >= fate.enough {
+                fate.begun.notify_one();
+            }
             match clients.call(call.clone()).await {
                 Ok(reply) => {
                     self.enter(call, reply);
