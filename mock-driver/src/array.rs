@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use tokio::time;
 
 use crate::backend::{
-    Array, GroupIds, Members, Moment, Prospect, SizeRange, Snapshot, Source, Spec, Timing, Wanted,
+    self, Array, GroupIds, Members, Moment, Prospect, SizeRange, Snapshot, Source, Spec, Timing, Wanted,
     WantedGroup, WantedSnapshot,
 };
 use crate::busy::{Held, Share, Subject};
@@ -69,13 +69,7 @@ impl Driver {
         self.media.copy(&from, &copy, bytes).await?;
         end(still).await;
         let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
-        match self.store.change(create).await {
-            Ok(spec) => Ok(spec),
-            Err(error) => {
-                self.discard_refused(&error, &[copy]).await;
-                Err(error.into())
-            }
-        }
+        self.change_with(&[copy], create).await
     }
 
     /// Deletes a volume with its content.
@@ -124,13 +118,7 @@ impl Driver {
         self.media.copy(&from, &copy, bytes).await?;
         end(still).await;
         let create = |array: &mut Array| array.create_snapshot(wanted, id, timing);
-        match self.store.change(create).await {
-            Ok(snapshot) => Ok(snapshot),
-            Err(error) => {
-                self.discard_refused(&error, &[copy]).await;
-                Err(error.into())
-            }
-        }
+        self.change_with(&[copy], create).await
     }
 
     /// Deletes a snapshot with its content.
@@ -166,13 +154,7 @@ impl Driver {
             return Err(error);
         }
         let create = |array: &mut Array| array.create_group(wanted, ids, timing);
-        match self.store.change(create).await {
-            Ok(members) => Ok(members),
-            Err(error) => {
-                self.discard_refused(&error, &copies).await;
-                Err(error.into())
-            }
-        }
+        self.change_with(&copies, create).await
     }
 
     /// Deletes a group with its snapshots, which the caller must name.
@@ -292,17 +274,21 @@ impl Driver {
         }
     }
 
-    /// Removes copies that the array did not take. If the change is lost, nobody knows whether it is kept after
-    /// all, and then it must have its bytes: they stay, and the next start sweeps away what nothing has.
-    async fn discard_refused(&self, error: &store::Error, copies: &[Medium]) {
-        match error {
-            store::Error::Lost(_) => {}
-            store::Error::Refused(_) => {
-                for copy in copies {
-                    self.discard(copy).await;
-                }
+    /// Changes the array so that it has these copies, or removes those that it refuses. If the change is lost, nobody
+    /// knows whether it is kept after all, and then it must have its bytes: they stay, and the next start sweeps
+    /// away what nothing has.
+    async fn change_with<T>(
+        &self,
+        copies: &[Medium],
+        act: impl FnOnce(&mut Array) -> Result<backend::Done<T>, backend::Error>,
+    ) -> Result<T, Error> {
+        let changed = self.store.change(act).await;
+        if let Err(store::Error::Refused(_)) = &changed {
+            for copy in copies {
+                self.discard(copy).await;
             }
         }
+        Ok(changed?)
     }
 
     /// Removes bytes that belong to nothing any more. If that fails they are left for the next start.

@@ -176,11 +176,11 @@ impl Driver {
     ) -> Result<Q::Reply, Error> {
         let plan = request.check()?;
         self.conduct.secrets.check(Q::METHOD, request)?;
-        let held = self.turn(request).await?;
+        let wants = wants(request);
+        let held = self.turn(wants.clone()).await?;
         let fired = self.faults.fire(&Arrival::new(request, self));
         set_fault(record, fired.as_ref());
         let met = self.meet_troubles(request, fired.is_none(), record);
-        let wants = wants(request);
 
         let (before, after) = match fired {
             Some(mut fired) if fired.rule().replaces_effect() => {
@@ -268,8 +268,8 @@ impl Driver {
     }
 
     /// The call's turn at what it changes.
-    async fn turn<Q: Rpc>(&self, request: &Q) -> Result<Vec<Held>, Error> {
-        let held = self.busy.hold_all(wants(request)).await;
+    async fn turn(&self, wants: Vec<(Subject, Share)>) -> Result<Vec<Held>, Error> {
+        let held = self.busy.hold_all(wants).await;
         held.map_err(|subject| Error::Busy {
             subject: subject.to_string(),
         })

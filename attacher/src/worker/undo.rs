@@ -115,21 +115,19 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 Err(error) if error.code.is_not_found() => return,
                 Err(error) => error,
             };
-            let again = pauses.next().map(tokio::time::sleep);
-            let again = again.map(|pause| self.winding_up.run_until_cancelled(pause));
-            let again = match again {
-                Some(pause) => pause.await,
-                None => None,
-            };
-            if again.is_none() {
-                tracing::error!(
-                    volume = %plan.target.handle,
-                    node_id = %plan.target.node_id,
-                    %error,
-                    "the volume stays published without a VolumeAttachment"
-                );
-                return;
+            if let Some(pause) = pauses.next() {
+                let pause = tokio::time::sleep(pause);
+                if self.winding_up.run_until_cancelled(pause).await.is_some() {
+                    continue;
+                }
             }
+            tracing::error!(
+                volume = %plan.target.handle,
+                node_id = %plan.target.node_id,
+                %error,
+                "the volume stays published without a VolumeAttachment"
+            );
+            return;
         }
     }
 

@@ -6,7 +6,6 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
-use serde_json::json;
 
 use super::stage::{A, ACCOUNT, PATIENCE, SECRET, SECRET_KEY, Setting, Stage};
 use super::{Oddity, Scenario, Verdict};
@@ -32,17 +31,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 async fn play(stage: &mut Stage<'_>) -> Result<()> {
     let vault = format!("{}-vault", stage.prefix());
     open_vault(stage, &vault).await?;
-    let handle = stage.loose_volume("data").await?;
-    let pv = format!("{}-data", stage.prefix());
-    let spec = json!({
-        "accessModes": ["ReadWriteOnce"],
-        "csi": {
-            "driver": stage.driver.name(),
-            "volumeHandle": handle,
-            "controllerPublishSecretRef": {"name": SECRET, "namespace": vault},
-        },
-    });
-    stage.loose_persistent_volume(&pv, spec).await?;
+    let (pv, handle) = stage.loose_secret_volume(&vault).await?;
     stage.ask_to_attach(&pv, A).await?;
     stage.wait_until_attached(&pv).await?;
 

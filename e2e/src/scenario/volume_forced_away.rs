@@ -6,7 +6,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use super::stage::{A, PATIENCE, SECRET, SECRET_KEY, Setting, Stage};
+use super::stage::{A, PATIENCE, SECRET_KEY, Setting, Stage};
 use super::{Oddity, Scenario, Verdict};
 use crate::wait;
 
@@ -26,17 +26,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
 };
 
 async fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let handle = stage.loose_volume("data").await?;
-    let pv = format!("{}-data", stage.prefix());
-    let spec = json!({
-        "accessModes": ["ReadWriteOnce"],
-        "csi": {
-            "driver": stage.driver.name(),
-            "volumeHandle": handle,
-            "controllerPublishSecretRef": {"name": SECRET, "namespace": stage.prefix()},
-        },
-    });
-    stage.loose_persistent_volume(&pv, spec).await?;
+    let namespace = stage.prefix().to_owned();
+    let (pv, handle) = stage.loose_secret_volume(&namespace).await?;
     stage.ask_to_attach(&pv, A).await?;
     stage.wait_until_attached(&pv).await?;
 

@@ -86,6 +86,24 @@ impl Stage<'_> {
         Ok(())
     }
 
+    /// Makes a volume like [`Self::loose_volume`] and a PersistentVolume for it like
+    /// [`Self::loose_persistent_volume`], which names the publish secret in this namespace. Answers with the name of
+    /// that and the handle.
+    pub async fn loose_secret_volume(&mut self, namespace: &str) -> Result<(String, String)> {
+        let handle = self.loose_volume("data").await?;
+        let pv = format!("{}-data", self.prefix);
+        let spec = json!({
+            "accessModes": ["ReadWriteOnce"],
+            "csi": {
+                "driver": self.driver.name(),
+                "volumeHandle": handle,
+                "controllerPublishSecretRef": {"name": SECRET, "namespace": namespace},
+            },
+        });
+        self.loose_persistent_volume(&pv, spec).await?;
+        Ok((pv, handle))
+    }
+
     async fn bound_volume(
         &mut self,
         name: &str,

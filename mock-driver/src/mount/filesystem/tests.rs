@@ -13,6 +13,16 @@ fn disk_with(writes: &[(u64, &[u8])]) -> (tempfile::TempDir, std::path::PathBuf)
     (directory, path)
 }
 
+fn mk_disk(directory: &tempfile::TempDir, path: &Path) -> Disk {
+    Disk {
+        file: path.to_owned(),
+        tree: directory.path().join("tree"),
+        formatting: directory.path().join("formatting"),
+        device: path.to_owned(),
+        writable: true,
+    }
+}
+
 #[test]
 fn disks_are_blank_known_or_unknown_and_never_blank_by_mistake() {
     // (case, what is written where, content)
@@ -68,13 +78,7 @@ fn what_mkfs_makes_is_known_again() {
             .unwrap()
             .set_len(bytes)
             .unwrap();
-        let disk = Disk {
-            file: path.clone(),
-            tree: directory.path().join("tree"),
-            formatting: directory.path().join("formatting"),
-            device: path.clone(),
-            writable: true,
-        };
+        let disk = mk_disk(&directory, &path);
         assert_eq!(prepare(&disk, Some(fs)).unwrap(), fs);
         assert!(!disk.formatting.exists());
         assert_eq!(content(&path, &path).unwrap(), Content::Known(fs));
@@ -92,13 +96,7 @@ fn what_mkfs_makes_is_known_again() {
 #[test]
 fn disk_is_formatted_only_if_blank_or_if_we_were_interrupted() {
     let (directory, path) = disk_with(&[(5 << 20, b"somebody's")]);
-    let mut disk = Disk {
-        file: path.clone(),
-        tree: directory.path().join("tree"),
-        formatting: directory.path().join("formatting"),
-        device: path.clone(),
-        writable: true,
-    };
+    let mut disk = mk_disk(&directory, &path);
     let refused = prepare(&disk, None).unwrap_err();
     assert!(matches!(refused, Error::UnknownData { .. }), "{refused}");
     let mut bytes = [0; 10];
@@ -145,13 +143,7 @@ fn dirty_filesystem_is_repaired_and_a_damaged_one_is_told_and_left() {
         u16::from_le_bytes(state)
     };
     let (directory, path) = disk_with(&[]);
-    let mut disk = Disk {
-        file: path.clone(),
-        tree: directory.path().join("tree"),
-        formatting: directory.path().join("formatting"),
-        device: path.clone(),
-        writable: true,
-    };
+    let mut disk = mk_disk(&directory, &path);
     prepare(&disk, Some(Filesystem::Ext4)).unwrap();
     assert_eq!(state(&path), 1, "clean");
     debugfs(&path, "mkdir precious");
