@@ -114,7 +114,7 @@ const UNPUBLISH: &str = "csi.v1.Controller/ControllerUnpublishVolume";
 
 impl Controller for Caller {
     async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
-        let mut controller = self.session()?.controller();
+        let mut controller = self.session()?.publisher();
         let (secrets, migrated) = (request.secrets.clone(), request.migrated);
         let request = v1::ControllerPublishVolumeRequest {
             volume_id: request.target.handle.to_string(),

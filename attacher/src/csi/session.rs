@@ -1,4 +1,8 @@
-//! One connection to the driver, from the socket to the last capability.
+//! The connections to a driver, from the socket to the last capability.
+//!
+//! Publishes have one of their own: a driver may limit the calls at once on a connection (an HTTP/2 server
+//! does so by SETTINGS_MAX_CONCURRENT_STREAMS, many at 100 or 200), and what is beyond waits in line. An attach
+//! must not stand behind a thousand slow detaches there. The loss of either is the loss of both.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,8 +52,8 @@ const LONGEST_PATH: usize = 107;
 /// A driver that answered all that we must know before we call it.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// Where to send calls.
-    pub(super) channel: Counted<Channel>,
+    publishes: Counted<Channel>,
+    others: Counted<Channel>,
     /// Name of the driver.
     pub name: Arc<str>,
     /// What it can do.
@@ -133,9 +137,10 @@ impl Session {
         timeout: Duration,
         calls: &Calls,
     ) -> Result<(Self, Loss), OpenError> {
-        let (channel, loss) = connect(socket).await?;
-        let channel = calls.count(channel);
-        let mut identity = IdentityClient::new(channel.clone());
+        let loss = Loss::new();
+        let publishes = calls.count(connect(socket, &loss).await?);
+        let others = calls.count(connect(socket, &loss).await?);
+        let mut identity = IdentityClient::new(others.clone());
         let ready = call("Probe", timeout, ProbeRequest {}, |request| {
             identity.probe(request)
         })
@@ -154,10 +159,11 @@ impl Session {
         }
         let name: Arc<str> = info.name.into();
         calls.serve(&name);
-        let capabilities = capabilities(identity, &channel, timeout).await?;
+        let capabilities = capabilities(identity, &others, timeout).await?;
         Ok((
             Self {
-                channel,
+                publishes,
+                others,
                 name,
                 capabilities,
             },
@@ -165,21 +171,26 @@ impl Session {
         ))
     }
 
+    /// For ControllerPublishVolume.
+    pub(super) fn publisher(&self) -> ControllerClient<Counted<Channel>> {
+        ControllerClient::new(self.publishes.clone())
+    }
+
+    /// For all other calls of the Controller service.
     pub(super) fn controller(&self) -> ControllerClient<Counted<Channel>> {
-        ControllerClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER)
+        ControllerClient::new(self.others.clone()).max_decoding_message_size(MAX_ANSWER)
     }
 }
 
-async fn connect(socket: &Socket) -> Result<(Channel, Loss), OpenError> {
+async fn connect(socket: &Socket, loss: &Loss) -> Result<Channel, OpenError> {
     let stream = UnixStream::connect(&socket.0)
         .await
         .map_err(|source| OpenError::Connect {
             path: socket.0.clone(),
             source,
         })?;
-    let loss = Loss::new();
-    // One connection is one session: when it is lost the driver may have become another, so a new
-    // one is opened by going through all questions again, never behind our back.
+    // When a connection is lost the driver may have become another, so a new one is opened by going through
+    // all questions again, never behind our back.
     let once = Arc::new(Mutex::new(Some(TokioIo::new(DriverStream::new(
         stream,
         loss.clone(),
@@ -196,15 +207,14 @@ async fn connect(socket: &Socket) -> Result<(Channel, Loss), OpenError> {
         }
         std::future::ready(taken.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
     });
-    let channel = Endpoint::from_static("http://localhost")
+    Endpoint::from_static("http://localhost")
         // Every call that meets its deadline is reset by us, and h2 takes too many resets in the life
         // of a connection for an attack.
         .http2_max_local_error_reset_streams(None)
         .http2_max_header_list_size(MAX_HEADERS)
         .connect_with_connector(connector)
         .await
-        .map_err(OpenError::Handshake)?;
-    Ok((channel, loss))
+        .map_err(OpenError::Handshake)
 }
 
 async fn capabilities(

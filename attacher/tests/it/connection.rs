@@ -4,6 +4,7 @@ mod resets;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use csi_attacher::queue::Class;
 use csi_proto::v1::controller_server::{Controller, ControllerServer};
 use csi_proto::v1::identity_server::{Identity, IdentityServer};
 use csi_proto::v1::{self, controller_service_capability, plugin_capability};
+use futures::future::{self, Either};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
@@ -37,7 +39,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 type Seen = Arc<Mutex<Vec<v1::ControllerPublishVolumeRequest>>>;
 
-/// A driver that publishes a volume called `ok`, refuses one called `no`, and forgets all others.
+/// A driver that publishes a volume called `ok`, refuses one called `no`, forgets all others, and unpublishes none.
 #[derive(Clone)]
 struct Driver {
     name: &'static str,
@@ -47,8 +49,12 @@ struct Driver {
     seen: Seen,
     /// Pages of ListVolumes by their tokens.
     pages: HashMap<&'static str, v1::ListVolumesResponse>,
-    /// Publishes of a volume called `held` wait for this.
+    /// Calls for a volume called `held` wait for this.
     let_go: CancellationToken,
+    /// Ends when such an unpublish has come.
+    holds: CancellationToken,
+    /// How many calls it takes at once on a connection.
+    at_once: u32,
     /// Makes the driver end as well-behaved ones do: it takes no new calls and finishes the old ones.
     end: CancellationToken,
 }
@@ -65,6 +71,8 @@ impl Driver {
             seen: Seen::default(),
             pages: HashMap::new(),
             let_go: CancellationToken::new(),
+            holds: CancellationToken::new(),
+            at_once: 100,
             end: CancellationToken::new(),
         }
     }
@@ -72,7 +80,7 @@ impl Driver {
     /// Serves on `socket`, in a runtime of its own: its end closes all connections, as a death does.
     fn serve(&self, socket: &Path) -> Process {
         std::fs::remove_file(socket).ok();
-        let end = self.end.clone();
+        let (end, at_once) = (self.end.clone(), self.at_once);
         let (identity, controller) = (
             IdentityServer::new(self.clone()),
             ControllerServer::new(self.clone()),
@@ -99,6 +107,7 @@ impl Driver {
                 }
             });
             Server::builder()
+                .max_concurrent_streams(at_once)
                 .serve_with_incoming_shutdown(
                     services,
                     UnixListenerStream::new(listener),
@@ -348,6 +357,34 @@ async fn nothing_is_in_doubt_about_calls_that_a_driver_does_not_take_any_more() 
     assert_eq!(driver.seen.lock().expect("no test panics with it").len(), 1);
     driver.let_go.cancel();
     assert!(old_call.await.expect("no panic").is_ok());
+    fixture.stop.cancel();
+}
+
+#[tokio::test]
+async fn publishes_do_not_stand_in_line_behind_slow_unpublishes() {
+    let mut fixture = Fixture::new();
+    let mut driver = Driver::new("d.example");
+    driver.at_once = 1;
+    let _server = driver.serve(&fixture.socket);
+    fixture.link_is(true).await;
+    let caller = Caller::new(fixture.link.clone(), SOON, Leadership::unopposed());
+    let unpublish = || {
+        caller.unpublish(UnpublishRequest {
+            target: publish("held").target,
+            secrets: Secrets::default(),
+            migrated: false,
+        })
+    };
+    // The first is under way, the others wait in line.
+    let slow = future::join3(unpublish(), unpublish(), unpublish());
+    let attach = async {
+        driver.holds.cancelled().await;
+        caller.publish(publish("ok")).await
+    };
+    match future::select(pin!(attach), pin!(slow)).await {
+        Either::Left((published, _)) => assert!(published.is_ok(), "{published:?}"),
+        Either::Right((unpublished, _)) => panic!("nothing was let go: {unpublished:?}"),
+    }
     fixture.stop.cancel();
 }
 
@@ -631,5 +668,16 @@ impl Controller for Driver {
             "no" => Err(Status::resource_exhausted(format!("no room for user {user}"))),
             _ => std::future::pending().await,
         }
+    }
+
+    async fn controller_unpublish_volume(
+        &self,
+        request: Request<v1::ControllerUnpublishVolumeRequest>,
+    ) -> Result<Response<v1::ControllerUnpublishVolumeResponse>, Status> {
+        if request.into_inner().volume_id == "held" {
+            self.holds.cancel();
+            self.let_go.cancelled().await;
+        }
+        Err(Status::unimplemented("Not yet implemented"))
     }
 }

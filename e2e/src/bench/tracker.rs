@@ -1,14 +1,19 @@
 //! When each VolumeAttachment appeared, was attached, and was gone, as a watch saw it.
+//!
+//! The watch works on the processors that are measured, so it reads no more of an object than it needs.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures::StreamExt;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -19,6 +24,36 @@ pub(super) struct Life {
     pub(super) attached: Option<Instant>,
     pub(super) deleting: Option<Instant>,
     pub(super) gone: Option<Instant>,
+}
+
+/// What is read of a VolumeAttachment.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "Shown")]
+struct Attachment {
+    metadata: ObjectMeta,
+    attached: bool,
+}
+
+/// The same as the API server writes it. Most of its bytes are `managedFields`, which are passed over.
+#[derive(Deserialize)]
+struct Shown {
+    metadata: ShownMetadata,
+    #[serde(default)]
+    status: ShownStatus,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownMetadata {
+    name: Option<String>,
+    resource_version: Option<String>,
+    deletion_timestamp: Option<Time>,
+}
+
+#[derive(Default, Deserialize)]
+struct ShownStatus {
+    #[serde(default)]
+    attached: bool,
 }
 
 /// A watch over some VolumeAttachments.
@@ -41,7 +76,7 @@ impl Tracker {
         let (lives_tx, lives) = watch::channel(HashMap::new());
         let mut task = JoinSet::new();
         task.spawn(async move {
-            let api: Api<VolumeAttachment> = Api::all(client);
+            let api: Api<Attachment> = Api::all(client);
             let mut events = std::pin::pin!(watcher(api, config).default_backoff());
             while let Some(event) = events.next().await {
                 let now = Instant::now();
@@ -60,7 +95,7 @@ impl Tracker {
     ) -> Result<Instant> {
         let mut lives = self.lives.clone();
         let done = |lives: &HashMap<String, Life>| {
-            lives.values().filter(|life| when(life).is_some()).count() >= count
+            lives.len() >= count && lives.values().filter(|life| when(life).is_some()).count() >= count
         };
         let waited = tokio::time::timeout(within, lives.wait_for(done)).await;
         let reached = self.lives.borrow().values().filter_map(&when).count();
@@ -88,9 +123,54 @@ impl Tracker {
     }
 }
 
+// === impl Attachment ===
+
+impl From<Shown> for Attachment {
+    fn from(shown: Shown) -> Self {
+        Self {
+            metadata: ObjectMeta {
+                name: shown.metadata.name,
+                resource_version: shown.metadata.resource_version,
+                deletion_timestamp: shown.metadata.deletion_timestamp,
+                ..ObjectMeta::default()
+            },
+            attached: shown.status.attached,
+        }
+    }
+}
+
+impl Resource for Attachment {
+    type DynamicType = ();
+    type Scope = kube::core::ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        VolumeAttachment::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        VolumeAttachment::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        VolumeAttachment::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        VolumeAttachment::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
 fn note(
     lives: &mut HashMap<String, Life>,
-    event: Result<Event<VolumeAttachment>, watcher::Error>,
+    event: Result<Event<Attachment>, watcher::Error>,
     now: Instant,
     names: &HashSet<String>,
 ) -> bool {
@@ -105,7 +185,7 @@ fn note(
     }
     let life = lives.entry(name).or_default();
     life.seen.get_or_insert(now);
-    if object.status.is_some_and(|status| status.attached) {
+    if object.attached {
         life.attached.get_or_insert(now);
     }
     if object.metadata.deletion_timestamp.is_some() {

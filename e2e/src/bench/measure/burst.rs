@@ -9,8 +9,9 @@ use crate::bench::contender::Contender;
 use crate::bench::ground::Ground;
 use crate::bench::quantity::{Figures, Quantity};
 use crate::bench::tracker::Tracker;
-use crate::bench::{Bench, limit};
+use crate::bench::{Bench, limit, patience};
 use crate::cluster::Metrics;
+use crate::kubeconfig;
 use crate::process::Process;
 
 /// What is read one by one; lists and watches are not.
@@ -80,13 +81,23 @@ async fn both_ways(
 }
 
 async fn bare_loop(bench: &Bench<'_>, ground: &Ground, volumes: usize, at_once: usize) -> Result<Figures> {
-    let client = bench.cluster.client();
+    let client = kubeconfig::client(&ground.kubeconfig).await?;
+    let tracker = Tracker::follow(bench.cluster.client(), &ground.volumes[..volumes]);
+    let rate = |from: Instant, to: Instant| volumes as f64 / (to - from).as_secs_f64();
     ground.attach(bench, 0..volumes).await?;
-    let attach = limit::attach(&client, ground, volumes, at_once).await?;
+    let within = patience(volumes);
+    tracker.reached(volumes, within, |life| life.seen).await?;
+    let from = Instant::now();
+    limit::attach(&client, ground, volumes, at_once).await?;
+    let attached = tracker.reached(volumes, within, |life| life.attached).await?;
+    let attach = rate(from, attached);
     ground.detach(bench, 0..volumes).await?;
-    let detach = limit::detach(&client, ground, volumes, at_once).await?;
+    tracker.reached(volumes, within, |life| life.deleting).await?;
+    let from = Instant::now();
+    limit::detach(&client, ground, volumes, at_once).await?;
+    let gone = tracker.reached(volumes, within, |life| life.gone).await?;
     Ok(Figures::from([
-        (Quantity::AttachRate, volumes as f64 / attach),
-        (Quantity::DetachRate, volumes as f64 / detach),
+        (Quantity::AttachRate, attach),
+        (Quantity::DetachRate, rate(from, gone)),
     ]))
 }
