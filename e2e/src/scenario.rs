@@ -118,6 +118,7 @@ pub const ALL: &[Scenario] = &[
     explained::SCENARIO,
     explained::LOSSES,
     leader::STOPS,
+    leader::CUT_OFF,
     leader::KILLED,
     leader::SUSPENDED,
     leader::CHANGES_KIND,

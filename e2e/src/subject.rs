@@ -60,6 +60,8 @@ pub struct SubjectSpec {
     pub reconcile_sync: Duration,
     /// More flags, as both kinds take them.
     pub flags: &'static [&'static str],
+    /// More flags, which ours alone takes.
+    pub own_flags: &'static [&'static str],
     /// How it is one of several, if it is.
     pub replica: Option<Replica>,
 }
@@ -137,7 +139,7 @@ impl SubjectSpec {
         }
         command = command.args(self.flags);
         match self.kind {
-            Kind::Ours => command,
+            Kind::Ours => command.args(self.own_flags),
             // Ours has no client-side rate limit unless asked for one.
             Kind::Go => command.args(["--kube-api-qps=1000", "--kube-api-burst=1000"]),
         }
@@ -385,6 +387,7 @@ mod tests {
             timeout: Duration::from_millis(1500),
             reconcile_sync: Duration::from_secs(60),
             flags: &[],
+            own_flags: &["--shutdown-grace=1s"],
             replica: None,
         };
         format!("{:?}", spec.command())
@@ -402,5 +405,6 @@ mod tests {
             assert!(ours.contains(flag) && go.contains(flag), "{flag}");
         }
         assert!(go.contains("--kube-api-qps=") && !ours.contains("--kube-api-qps="));
+        assert!(ours.contains("--shutdown-grace=") && !go.contains("--shutdown-grace="));
     }
 }

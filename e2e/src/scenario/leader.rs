@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::stage::{A, B, PATIENCE, Setting, Stage};
 use super::{Oddity, Scenario, Verdict};
+use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::Call;
 use crate::fixture::Access;
 use crate::subject::{Kind, LEASE_DURATION};
@@ -30,6 +31,18 @@ pub(super) const STOPS: Scenario = Scenario {
     setting: SETTING,
     go: Verdict::Passes,
     play: |stage| Box::pin(stops(stage)),
+};
+
+pub(super) const CUT_OFF: Scenario = Scenario {
+    name: "leader-cut-off",
+    about: "The leader is asked to stop and has no time for a call that is under way: the standby waits for the lease to lapse.",
+    setting: Setting {
+        timeout: Duration::from_secs(60),
+        own_flags: &["--shutdown-grace=500ms"],
+        ..SETTING
+    },
+    go: Verdict::Passes,
+    play: |stage| Box::pin(cut_off(stage)),
 };
 
 pub(super) const KILLED: Scenario = Scenario {
@@ -81,6 +94,36 @@ async fn stops(stage: &mut Stage<'_>) -> Result<()> {
         "the lease changed hands only {took:?} after its holder was asked to stop"
     );
     attach(stage, "after", B).await?;
+    history.ensure_one_at_a_time(2)?;
+    second.stop().await?;
+    stage.subject.revive().await
+}
+
+async fn cut_off(stage: &mut Stage<'_>) -> Result<()> {
+    let kind = stage.subject.kind();
+    let mut history = History::begin(stage).await?;
+    let mut first = stage.replica(kind, "one").await?;
+    history.wait_for_holder("one").await?;
+    let mut second = stage.replica(kind, "two").await?;
+
+    let hangs = FaultRule::hang_after_effect("hangs", Method::ControllerPublishVolume);
+    stage.driver.set_faults(&[hangs]).await?;
+    let volume = stage.volume("data", Access::OneNode).await?;
+    stage.pod("web", A, &[&volume]).await?;
+    let node_id = stage.node(A).node_id().to_owned();
+    stage
+        .driver
+        .wait_until_published(&volume.handle, &node_id, true, PATIENCE)
+        .await?;
+    first.stop().await?;
+    stage.driver.set_faults(&[]).await?;
+    history.wait_for_holder("two").await?;
+    stage.wait_until_running("web", PATIENCE).await?;
+    ensure!(
+        !history.holders().contains(&String::new()),
+        "the lease was given back although the driver was at a call: {:?}",
+        history.holders()
+    );
     history.ensure_one_at_a_time(2)?;
     second.stop().await?;
     stage.subject.revive().await
@@ -250,6 +293,13 @@ impl History {
         };
         tokio::time::timeout(PATIENCE, self.states.wait_for(seen)).await??;
         Ok(())
+    }
+
+    /// Who held the lease, in order; nobody is an empty name.
+    fn holders(&self) -> Vec<String> {
+        let mut holders: Vec<_> = self.states.borrow().iter().map(|(_, lease)| holder_of(lease)).collect();
+        holders.dedup();
+        holders
     }
 
     /// Fails if the lease was taken from a holder who may still have believed that it was his, or changed hands

@@ -71,6 +71,8 @@ pub struct Setting {
     pub capabilities: &'static str,
     /// More flags of the attacher.
     pub flags: &'static [&'static str],
+    /// More flags, which ours alone takes.
+    pub own_flags: &'static [&'static str],
 }
 
 /// One scenario's own driver, attacher, nodes, namespace and objects.
@@ -107,6 +109,7 @@ impl Setting {
         reconcile_sync: Duration::from_secs(60),
         capabilities: "",
         flags: &[],
+        own_flags: &[],
     };
 }
 
@@ -169,6 +172,7 @@ impl<'site> Stage<'site> {
             timeout: setting.timeout,
             reconcile_sync: setting.reconcile_sync,
             flags: setting.flags,
+            own_flags: setting.own_flags,
             replica: None,
         };
         let spec = subject.clone();

@@ -80,6 +80,7 @@ fn script(dir: &Path, kind: Kind, then: &str) -> Result<SubjectSpec> {
         timeout: PATIENCE,
         reconcile_sync: PATIENCE,
         flags: &[],
+        own_flags: &[],
         replica: None,
     })
 }
