@@ -93,7 +93,8 @@ pub struct Args {
     )]
     pub default_fs_type: String,
 
-    /// How long attaches and detaches under way may go on after SIGTERM.
+    /// How long attaches and detaches under way may go on after SIGTERM. If one does not end by then, the lease is
+    /// not given back, and the next replica waits until it lapses.
     #[arg(long, default_value = "20s", value_parser = duration::not_negative, value_name = "DURATION")]
     pub shutdown_grace: Duration,
 
@@ -206,7 +207,8 @@ impl Args {
             (
                 timeout > shutdown_grace,
                 "--shutdown-grace is shorter than --timeout: when the process is told to end, driver calls that take \
-                 longer are cut off, and the next process may call for the same volume while the driver is still at it",
+                 longer are cut off, and the next replica waits until the lease lapses (without --leader-election it \
+                 does not wait, and may call for the same volume while the driver is still at it)",
             ),
             (
                 http.metrics_address.is_some(),

@@ -96,14 +96,28 @@ pub enum Refusal {
 /// An attached one that lacks our finalizer but not the record of a publish call lost the finalizer
 /// while the driver had no calls, or to somebody's hand. It must have it back, or its volume would
 /// stay published when it is deleted; attaching it again, which the driver answers as before, does that.
+/// So must one whose status tells an error besides: the last attempt to attach it again did not succeed,
+/// or was cut short by a crash, and the volume may be nowhere.
 pub fn wanted(attachment: &Attachment, publishes: bool) -> Option<Wanted> {
     let unguarded = !attachment.finalizer && attachment.recorded.node_id.is_some();
     match (attachment.deleting, attachment.finalizer, attachment.attached) {
         (true, true, _) => Some(Wanted::Detach),
         (true, false, _) => None,
         (false, _, false) => Some(Wanted::Attach),
-        (false, finalizer, true) => (if publishes { unguarded } else { finalizer }).then_some(Wanted::Attach),
+        (false, finalizer, true) => {
+            let failed = attachment.attach_error.is_some();
+            let again = if publishes { unguarded || failed } else { finalizer };
+            again.then_some(Wanted::Attach)
+        }
     }
+}
+
+/// Whether an attachment that was let go of still says that it is attached. Whoever took the finalizer off
+/// died before he wrote the status, and the finalizers of others keep the object.
+///
+/// That the volume was unpublished is likely, not certain: the finalizer may have gone by somebody's hand.
+pub fn is_misstated(attachment: &Attachment) -> bool {
+    attachment.deleting && !attachment.finalizer && attachment.says_attached()
 }
 
 /// The specification of the volume that the attachment names.

@@ -49,7 +49,8 @@ const REPORTS_AT_ONCE: usize = 256;
 // === impl Dispatcher ===
 
 impl<K: Cluster, D: Controller> Dispatcher<K, D> {
-    /// Works until `shutdown`, then finishes what is under way.
+    /// Works until `shutdown`, then finishes what is under way. What is cut off at the end of the grace is still under
+    /// way for the engine.
     ///
     /// # Cancellation
     ///

@@ -270,6 +270,9 @@ impl Engine {
             self.answers.remove(&attachment.uid);
             return self.reconsider(done, attachment, Some(newest), finished, now);
         }
+        if *class == Class::Refused && self.rest(done, newest, finished.again) {
+            return;
+        }
         if *code == Some(RESOURCE_EXHAUSTED) {
             self.short_of_room.insert(&newest.node, &newest.name);
         }

@@ -4,7 +4,7 @@
 //!
 //! Start: driver first, because our finalizer and our choice of objects carry its name; then the
 //! watches and the election; then, when we lead and all lists are complete, work. Stop: no new work,
-//! work under way ends within `--shutdown-grace`, the lease is given back, then everything else. A task
+//! work under way ends within `--shutdown-grace`, the lease is given back if it did, then everything else. A task
 //! that ends before that ends the process.
 
 pub(crate) mod config;
@@ -13,7 +13,7 @@ mod http;
 mod work;
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -23,6 +23,7 @@ use tokio_util::task::JoinMap;
 use crate::args::Args;
 use crate::cluster::{Clients, ConnectError, RateLimit};
 use crate::csi::{Keeper, Link, Lost, Session};
+use crate::engine::Engine;
 use crate::lease::{self, Leadership};
 use crate::model::Driver;
 use crate::report::chain;
@@ -181,20 +182,19 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
             Leadership::unopposed()
         };
         let leadership = leads.get_or_init(|| leadership).clone();
-        work::spawn(
+        let engine = work::spawn(
             &mut tasks, &args, &clients, link, driver, leadership, recorder, &view,
         );
         let worked = supervise(&mut tasks, &shutdown).await;
         if let Err(error) = worked {
             // Whoever lost the lease has none to give back.
             if !matches!(error, Error::StoppedLeading(_)) {
-                abandon(&mut tasks, &stop_election).await;
+                abandon(&mut tasks, &stop_election, &engine).await;
             }
             return Err(error);
         }
         // Only now may somebody else begin.
-        stop_election.cancel();
-        join(&mut tasks, Task::Election).await?;
+        election::end(&mut tasks, &stop_election, &engine).await?;
         // That we lead no more is the last thing to tell.
         stop_events.cancel();
         join(&mut tasks, Task::Events).await?;
@@ -220,16 +220,15 @@ async fn supervise(tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<()
     }
 }
 
-/// Stops the work where it is, as a crash would, and gives the lease back: nobody is to wait for a process
-/// that knows that it is ending.
-async fn abandon(tasks: &mut Tasks, stop_election: &CancellationToken) {
+/// Stops the work where it is, as a crash would, and gives the lease back if none was under way: nobody is to wait
+/// for a process that knows that it is ending.
+async fn abandon(tasks: &mut Tasks, stop_election: &CancellationToken, engine: &Mutex<Engine>) {
     for task in [Task::Dispatch, Task::Reconcile] {
         tasks.abort(&task);
         // That it was cut short is what was wanted.
         join(tasks, task).await.ok();
     }
-    stop_election.cancel();
-    if let Err(error) = join(tasks, Task::Election).await {
+    if let Err(error) = election::end(tasks, stop_election, engine).await {
         tracing::warn!(error = chain(&error), "the election did not end well");
     }
 }

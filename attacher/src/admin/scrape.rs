@@ -117,5 +117,6 @@ fn lanes(text: &mut Exposition, view: &View, census: &Census) {
     text.single(&family::LOST, surveys.lost as f64);
     text.single(&family::LEFTOVER, surveys.leftover as f64);
     text.single(&family::REPAIRED, surveys.repaired as f64);
+    text.single(&family::REFUSED, surveys.refused as f64);
     text.single(&family::SYNCED, f64::from(u8::from(census.listed.all())));
 }

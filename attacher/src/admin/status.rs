@@ -123,6 +123,8 @@ pub struct ReconcileStatus {
     pub failed: u64,
     /// How many repairs have succeeded.
     pub repaired: u64,
+    /// How many repairs could not be made as things stood.
+    pub refused: u64,
 }
 
 /// One lane.
@@ -287,6 +289,7 @@ impl ReconcileStatus {
             completed: census.surveys.rounds,
             failed: census.surveys.failed_rounds,
             repaired: census.surveys.repaired,
+            refused: census.surveys.refused,
         })
     }
 }
@@ -335,6 +338,9 @@ impl WorkStatus {
 fn why(class: Class) -> &'static str {
     match class {
         Class::Final => "it was refused; it is tried again after a pause",
+        Class::Refused => {
+            "it cannot be done as things stand; it is tried again after a pause, and at once when something changes"
+        }
         Class::Uncertain => "its result is not known, or it is to be tried again; it is asked for again",
         Class::Interrupted => "the driver went away during the call; it is called again when it is back",
         Class::Disconnected => "the driver is not connected; it is called when it is back",

@@ -222,8 +222,8 @@ fn rounds(f: &mut Formatter<'_>, reconcile: &ReconcileStatus) -> fmt::Result {
     }
     writeln!(
         f,
-        "              {} rounds completed, {} failed; {} repairs succeeded",
-        reconcile.completed, reconcile.failed, reconcile.repaired
+        "              {} rounds completed, {} failed; {} repairs succeeded, {} refused",
+        reconcile.completed, reconcile.failed, reconcile.repaired, reconcile.refused
     )
 }
 

@@ -144,6 +144,57 @@ fn what_is_wanted_follows_from_deletion_finalizer_and_status() {
 }
 
 #[test]
+fn who_is_attached_with_an_error_or_without_a_guard_is_attached_again_by_a_driver_with_calls() {
+    for (finalizer, recorded, failed, with_calls, without) in [
+        (true, true, false, false, true),
+        (true, true, true, true, true),
+        (false, true, false, true, false),
+        (false, false, false, false, false),
+        (false, false, true, true, false),
+    ] {
+        let attachment = Attachment {
+            finalizer,
+            attached: true,
+            recorded: Recorded {
+                node_id: recorded.then(|| "id-1".into()),
+                ..Recorded::default()
+            },
+            attach_error: failed.then(Box::default),
+            ..mk_attachment("va")
+        };
+        for (publishes, expected) in [(true, with_calls), (false, without)] {
+            assert_eq!(
+                wanted(&attachment, publishes),
+                expected.then_some(Wanted::Attach),
+                "{finalizer} {recorded} {failed} {publishes}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_status_is_wrong_when_it_outlives_our_finalizer_and_tells_of_an_attachment() {
+    for (deleting, finalizer, attached, expected) in [
+        (true, false, true, true),
+        (true, false, false, false),
+        (true, true, true, false),
+        (false, false, true, false),
+    ] {
+        let attachment = Attachment {
+            deleting,
+            finalizer,
+            attached,
+            ..mk_attachment("va")
+        };
+        assert_eq!(
+            is_misstated(&attachment),
+            expected,
+            "{deleting} {finalizer} {attached}"
+        );
+    }
+}
+
+#[test]
 fn a_first_attach_claims_the_volume_and_records_what_it_will_send() {
     let secret = SecretRef::parse("ns/creds");
     let facts = mk_facts(|_, volume, _| csi_of(volume).publish_secret = secret.clone());

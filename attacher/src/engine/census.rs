@@ -169,6 +169,11 @@ impl Engine {
         self.queue.tell(now);
     }
 
+    /// Whether no job is under way.
+    pub fn is_idle(&self) -> bool {
+        self.queue.running() == 0
+    }
+
     /// Counts what was reached so long after it was wished for.
     pub fn reached(&mut self, what: Wanted, after: Duration) {
         match what {

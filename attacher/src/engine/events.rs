@@ -49,6 +49,7 @@ impl Engine {
                 self.queue.wake_if_pending(key);
             }
         } else if turned || !(written || differ_in_errors_alone(before, after)) {
+            self.repairs.resting.remove(&before.uid);
             self.consider(key);
         }
     }
@@ -76,9 +77,8 @@ impl Engine {
                 }
             };
             if matters {
-                for attachment in self.index.attachments_of_volume(&name) {
-                    self.queue.wake_if_pending(&Key::Attachment(attachment.clone()));
-                }
+                let attachments: Vec<_> = self.index.attachments_of_volume(&name).cloned().collect();
+                attachments.iter().for_each(|attachment| self.stir(attachment));
             }
             if let Effect::Gone { before }
             | Effect::New {
@@ -102,9 +102,8 @@ impl Engine {
                 }
             };
             if matters {
-                for attachment in self.index.attachments_of_node(&name) {
-                    self.queue.wake_if_pending(&Key::Attachment(attachment.clone()));
-                }
+                let attachments: Vec<_> = self.index.attachments_of_node(&name).cloned().collect();
+                attachments.iter().for_each(|attachment| self.stir(attachment));
             }
         }
     }
@@ -124,6 +123,7 @@ impl Engine {
         }
         // What was asked of the driver as it was says little about the one that is there now.
         self.repairs.disturbed = None;
+        self.repairs.resting.clear();
         match (published, capabilities.publish) {
             (true, false) => self.repairs.wanted.clear(),
             (false, true) => {

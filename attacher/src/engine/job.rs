@@ -48,6 +48,8 @@ pub enum Answer {
     },
     /// ControllerUnpublishVolume succeeded.
     Unpublished,
+    /// ListVolumes names the volume where it should be, though an attempt to publish it again failed.
+    Listed,
 }
 
 /// How a job ended.

@@ -73,6 +73,8 @@ pub struct Tally {
     pub leftover: u64,
     /// Repairs that succeeded.
     pub repaired: u64,
+    /// Repairs that could not be made as things stood.
+    pub refused: u64,
 }
 
 // === impl Engine ===
@@ -206,13 +208,7 @@ impl Engine {
         let verdict = verdict(&subject, doubted);
         let key = Key::Attachment(subject.attachment.name.clone());
         match verdict {
-            Verdict::InOrder if subject.sight.is_known() => {
-                self.repairs.doubts.remove(uid);
-                if self.wanted_repair(&subject.attachment).is_some() {
-                    // It waits to be tried again, and will find the volume where it should be.
-                    self.queue.wake_if_pending(&key);
-                }
-            }
+            Verdict::InOrder if subject.sight.is_known() => self.in_order(&subject.attachment),
             Verdict::InOrder => {}
             Verdict::Doubtful => self.repairs.doubts.entry(uid.clone()).or_default().round = round,
             Verdict::Promising => self.queue.wake_if_pending(&key),
@@ -230,4 +226,4 @@ impl Engine {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

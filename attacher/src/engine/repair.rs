@@ -1,8 +1,13 @@
 //! Repairs: work that is wanted although the attachment's own state asks for nothing.
 //!
 //! A survey asks for them, or a driver that has calls again. They are remembered here alone; after a crash the next
-//! survey finds them again. They have a lane of their own: a driver that lost everything makes thousands of them,
+//! survey finds them again. Some the status asks for: it tells an error of an attached volume, or is wrong about a
+//! detached one. They have a lane of their own: a driver that lost everything makes thousands of them,
 //! and a pod that waits for its first attach is not to stand in line behind volumes that may well be in use.
+//!
+//! A repair that is refused rests until something changes of what it depends on: its VolumeAttachment,
+//! PersistentVolume or CSINode, or what the driver can do. Nobody waits for it as somebody does for a first attach,
+//! and to try it again and again would tell people the same each time.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,6 +25,8 @@ pub(super) struct Repairs {
     /// While a survey is under way: attachments that changed or had work since it began.
     pub(super) disturbed: Option<HashSet<Arc<str>>>,
     pub(super) wanted: HashMap<Uid, Wanted>,
+    /// Those that were refused, until something changes.
+    pub(super) resting: HashMap<Uid, Wanted>,
     pub(super) doubts: HashMap<Uid, Doubt>,
     pub(super) findings: Vec<Finding>,
     pub(super) tally: Tally,
@@ -51,7 +58,8 @@ impl Engine {
         } = subject;
         let target = whereabouts.target;
         let is_needed = wanted == Wanted::Detach && self.held_besides(&attachment, &target) != Held::ByNobody;
-        if is_needed || self.repairs.wanted.contains_key(&attachment.uid) {
+        self.distrust(&attachment);
+        if is_needed || self.repairs.wanted.get(&attachment.uid) == Some(&wanted) {
             return;
         }
         let doubt = self.repairs.doubts.entry(attachment.uid.clone()).or_default();
@@ -81,20 +89,76 @@ impl Engine {
         });
     }
 
-    /// The work that an attachment waits for, repairs included.
+    /// The work that an attachment waits for, repairs included, but for those that rest.
     pub(super) fn wanted(&self, attachment: &Attachment) -> Option<Wanted> {
-        decide::wanted(attachment, self.publishes())
+        let wanted = decide::wanted(attachment, self.publishes())
             .or_else(|| self.wanted_repair(attachment))
-            .or_else(|| self.is_to_be_marked(attachment).then_some(Wanted::Detach))
+            .or_else(|| self.is_to_be_marked(attachment).then_some(Wanted::Detach))?;
+        (!self.rests(wanted, attachment)).then_some(wanted)
     }
 
-    /// Whether we let go of an attachment whose status still says that it is attached: a finalizer of
-    /// somebody else that we had not seen keeps it, and the status could not be written.
+    /// Whether the status of an attachment that was let go of is to be put right. With a driver that has no
+    /// calls, what was published once stays so: then the status, as it is, gets it unpublished when the driver
+    /// has calls again.
     fn is_to_be_marked(&self, attachment: &Attachment) -> bool {
-        attachment.deleting
-            && !attachment.finalizer
-            && attachment.says_attached()
-            && self.answers.get(&attachment.uid) == Some(&Answer::Unpublished)
+        let is_unpublished = || self.answers.get(&attachment.uid) == Some(&Answer::Unpublished);
+        let is_known = || self.publishes() || attachment.recorded.node_id.is_none() || is_unpublished();
+        decide::is_misstated(attachment) && is_known()
+    }
+
+    fn rests(&self, wanted: Wanted, attachment: &Attachment) -> bool {
+        is_repair(wanted, attachment) && self.repairs.resting.get(&attachment.uid) == Some(&wanted)
+    }
+
+    /// To be told of work that was refused. Says whether it rests from now on: only a repair does, and not if
+    /// something has changed since it began.
+    pub(super) fn rest(&mut self, wanted: Wanted, attachment: &Attachment, changed: bool) -> bool {
+        let rests = is_repair(wanted, attachment) && !changed;
+        if rests {
+            self.repairs.resting.insert(attachment.uid.clone(), wanted);
+            self.repairs.tally.refused += 1;
+        }
+        rests
+    }
+
+    /// Something changed that work on the attachment of this name depends on: it does not wait, nor rest, any
+    /// longer.
+    pub(super) fn stir(&mut self, name: &Arc<str>) {
+        let key = Key::Attachment(name.clone());
+        let rested = self
+            .index
+            .attachment(name)
+            .and_then(|attachment| self.repairs.resting.remove(&attachment.uid));
+        if rested.is_some() {
+            self.consider(&key);
+        } else {
+            self.queue.wake_if_pending(&key);
+        }
+    }
+
+    /// The driver lists the volume of the attachment where it should be. A repair that waits is tried once more
+    /// and will find that; one that rests is over, and what the status tells of it is outdated.
+    pub(super) fn in_order(&mut self, attachment: &Attachment) {
+        let uid = &attachment.uid;
+        let key = Key::Attachment(attachment.name.clone());
+        self.repairs.doubts.remove(uid);
+        if self.rests(Wanted::Attach, attachment) {
+            self.repairs.wanted.remove(uid);
+            if attachment.attach_error.is_some() && !self.answers.contains_key(uid) {
+                self.answers.insert(uid.clone(), Answer::Listed);
+                self.repairs.resting.remove(uid);
+                self.queue.wake(&key, Lane::Repair);
+            }
+        } else if self.wanted(attachment).is_some_and(|wanted| is_repair(wanted, attachment)) {
+            self.queue.wake_if_pending(&key);
+        }
+    }
+
+    /// The driver's list says otherwise by now.
+    fn distrust(&mut self, attachment: &Attachment) {
+        if self.answers.get(&attachment.uid) == Some(&Answer::Listed) {
+            self.answers.remove(&attachment.uid);
+        }
     }
 
     /// The lane of that work.
@@ -135,6 +199,7 @@ impl Engine {
 
     pub(super) fn forget_repairs(&mut self, attachment: &Attachment) {
         self.repairs.wanted.remove(&attachment.uid);
+        self.repairs.resting.remove(&attachment.uid);
         self.repairs.doubts.remove(&attachment.uid);
     }
 }
@@ -155,3 +220,6 @@ fn is_repair(wanted: Wanted, attachment: &Attachment) -> bool {
         Wanted::Detach => attachment.deleting && !attachment.finalizer,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -139,4 +139,6 @@ families! {
         "Volumes found on a node after their attachment had been let go of";
     REPAIRED = Counter "csi_attacher_repaired_attachments_total" []
         "Lost attachments that were published again, and leftovers that were unpublished";
+    REFUSED = Counter "csi_attacher_refused_repairs_total" []
+        "Repairs that could not be made as things stood, because the volume is being deleted, say; each rests until something changes";
 }

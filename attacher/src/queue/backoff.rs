@@ -8,8 +8,11 @@ use super::jittered;
 /// How a failure is waited out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// The answer is known and will not change soon: a final gRPC code, a refusal, an API error.
+    /// The answer is known and will not change soon: a final gRPC code, an API error.
     Final,
+    /// It cannot be done as things stand, and nobody was asked. Once something changes that it depends on, it is
+    /// tried again at once.
+    Refused,
     /// The call may still be under way at the driver, or the driver asks for another try
     /// (CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, RESOURCE_EXHAUSTED, ABORTED): asking again is how
     /// its result is learnt.
@@ -39,6 +42,7 @@ impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Final => "final",
+            Self::Refused => "refused",
             Self::Uncertain => "uncertain",
             Self::Interrupted => "interrupted",
             Self::Disconnected => "disconnected",
@@ -55,7 +59,7 @@ impl Backoff {
     /// Up to a fifth of it is taken off by `jitter`, so the bound is never exceeded.
     pub fn delay(&self, class: Class, times: u32, jitter: f64) -> Duration {
         let cap = match class {
-            Class::Final => self.max,
+            Class::Final | Class::Refused => self.max,
             Class::Uncertain | Class::Interrupted | Class::Disconnected => {
                 (self.max / UNCERTAIN_SHARE).max(self.start)
             }

@@ -108,7 +108,7 @@ impl Queue {
             (State::Waiting { .. }, Some(failure)) => match failure.class {
                 Class::Disconnected => true,
                 Class::Interrupted => failure.times < TRIES_ON_RETURN,
-                Class::Final | Class::Uncertain => false,
+                Class::Final | Class::Refused | Class::Uncertain => false,
             },
             (State::Waiting { .. }, None) => false,
         };

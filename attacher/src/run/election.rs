@@ -1,12 +1,15 @@
 //! Taking part in the leader election.
 
+use std::sync::Mutex;
+
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, Task, Tasks, config};
+use super::{Error, Task, Tasks, config, join};
 use crate::admin::View;
 use crate::args::Args;
 use crate::cluster::events::{Recorder, Regarding};
+use crate::engine::Engine;
 use crate::lease::{self, ApiLease, Campaign, Change, Leadership, Place, Settings, Timings};
 use crate::model::Driver;
 
@@ -49,4 +52,89 @@ pub(super) fn spawn(
     tasks.spawn(Task::Election, async move { Ok(campaign.run(stop).await?) });
     view.election_begins(leadership.clone());
     Ok(leadership)
+}
+
+/// Ends our part in it when `engine`'s work is over, so that somebody else may begin.
+///
+/// The lease is given back, unless jobs were cut off: the driver may still be at what they called for, and the API
+/// server at what they wrote, and a successor that began at once would call for the same volumes meanwhile. So it has
+/// to wait until the lease lapses, as after a crash. What one call may still take by then, its own deadline
+/// (`--timeout`) tells the driver.
+pub(super) async fn end(
+    tasks: &mut Tasks,
+    stop: &CancellationToken,
+    engine: &Mutex<Engine>,
+) -> Result<(), Error> {
+    if !tasks.contains_key(&Task::Election) {
+        return Ok(());
+    }
+    // Who panicked while it was locked has told nobody how far he came.
+    if engine.lock().is_ok_and(|engine| engine.is_idle()) {
+        stop.cancel();
+        return join(tasks, Task::Election).await;
+    }
+    tracing::warn!(
+        "not giving the lease back: work was cut off, and the driver may still be at it; the lease lapses by itself"
+    );
+    tasks.abort(&Task::Election);
+    match join(tasks, Task::Election).await {
+        // It had ended before.
+        Err(lost @ Error::StoppedLeading(_)) => Err(lost),
+        // Cut short, as was wanted.
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::decide::tests::{mk_attachment, mk_node, mk_volume};
+    use crate::engine::Event;
+    use crate::index::Change;
+    use crate::queue::{Backoff, Limits};
+
+    /// An engine that knows of an attach, which nobody has begun.
+    fn mk_engine() -> Engine {
+        let limits = Limits {
+            attach: 1,
+            detach: 1,
+            volume: 1,
+        };
+        let backoff = Backoff {
+            start: Duration::from_secs(1),
+            max: Duration::from_secs(1),
+        };
+        let mut engine = Engine::new(limits, backoff, 1);
+        engine.handle(Event::Volumes(Change::Put(mk_volume("pv"))));
+        engine.handle(Event::Nodes(Change::Put(mk_node("node", Some("id")))));
+        engine.handle(Event::Attachments(Change::Put(mk_attachment("va"))));
+        engine
+    }
+
+    #[tokio::test]
+    async fn the_lease_is_given_back_unless_work_was_cut_off() {
+        for cut_off in [false, true] {
+            let mut engine = mk_engine();
+            if cut_off {
+                #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
+                let now = std::time::Instant::now();
+                engine.start(now).expect("an attach");
+            }
+            let (mut tasks, stop) = (Tasks::new(), CancellationToken::new());
+            let given_back = Arc::new(AtomicBool::new(false));
+            let (stopped, gives_back) = (stop.clone(), given_back.clone());
+            tasks.spawn(Task::Election, async move {
+                stopped.cancelled().await;
+                gives_back.store(true, Ordering::Relaxed);
+                Ok(())
+            });
+            assert!(end(&mut tasks, &stop, &Mutex::new(engine)).await.is_ok());
+            assert!(tasks.is_empty(), "nobody renews it any more");
+            assert_eq!(given_back.load(Ordering::Relaxed), !cut_off);
+        }
+    }
 }

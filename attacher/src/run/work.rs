@@ -31,7 +31,8 @@ struct Pump {
     events_tx: mpsc::Sender<Event>,
 }
 
-/// Starts all of it. The dispatcher's task ends when work is over after the shutdown that `view` knows of.
+/// Starts all of it. The dispatcher's task ends when work is over after the shutdown that `view` knows of. What of the
+/// work was cut off by then, or when that task was, the engine tells.
 #[expect(
     clippy::too_many_arguments,
     reason = "all that the supervisor made meets here, once"
@@ -45,7 +46,7 @@ pub(super) fn spawn(
     leadership: Leadership,
     recorder: Recorder,
     view: &View,
-) {
+) -> Arc<Mutex<Engine>> {
     let shutdown = view.shutdown.clone();
     let shared = Arc::new(driver.clone());
     let limits = Limits {
@@ -103,7 +104,7 @@ pub(super) fn spawn(
     .telling(recorder)
     .telling_codes(args.features.error_codes);
     let dispatcher = Dispatcher {
-        engine,
+        engine: engine.clone(),
         worker,
         events,
         link,
@@ -115,6 +116,7 @@ pub(super) fn spawn(
         dispatcher.run(shutdown).await;
         Ok(())
     });
+    engine
 }
 
 /// Starts to send Events, while we lead by what will be known of that, and says who takes them.

@@ -16,6 +16,9 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// already, as far as its status knows, and is to be repaired.
     pub(super) async fn attach(&self, facts: Facts, answer: Option<Answer>) -> Result<(), Failure> {
         let attachment = &facts.attachment.clone();
+        if answer == Some(Answer::Listed) {
+            return Box::pin(self.clear_error(attachment)).await;
+        }
         let answer = answer.filter(|answer| matches!(answer, Answer::Published { .. }));
         let plan = match Box::pin(self.look(facts, answer.is_some())).await {
             Ok(plan) => plan,
@@ -132,6 +135,9 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             elsewhere = Some(self.undo(attachment, stale, plan.migrated).await?);
         }
         let prepare = async {
+            if !Box::pin(self.tell_of_move(attachment, plan)).await? {
+                return Ok(None);
+            }
             let secrets = self.secrets(plan.secret.as_ref()).await;
             let secrets = secrets.map_err(|(reference, error)| unread(&reference, &error))?;
             // Each to its end, whatever becomes of the other: a write that is given up on its way would be
@@ -195,6 +201,30 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         self.csi.publish(request).await
     }
 
+    /// The driver lists the volume where it should be, so the error in the status is outdated.
+    async fn clear_error(&self, attachment: &Attachment) -> Result<(), Failure> {
+        // A list has no publish context, so what the status has of one stays.
+        let with_context = Attachment {
+            metadata_keys: Box::default(),
+            ..attachment.clone()
+        };
+        match self.cluster.mark_attached(&with_context, &BTreeMap::new()).await {
+            Ok(written) => {
+                self.written(written);
+                self.announce_recovery(Wanted::Attach, attachment);
+                Ok(())
+            }
+            Err(error) if error.is_gone() => {
+                self.departed(attachment);
+                Ok(())
+            }
+            Err(error) => Err(Failure {
+                told: false,
+                ..unwritten("failed to clear the attach error", &error, Answer::Listed)
+            }),
+        }
+    }
+
     async fn mark_attached(
         &self,
         attachment: &Attachment,
@@ -248,6 +278,6 @@ fn known(answer: Option<Answer>, plan: &AttachPlan) -> Option<BTreeMap<String, S
         {
             Some(context)
         }
-        Some(Answer::Published { .. } | Answer::Unpublished) | None => None,
+        Some(Answer::Published { .. } | Answer::Unpublished | Answer::Listed) | None => None,
     }
 }

@@ -34,11 +34,15 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 Ok((facts, self.driver().await?))
             };
             let (facts, driver) = Box::pin(self.unless_winding_up(look)).await?;
+            let Recorded { handle, node_id, .. } = &attachment.recorded;
+            let was_called_for = attachment.finalizer || node_id.is_some();
             if driver.capabilities.publish {
-                let plan = decide::detach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?;
-                self.unpublish_unless_held(&attachment, &plan).await?;
-            } else {
-                let Recorded { handle, node_id, .. } = &attachment.recorded;
+                match decide::detach(&facts, &driver) {
+                    Ok(plan) => self.unpublish_unless_held(&attachment, &plan).await?,
+                    Err(refusal) if was_called_for => return Err(Failure::refused(&refusal)),
+                    Err(refusal) => tracing::info!(%refusal, "nothing was ever published for it"),
+                }
+            } else if was_called_for {
                 tracing::warn!(
                     volume = handle.as_deref(),
                     node_id = node_id.as_deref(),
@@ -153,9 +157,10 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     }
 
     /// Tells the status if others keep the object, then takes our finalizer off. In this order a
-    /// crash in between repeats the detach; in the other it would leave `attached: true` for ever.
+    /// crash in between repeats the detach; in the other the status would be wrong until somebody repairs it.
     async fn let_go(&self, attachment: &Attachment) -> Result<(), Failure> {
-        if attachment.foreign_finalizers && attachment.says_attached() {
+        let outlives = attachment.foreign_finalizers || !attachment.finalizer;
+        if outlives && attachment.says_attached() {
             self.mark_detached(attachment).await?;
         }
         if !attachment.finalizer {
@@ -173,8 +178,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             return Ok(());
         };
         self.written((*left).clone());
-        // Somebody put a finalizer on it that we had not seen. What the engine remembers of the driver's
-        // answer is then all that tells of the write that is left to do.
+        // Somebody put a finalizer on it that we had not seen, and its status is wrong now.
         if left.says_attached() {
             self.mark_detached(&left).await?;
         }

@@ -2,15 +2,54 @@
 
 use std::collections::BTreeMap;
 
-use super::problem::Failure;
+use super::problem::{Failure, MESSAGE_BYTES, cut};
 use super::turns::Turn;
 use super::{Worker, called};
-use crate::cluster::{Cluster, Secrets};
+use crate::cluster::{Cluster, Secrets, Side};
 use crate::csi::{CallError, Controller, UnpublishRequest};
 use crate::decide::{AttachPlan, Record};
-use crate::model::{Attachment, Recorded, Target};
+use crate::model::{Attachment, Problem, Recorded, Target};
+use crate::report::time;
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
+    /// Tells in the status that an attached volume is about to be published again on a node that has another id
+    /// today. Says whether the attachment is still wanted.
+    ///
+    /// Once the record names our finalizer and that id, nothing else that is stored tells a volume that is there from
+    /// one that is nowhere, because the process died before its call. An error of somebody who is attached does, and
+    /// gets him attached again; with success it goes.
+    pub(super) async fn tell_of_move(
+        &self,
+        attachment: &Attachment,
+        plan: &AttachPlan,
+    ) -> Result<bool, Failure> {
+        let Some(today) = plan.other_node_id.as_ref().filter(|_| attachment.attach_error.is_none()) else {
+            return Ok(true);
+        };
+        let Target { handle, node_id } = &plan.target;
+        let message = format!(
+            "volume {handle:?} was published to node id {node_id:?}, and the node's id is {today:?} by now; \
+             publishing it again"
+        );
+        let problem = Problem {
+            time: time((self.clock)()),
+            message: cut(&message, MESSAGE_BYTES).to_owned(),
+            code: None,
+        };
+        match self.cluster.save_problem(attachment, Side::Attach, &problem).await {
+            Ok(newest) => {
+                let wanted = !newest.deleting;
+                self.written(newest);
+                Ok(wanted)
+            }
+            Err(error) if error.is_gone() => {
+                self.departed(attachment);
+                Ok(false)
+            }
+            Err(error) => Err(Failure::api("could not save VolumeAttachment", &error)),
+        }
+    }
+
     /// The driver does not know the node by the id under which the volume was published: the machine
     /// came back under another one, and is to have its volume again.
     ///
@@ -45,9 +84,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             ..recorded.unwrap_or(&attachment.recorded).clone()
         };
         plan.target = today;
-        // With the record its state asks for nothing any more, though the volume is not there yet.
-        self.engine().attach_again(attachment);
-        // Before the call, as always.
+        // Before the call, as always. That the volume is not there yet stands in the status.
         let record = Record { annotations };
         let record = self.record(attachment, Some(&record));
         if !self.unless_winding_up(record).await? {

@@ -25,7 +25,7 @@ pub(super) struct Failure {
 }
 
 /// The API server refuses longer messages, and with them the whole status.
-const MESSAGE_BYTES: usize = 1024;
+pub(super) const MESSAGE_BYTES: usize = 1024;
 
 // === impl Failure ===
 
@@ -88,7 +88,7 @@ impl Failure {
         Self {
             message: refusal.to_string(),
             code: None,
-            class: Class::Final,
+            class: Class::Refused,
             answer: None,
             told: true,
         }

@@ -19,7 +19,7 @@ use crate::decide::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 use crate::decide::{Claim, Record};
 use crate::engine::Held;
 use crate::lease::Leadership;
-use crate::model::{Capabilities, Problem, Recorded, Target, Version, VolumeSource};
+use crate::model::{Capabilities, Node, Problem, Recorded, Target, Version, VolumeSource};
 use crate::queue::{Backoff, Limits};
 
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -40,6 +40,10 @@ struct State {
     panics: bool,
     /// What the driver answers to its first Unpublish.
     unknown: bool,
+    /// Where volumes were published, in order.
+    published: Vec<Target>,
+    /// After so many requests and calls the process is dead: nothing it asks for happens any more.
+    dies_after: Option<usize>,
     /// Calls for a node id that the driver refuses, with this code.
     refused_at: Vec<(&'static str, &'static str, &'static str)>,
 }
@@ -59,11 +63,15 @@ impl World {
     }
 
     async fn take(&self, request: &'static str) -> Result<(), Error> {
-        let silent = {
+        let (dead, silent) = {
             let mut state = self.state();
             state.seen.push(request);
-            state.silent.contains(&request)
+            let dead = state.dies_after.is_some_and(|most| state.seen.len() > most);
+            (dead, state.silent.contains(&request))
         };
+        if dead {
+            std::future::pending::<()>().await;
+        }
         if silent {
             self.answer.notified().await;
         }
@@ -194,6 +202,7 @@ impl Controller for World {
         assert!(!panics, "as it was told");
         self.take("publish").await.expect("calls are refused otherwise");
         self.refuses("publish", &request.target)?;
+        self.state().published.push(request.target);
         Ok(BTreeMap::new())
     }
 
@@ -235,8 +244,13 @@ impl Bench {
     /// `attachment` of a volume that has a Secret.
     fn new(attachment: Attachment) -> Self {
         let world = World::default();
-        world.state().attachment = Some(attachment.clone());
+        world.state().attachment = Some(attachment);
         world.state().volume = Some(mk_secret_volume());
+        Self::on(world)
+    }
+
+    /// A process that has just started.
+    fn on(world: World) -> Self {
         let limits = Limits {
             attach: 10,
             detach: 10,
@@ -250,7 +264,9 @@ impl Bench {
         engine.handle(Event::DriverBack(mk_driver().capabilities));
         engine.handle(Event::Volumes(Change::Put(mk_secret_volume())));
         engine.handle(Event::Nodes(Change::Put(mk_node("node", Some("id")))));
-        engine.handle(Event::Attachments(Change::Put(attachment)));
+        if let Some(attachment) = world.state().attachment.clone() {
+            engine.handle(Event::Attachments(Change::Put(attachment)));
+        }
         let engine = Arc::new(Mutex::new(engine));
         let worker = Worker::new(world.clone(), world.clone(), mk_driver(), engine.clone(), || {
             Timestamp::UNIX_EPOCH

@@ -19,7 +19,8 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     pub(super) async fn is_still_wanted(&self, attachment: &Attachment) -> Result<bool, Failure> {
         match self.cluster.attachment(attachment).await {
             Ok(newest) => {
-                let wanted = decide::wanted(&newest, true) == Some(Wanted::Attach);
+                // Who is attached may be wanted again, but what he has is in use.
+                let wanted = !newest.attached && decide::wanted(&newest, true) == Some(Wanted::Attach);
                 self.written(newest);
                 Ok(wanted)
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use csi_attacher::csi::Link;
 use csi_attacher::dispatch::{Dispatcher, Pulse};
-use csi_attacher::engine::Engine;
+use csi_attacher::engine::{Engine, lock};
 use csi_attacher::model::{Capabilities, Driver};
 use csi_attacher::queue::{Backoff, Limits};
 use csi_attacher::reconcile::Reconciler;
@@ -56,7 +56,8 @@ async fn attacher(world: &World, seed: u64, stop: CancellationToken) {
     attacher_at(PACE, world, seed, stop).await;
 }
 
-async fn attacher_at(pace: Pace, world: &World, seed: u64, stop: CancellationToken) {
+/// Says whether all that was begun was finished.
+async fn attacher_at(pace: Pace, world: &World, seed: u64, stop: CancellationToken) -> bool {
     let limits = Limits {
         attach: 4,
         detach: 4,
@@ -86,7 +87,7 @@ async fn attacher_at(pace: Pace, world: &World, seed: u64, stop: CancellationTok
         Timestamp::UNIX_EPOCH
     });
     let dispatcher = Dispatcher {
-        engine,
+        engine: engine.clone(),
         worker,
         events,
         link,
@@ -100,6 +101,7 @@ async fn attacher_at(pace: Pace, world: &World, seed: u64, stop: CancellationTok
         () = world.watch(events_tx) => unreachable!("a watch must not end"),
         () = reconciling => unreachable!("there is always another round"),
     }
+    lock(&engine).is_idle()
 }
 
 /// Lets users act and attachers live and die for a while, then lets everything settle.
@@ -176,7 +178,7 @@ fn an_attacher_may_be_as_patient_as_gos_longest_durations() {
             };
             tokio::select! {
                 biased;
-                () = attacher_at(pace, &world, seed, stop.clone()) => {}
+                finished = attacher_at(pace, &world, seed, stop.clone()) => assert!(finished),
                 () = ends => unreachable!("the attacher ends when it is told to"),
             }
         }
@@ -314,6 +316,29 @@ fn a_shutdown_finishes_what_is_under_way() {
         assert_eq!(world.attached(), world.calls().publish);
         assert_eq!(world.verdict(), Ok(()));
     });
+}
+
+/// Whoever knows that does not let somebody else begin at once.
+#[test]
+fn a_shutdown_that_cuts_a_call_off_is_told_from_one_that_does_not() {
+    for (grace, finishes) in [(Duration::from_secs(60), true), (Duration::ZERO, false)] {
+        runtime().block_on(async {
+            let world = World::new(11, Faults::NONE);
+            let stop = CancellationToken::new();
+            world.attach_all(4);
+            let kill = async {
+                world.first_call().await;
+                stop.cancel();
+                std::future::pending::<()>().await;
+            };
+            let pace = Pace { grace, ..PACE };
+            tokio::select! {
+                biased;
+                finished = attacher_at(pace, &world, 11, stop.clone()) => assert_eq!(finished, finishes),
+                () = kill => {}
+            }
+        });
+    }
 }
 
 #[test]

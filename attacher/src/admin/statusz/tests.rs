@@ -74,7 +74,7 @@ async fn the_last_comparison_with_the_drivers_list_is_told() {
     for line in [
         "reconcile     last round 1m10s ago in 1.5s, 1200 volumes listed\n",
         "              FAILED: ListVolumes failed: rpc error: code = Unavailable\n",
-        "              0 rounds completed, 1 failed; 0 repairs succeeded\n",
+        "              0 rounds completed, 1 failed; 0 repairs succeeded, 0 refused\n",
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }

@@ -11,21 +11,21 @@ use crate::queue::{Backoff, Class, Lane, Limits};
 
 /// What the list says of the one volume there is.
 #[derive(Clone, Copy)]
-enum Listed {
+pub(in crate::engine) enum Listed {
     Nowhere,
     OnNode,
     NotAtAll,
 }
 
-struct Bench {
-    engine: Engine,
+pub(in crate::engine) struct Bench {
+    pub(in crate::engine) engine: Engine,
     driver: Driver,
-    now: Instant,
+    pub(in crate::engine) now: Instant,
 }
 
 impl Bench {
     /// An engine that has begun to work, knows one volume and one node, and `attachments`.
-    fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
+    pub(in crate::engine) fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
         let limits = Limits {
             attach: 10,
             detach: 10,
@@ -51,7 +51,7 @@ impl Bench {
         bench
     }
 
-    fn start(&mut self) -> Option<Job> {
+    pub(in crate::engine) fn start(&mut self) -> Option<Job> {
         self.engine.start(self.now)
     }
 
@@ -79,12 +79,12 @@ impl Bench {
         self.engine.handle(Event::Surveyed(survey, round));
     }
 
-    fn survey(&mut self, listed: Listed) {
+    pub(in crate::engine) fn survey(&mut self, listed: Listed) {
         let survey = self.begin();
         self.end(survey, listed);
     }
 
-    fn starts(&mut self, expected: Wanted) -> Job {
+    pub(in crate::engine) fn starts(&mut self, expected: Wanted) -> Job {
         let job = self.start().expect("a job must start");
         assert!(
             matches!(&job, Job::Attachment { wanted, repair: true, .. } if *wanted == expected),
@@ -93,22 +93,22 @@ impl Bench {
         job
     }
 
-    fn finish(&mut self, job: &Job, outcome: Outcome) {
+    pub(in crate::engine) fn finish(&mut self, job: &Job, outcome: Outcome) {
         let subject = job.subject();
         self.engine.finish(Report { subject, outcome }, self.now);
     }
 
-    fn put(&mut self, attachment: Attachment) {
+    pub(in crate::engine) fn put(&mut self, attachment: Attachment) {
         self.engine.handle(Event::Attachments(Change::Put(attachment)));
     }
 
-    fn capabilities(&mut self, change: impl FnOnce(&mut Capabilities)) {
+    pub(in crate::engine) fn capabilities(&mut self, change: impl FnOnce(&mut Capabilities)) {
         change(&mut self.driver.capabilities);
         self.engine.handle(Event::DriverBack(self.driver.capabilities));
     }
 }
 
-fn attached(name: &str) -> Attachment {
+pub(in crate::engine) fn attached(name: &str) -> Attachment {
     Attachment {
         attached: true,
         finalizer: true,
@@ -122,7 +122,7 @@ fn attached(name: &str) -> Attachment {
 }
 
 /// Being deleted, unpublished and let go of; others still hold it.
-fn let_go(name: &str) -> Attachment {
+pub(in crate::engine) fn let_go(name: &str) -> Attachment {
     Attachment {
         deleting: true,
         finalizer: false,
@@ -132,7 +132,7 @@ fn let_go(name: &str) -> Attachment {
     }
 }
 
-fn newer(attachment: &Attachment) -> Attachment {
+pub(in crate::engine) fn newer(attachment: &Attachment) -> Attachment {
     let version = Version(attachment.version.0 + 1);
     Attachment {
         version,

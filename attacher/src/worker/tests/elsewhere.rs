@@ -57,6 +57,40 @@ async fn an_attach_elsewhere_that_fails_is_tried_again() {
     assert_eq!(bench.turn().await, None);
 }
 
+/// No list of the driver's tells the next process that the volume is nowhere: what is stored must.
+#[tokio::test(start_paused = true)]
+async fn a_process_that_dies_on_the_way_elsewhere_leaves_the_rest_to_the_next_one() {
+    let mut requests = 0;
+    loop {
+        let mut bench = Bench::new(mk_moved());
+        let refused = ("publish", "old-id", "NotFound");
+        bench.world.state().refused_at.push(refused);
+        bench.world.state().dies_after = Some(requests);
+        let job = bench.job().expect("an attach");
+        let survived = timeout(FOREVER, bench.worker.run(job)).await.is_ok();
+        bench.world.state().dies_after = None;
+        let mut bench = Bench::on(bench.world);
+        while let Some(outcome) = bench.turn().await {
+            assert_eq!(outcome, Outcome::Done, "{requests}");
+        }
+        let attachment = bench.attachment();
+        assert!(attachment.attached && attachment.finalizer, "{requests}");
+        assert_eq!(attachment.attach_error, None, "{requests}");
+        assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"), "{requests}");
+        let state = bench.world.state();
+        let published = state.published.last().map(|target| &*target.node_id);
+        assert_eq!(published, Some("id"), "{requests}");
+        let old = |target: &Target| &*target.node_id == "old-id";
+        assert!(state.unpublished.iter().any(old), "{requests}");
+        drop(state);
+        if survived {
+            break;
+        }
+        requests += 1;
+    }
+    assert!(requests > 8, "it died only {requests} times");
+}
+
 #[tokio::test]
 async fn an_attach_elsewhere_leaves_nothing_where_the_volume_was() {
     let unguarded = mk_moved();

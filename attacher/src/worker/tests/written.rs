@@ -89,6 +89,99 @@ async fn a_status_that_outlives_our_finalizer_is_written_however_often_that_fail
     assert!(bench.job().is_none());
 }
 
+/// As the Go sidecar leaves it behind when it dies between its two writes, and we when a finalizer came that we had not
+/// seen.
+#[tokio::test]
+async fn a_status_that_is_wrong_after_a_crash_is_put_right_without_our_finalizer() {
+    let left = Attachment {
+        attached: true,
+        finalizer: false,
+        foreign_finalizers: true,
+        ..mk_leaving()
+    };
+    let mut bench = Bench::new(left.clone());
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(
+        bench.seen(),
+        ["get attachment", "ready", "get secret", "unpublish", "mark detached"]
+    );
+    let after = bench.attachment();
+    assert!(!after.says_attached() && !after.finalizer && after.foreign_finalizers);
+    assert!(bench.job().is_none());
+
+    // Not before it is certain that the volume is not there.
+    let mut bench = Bench::new(left.clone());
+    bench.world.state().refused_at.push(("unpublish", "id", "Internal"));
+    bench.fails().await;
+    let after = bench.attachment();
+    assert!(after.attached && after.detach_error.is_some() && !after.finalizer);
+    bench.world.state().refused_at.clear();
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert!(!bench.attachment().says_attached());
+
+    // Whoever else needs it there keeps it.
+    let mut bench = Bench::new(left.clone());
+    let living = Attachment {
+        finalizer: true,
+        attached: true,
+        ..mk_attachment("living")
+    };
+    bench.engine().handle(Event::Attachments(Change::Put(living)));
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.world.state().unpublished, []);
+    assert!(!bench.attachment().says_attached());
+
+    // Its successor by name is nothing to it.
+    let mut bench = Bench::new(left);
+    bench.world.state().attachment = None;
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.seen(), ["get attachment"]);
+}
+
+#[tokio::test]
+async fn a_status_without_a_record_is_put_right_without_a_call_where_none_can_be_made() {
+    let left = Attachment {
+        attached: true,
+        finalizer: false,
+        foreign_finalizers: true,
+        recorded: Recorded::default(),
+        ..mk_leaving()
+    };
+    let mut bench = Bench::new(left.clone());
+    let node = mk_node("node", None);
+    bench.engine().handle(Event::Nodes(Change::Put(Node {
+        version: Version(2),
+        ..node
+    })));
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.world.state().unpublished, []);
+    assert!(!bench.attachment().says_attached());
+}
+
+/// What the list shows, no call has to bring about.
+#[tokio::test]
+async fn an_error_that_is_outdated_is_cleared_without_a_call() {
+    let attached = Attachment {
+        attached: true,
+        deleting: false,
+        attach_error: Some(Box::default()),
+        ..mk_leaving()
+    };
+    let mut bench = Bench::new(attached);
+    let Some(Job::Attachment { wanted, facts, .. }) = bench.job() else {
+        panic!("an attach");
+    };
+    let job = Job::Attachment {
+        wanted,
+        facts,
+        answer: Some(Answer::Listed),
+        repair: false,
+    };
+    assert_eq!(bench.worker.run(job).await.outcome, Outcome::Done);
+    assert_eq!(bench.seen(), ["mark attached"]);
+    assert_eq!(bench.attachment().attach_error, None);
+}
+
 #[tokio::test]
 async fn an_answer_is_written_while_the_driver_is_away() {
     let mut bench = Bench::new(mk_attachment("va"));

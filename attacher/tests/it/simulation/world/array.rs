@@ -59,7 +59,8 @@ impl World {
         state.switch(true);
     }
 
-    /// Waits until every attachment that can be attached is, and is published and guarded as it says.
+    /// Waits until every attachment that can be attached is, and is published and guarded as it says, and none
+    /// that was let go of says that it is attached.
     pub(in super::super) async fn in_order(&self) {
         self.until(|state| {
             state.attachments.values().all(|attachment| {
@@ -77,6 +78,10 @@ impl World {
                     };
                     state.published.contains(&target) || state.published.contains(&today)
                 });
+                let is_let_go = attachment.deleting && !attachment.finalizer;
+                if is_let_go && attachment.says_attached() {
+                    return false;
+                }
                 attachment.deleting
                     || !can_be_attached
                     || attachment.attached && attachment.finalizer && is_published

@@ -101,10 +101,20 @@ impl State {
                     });
                 }
             }
-            14..16 => {
+            14 => {
                 if let Some(attachment) = self.attachments.get(&name).cloned() {
                     self.put_attachment(Attachment {
                         foreign_finalizers: false,
+                        ..attachment
+                    });
+                }
+            }
+            // The watch may tell of it when the attachment is being deleted already.
+            15 => {
+                let living = self.attachments.get(&name).filter(|known| !known.deleting);
+                if let Some(attachment) = living.cloned() {
+                    self.put_attachment(Attachment {
+                        foreign_finalizers: true,
                         ..attachment
                     });
                 }
