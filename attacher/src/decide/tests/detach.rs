@@ -1,0 +1,117 @@
+//! Where a detach goes.
+
+use super::*;
+
+#[test]
+fn detach_goes_where_the_publish_went() {
+    // recorded node id, recorded handle, node's id today -> target, other node id
+    for (recorded_id, recorded_handle, today, expected, other) in [
+        (
+            Some("id-1"),
+            Some("handle"),
+            Some("id-1"),
+            target("handle", "id-1"),
+            None,
+        ),
+        (
+            Some("id-0"),
+            Some("handle"),
+            Some("id-1"),
+            target("handle", "id-0"),
+            Some("id-1"),
+        ),
+        (Some("id-0"), Some("old"), None, target("old", "id-0"), None),
+        // An attachment of the Go sidecar, which records no handle.
+        (
+            Some("id-0"),
+            None,
+            Some("id-1"),
+            target("handle", "id-0"),
+            Some("id-1"),
+        ),
+        (None, None, Some("id-1"), target("handle", "id-1"), None),
+    ] {
+        let facts = mk_facts(|attachment, _, node| {
+            attachment.recorded.node_id = recorded_id.map(Arc::from);
+            attachment.recorded.handle = recorded_handle.map(Arc::from);
+            node.id = today.map(Arc::from);
+        });
+        let plan = detach(&facts, &mk_driver()).unwrap();
+        assert_eq!(
+            plan.target, expected,
+            "{recorded_id:?} {recorded_handle:?} {today:?}"
+        );
+        assert_eq!(plan.other_node_id.as_deref(), other);
+    }
+}
+
+#[test]
+fn detach_survives_the_loss_of_volume_and_node() {
+    let mut facts = mk_facts(|attachment, _, _| {
+        attachment.recorded.node_id = Some("id-1".into());
+        attachment.recorded.handle = Some("handle".into());
+        attachment.recorded.secret = SecretRef::parse("ns/creds");
+        attachment.foreign_finalizers = true;
+    });
+    facts.volume = None;
+    facts.node = None;
+    let plan = detach(&facts, &mk_driver()).unwrap();
+    assert_eq!(plan.target, target("handle", "id-1"));
+    assert_eq!(plan.secret, SecretRef::parse("ns/creds"));
+    assert!(plan.foreign_finalizers);
+}
+
+#[test]
+fn detach_ignores_that_the_volume_is_being_deleted() {
+    let facts = mk_facts(|_, volume, _| volume.deleting = true);
+    assert_eq!(
+        detach(&facts, &mk_driver()).unwrap().target,
+        target("handle", "id-1")
+    );
+}
+
+#[test]
+fn detach_without_any_trace_says_what_is_missing() {
+    let facts = Facts {
+        volume: None,
+        ..mk_facts(|_, _, _| ())
+    };
+    assert_eq!(
+        detach(&facts, &mk_driver()).unwrap_err().to_string(),
+        r#"persistentvolume "pv" not found"#
+    );
+    let facts = mk_facts(|_, _, node| node.id = None);
+    assert_eq!(
+        detach(&facts, &mk_driver()).unwrap_err().to_string(),
+        "CSINode node does not contain driver d.example"
+    );
+}
+
+#[test]
+fn the_secret_of_a_replaced_volume_is_not_sent_for_the_old_one() {
+    let facts = mk_facts(|attachment, volume, _| {
+        attachment.recorded.node_id = Some("id-1".into());
+        attachment.recorded.handle = Some("old".into());
+        attachment.recorded.secret = SecretRef::parse("ns/old");
+        csi_of(volume).publish_secret = SecretRef::parse("ns/new");
+    });
+    assert_eq!(
+        detach(&facts, &mk_driver()).unwrap().secret,
+        SecretRef::parse("ns/old")
+    );
+}
+
+#[test]
+fn a_volume_without_a_name_for_the_driver_is_detached_by_what_was_recorded() {
+    let mut facts = mk_facts(|attachment, volume, _| {
+        volume.spec.source = untranslatable();
+        attachment.recorded.handle = Some("handle".into());
+    });
+    let plan = detach(&facts, &mk_driver()).unwrap();
+    assert_eq!((plan.target, plan.migrated), (target("handle", "id-1"), true));
+    facts = mk_facts(|_, volume, _| volume.spec.source = untranslatable());
+    assert_eq!(
+        detach(&facts, &mk_driver()).unwrap_err().to_string(),
+        "failed to translate in tree pv to CSI: kind(Shared) is not supported in csi migration"
+    );
+}
