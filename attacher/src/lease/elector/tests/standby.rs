@@ -1,0 +1,112 @@
+//! How the lease is come by.
+
+use super::*;
+
+#[test]
+fn a_lease_that_is_not_there_is_created() {
+    let mut rig = Rig::new();
+    rig.look(None);
+    let lease = rig.granted(1);
+    assert_eq!(spec(&lease), ("a".to_owned(), 15, 0));
+    let json = serde_json::to_value(&lease).unwrap();
+    assert_eq!(json["metadata"]["name"], "external-attacher-leader-d");
+    // client-go reads six digits, no more and no less.
+    assert_eq!(json["spec"]["acquireTime"], "2026-01-02T03:04:05.123456Z");
+    assert_eq!(json["spec"]["renewTime"], "2026-01-02T03:04:05.123456Z");
+    assert!(rig.leads());
+    assert_eq!(rig.wait(), 5.0, "the retry period");
+}
+
+#[test]
+fn a_standby_waits_for_the_lease_to_lapse_since_it_saw_it_change() {
+    let mut rig = Rig::new();
+    // Its times are of another century, and mean nothing.
+    rig.look(Some(mk_lease("b", 1, 15)));
+    assert!(!rig.leads());
+    assert_eq!(rig.wait(), 8.0, "a retry period and half of the jitter");
+    rig.at(8.0).look(Some(mk_lease("b", 1, 15)));
+    assert_eq!(rig.wait(), 15.0, "the end of the lease comes first");
+    rig.at(14.0);
+    rig.elector.seen(Some(mk_lease("b", 2, 15)), rig.now, 0.5);
+    rig.at(22.0).look(Some(mk_lease("b", 2, 15)));
+    assert_eq!(rig.wait(), 29.0, "a renewal, whatever it says, is a sign of life");
+    rig.at(29.0).look(Some(mk_lease("b", 2, 15)));
+    let lease = rig.granted(3);
+    assert_eq!(spec(&lease), ("a".to_owned(), 15, 8), "it changes hands");
+    assert!(rig.leads());
+}
+
+#[test]
+fn the_duration_that_counts_is_the_one_in_the_record() {
+    let mut rig = Rig::new();
+    rig.look(Some(mk_lease("b", 1, 60)));
+    rig.at(59.9).look(Some(mk_lease("b", 1, 60)));
+    assert_eq!(rig.wait(), 60.0);
+    rig.at(60.0).look(Some(mk_lease("b", 1, 60)));
+    rig.update();
+}
+
+#[test]
+fn a_released_lease_is_taken_at_once() {
+    let mut rig = Rig::new();
+    rig.look(Some(mk_lease("b", 1, 15)));
+    rig.at(1.0);
+    rig.elector.seen(Some(mk_lease("", 2, 1)), rig.now, 0.5);
+    let lease = rig.update();
+    assert_eq!(lease.metadata.resource_version.as_deref(), Some("2"));
+    assert_eq!(spec(&lease), ("a".to_owned(), 15, 8));
+}
+
+#[test]
+fn of_two_that_take_it_the_one_who_is_late_stands_by() {
+    let mut rig = Rig::new();
+    rig.look(Some(mk_lease("", 1, 1)));
+    rig.update();
+    rig.refused(Failure::Conflict);
+    assert!(!rig.leads());
+    assert_eq!(rig.wait(), 1.0, "it does not spin");
+    rig.at(8.0).look(Some(mk_lease("c", 2, 15)));
+    assert!(rig.wait() > 8.0);
+    assert!(!rig.elector.may_hold());
+}
+
+#[test]
+fn a_deleted_lease_does_not_end_the_term_of_its_holder() {
+    let mut rig = Rig::new();
+    rig.look(Some(mk_lease("b", 1, 15)));
+    rig.at(1.0);
+    rig.elector.seen(None, rig.now, 0.5);
+    assert!(rig.wait() > 1.0, "b may not know yet");
+    rig.at(9.0).look(None);
+    assert_eq!(rig.wait(), 15.0);
+    rig.at(15.0).look(None);
+    rig.create();
+}
+
+#[test]
+fn an_earlier_process_of_the_same_name_is_followed_at_once() {
+    let mut rig = Rig::new();
+    rig.look(Some(mk_lease("a", 4, 15)));
+    let lease = rig.granted(5);
+    assert_eq!(
+        spec(&lease),
+        ("a".to_owned(), 15, 7),
+        "it stays in the same hands"
+    );
+    assert!(rig.leads());
+}
+
+#[test]
+fn a_claim_whose_grant_came_too_late_is_renewed_before_it_counts() {
+    let mut rig = Rig::new();
+    rig.look(None);
+    let sent = rig.now;
+    let mut lease = rig.create();
+    lease.metadata.resource_version = Some("1".to_owned());
+    rig.at(30.0);
+    rig.elector.wrote(Ok(lease.clone()), sent, rig.now, 0.5);
+    assert!(!rig.leads());
+    rig.look(Some(lease));
+    rig.granted(2);
+    assert!(rig.leads());
+}

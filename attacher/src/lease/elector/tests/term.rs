@@ -1,0 +1,182 @@
+//! How long a term lasts, and how it ends.
+
+use super::*;
+
+#[test]
+fn renewals_keep_the_term_and_move_its_end() {
+    let mut rig = Rig::leading();
+    let first = rig.elector.lease().unwrap().clone();
+    rig.at(5.0);
+    rig.wall = "2026-01-02T03:05:00Z".parse().unwrap();
+    let lease = rig.granted(2);
+    let (before, after) = (first.spec.unwrap(), lease.spec.unwrap());
+    assert_eq!(after.acquire_time, before.acquire_time);
+    assert_ne!(after.renew_time, before.renew_time);
+    assert_eq!(after.lease_transitions, Some(0));
+    rig.at(14.9);
+    assert!(rig.leads());
+    rig.at(15.0);
+    assert!(!rig.leads(), "a renew deadline after the last one was sent");
+    assert_eq!(rig.elector.slow_renewals(), 0);
+}
+
+#[test]
+fn a_renewal_counts_from_when_it_was_sent() {
+    let mut rig = Rig::leading();
+    rig.at(5.0);
+    let sent = rig.now;
+    let mut lease = rig.update();
+    lease.metadata.resource_version = Some("2".to_owned());
+    rig.at(8.0);
+    rig.elector.wrote(Ok(lease), sent, rig.now, 0.5);
+    assert_eq!(rig.elector.valid_until(), Some(rig.begin + 15 * SECOND));
+    assert_eq!(rig.wait(), 10.0);
+}
+
+#[test]
+fn a_failed_renewal_is_tried_again_in_haste_until_the_term_is_over() {
+    let mut rig = Rig::leading();
+    rig.at(5.0);
+    let Step::Send { deadline, .. } = rig.next() else {
+        panic!()
+    };
+    assert!(
+        deadline < rig.begin + 9 * SECOND,
+        "time for another attempt is left"
+    );
+    rig.at(8.0).refused(silence());
+    // What became of it is seen by looking.
+    assert_eq!(rig.request(), Request::Look);
+    rig.elector.looked(Err(silence()), rig.now, 0.5).unwrap();
+    let until = rig.wait();
+    assert!(until > 8.0 && until < 10.0, "{until}");
+    rig.at(until);
+    let Step::Send { request, deadline } = rig.next() else {
+        panic!()
+    };
+    assert_eq!(request, Request::Look);
+    assert_eq!(deadline, rig.begin + 10 * SECOND, "not longer than the term");
+    rig.at(10.0);
+    assert!(matches!(rig.next(), Step::Stop(Lost::Unrenewed { .. })));
+    assert_eq!(rig.elector.valid_until(), None);
+    assert!(
+        !rig.elector.may_hold(),
+        "nothing is given back that others may have"
+    );
+}
+
+#[test]
+fn a_slow_renewal_goes_on_where_the_lease_is_still_ours() {
+    let mut rig = Rig::leading();
+    let ours = rig.elector.lease().unwrap().clone();
+    rig.at(5.0).update();
+    rig.refused(Failure::Conflict);
+    // Somebody has labelled it.
+    let labelled = Lease {
+        metadata: ObjectMeta {
+            resource_version: Some("9".to_owned()),
+            labels: Some(BTreeMap::from([("owner".to_owned(), "them".to_owned())])),
+            ..ours.metadata
+        },
+        ..ours
+    };
+    rig.look(Some(labelled));
+    let lease = rig.granted(10);
+    assert_eq!(lease.metadata.labels.unwrap()["owner"], "them");
+    assert_eq!(rig.elector.slow_renewals(), 1);
+    rig.at(14.9);
+    assert!(rig.leads());
+}
+
+#[test]
+fn a_lease_in_other_hands_ends_the_term_at_once() {
+    for (holder, version) in [("b", 9), ("", 9)] {
+        let mut rig = Rig::leading();
+        rig.at(5.0).update();
+        rig.refused(Failure::Conflict);
+        let lost = rig.looks(Some(mk_lease(holder, version, 15)));
+        assert!(matches!(lost, Err(Lost::Taken { holder: by, .. }) if by == holder));
+        assert!(!rig.leads());
+    }
+}
+
+#[test]
+fn a_twin_ends_the_term_at_once() {
+    let mut rig = Rig::leading();
+    rig.at(5.0).update();
+    rig.refused(Failure::Conflict);
+    // The name is ours, the time at which it was acquired is not.
+    let lost = rig.looks(Some(mk_lease("a", 9, 15))).unwrap_err();
+    assert!(lost.to_string().contains("host name"), "{lost}");
+    assert!(!rig.leads());
+}
+
+#[test]
+fn a_twin_that_keeps_our_acquire_time_ends_the_term_too() {
+    // As client-go does, which leads in our name and finds the record that we wrote over its own.
+    let mut rig = Rig::leading();
+    let renewed = |lease: &Lease, version: u32, at: &str| {
+        let mut lease = lease.clone();
+        lease.metadata.resource_version = Some(version.to_string());
+        lease.spec.as_mut().unwrap().renew_time = Some(MicroTime(at.parse().unwrap()));
+        lease
+    };
+    let ours = rig.elector.lease().unwrap().clone();
+    rig.at(5.0);
+    rig.wall = "2026-01-02T03:05:00Z".parse().unwrap();
+    rig.update();
+    rig.refused(Failure::Conflict);
+    let theirs = renewed(&ours, 2, "2026-01-02T03:04:59Z");
+    let lost = rig.looks(Some(theirs)).unwrap_err();
+    assert!(matches!(lost, Lost::Twin { .. }), "{lost}");
+
+    // A renewal of ours that was granted without an answer is no twin's.
+    let mut rig = Rig::leading();
+    rig.at(5.0);
+    rig.wall = "2026-01-02T03:05:00Z".parse().unwrap();
+    let granted = rig.update();
+    rig.refused(silence());
+    let version = granted.metadata.clone();
+    let granted = Lease {
+        metadata: ObjectMeta {
+            resource_version: Some("2".to_owned()),
+            ..version
+        },
+        ..granted
+    };
+    rig.look(Some(granted.clone()));
+    rig.granted(3);
+    // Nor is it given back in our name when it is a twin's by then.
+    rig.elector.resign();
+    let ours = rig.elector.lease().unwrap().clone();
+    let theirs = renewed(&ours, 4, "2026-01-02T03:05:01Z");
+    assert_eq!(rig.elector.released(theirs, rig.wall), None);
+    assert!(rig.elector.released(ours, rig.wall).is_some());
+}
+
+#[test]
+fn a_leader_creates_its_lease_again_when_somebody_deleted_it() {
+    let mut rig = Rig::leading();
+    rig.at(5.0).update();
+    rig.refused(Failure::Refused("not found".to_owned()));
+    rig.look(None).create();
+    rig.refused(Failure::Conflict);
+    let until = rig.wait();
+    // Somebody else was faster.
+    let lost = rig.at(until).looks(Some(mk_lease("b", 1, 15)));
+    assert!(matches!(lost, Err(Lost::Taken { .. })));
+}
+
+#[test]
+fn after_a_suspension_the_term_is_over_even_if_its_renewal_was_granted() {
+    let mut rig = Rig::leading();
+    rig.at(5.0);
+    let sent = rig.now;
+    let mut lease = rig.update();
+    lease.metadata.resource_version = Some("2".to_owned());
+    rig.at(35.0);
+    assert!(!rig.leads());
+    rig.elector.wrote(Ok(lease), sent, rig.now, 0.5);
+    assert!(!rig.leads());
+    assert!(matches!(rig.next(), Step::Stop(Lost::Unrenewed { .. })));
+}
