@@ -157,3 +157,6 @@ fn differ_in_errors_alone(before: &Attachment, after: &Attachment) -> bool {
     };
     errors_differ && rest == *after
 }
+
+#[cfg(test)]
+mod tests;

@@ -149,7 +149,10 @@ impl Engine {
                 self.repairs.resting.remove(uid);
                 self.queue.wake(&key, Lane::Repair);
             }
-        } else if self.wanted(attachment).is_some_and(|wanted| is_repair(wanted, attachment)) {
+        } else if self
+            .wanted(attachment)
+            .is_some_and(|wanted| is_repair(wanted, attachment))
+        {
             self.queue.wake_if_pending(&key);
         }
     }

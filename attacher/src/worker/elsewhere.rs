@@ -23,7 +23,11 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         attachment: &Attachment,
         plan: &AttachPlan,
     ) -> Result<bool, Failure> {
-        let Some(today) = plan.other_node_id.as_ref().filter(|_| attachment.attach_error.is_none()) else {
+        let Some(today) = plan
+            .other_node_id
+            .as_ref()
+            .filter(|_| attachment.attach_error.is_none())
+        else {
             return Ok(true);
         };
         let Target { handle, node_id } = &plan.target;
@@ -36,7 +40,11 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             message: cut(&message, MESSAGE_BYTES).to_owned(),
             code: None,
         };
-        match self.cluster.save_problem(attachment, Side::Attach, &problem).await {
+        match self
+            .cluster
+            .save_problem(attachment, Side::Attach, &problem)
+            .await
+        {
             Ok(newest) => {
                 let wanted = !newest.deleting;
                 self.written(newest);

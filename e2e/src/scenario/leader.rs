@@ -297,7 +297,12 @@ impl History {
 
     /// Who held the lease, in order; nobody is an empty name.
     fn holders(&self) -> Vec<String> {
-        let mut holders: Vec<_> = self.states.borrow().iter().map(|(_, lease)| holder_of(lease)).collect();
+        let mut holders: Vec<_> = self
+            .states
+            .borrow()
+            .iter()
+            .map(|(_, lease)| holder_of(lease))
+            .collect();
         holders.dedup();
         holders
     }

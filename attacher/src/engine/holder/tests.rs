@@ -1,5 +1,7 @@
 //! The indices against scans of everything.
 
+mod answerable;
+
 use proptest::prelude::*;
 
 use super::super::tests::Bench;

@@ -1,9 +1,9 @@
-//! Repairs that are refused, and those that a status asks for.
+//! In which order repairs are made and how long they wait; those that are refused, and those that a status asks for.
 
 use std::time::Duration;
 
 use super::*;
-use crate::decide::tests::{mk_node, mk_volume};
+use crate::decide::tests::{mk_attachment, mk_node, mk_volume};
 use crate::engine::reconcile::tests::{Bench, Listed, attached, let_go, newer};
 use crate::engine::{Event, Job, Outcome, Subject};
 use crate::index::Change;
@@ -33,7 +33,10 @@ fn failing(attachment: &Attachment) -> Attachment {
 /// The next job, which must be an attach that the status asks for.
 fn attaches(bench: &mut Bench) -> Job {
     let job = bench.start().expect("a job must start");
-    assert!(matches!(job.subject(), Subject::Attachment(Wanted::Attach, _)), "{job:?}");
+    assert!(
+        matches!(job.subject(), Subject::Attachment(Wanted::Attach, _)),
+        "{job:?}"
+    );
     job
 }
 
@@ -46,6 +49,100 @@ fn mk_resting() -> Bench {
     bench
 }
 
+/// As after a driver that came back without its memory.
+#[test]
+fn a_new_attach_does_not_stand_in_line_behind_repairs() {
+    let names: Vec<String> = (0..40).map(|number| format!("va-{number}")).collect();
+    let mut bench = Bench::new(names.iter().map(|name| attached(name)));
+    bench.survey(Listed::Nowhere);
+    bench.put(mk_attachment("new"));
+    let mut jobs: Vec<Job> = std::iter::from_fn(|| bench.start()).collect();
+    assert_eq!(jobs.len(), 5 + 1, "half of the lane's places, and one more");
+    let is_new = |job: &Job| matches!(job, Job::Attachment { repair: false, .. });
+    assert_eq!(jobs.iter().filter(|job| is_new(job)).count(), 1);
+    let mut done = 0;
+    while let Some(job) = jobs.pop() {
+        bench.finish(&job, Outcome::Done);
+        done += 1;
+        jobs.extend(std::iter::from_fn(|| bench.start()));
+    }
+    assert_eq!(bench.engine.tally().repaired, 40, "of {done} jobs");
+}
+
+#[test]
+fn nobody_waits_for_a_repair_since_the_attachment_was_made() {
+    let made = "2020-01-01T00:00:00Z".parse().ok();
+    let of_age = |name| Attachment {
+        wanted_since: made,
+        ..attached(name)
+    };
+    let mut bench = Bench::new([of_age("va")]);
+    bench.survey(Listed::Nowhere);
+    let oldest = |bench: &Bench| bench.engine.census(bench.now, 0).lanes[&Lane::Repair].oldest;
+    assert_eq!(oldest(&bench), None);
+    bench.starts(Wanted::Attach);
+    assert_eq!(oldest(&bench), None);
+}
+
+#[test]
+fn a_repair_that_fails_waits_and_further_lists_do_not_hurry_it() {
+    let mut bench = Bench::new([attached("va")]);
+    bench.survey(Listed::Nowhere);
+    let job = bench.starts(Wanted::Attach);
+    let failed = Outcome::Failed {
+        class: Class::Final,
+        code: None,
+        answer: None,
+        message: "failed".into(),
+    };
+    bench.finish(&job, failed);
+    bench.survey(Listed::Nowhere);
+    assert!(bench.start().is_none(), "it waits out its backoff");
+    assert_eq!(bench.engine.tally().lost, 1, "it is the same loss");
+    // The volume is there after all; another call clears the error in the status.
+    bench.survey(Listed::OnNode);
+    let job = bench.starts(Wanted::Attach);
+    bench.finish(&job, Outcome::Done);
+    assert!(bench.start().is_none());
+}
+
+#[test]
+fn a_repair_that_is_overtaken_by_a_deletion_is_a_detach() {
+    let va = attached("va");
+    let mut bench = Bench::new([va.clone()]);
+    bench.survey(Listed::Nowhere);
+    bench.put(Attachment {
+        deleting: true,
+        ..newer(&va)
+    });
+    let job = bench.start().expect("the detach must start");
+    assert!(matches!(
+        job,
+        Job::Attachment {
+            wanted: Wanted::Detach,
+            repair: false,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_list_that_never_agrees_is_believed_less_and_less() {
+    let mut bench = Bench::new([attached("va")]);
+    let mut repaired_in = Vec::new();
+    for round in 1..=20 {
+        bench.survey(Listed::Nowhere);
+        if let Some(job) = bench.start() {
+            bench.finish(&job, Outcome::Done);
+            repaired_in.push(round);
+        }
+    }
+    assert_eq!(repaired_in, [1, 2, 4, 8, 16]);
+    bench.survey(Listed::OnNode);
+    bench.survey(Listed::Nowhere);
+    bench.starts(Wanted::Attach);
+}
+
 #[test]
 fn a_repair_that_is_refused_rests_whatever_the_lists_say() {
     let mut bench = mk_resting();
@@ -56,9 +153,17 @@ fn a_repair_that_is_refused_rests_whatever_the_lists_say() {
         assert!(bench.start().is_none(), "nothing has changed");
     }
     let tally = bench.engine.tally();
-    assert_eq!((tally.lost, tally.refused, tally.repaired), (1, 1, 0), "it is one loss");
+    assert_eq!(
+        (tally.lost, tally.refused, tally.repaired),
+        (1, 1, 0),
+        "it is one loss"
+    );
     assert_eq!(bench.engine.take_findings().len(), 1, "told once");
-    assert_eq!(bench.engine.next_start(), None, "nobody waits for the time to pass");
+    assert_eq!(
+        bench.engine.next_start(),
+        None,
+        "nobody waits for the time to pass"
+    );
 
     bench.survey(Listed::OnNode);
     bench.now += LONG;
@@ -72,7 +177,9 @@ fn a_repair_that_is_refused_rests_whatever_the_lists_say() {
 fn a_repair_that_rests_is_tried_again_when_something_changes() {
     type Act = fn(&mut Bench);
     let acts: [(&str, Act); 5] = [
-        ("somebody edits the attachment", |bench| bench.put(newer(&attached("va")))),
+        ("somebody edits the attachment", |bench| {
+            bench.put(newer(&attached("va")))
+        }),
         ("another volume of that name", |bench| {
             let volume = crate::model::Volume {
                 uid: "another".into(),
@@ -134,7 +241,7 @@ fn what_changes_while_a_repair_is_being_refused_is_not_missed() {
 #[test]
 fn a_first_attach_that_is_refused_does_not_rest() {
     let mut bench = Bench::new([]);
-    bench.put(crate::decide::tests::mk_attachment("va"));
+    bench.put(mk_attachment("va"));
     let job = bench.start().expect("an attach");
     bench.finish(&job, refused());
     bench.now += LONG;
@@ -187,7 +294,10 @@ fn who_is_attached_with_an_error_is_attached_again() {
         ..failing(&attached("va"))
     };
     bench.put(released);
-    assert!(bench.start().is_none(), "a driver without calls makes nothing better");
+    assert!(
+        bench.start().is_none(),
+        "a driver without calls makes nothing better"
+    );
 }
 
 /// Our finalizer is off, and the status was not written: the Go sidecar died between the two, say.
@@ -206,7 +316,12 @@ fn who_was_let_go_of_and_says_that_he_is_attached_is_put_right() {
         ("it may be published", still(&unpublished), true, true),
         // Then it stays published, until the driver has calls again.
         ("nobody can unpublish it", still(&unpublished), false, false),
-        ("it was attached without a call", still(&never_published), false, true),
+        (
+            "it was attached without a call",
+            still(&never_published),
+            false,
+            true,
+        ),
         ("it says that it is detached", unpublished, true, false),
     ] {
         let mut bench = Bench::new([]);

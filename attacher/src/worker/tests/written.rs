@@ -103,7 +103,13 @@ async fn a_status_that_is_wrong_after_a_crash_is_put_right_without_our_finalizer
     assert_eq!(bench.turn().await, Some(Outcome::Done));
     assert_eq!(
         bench.seen(),
-        ["get attachment", "ready", "get secret", "unpublish", "mark detached"]
+        [
+            "get attachment",
+            "ready",
+            "get secret",
+            "unpublish",
+            "mark detached"
+        ]
     );
     let after = bench.attachment();
     assert!(!after.says_attached() && !after.finalizer && after.foreign_finalizers);
@@ -111,7 +117,11 @@ async fn a_status_that_is_wrong_after_a_crash_is_put_right_without_our_finalizer
 
     // Not before it is certain that the volume is not there.
     let mut bench = Bench::new(left.clone());
-    bench.world.state().refused_at.push(("unpublish", "id", "Internal"));
+    bench
+        .world
+        .state()
+        .refused_at
+        .push(("unpublish", "id", "Internal"));
     bench.fails().await;
     let after = bench.attachment();
     assert!(after.attached && after.detach_error.is_some() && !after.finalizer);
