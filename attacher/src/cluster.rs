@@ -11,7 +11,7 @@ mod credentials;
 pub mod events;
 mod limit;
 mod metrics;
-mod patch;
+pub mod patch;
 mod retry;
 mod tls;
 mod watch;
@@ -148,6 +148,19 @@ impl Error {
     /// Whether we lack the right to do that.
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Refused { status: 403, .. })
+    }
+
+    /// Whether the API server has judged the request and will say the same again: neither "not now" nor the word of
+    /// somebody in between.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Refused { status, .. } => (400..=499).contains(status) && ![404, 409, 429].contains(status),
+            Self::NotFound(_)
+            | Self::Replaced(_)
+            | Self::Unusable(_)
+            | Self::Unanswered(_)
+            | Self::NotLeading(_) => false,
+        }
     }
 
     /// The HTTP status of the API server's answer; 0 without one.

@@ -42,6 +42,8 @@ pub struct Engine {
     /// What the driver answered where it could not be written down yet. The write is then tried
     /// again by itself, without another driver call.
     answers: HashMap<Uid, Answer>,
+    /// Attachments whose job began before the driver was last back: what it is told by may be the one before.
+    outlived: HashSet<Uid>,
     /// Attachments whose record is being changed to another target: the one that is known is none to rely on.
     moving: HashSet<Uid>,
     /// Attachments whose last failure was for want of room on their node, and some whose was not.
@@ -107,6 +109,7 @@ impl Engine {
             gone_volumes: HashMap::new(),
             queue: Queue::new(limits, backoff),
             answers: HashMap::new(),
+            outlived: HashSet::new(),
             moving: HashSet::new(),
             short_of_room: Reverse::default(),
             listed: Listed::default(),
@@ -208,13 +211,9 @@ impl Engine {
             .wanted(&attachment)
             .filter(|wanted| repair::lane(*wanted, &attachment) == lane)?;
         self.disturb(&attachment.name);
-        let mut facts = self.index.facts(&attachment);
-        if wanted == Wanted::Detach {
-            facts.volume = self.gone_volume_of(&attachment).cloned().or(facts.volume);
-        }
         Some(Job::Attachment {
             wanted,
-            facts,
+            facts: self.facts(&attachment)?,
             answer: self.answers.remove(&attachment.uid),
             repair: decide::wanted(&attachment, self.publishes()).is_none(),
         })
@@ -247,6 +246,7 @@ impl Engine {
                 self.wake_those_that_waited_for(attachment);
             }
         }
+        let outlived = self.outlived.remove(&attachment.uid);
         let newest = self.index.attachment(&attachment.name).cloned();
         let (
             Some(newest),
@@ -263,6 +263,7 @@ impl Engine {
         // First, since the work that is left may follow from nothing else.
         if newest.uid == attachment.uid
             && let Some(answer) = answer
+            && !(outlived && answer.is_of_its_time())
         {
             self.answers.insert(newest.uid.clone(), answer.clone());
         }

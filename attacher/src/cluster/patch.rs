@@ -19,12 +19,12 @@ use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VO
 use crate::model::{Attachment, Problem, Uid};
 
 /// Adds our finalizer and the record of the coming publish call.
-pub(super) fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Value {
+pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Value {
     let recorded = &attachment.recorded;
     let wanted = &record.annotations;
     let mut annotations = Map::new();
     let mut set = |key: &str, before: Option<&str>, after: Option<&str>| {
-        if before != after {
+        if record.whole || before != after {
             annotations.insert(key.to_owned(), after.into());
         }
     };
@@ -45,7 +45,7 @@ pub(super) fn record(attachment: &Attachment, record: &Record, finalizer: &str) 
         after.map(ToString::to_string).as_deref(),
     );
     let mut metadata = json!({ "uid": attachment.uid.0 });
-    if !attachment.finalizer {
+    if record.whole || !attachment.finalizer {
         metadata["finalizers"] = json!([finalizer]);
     }
     if !annotations.is_empty() {
@@ -118,6 +118,7 @@ mod tests {
         };
         let first = Record {
             annotations: wanted.clone(),
+            whole: false,
         };
         let attachment = mk_attachment("va");
         assert_eq!(
@@ -143,6 +144,7 @@ mod tests {
                 secret: None,
                 ..wanted
             },
+            whole: false,
         };
         assert_eq!(
             record(&attachment, &moved, "f"),
@@ -150,6 +152,20 @@ mod tests {
                 "uid": "uid-va",
                 "annotations": {
                     "csi.alpha.kubernetes.io/node-id": "other",
+                    "external-attacher/publish-secret": null,
+                },
+            } })
+        );
+        // What is known may be outdated.
+        let whole = Record { whole: true, ..moved };
+        assert_eq!(
+            record(&attachment, &whole, "f"),
+            json!({ "metadata": {
+                "uid": "uid-va",
+                "finalizers": ["f"],
+                "annotations": {
+                    "csi.alpha.kubernetes.io/node-id": "other",
+                    "external-attacher/volume-handle": "h",
                     "external-attacher/publish-secret": null,
                 },
             } })

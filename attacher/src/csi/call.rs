@@ -34,8 +34,8 @@ pub struct Caller {
 // === impl Caller ===
 
 impl Caller {
-    /// Calls with this deadline each (`--timeout`). [`Controller::ready`] waits as long for a driver that
-    /// is away. Only while `leadership` lasts is anything sent.
+    /// Calls with this deadline each (`--timeout`). [`Controller::ready`] waits for a driver that is away, for
+    /// 5 s at most. Only while `leadership` lasts is anything sent.
     pub fn new(link: watch::Receiver<Link>, timeout: Duration, leadership: Leadership) -> Self {
         Self {
             link,
@@ -106,6 +106,10 @@ impl Caller {
         text
     }
 }
+
+/// How long to wait for a driver that is away, which may be about to start anew. Not longer: whoever waits keeps a
+/// place in his lane, tells nobody why, and is called for when the driver is back.
+const RETURN: Duration = Duration::from_secs(5);
 
 /// The calls, by the names that logs, traces and metrics have for them.
 const PUBLISH: &str = "csi.v1.Controller/ControllerPublishVolume";
@@ -209,7 +213,11 @@ impl Controller for Caller {
 
     async fn ready(&self) -> Result<Capabilities, CallError> {
         let mut link = self.link.clone();
-        let up = tokio::time::timeout(self.timeout, link.wait_for(|link| link.session().is_some())).await;
+        let up = tokio::time::timeout(
+            self.timeout.min(RETURN),
+            link.wait_for(|link| link.session().is_some()),
+        )
+        .await;
         match up {
             Ok(Ok(_)) => Ok(self.session()?.capabilities),
             Ok(Err(_)) => Err(CallError::unsent("the attacher is shutting down")),

@@ -56,6 +56,9 @@ pub struct Claim {
 pub struct Record {
     /// The annotations as they shall be; `None` removes one.
     pub annotations: Recorded,
+    /// Whether the write is to name what the object has already, too, as far as is known. What is known may be
+    /// outdated: the answer to an earlier write of a record may be lost, and the watch late.
+    pub whole: bool,
 }
 
 /// Plans the attach of `facts.attachment`.
@@ -101,7 +104,10 @@ pub fn attach(facts: &Facts, driver: &Driver) -> Result<AttachPlan, Refusal> {
         secret: csi.publish_secret.clone(),
         migrated: spec.is_migrated(),
         claim: volume.and_then(claim),
-        record: (!complete).then_some(Record { annotations }),
+        record: (!complete).then_some(Record {
+            annotations,
+            whole: attachment.finalizer,
+        }),
         target,
     })
 }

@@ -117,6 +117,13 @@ impl Engine {
     pub(super) fn driver_back(&mut self, capabilities: Capabilities) {
         let published = self.publishes();
         let changed = self.capabilities.replace(capabilities) != Some(capabilities);
+        self.answers.retain(|_, answer| !answer.is_of_its_time());
+        let running = self
+            .index
+            .attachments()
+            .filter(|attachment| self.queue.is_running(&Key::Attachment(attachment.name.clone())));
+        self.outlived
+            .extend(running.map(|attachment| attachment.uid.clone()));
         self.queue.wake_returned();
         if !changed {
             return;

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::{Engine, Job};
+use crate::decide::Facts;
 use crate::model::{Attachment, Volume};
 
 // === impl Engine ===
@@ -33,6 +34,19 @@ impl Engine {
     pub(super) fn gone_volume_of(&self, attachment: &Attachment) -> Option<&Arc<Volume>> {
         let gone = self.gone_volumes.get(attachment.volume_name()?)?;
         is_heir(attachment).then_some(gone)
+    }
+
+    /// What is known now about this very VolumeAttachment, its volume and its node.
+    pub fn facts(&self, known: &Attachment) -> Option<Facts> {
+        let newest = self.index.attachment(&known.name)?;
+        (newest.uid == known.uid).then(|| {
+            let facts = self.index.facts(newest);
+            let gone = self.gone_volume_of(newest).filter(|_| newest.deleting);
+            Facts {
+                volume: gone.cloned().or(facts.volume),
+                ..facts
+            }
+        })
     }
 
     /// Whether anything is to be written for the volume of this name.

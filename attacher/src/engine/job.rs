@@ -52,6 +52,19 @@ pub enum Answer {
     Listed,
 }
 
+// === impl Answer ===
+
+impl Answer {
+    /// Whether it holds only for the driver that gave it. One that came back may have forgotten what was published,
+    /// or give another context; what was unpublished stays so until somebody publishes it.
+    pub(super) fn is_of_its_time(&self) -> bool {
+        match self {
+            Self::Published { .. } => true,
+            Self::Unpublished | Self::Listed => false,
+        }
+    }
+}
+
 /// How a job ended.
 #[derive(Debug)]
 pub struct Report {

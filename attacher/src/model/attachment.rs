@@ -155,6 +155,15 @@ impl Attachment {
     }
 }
 
+// === impl Recorded ===
+
+impl Recorded {
+    /// Whether both are of the same volume and node.
+    pub fn is_at_one_with(&self, other: &Self) -> bool {
+        (&self.node_id, &self.handle) == (&other.node_id, &other.handle)
+    }
+}
+
 // === impl Source ===
 
 impl Source {

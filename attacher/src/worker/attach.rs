@@ -9,77 +9,161 @@ use crate::cluster::{Cluster, Error, Released, Secrets};
 use crate::csi::{CallError, Controller, PublishRequest};
 use crate::decide::{self, AttachPlan, Facts, Record, Wanted};
 use crate::engine::Answer;
-use crate::model::{Attachment, Driver, Recorded};
+use crate::model::{Attachment, Capabilities, Driver, Volume};
+
+/// How a volume is to be attached.
+enum Way {
+    /// Not at all: its attachment is gone, or being deleted.
+    Unwanted,
+    /// The driver has no calls to publish volumes.
+    WithoutCall(Arc<Attachment>),
+    /// By this plan.
+    ByCall(Box<Planned>),
+}
+
+/// An attach, as it was planned from what was known at that moment.
+struct Planned {
+    attachment: Arc<Attachment>,
+    plan: AttachPlan,
+    capabilities: Capabilities,
+    /// The PersistentVolume, if the index does not have it.
+    read: Option<Arc<Volume>>,
+}
 
 impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Attaches the volume, or takes up where an earlier run left off; also an attachment that is attached
     /// already, as far as its status knows, and is to be repaired.
     pub(super) async fn attach(&self, facts: Facts, answer: Option<Answer>) -> Result<(), Failure> {
-        let attachment = &facts.attachment.clone();
         if answer == Some(Answer::Listed) {
-            return Box::pin(self.clear_error(attachment)).await;
+            return Box::pin(self.clear_error(&facts.attachment)).await;
         }
         let answer = answer.filter(|answer| matches!(answer, Answer::Published { .. }));
-        let plan = match Box::pin(self.look(facts, answer.is_some())).await {
-            Ok(plan) => plan,
+        let mut planned = match Box::pin(self.look(facts, answer.is_some())).await {
+            Ok(Way::Unwanted) => return Ok(()),
+            Ok(Way::WithoutCall(attachment)) => {
+                return Box::pin(self.unless_winding_up(self.attach_without_call(&attachment))).await;
+            }
+            Ok(Way::ByCall(planned)) => planned,
             // Nobody was called, so what is known from the last time still holds.
             Err(failure) => return Err(Failure { answer, ..failure }),
         };
-        let Some(mut plan) = plan else {
-            return Box::pin(self.unless_winding_up(self.attach_without_call(attachment))).await;
-        };
+        let attachment = &planned.attachment.clone();
         if self.engine().is_moving(attachment) {
             // Written once more, the record is one to rely on again.
-            let annotations = attachment.recorded.clone();
-            plan.record.get_or_insert(Record { annotations });
+            planned.plan.record.get_or_insert_with(|| Record {
+                annotations: attachment.recorded.clone(),
+                whole: true,
+            });
         }
-        let (context, _turn) = match known(answer, &plan) {
+        let (context, _turn) = match known(answer, &planned.plan) {
             // To write down an answer is no call, and goes on while we are winding up.
-            Some(context) => (context, Box::pin(self.calls.take(&plan.target)).await),
+            Some(context) => (context, Box::pin(self.calls.take(&planned.plan.target)).await),
             None => {
                 // In boxes, so that an attach that waits for the driver does not take their room.
-                let prepared = Box::pin(self.prepare(attachment, &plan)).await?;
+                let prepared = Box::pin(self.prepare(attachment, &planned.plan)).await?;
                 let Some(secrets) = prepared else {
                     return Ok(());
                 };
-                let turn = Box::pin(self.turn_at(&plan.target)).await?;
+                let turn = Box::pin(self.turn_at(&planned.plan.target)).await?;
                 self.may_begin()?;
-                match Box::pin(self.publish(&plan, secrets.clone())).await {
+                if !self.holds(&mut planned)? {
+                    return Ok(());
+                }
+                match Box::pin(self.publish(&planned.plan, secrets.clone())).await {
                     Ok(context) => (context, turn),
                     Err(error) => {
-                        self.undo_if_departed(attachment, &plan, &error).await;
+                        self.undo_if_departed(attachment, &planned.plan, &error).await;
                         drop(turn);
-                        Box::pin(self.publish_elsewhere(attachment, &mut plan, secrets, error)).await?
+                        Box::pin(self.publish_elsewhere(attachment, &mut planned.plan, secrets, error))
+                            .await?
                     }
                 }
             }
         };
-        Box::pin(self.mark_attached(attachment, &plan, context)).await
+        self.is_where_it_belongs(&planned)?;
+        Box::pin(self.mark_attached(attachment, &planned.plan, context)).await
     }
 
-    /// Plans the attach; `None` if the driver has no calls to publish volumes. Whoever has its `answered`
-    /// call still to write down does not wait for the driver, and does so while we are winding up, too.
-    async fn look(&self, facts: Facts, answered: bool) -> Result<Option<AttachPlan>, Failure> {
+    /// Waits for the driver, and plans the attach by what is known then. Whoever has its `answered` call still to
+    /// write down does not wait for the driver, and does so while we are winding up, too.
+    async fn look(&self, facts: Facts, answered: bool) -> Result<Way, Failure> {
         let capabilities = self.engine().capabilities().filter(|_| answered);
-        let (facts, driver) = match capabilities {
-            Some(capabilities) => {
-                let driver = Driver {
-                    capabilities,
-                    ..self.driver.clone()
-                };
-                (self.with_volume(facts).await?, driver)
-            }
-            None => {
-                let look = async { Ok((self.with_volume(facts).await?, self.driver().await?)) };
-                self.unless_winding_up(look).await?
-            }
+        let driver = match capabilities {
+            Some(capabilities) => Driver {
+                capabilities,
+                ..self.driver.clone()
+            },
+            None => self.unless_winding_up(self.driver()).await?,
         };
+        let newest = self.engine().facts(&facts.attachment);
+        let Some(facts) = newest.filter(|facts| !facts.attachment.deleting) else {
+            return Ok(Way::Unwanted);
+        };
+        let attachment = facts.attachment.clone();
         if !driver.capabilities.publish {
-            return Ok(None);
+            return Ok(Way::WithoutCall(attachment));
         }
-        decide::attach(&facts, &driver)
-            .map(Some)
-            .map_err(|refusal| Failure::refused(&refusal))
+        let is_known = facts.volume.is_some();
+        let facts = if answered {
+            self.with_volume(facts).await?
+        } else {
+            self.unless_winding_up(self.with_volume(facts)).await?
+        };
+        let planned = Planned {
+            attachment,
+            plan: decide::attach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?,
+            capabilities: driver.capabilities,
+            read: facts.volume.filter(|_| !is_known),
+        };
+        Ok(Way::ByCall(planned.into()))
+    }
+
+    /// What is known of a planned attach by now, and what would be planned from it.
+    fn plan_anew(&self, planned: &Planned) -> Result<Option<(Arc<Attachment>, AttachPlan)>, Failure> {
+        let newest = self.engine().facts(&planned.attachment);
+        let Some(facts) = newest.filter(|facts| !facts.attachment.deleting) else {
+            return Ok(None);
+        };
+        let facts = Facts {
+            volume: facts.volume.or_else(|| planned.read.clone()),
+            ..facts
+        };
+        let driver = Driver {
+            capabilities: planned.capabilities,
+            ..self.driver.clone()
+        };
+        let plan = decide::attach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?;
+        Ok(Some((facts.attachment, plan)))
+    }
+
+    /// To be asked before the call, in its turn: whether the attachment is still wanted. A plan that would be
+    /// another one by now, after all the waits since it was made, fails: by what is known now the node has another
+    /// id, say, and the volume would be published to another machine, or its PersistentVolume is to go.
+    fn holds(&self, planned: &mut Planned) -> Result<bool, Failure> {
+        let Some((attachment, now)) = self.plan_anew(planned)? else {
+            return Ok(false);
+        };
+        let plan = &mut planned.plan;
+        let is_recorded = attachment.finalizer
+            && now
+                .record
+                .is_none_or(|record| attachment.recorded.is_at_one_with(&record.annotations));
+        let is_claimed = now.claim.is_none() || now.claim == plan.claim;
+        if !is_recorded || !is_claimed || (&now.target, &now.secret) != (&plan.target, &plan.secret) {
+            return Err(Failure::outdated());
+        }
+        plan.other_node_id = now.other_node_id;
+        Ok(true)
+    }
+
+    /// To be asked before the status tells of the publish. Until then nobody uses the volume, so if it belongs
+    /// elsewhere by now, the next attempt undoes the publish before it makes another.
+    fn is_where_it_belongs(&self, planned: &Planned) -> Result<(), Failure> {
+        match self.plan_anew(planned) {
+            Ok(Some((_, now))) if now.target != planned.plan.target => Err(Failure::outdated()),
+            // Of whom nothing is wanted any more there is nothing to plan. He is told what was done when it was.
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// The driver has no calls to publish volumes, so wherever one is wanted, it is there. What an
@@ -164,16 +248,18 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         record: Option<&Record>,
     ) -> Result<bool, Failure> {
         let Some(record) = record else { return Ok(true) };
-        let Recorded { handle, node_id, .. } = &attachment.recorded;
-        if attachment.finalizer
-            && (handle, node_id) != (&record.annotations.handle, &record.annotations.node_id)
-        {
+        if attachment.finalizer && !attachment.recorded.is_at_one_with(&record.annotations) {
             self.engine().moves(attachment);
         }
         match self.cluster.record(attachment, record).await {
             Ok(newest) => {
                 let wanted = !newest.deleting;
+                let stored = newest.finalizer && newest.recorded.is_at_one_with(&record.annotations);
                 self.written(newest);
+                if wanted && !stored {
+                    // What is called for by another record would be undone elsewhere one day.
+                    return Err(Failure::misrecorded());
+                }
                 self.engine().stays(attachment);
                 Ok(wanted)
             }
@@ -247,8 +333,10 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 self.undo_orphan(attachment, plan).await;
                 Ok(())
             }
-            // The volume is attached, and its status will say so as soon as it can be written. If the
-            // API server will never take it (a context that is too large, say), people must know.
+            // If the API server will never take this answer (a context that is too large, say), people must know,
+            // and the driver is asked for another one.
+            Err(error) if error.is_refusal() => Err(Failure::api("failed to mark as attached", &error)),
+            // The volume is attached, and its status will say so as soon as it can be written.
             Err(error) => {
                 let answer = Answer::Published {
                     target: plan.target.clone(),

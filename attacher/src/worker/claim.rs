@@ -109,6 +109,8 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                     secret: csi.publish_secret.clone(),
                     ..attachment.recorded.clone()
                 },
+                // An attach may be about to record another node id.
+                whole: false,
             };
             match self.cluster.record(attachment, &record).await {
                 Ok(attachment) => self.written(attachment),

@@ -26,12 +26,22 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             }
             // With the handle recorded the volume is not needed; it may be long gone.
             let look = async {
+                let driver = self.driver().await?;
+                // The driver may have been away for long.
+                let facts = match self.engine().facts(&attachment) {
+                    Some(newest) => Facts {
+                        attachment: facts.attachment,
+                        volume: newest.volume.or(facts.volume),
+                        node: newest.node,
+                    },
+                    None => facts,
+                };
                 let facts = if attachment.recorded.handle.is_none() {
                     self.with_volume(facts).await?
                 } else {
                     facts
                 };
-                Ok((facts, self.driver().await?))
+                Ok((facts, driver))
             };
             let (facts, driver) = Box::pin(self.unless_winding_up(look)).await?;
             let Recorded { handle, node_id, .. } = &attachment.recorded;
@@ -88,8 +98,10 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         };
         let mut result = Box::pin(self.unpublish(attachment, request(plan.target.clone()))).await?;
         if let (Err(error), Some(node_id)) = (&result, &plan.other_node_id) {
-            // The node was registered anew, under another id; whoever published may have done so too.
-            if error.code.is_unknown_object() {
+            // The node was registered anew, under another id; whoever published may have done so too. Without the
+            // Secret, INVALID_ARGUMENT may be about that, and the volume still where it was.
+            let code = error.code;
+            if code.is_not_found() || missing.is_none() && code.is_unknown_object() {
                 tracing::info!(%error, %node_id, "the driver does not know the recorded node id; trying today's");
                 let today = Target {
                     node_id: node_id.clone(),

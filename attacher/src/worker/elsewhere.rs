@@ -85,7 +85,9 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         };
         let turns = async { Ok(self.calls.take_both(&plan.target, &today).await) };
         let (there, here) = self.unless_winding_up(turns).await?;
+        self.is_still_at(attachment, &today)?;
         self.leave(attachment, plan, secrets.clone(), &error).await?;
+        self.is_still_at(attachment, &today)?;
         let recorded = plan.record.as_ref().map(|record| &record.annotations);
         let annotations = Recorded {
             node_id: Some(node_id),
@@ -93,7 +95,10 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         };
         plan.target = today;
         // Before the call, as always. That the volume is not there yet stands in the status.
-        let record = Record { annotations };
+        let record = Record {
+            annotations,
+            whole: true,
+        };
         let record = self.record(attachment, Some(&record));
         if !self.unless_winding_up(record).await? {
             return Err(called(&error));
@@ -103,6 +108,16 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         let published = self.publish(plan, secrets).await;
         let context = published.map_err(|error| called(&error))?;
         Ok((context, here))
+    }
+
+    /// Whether the node of `attachment` still has that id, after a wait or a call.
+    fn is_still_at(&self, attachment: &Attachment, today: &Target) -> Result<(), Failure> {
+        let facts = self.engine().facts(attachment);
+        let node = facts.and_then(|facts| facts.node);
+        match node.is_some_and(|node| node.id.as_ref() == Some(&today.node_id)) {
+            true => Ok(()),
+            false => Err(Failure::outdated()),
+        }
     }
 
     /// Sees to it that nothing is left at the target of `plan`, whose record is about to be overwritten. The

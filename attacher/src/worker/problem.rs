@@ -83,6 +83,32 @@ impl Failure {
         }
     }
 
+    /// What the attempt was planned from has changed since. The next one is planned from what is known by then.
+    pub(super) fn outdated() -> Self {
+        Self {
+            message: "the node's id, the PersistentVolume or the VolumeAttachment changed during the attempt"
+                .to_owned(),
+            code: None,
+            class: Class::Uncertain,
+            answer: None,
+            told: false,
+        }
+    }
+
+    /// The API server's answer to the write of a record holds another one.
+    pub(super) fn misrecorded() -> Self {
+        Self {
+            message:
+                "the API server did not store what the VolumeAttachment is to record (its finalizer and \
+                      annotations), or somebody changes it at once; publishing nothing until it is stored"
+                    .to_owned(),
+            code: None,
+            class: Class::Uncertain,
+            answer: None,
+            told: true,
+        }
+    }
+
     /// The object cannot be worked on as it is.
     pub(super) fn refused(refusal: &Refusal) -> Self {
         Self {

@@ -3,25 +3,29 @@
 mod elsewhere;
 mod holders;
 mod stored;
+mod waits;
 mod winding_up;
 mod written;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::*;
-use crate::cluster::{ApiServer, Clients, Released, Side};
+use crate::cluster::{ApiServer, Clients, Released, Side, patch};
 use crate::csi::{Caller, Code, Keeper, ListRequest, Page, PublishRequest, UnpublishRequest};
 use crate::decide::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 use crate::decide::{Claim, Record};
 use crate::engine::Held;
 use crate::lease::Leadership;
+use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Capabilities, Node, Problem, Recorded, Target, Version, VolumeSource};
 use crate::queue::{Backoff, Limits};
 
+const FINALIZER: &str = "external-attacher/test";
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What the API server and the driver have, and how they answer.
@@ -38,6 +42,8 @@ struct State {
     refusals: VecDeque<(&'static str, Error)>,
     away: bool,
     panics: bool,
+    /// Whether somebody gives records another node id before they are stored.
+    changes_records: bool,
     /// What the driver answers to its first Unpublish.
     unknown: bool,
     /// Where volumes were published, in order.
@@ -116,10 +122,25 @@ impl World {
 }
 
 impl Cluster for World {
-    async fn record(&self, _: &Attachment, record: &Record) -> Result<Attachment, Error> {
+    async fn record(&self, known: &Attachment, record: &Record) -> Result<Attachment, Error> {
+        let body = patch::record(known, record, FINALIZER);
+        let metadata = &body["metadata"];
+        let changes_it = self.state().changes_records;
         self.write("record", |attachment| {
-            attachment.finalizer = true;
-            attachment.recorded = record.annotations.clone();
+            attachment.finalizer |= metadata["finalizers"] == json!([FINALIZER]);
+            let recorded = &mut attachment.recorded;
+            for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
+                let value = value.as_str();
+                match &**key {
+                    NODE_ID_ANNOTATION => recorded.node_id = value.map(Arc::from),
+                    VOLUME_HANDLE_ANNOTATION => recorded.handle = value.map(Arc::from),
+                    PUBLISH_SECRET_ANNOTATION => recorded.secret = value.and_then(SecretRef::parse),
+                    key => panic!("an unknown annotation: {key}"),
+                }
+            }
+            if changes_it {
+                recorded.node_id = Some("another".into());
+            }
         })
         .await
     }
@@ -430,6 +451,7 @@ async fn a_job_that_waits_for_the_driver_is_small() {
     );
     let record = Record {
         annotations: Recorded::default(),
+        whole: false,
     };
     let cluster = &worker.cluster;
     for (future, bytes, most) in [

@@ -132,18 +132,19 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         }
     }
 
-    /// Whether somebody else sees to it that the volume does not stay there for ever. One of the same name waits
-    /// for this very job to end.
+    /// Whether somebody else sees to it that the volume does not stay there for ever. One of the same name that has
+    /// not stored our finalizer does not: it waits for this very job to end, and may then be deleted before it has,
+    /// or be attached elsewhere.
     fn is_succeeded(&self, attachment: &Attachment, plan: &AttachPlan) -> bool {
-        let engine = self.engine();
-        let successor = engine.attachment(&attachment.name);
-        if successor.is_some_and(|newest| newest.uid != attachment.uid && !newest.deleting) {
-            return true;
-        }
+        let mut engine = self.engine();
         match engine.held_besides(attachment, &plan.target) {
             // Whoever leaves may rely on this very attachment.
             Held::ByNobody | Held::ByLeaving => false,
-            Held::ByUnguarded | Held::ByLiving => true,
+            Held::ByUnguarded => {
+                engine.guard_besides(attachment, &plan.target);
+                true
+            }
+            Held::ByLiving => true,
         }
     }
 }

@@ -233,6 +233,17 @@ async fn a_driver_that_comes_and_goes_is_followed() {
         caller.ready().await.map_err(|error| error.class()),
         Err(Class::Disconnected)
     );
+    // Whoever waits keeps others from it, so nobody waits as long as a call may take.
+    let patient = Caller::new(
+        fixture.link.clone(),
+        Duration::from_secs(3600),
+        Leadership::unopposed(),
+    );
+    tokio::time::pause();
+    let begin = tokio::time::Instant::now();
+    assert!(patient.ready().await.is_err());
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    tokio::time::resume();
 
     // Back with another version of itself.
     driver.readonly = true;

@@ -22,7 +22,8 @@ fn a_first_attach_claims_the_volume_and_records_what_it_will_send() {
         handle: Some("handle".into()),
         secret,
     };
-    assert_eq!(plan.record, Some(Record { annotations }));
+    let whole = false;
+    assert_eq!(plan.record, Some(Record { annotations, whole }));
 }
 
 #[test]
@@ -168,7 +169,8 @@ fn an_inline_volume_claims_no_persistent_volume() {
         node_id: Some("id-1".into()),
         ..Recorded::default()
     };
-    assert_eq!(plan.record, Some(Record { annotations }));
+    let whole = false;
+    assert_eq!(plan.record, Some(Record { annotations, whole }));
 }
 
 #[test]

@@ -148,3 +148,31 @@ async fn a_detach_that_tries_the_other_node_id_leaves_what_is_needed_there() {
         assert_eq!(ids, expected);
     }
 }
+
+/// INVALID_ARGUMENT may be about the Secret that was not sent, and the volume still where it was.
+#[tokio::test]
+async fn a_detach_without_its_secret_tries_the_other_node_id_only_if_the_node_is_not_found() {
+    for (missing, code, done) in [
+        (false, "InvalidArgument", true),
+        (true, "InvalidArgument", false),
+        (true, "NotFound", true),
+    ] {
+        let mut bench = Bench::new(Attachment {
+            recorded: Recorded {
+                node_id: Some("old-id".into()),
+                secret: SecretRef::parse("ns/secret"),
+                ..mk_leaving().recorded
+            },
+            ..mk_leaving()
+        });
+        bench.world.state().refused_at.push(("unpublish", "old-id", code));
+        if missing {
+            bench.refuse("get secret", Error::NotFound("no such secret".into()));
+        }
+        let outcome = bench.turn().await.expect("a detach");
+        assert_eq!(outcome == Outcome::Done, done, "{missing} {code}: {outcome:?}");
+        let calls = bench.world.state().unpublished.len();
+        assert_eq!(calls, if done { 2 } else { 1 }, "{missing} {code}");
+        assert_eq!(bench.world.state().attachment.is_none(), done, "{missing} {code}");
+    }
+}

@@ -169,6 +169,43 @@ async fn a_record_that_is_in_doubt_is_written_again_before_the_call() {
     assert!(!bench.engine().is_moving(&recorded));
 }
 
+/// The answer to the write that moved the record to another node's id was lost, and the watch is late, when the
+/// node has its old id again.
+#[tokio::test]
+async fn a_record_that_was_moved_unnoticed_is_moved_back_before_the_call() {
+    let known = Attachment {
+        finalizer: true,
+        attached: true,
+        recorded: mk_leaving().recorded,
+        ..mk_attachment("va")
+    };
+    let mut bench = Bench::new(known.clone());
+    bench.engine().moves(&known);
+    bench.engine().attach_again(&known);
+    if let Some(stored) = &mut bench.world.state().attachment {
+        stored.recorded.node_id = Some("other-id".into());
+    }
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert!(bench.seen().contains(&"publish"));
+    let stored = bench.attachment();
+    assert_eq!(stored.recorded.node_id.as_deref(), Some("id"));
+    assert!(!bench.engine().is_moving(&stored));
+}
+
+/// Somebody else's webhook, say.
+#[tokio::test]
+async fn nothing_is_published_by_a_record_that_is_not_stored() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.world.state().changes_records = true;
+    bench.fails().await;
+    assert!(!bench.seen().contains(&"publish"));
+    let told = bench.attachment().attach_error.expect("people must know");
+    assert!(told.message.contains("did not store"), "{told:?}");
+    bench.world.state().changes_records = false;
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("id"));
+}
+
 /// With a namespace goes the RoleBinding that let us read its Secrets.
 #[tokio::test]
 async fn a_secret_that_may_not_be_read_any_more_does_not_hold_up_a_detach() {

@@ -23,10 +23,16 @@ async fn an_attach_that_may_have_failed_is_undone_when_the_attachment_is_gone() 
     }
 }
 
-/// The driver may be away at that moment, and nobody comes back to it later.
+/// The driver may be away at that moment, and nobody comes back to it later. One of its name may be deleted before
+/// it stores a finalizer, or be attached elsewhere.
 #[tokio::test(start_paused = true)]
-async fn what_an_attachment_left_behind_is_undone_until_that_works_or_it_has_a_successor() {
-    for succeeded in [false, true] {
+async fn what_an_attachment_left_behind_is_undone_until_that_works_or_somebody_is_answerable() {
+    for (finalizer, node_id, attempts) in [
+        (None, "", 2),
+        (Some(false), "id", 9),
+        (Some(true), "other-id", 9),
+        (Some(true), "id", 1),
+    ] {
         let mut bench = Bench::new(mk_attachment("va"));
         bench.world.state().silent.push("publish");
         bench
@@ -42,9 +48,14 @@ async fn what_an_attachment_left_behind_is_undone_until_that_works_or_it_has_a_s
         bench.world.answer.notify_one();
         assert!(timeout(Duration::from_millis(500), run.as_mut()).await.is_err());
         assert_eq!(bench.world.state().unpublished.len(), 1, "the first attempt");
-        if succeeded {
+        if let Some(finalizer) = finalizer {
             let successor = Attachment {
                 uid: "successor".into(),
+                finalizer,
+                recorded: Recorded {
+                    node_id: Some(node_id.into()),
+                    ..gone.recorded.clone()
+                },
                 ..gone
             };
             bench.engine().handle(Event::Attachments(Change::Put(successor)));
@@ -52,8 +63,46 @@ async fn what_an_attachment_left_behind_is_undone_until_that_works_or_it_has_a_s
             bench.world.state().refused_at.clear();
         }
         run.await;
-        let attempts = if succeeded { 1 } else { 2 };
-        assert_eq!(bench.world.state().unpublished.len(), attempts);
+        let made = bench.world.state().unpublished.len();
+        assert_eq!(made, attempts, "{finalizer:?} {node_id}");
+    }
+}
+
+/// It may have forgotten what was published, or publish it otherwise.
+#[tokio::test]
+async fn an_answer_does_not_outlive_the_driver_that_gave_it() {
+    for while_it_is_written in [false, true] {
+        let mut bench = Bench::new(mk_attachment("va"));
+        bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+        let back = Event::DriverBack(mk_driver().capabilities);
+        let job = bench.job().expect("an attach");
+        let report = bench.worker.run(job).await;
+        let now = bench.now;
+        if while_it_is_written {
+            bench.engine().handle(back);
+            bench.engine().finish(report, now);
+        } else {
+            bench.engine().finish(report, now);
+            bench.engine().handle(back);
+        }
+        bench.seen();
+        assert_eq!(bench.turn().await, Some(Outcome::Done));
+        assert!(bench.seen().contains(&"publish"), "{while_it_is_written}");
+    }
+}
+
+/// Its context may be too large, say, until somebody mends the driver.
+#[tokio::test]
+async fn an_answer_that_the_api_server_refuses_is_asked_for_again() {
+    for (status, calls) in [(409, 1), (422, 2)] {
+        let mut bench = Bench::new(mk_attachment("va"));
+        let message = "no".into();
+        bench.refuse("mark attached", Error::Refused { status, message });
+        bench.fails().await;
+        assert_eq!(bench.turn().await, Some(Outcome::Done));
+        let seen = bench.seen();
+        let made = seen.iter().filter(|seen| **seen == "publish").count();
+        assert_eq!(made, calls, "{status}");
     }
 }
 

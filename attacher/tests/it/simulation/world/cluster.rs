@@ -1,13 +1,20 @@
 //! An API server that obeys the rules measured on the real one, and sometimes does not answer.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use csi_attacher::cluster::{Cluster, Error, Released, Secrets, Side};
+use csi_attacher::cluster::{Cluster, Error, Released, Secrets, Side, patch};
 use csi_attacher::decide::{Claim, Record};
-use csi_attacher::model::{Attachment, Problem, SecretRef, Volume};
+use csi_attacher::model::attachment::{
+    NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION,
+};
+use csi_attacher::model::{Attachment, Problem, Recorded, SecretRef, Volume};
+use serde_json::json;
 
 use super::{State, World, recorded};
+
+const FINALIZER: &str = "external-attacher/sim";
 
 pub(in super::super) struct FakeCluster(pub(super) World);
 
@@ -61,14 +68,19 @@ impl FakeCluster {
 }
 
 impl Cluster for FakeCluster {
-    async fn record(&self, attachment: &Attachment, record: &Record) -> Result<Attachment, Error> {
-        self.change(attachment, |attachment, _| {
-            if attachment.deleting && !attachment.finalizer {
+    async fn record(&self, known: &Attachment, record: &Record) -> Result<Attachment, Error> {
+        let body = patch::record(known, record, FINALIZER);
+        let metadata = &body["metadata"];
+        self.change(known, |attachment, _| {
+            let adds = metadata["finalizers"] == json!([FINALIZER]);
+            if adds && attachment.deleting && !attachment.finalizer {
                 let message = "no new finalizers can be added if the object is being deleted".into();
                 return Err(Error::Refused { status: 422, message });
             }
-            attachment.finalizer = true;
-            attachment.recorded = record.annotations.clone();
+            attachment.finalizer |= adds;
+            for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
+                annotate(&mut attachment.recorded, key, value.as_str());
+            }
             Ok(())
         })
         .await
@@ -217,6 +229,15 @@ impl Cluster for FakeCluster {
             Ok(Secrets::default())
         })
         .await
+    }
+}
+
+fn annotate(recorded: &mut Recorded, key: &str, value: Option<&str>) {
+    match key {
+        NODE_ID_ANNOTATION => recorded.node_id = value.map(Arc::from),
+        VOLUME_HANDLE_ANNOTATION => recorded.handle = value.map(Arc::from),
+        PUBLISH_SECRET_ANNOTATION => recorded.secret = value.and_then(SecretRef::parse),
+        key => panic!("an unknown annotation: {key}"),
     }
 }
 
