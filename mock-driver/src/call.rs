@@ -116,32 +116,30 @@ impl Driver {
         conclude(record, result)
     }
 
-    /// Answers a call whose answer needs something more that the reply does not have. If that cannot be had
-    /// the call has failed, and the journal says so.
+    /// Answers a call with another message than today's, made of the reply. If that cannot be had the call has
+    /// failed; the journal has what is sent either way.
     ///
     /// # Cancellation
     /// As for [`Driver::answer`].
-    pub(crate) async fn answer_with<Q: Rpc, T, F>(
+    pub(crate) async fn answer_as<Q: Rpc, O: Message, F>(
         self: &Arc<Self>,
         request: Request<Q>,
-        more: impl FnOnce(&Q::Reply) -> F,
-    ) -> Result<(Q::Reply, T), Status>
+        remake: impl FnOnce(Q::Reply) -> F,
+    ) -> Result<Response<O>, Status>
     where
-        F: Future<Output = Result<T, Error>>,
+        F: Future<Output = Result<O, Error>>,
     {
         let Answer { result, record, .. } = self.take_in(request).await;
-        let mut found = None;
         let result = match result {
-            Ok(reply) => more(&reply).await.map(|more| {
-                found = Some(more);
-                reply
-            }),
+            Ok(reply) => remake(reply).await,
             Err(error) => Err(error),
         };
-        let reply = conclude(record, result)?.into_inner();
-        found
-            .map(|more| (reply, more))
-            .ok_or_else(|| Error::Broken.into())
+        let outcome = outcome(&result);
+        if let Some(record) = record {
+            let wire = result.as_ref().ok().map(Message::encode_to_vec);
+            record.end_wire(&outcome, wire.as_deref());
+        }
+        told(result, outcome)
     }
 
     /// Does what a call asks for.
@@ -334,6 +332,10 @@ fn conclude<R: Message + Secrets + Clone>(
     if let Some(record) = record {
         record.end(&outcome, result.as_ref().ok());
     }
+    told(result, outcome)
+}
+
+fn told<R>(result: Result<R, Error>, outcome: Outcome) -> Result<Response<R>, Status> {
     result
         .map(Response::new)
         .map_err(|_| Status::new(outcome.code, outcome.message))
@@ -383,23 +385,34 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_an_answer_lacks_makes_its_call_fail_in_the_journal_too() {
+    async fn journal_has_what_is_sent_in_place_of_the_reply_or_that_it_could_not_be_had() {
         let driver = mk_driver();
         let request = || {
             Request::new(ControllerGetVolumeRequest {
                 volume_id: "vol-0".to_owned(),
             })
         };
-        let fail = |_: &ControllerGetVolumeResponse| std::future::ready(Err::<(), _>(Error::Broken));
-        let refused = driver.answer_with(request(), fail).await.unwrap_err();
+        let fail = |_| std::future::ready(Err::<ControllerGetVolumeResponse, _>(Error::Broken));
+        let refused = driver.answer_as(request(), fail).await.unwrap_err();
         assert_eq!(refused.code(), Code::Internal);
-        let (reply, more) = driver.answer_with(request(), |_| async { Ok(7) }).await.unwrap();
-        assert_eq!((reply.volume.unwrap().volume_id.as_str(), more), ("vol-0", 7));
-        let codes: Vec<Code> = driver.journal.as_ref().unwrap().look(|look| {
-            let ends = look.after(0).filter_map(|(_, call)| call.end());
-            ends.map(|end| end.outcome.code).collect()
-        });
+        let rename = |mut reply: ControllerGetVolumeResponse| async move {
+            reply.volume.as_mut().unwrap().volume_id = "other".to_owned();
+            Ok(reply)
+        };
+        let sent = driver.answer_as(request(), rename).await.unwrap().into_inner();
+        assert_eq!(sent.volume.unwrap().volume_id, "other");
+        let journal = driver.journal.as_ref().unwrap();
+        let calls: Vec<_> = journal.look(|look| look.after(0).map(|(_, call)| call.clone()).collect());
+        let codes: Vec<Code> = calls
+            .iter()
+            .map(|call| call.end().unwrap().outcome.code)
+            .collect();
         assert_eq!(codes, [Code::Internal, Code::Ok]);
+        assert_eq!(journal.response(&calls[0]), None);
+        assert_eq!(
+            journal.response(&calls[1]).unwrap()["volume"]["volume_id"],
+            "other"
+        );
     }
 
     #[tokio::test(start_paused = true)]

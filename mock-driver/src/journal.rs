@@ -46,6 +46,7 @@ mod file;
 mod grpc_call;
 mod memory;
 mod message;
+mod older;
 
 /// How many events a subscriber may be behind before it loses some.
 const EVENTS_AHEAD: usize = 1024;

@@ -12,6 +12,8 @@ use prost_reflect::{
 use serde_json::{Value, json};
 use siphasher::sip::SipHasher24;
 
+use super::older;
+
 /// The option that marks a field as secret.
 const SECRET_OPTION: &str = "csi.v1.csi_secret";
 
@@ -71,8 +73,9 @@ struct SubjectFields {
 
 impl Renderer {
     pub(super) fn new(key: Option<[u8; 16]>) -> Self {
-        let pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET)
+        let mut pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET)
             .expect("the built-in descriptors must decode");
+        older::add_to(&mut pool);
         let subjects = pool
             .all_messages()
             .map(|message| (message.full_name().to_owned(), SubjectFields::of(&message)))
@@ -132,7 +135,7 @@ impl Renderer {
         }
     }
 
-    /// Takes what may be kept of a message that came as bytes, by the path of its method. Fields
+    /// Takes what may be kept of a message that is known as bytes, by the path of its method. Fields
     /// that are not in our descriptors are dropped: nobody knows whether they are secret.
     pub(super) fn keep_wire(&self, path: &str, side: Side, wire: &[u8]) -> Kept {
         let known = || {
@@ -141,7 +144,7 @@ impl Renderer {
             let method = service.methods().find(|known| known.name() == method)?;
             let message = match side {
                 Side::Request => method.input(),
-                Side::Response => method.output(),
+                Side::Response => older::answer(&self.pool, path).unwrap_or_else(|| method.output()),
             };
             let mut content = DynamicMessage::decode(message.clone(), wire).ok()?;
             if let Some(key) = &self.key {

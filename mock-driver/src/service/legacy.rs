@@ -2,8 +2,8 @@
 //! ListVolumes, ControllerGetVolume and NodeGetVolumeStats.
 //!
 //! The answers are those of today with one more field, under the number it had then. They are given only
-//! while the driver says that it has VOLUME_CONDITION or NODE_VOLUME_CONDITION. The journal shows them as
-//! they are today, without the condition; a call whose condition cannot be had has failed there, too.
+//! while the driver says that it has VOLUME_CONDITION or NODE_VOLUME_CONDITION, and the journal shows them as they
+//! were sent. A call whose condition cannot be had has failed.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -217,14 +217,15 @@ impl<Q: Conditioned> UnaryService<Q> for WithConditions {
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let driver = self.0.clone();
         Box::pin(async move {
-            let volume = request.get_ref().volume().to_owned();
-            let ailments = |reply: &Q::Reply| Q::ailments(&driver, Q::volumes(volume, reply));
-            let (reply, ailments) = driver.answer_with(request, ailments).await?;
-            let conditions = ailments
-                .into_iter()
-                .map(|(volume, ailments)| (volume, condition(&ailments)))
-                .collect();
-            Ok(Response::new(Q::older(reply, conditions)))
+            let (driver, volume) = (&driver, request.get_ref().volume().to_owned());
+            let with_conditions = |reply: Q::Reply| async move {
+                let ailments = Q::ailments(&driver, Q::volumes(volume, &reply)).await?;
+                let conditions = ailments
+                    .into_iter()
+                    .map(|(volume, ailments)| (volume, condition(&ailments)));
+                Ok(Q::older(reply, conditions.collect()))
+            };
+            driver.answer_as(request, with_conditions).await
         })
     }
 }

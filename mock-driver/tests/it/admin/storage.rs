@@ -1,5 +1,6 @@
 //! Snapshots, groups of them, pools and the health of storage, over the admin API and as CSI sees them.
 
+use csi_mock_driver::admin::client::Calls;
 use csi_mock_driver::admin::resource::{
     Ailment, GroupSnapshotNew, NodeChange, SnapshotNew, StorageAilment, VolumeChange,
 };
@@ -415,5 +416,19 @@ async fn condition_set_over_the_api_is_seen_by_all_who_tell_it() {
             stats.condition,
         ];
         assert_eq!(told, [(); 3].map(|()| Some(expected.clone())));
+
+        let shown = match expected.abnormal {
+            true => serde_json::json!({"abnormal": true, "message": expected.message}),
+            false => serde_json::json!({}),
+        };
+        for (method, place) in [
+            ("ListVolumes", "/entries/0/status/volume_condition"),
+            ("ControllerGetVolume", "/status/volume_condition"),
+            ("NodeGetVolumeStats", "/volume_condition"),
+        ] {
+            let calls = client.journal(&Calls::of(method)).await.unwrap().items;
+            let response = calls.last().unwrap().response.as_ref().unwrap();
+            assert_eq!(response.pointer(place), Some(&shown), "{method}: {response}");
+        }
     }
 }

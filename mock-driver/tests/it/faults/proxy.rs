@@ -449,3 +449,20 @@ async fn relay_pairs_connections_of_its_two_ends() {
 fn own_socket(directory: &TempDir) -> std::path::PathBuf {
     directory.path().join("driver.sock")
 }
+
+#[tokio::test]
+async fn conditions_of_an_older_driver_are_shown_and_passed_on() {
+    let fronted = Fronted::start(&[]).await;
+    let offer = fronted.behind.driver().offer();
+    offer.change("+VOLUME_CONDITION").unwrap();
+    let get = v1::ControllerGetVolumeRequest {
+        volume_id: "vol-0".to_owned(),
+    };
+    fronted.client().await.controller_get_volume(get).await.unwrap();
+    let shown = |line: &serde_json::Value| {
+        line["event"] == "end" && line["response"]["status"]["volume_condition"].is_object()
+    };
+    for journal in [fronted.journal(), fronted.behind_journal()] {
+        line_in(&journal, shown).await;
+    }
+}
