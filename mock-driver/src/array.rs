@@ -3,8 +3,12 @@
 //! The order of the two is chosen for crashes: bytes of something new are there before the array knows of
 //! it, and bytes of something deleted go when the array has forgotten it. So what the array has is always
 //! whole, and what a crash leaves over belongs to nothing and is swept away at the next start.
+//!
+//! A copy takes as long as the volume's parameters say that the array needs for it: a snapshot is there at once and
+//! ready after that time, and a volume is made after it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time;
@@ -66,8 +70,10 @@ impl Driver {
             Source::Snapshot(_) => None,
             Source::Volume(id) => self.still(id.as_str()).await?,
         };
-        self.media.copy(&from, &copy, bytes).await?;
+        let copied = self.media.copy(&from, &copy, bytes).await?;
         end(still).await;
+        let pace = self.store.peek(|array| array.pace_to(wanted));
+        pause(pace.time(copied)).await;
         let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
         self.change_with(&[copy], create).await
     }
@@ -114,9 +120,10 @@ impl Driver {
         let copy = Medium::Snapshot(id.to_string());
         let from = Medium::Volume(wanted.source.clone());
         let still = self.still(&wanted.source).await?;
-        let timing = self.timing();
-        self.media.copy(&from, &copy, bytes).await?;
+        let mut timing = self.timing();
+        let copied = self.media.copy(&from, &copy, bytes).await?;
         end(still).await;
+        timing.delay += self.copy_time(&wanted.source, copied);
         let create = |array: &mut Array| array.create_snapshot(wanted, id, timing);
         self.change_with(&[copy], create).await
     }
@@ -145,13 +152,16 @@ impl Driver {
             (Some(existing), _) => return Ok(existing),
             (None, ids) => ids,
         };
-        let timing = self.timing();
+        let mut timing = self.timing();
         let mut copies = Vec::with_capacity(ids.members.len());
-        if let Err(error) = self.copy_members(&ids, &mut copies).await {
-            for copy in &copies {
-                self.discard(copy).await;
+        match self.copy_members(&ids, &mut copies).await {
+            Ok(time) => timing.delay += time,
+            Err(error) => {
+                for copy in &copies {
+                    self.discard(copy).await;
+                }
+                return Err(error);
             }
-            return Err(error);
         }
         let create = |array: &mut Array| array.create_group(wanted, ids, timing);
         self.change_with(&copies, create).await
@@ -171,10 +181,12 @@ impl Driver {
 
     /// Waits as long as the volume's mutable parameters say that moving it takes.
     pub(crate) async fn drag(&self, volume: &str) {
-        let latency = self.store.peek(|array| array.latency(volume));
-        if !latency.is_zero() {
-            time::sleep(latency).await;
-        }
+        pause(self.store.peek(|array| array.latency(volume))).await;
+    }
+
+    /// How long an array that keeps to the volume's mutable parameters copies so many bytes of it.
+    fn copy_time(&self, volume: &str, bytes: u64) -> Duration {
+        self.store.peek(|array| array.pace(volume)).time(bytes)
     }
 
     /// Removes bytes that belong to nothing: those that a crash left behind, and of an array that lived as
@@ -249,22 +261,25 @@ impl Driver {
         }
     }
 
-    async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<Medium>) -> Result<(), Error> {
+    /// Copies the volumes of a group, and says how long the slowest of them takes.
+    async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<Medium>) -> Result<Duration, Error> {
         // All of them stand still before the first one is copied: that is the group's moment.
         let mut still = Vec::new();
         for volume in ids.members.keys() {
             still.extend(self.still(volume.as_str()).await?);
         }
+        let mut longest = Duration::ZERO;
         for (volume, snapshot) in &ids.members {
             let size = |array: &Array| Ok(array.volume(volume.as_str())?.spec.capacity_bytes);
             let bytes = self.store.read(size).await?;
             let copy = Medium::Snapshot(snapshot.to_string());
             copies.push(copy.clone());
             let from = Medium::Volume(volume.to_string());
-            self.media.copy(&from, &copy, bytes).await?;
+            let copied = self.media.copy(&from, &copy, bytes).await?;
+            longest = longest.max(self.copy_time(volume.as_str(), copied));
         }
         end(still).await;
-        Ok(())
+        Ok(longest)
     }
 
     fn timing(&self) -> Timing {
@@ -310,7 +325,17 @@ async fn end(still: impl IntoIterator<Item = Still>) {
     }
 }
 
+/// Waits, if there is anything to wait for.
+async fn pause(time: Duration) {
+    if !time.is_zero() {
+        time::sleep(time).await;
+    }
+}
+
 /// The time, for an array that has no clock.
 pub(crate) fn now() -> Moment {
     Moment::from_nanos(u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests;

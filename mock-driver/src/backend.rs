@@ -31,7 +31,7 @@ pub use self::moment::Moment;
 pub use self::node::{Node, NodeSettings};
 pub use self::pool::{Filling, Pool, Room};
 pub use self::publish::{Publication, serial};
-pub use self::qos::{NoParameter, QosRule, Values};
+pub use self::qos::{NoParameter, Pace, QosRule, Values};
 pub use self::snapshot::{Snapshot, SnapshotFilter, Timing, WantedSnapshot};
 pub use self::topology::{Requirement, Segments};
 pub use self::volume::{Attachment, SizeRange, SizeRule, Source, Spec, Volume, Wanted};

@@ -170,8 +170,8 @@ impl Media {
             .await
     }
 
-    /// Makes `to` what `from` is now, as long as `bytes` at least; whatever `to` was before is gone.
-    /// Copies share blocks where the filesystem can do that, and keep holes where it cannot. A copy
+    /// Makes `to` what `from` is now, as long as `bytes` at least; whatever `to` was before is gone. Says how
+    /// many bytes that are not holes it has. Copies share blocks where the filesystem can do that, and keep holes where it cannot. A copy
     /// of what has no file has none either.
     ///
     /// # Guarantees
@@ -179,7 +179,7 @@ impl Media {
     ///
     /// # Errors
     /// If files cannot be read or written.
-    pub async fn copy(&self, from: &Medium, to: &Medium, bytes: u64) -> Result<(), Error> {
+    pub async fn copy(&self, from: &Medium, to: &Medium, bytes: u64) -> Result<u64, Error> {
         let from = self.place(from)?;
         let sync = self.is_kept();
         self.work(to, move |to| copy::replace(&from, to, bytes, sync))

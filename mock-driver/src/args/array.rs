@@ -45,7 +45,8 @@ pub struct ArrayArgs {
     pub max_volume_size: u64,
 
     /// The mutable parameters that volumes take: KEY for any value, KEY=LOW..HIGH for whole numbers,
-    /// KEY=ONE|OTHER for a choice, * for all that are not named.
+    /// KEY=ONE|OTHER for a choice, * for all that are not named. latency (milliseconds) slows attaching and detaching
+    /// down; throughput (MiB a second) and iops (256 KiB each) bound how fast volumes are copied.
     #[arg(
         long,
         default_value = "iops=1..1000000,latency=0..600000,throughput=1..1000000,tier=bronze|silver|gold"

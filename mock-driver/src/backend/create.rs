@@ -205,6 +205,7 @@ impl Array {
 
     fn plan(&self, wanted: &Wanted, now: Moment) -> Result<Plan, Error> {
         self.check_qos(&wanted.mutable_parameters)?;
+        self.check_class(&wanted.parameters)?;
         let source = match &wanted.source {
             None => None,
             Some(source) => Some(self.source(source, now)?),

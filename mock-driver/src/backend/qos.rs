@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Array, Change, Done, Error};
+use super::{Array, Change, Done, Error, Source, Wanted};
 
 /// The mutable parameters an array knows, and the values it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,14 @@ pub enum Values {
     Range(u64, u64),
     /// One of these.
     OneOf(Vec<String>),
+}
+
+/// How fast an array copies what belongs to a volume. The default is as fast as it can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    iops: Option<u64>,
+    /// In MiB a second.
+    throughput: Option<u64>,
 }
 
 /// A text that describes no parameter.
@@ -37,6 +45,15 @@ impl QosRule {
     /// The parameter that slows attaching and detaching down, in milliseconds.
     pub const LATENCY: &str = "latency";
 
+    /// The parameter that bounds the requests a second of copies, each of [`Pace::REQUEST`] bytes.
+    pub const IOPS: &str = "iops";
+
+    /// The parameter that bounds the bytes a second of copies, in MiB.
+    pub const THROUGHPUT: &str = "throughput";
+
+    /// The parameters that mean the same in a class, where no mutable parameter says otherwise.
+    const DRIVEN: [&str; 3] = [Self::IOPS, Self::LATENCY, Self::THROUGHPUT];
+
     /// In place of a key: whichever is not named.
     pub const ANY_KEY: &str = "*";
 
@@ -48,6 +65,14 @@ impl QosRule {
     /// The parameters and their values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Values)> {
         self.0.iter().map(|(key, values)| (key.as_str(), values))
+    }
+
+    /// The first class parameter that is one of ours and has a value the array does not take, and why.
+    fn objection_to_class(&self, parameters: &BTreeMap<String, String>) -> Option<String> {
+        let ours = |key: &&str| self.0.contains_key(*key);
+        let meant = Self::DRIVEN.into_iter().filter(ours);
+        let given = meant.filter_map(|key| parameters.get_key_value(key));
+        self.objection(&given.map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 
     /// The first parameter the array does not take, and why.
@@ -69,17 +94,62 @@ impl QosRule {
 }
 
 impl Default for QosRule {
-    /// What storage classes commonly have: `iops`, `throughput` and `tier`, and `latency` in
-    /// milliseconds, which slows attaching and detaching the volume down.
+    /// What storage classes commonly have: `iops` and `throughput`, which bound how fast the volume is copied,
+    /// `latency` in milliseconds, which slows attaching and detaching it down, and `tier`, which is only kept.
     fn default() -> Self {
         let tiers = ["bronze", "silver", "gold"].map(str::to_owned).to_vec();
         Self::new([
-            ("iops".to_owned(), Values::Range(1, 1_000_000)),
+            (Self::IOPS.to_owned(), Values::Range(1, 1_000_000)),
             (Self::LATENCY.to_owned(), Values::Range(0, 600_000)),
-            ("throughput".to_owned(), Values::Range(1, 1_000_000)),
+            (Self::THROUGHPUT.to_owned(), Values::Range(1, 1_000_000)),
             ("tier".to_owned(), Values::OneOf(tiers)),
         ])
     }
+}
+
+// === impl Pace ===
+
+impl Pace {
+    /// What one request of a copy moves: as much as block storage commonly counts as one.
+    pub const REQUEST: u64 = 256 << 10;
+
+    const MIB: u64 = 1 << 20;
+
+    /// That of a volume with these class parameters and mutable parameters.
+    fn of(class: &BTreeMap<String, String>, qos: &BTreeMap<String, String>) -> Self {
+        let bound = |key| number(key, class, qos).filter(|bound| *bound > 0);
+        Self {
+            iops: bound(QosRule::IOPS),
+            throughput: bound(QosRule::THROUGHPUT),
+        }
+    }
+
+    /// The pace of a copy from the one to the other.
+    fn and(self, other: Self) -> Self {
+        let slower = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
+        Self {
+            iops: slower(self.iops, other.iops),
+            throughput: slower(self.throughput, other.throughput),
+        }
+    }
+
+    /// How long it takes to copy so many bytes.
+    pub fn time(self, bytes: u64) -> Duration {
+        let takes = |work: u64, unit: u64, rate: Option<u64>| match rate {
+            Some(rate) => {
+                let nanos = u128::from(work) * 1_000_000_000 / u128::from(unit) / u128::from(rate);
+                Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+            }
+            None => Duration::ZERO,
+        };
+        let requests = bytes.div_ceil(Self::REQUEST);
+        takes(requests, 1, self.iops).max(takes(bytes, Self::MIB, self.throughput))
+    }
+}
+
+/// A parameter that is a number: the mutable one, or that of the class.
+fn number(key: &str, class: &BTreeMap<String, String>, qos: &BTreeMap<String, String>) -> Option<u64> {
+    qos.get(key).or_else(|| class.get(key))?.parse().ok()
 }
 
 // === impl Values ===
@@ -168,9 +238,35 @@ impl Array {
     /// How much longer it takes to attach and detach a volume: its parameter [`QosRule::LATENCY`].
     pub fn latency(&self, id: &str) -> Duration {
         let volume = self.volumes.get(id);
-        let latency = volume.and_then(|volume| volume.qos.get(QosRule::LATENCY));
-        let millis = latency.and_then(|latency| latency.parse().ok());
+        let millis = volume.and_then(|volume| number(QosRule::LATENCY, &volume.spec.parameters, &volume.qos));
         millis.map_or(Duration::ZERO, Duration::from_millis)
+    }
+
+    /// How fast a volume is copied.
+    pub fn pace(&self, id: &str) -> Pace {
+        let volume = self.volumes.get(id);
+        volume.map_or_else(Pace::default, |volume| {
+            Pace::of(&volume.spec.parameters, &volume.qos)
+        })
+    }
+
+    /// How fast the content of a new volume is copied there: as the slower of it and of the volume it comes from.
+    pub fn pace_to(&self, wanted: &Wanted) -> Pace {
+        let own = Pace::of(&wanted.parameters, &wanted.mutable_parameters);
+        match &wanted.source {
+            Some(Source::Volume(source)) => own.and(self.pace(source.as_str())),
+            Some(Source::Snapshot(_)) | None => own,
+        }
+    }
+
+    pub(super) fn check_class(&self, parameters: &BTreeMap<String, String>) -> Result<(), Error> {
+        match self.settings.qos.objection_to_class(parameters) {
+            None => Ok(()),
+            Some(reason) => Err(Error::Illegal {
+                field: "parameters".to_owned(),
+                reason,
+            }),
+        }
     }
 
     pub(super) fn check_qos(&self, asked: &BTreeMap<String, String>) -> Result<(), Error> {
@@ -220,5 +316,61 @@ mod tests {
         for text in ["=x", "iops=5..1", "iops=..", "tier=", "tier=a||b"] {
             assert!(text.parse::<QosRule>().is_err(), "{text}");
         }
+    }
+
+    fn mk_parameters(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        pairs.iter().map(owned).collect()
+    }
+
+    #[test]
+    fn copies_take_as_long_as_the_narrower_of_both_bounds_says() {
+        const MIB: u64 = 1 << 20;
+        // (class, mutable parameters, bytes, milliseconds)
+        let table: [(&[_], &[_], u64, u64); 9] = [
+            (&[], &[], 1 << 40, 0),
+            (&[], &[("throughput", "4")], 8 * MIB, 2000),
+            (&[], &[("iops", "16")], 8 * MIB, 2000),
+            (&[], &[("iops", "16")], 1, 62),
+            (&[], &[("iops", "16"), ("throughput", "1")], 8 * MIB, 8000),
+            (&[], &[("iops", "2"), ("throughput", "8")], 8 * MIB, 16_000),
+            (&[("throughput", "4")], &[], 8 * MIB, 2000),
+            (&[("throughput", "4")], &[("throughput", "8")], 8 * MIB, 1000),
+            (&[("throughput", "fast")], &[("iops", "0")], 8 * MIB, 0),
+        ];
+        for (class, qos, bytes, millis) in table {
+            let pace = Pace::of(&mk_parameters(class), &mk_parameters(qos));
+            assert_eq!(
+                pace.time(bytes).as_millis(),
+                u128::from(millis),
+                "{class:?} {qos:?}"
+            );
+        }
+        let slow = Pace::of(
+            &BTreeMap::new(),
+            &mk_parameters(&[("iops", "1"), ("throughput", "9")]),
+        );
+        let fast = Pace::of(&BTreeMap::new(), &mk_parameters(&[("iops", "5")]));
+        assert_eq!(
+            (slow.and(fast).iops, slow.and(fast).throughput),
+            (Some(1), Some(9))
+        );
+        assert_eq!(slow.time(u64::MAX), Duration::from_nanos(u64::MAX), "no overflow");
+    }
+
+    #[test]
+    fn class_parameters_of_ours_must_have_values_the_array_takes_and_others_any() {
+        let rule = QosRule::default();
+        let objection = |key, value| rule.objection_to_class(&mk_parameters(&[(key, value)]));
+        assert!(objection("iops", "many").unwrap().contains("iops"));
+        assert!(objection("latency", "-1").is_some() && objection("throughput", "0").is_some());
+        for (key, value) in [("iops", "5"), ("tier", "tin"), ("anything", "else")] {
+            assert_eq!(objection(key, value), None, "{key}");
+        }
+        let other: QosRule = "note,*".parse().unwrap();
+        assert_eq!(
+            other.objection_to_class(&mk_parameters(&[("iops", "many")])),
+            None
+        );
     }
 }

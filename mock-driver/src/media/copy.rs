@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::{DISK, Error, FILESYSTEM, Medium, TREE, extent, name};
+use super::{DISK, Error, Extent, FILESYSTEM, Medium, TREE, extent, name};
 
-/// Copies `from` to `to`, which is replaced. With `sync` the copy of the disk survives a crash of the machine from
-/// here on. A tree that stands for a filesystem survives that of the process, as what is written into it.
-pub(super) fn replace(from: &Path, to: &Path, bytes: u64, sync: bool) -> Result<(), Error> {
+/// Copies `from` to `to`, which is replaced, and says how many bytes that is. With `sync` the copy of the disk
+/// survives a crash of the machine from here on. A tree that stands for a filesystem survives that of the process,
+/// as what is written into it.
+pub(super) fn replace(from: &Path, to: &Path, bytes: u64, sync: bool) -> Result<u64, Error> {
     let source = match File::open(from.join(DISK)) {
         Ok(source) => Some(source),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -20,17 +21,20 @@ pub(super) fn replace(from: &Path, to: &Path, bytes: u64, sync: bool) -> Result<
     };
     let tree = Some(from.join(TREE)).filter(|tree| tree.is_dir());
     if source.is_none() && tree.is_none() {
-        return remove(to);
+        remove(to)?;
+        return Ok(0);
     }
     let parent = to.parent().unwrap_or(to);
     let new = unfinished(to, "new");
     remove_all(&new)?;
     fs::create_dir_all(&new).map_err(Error::of("create", &new))?;
+    let mut copied = 0;
     if let Some(source) = source {
-        copy_disk(&source, &new.join(DISK), bytes, sync).map_err(Error::of("copy the disk to", &new))?;
+        copied +=
+            copy_disk(&source, &new.join(DISK), bytes, sync).map_err(Error::of("copy the disk to", &new))?;
     }
     if let Some(tree) = tree {
-        copy_tree(&tree, &new.join(TREE)).map_err(Error::of("copy the files to", &new))?;
+        copied += copy_tree(&tree, &new.join(TREE)).map_err(Error::of("copy the files to", &new))?;
         let label = from.join(FILESYSTEM);
         if label.exists() {
             fs::copy(&label, new.join(FILESYSTEM)).map_err(Error::of("copy the files to", &new))?;
@@ -42,7 +46,7 @@ pub(super) fn replace(from: &Path, to: &Path, bytes: u64, sync: bool) -> Result<
         sync_directory(to)?;
         sync_directory(parent)?;
     }
-    Ok(())
+    Ok(copied)
 }
 
 /// Removes a medium: out of its place at once, then file by file.
@@ -81,15 +85,16 @@ pub(super) fn sweep(directory: &Path, known: &[Medium]) -> Result<usize, Error> 
     Ok(removed)
 }
 
-fn copy_disk(source: &File, target: &Path, bytes: u64, sync: bool) -> io::Result<()> {
+fn copy_disk(source: &File, target: &Path, bytes: u64, sync: bool) -> io::Result<u64> {
     // What a loop device was told to keep is in the source's page cache at least; what the copy reads is
     // what a crash would leave.
     source.sync_data()?;
     let target = File::create_new(target)?;
+    let extents = extent::extents(source, 0)?;
     match rustix::fs::ioctl_ficlone(&target, source) {
         Ok(()) => {}
         Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => {
-            copy_extents(source, &target)?;
+            copy_extents(source, &target, &extents)?;
         }
         Err(error) => return Err(error.into()),
     }
@@ -98,12 +103,12 @@ fn copy_disk(source: &File, target: &Path, bytes: u64, sync: bool) -> io::Result
     if sync {
         target.sync_all()?;
     }
-    Ok(())
+    Ok(extents.iter().map(|extent| extent.length).sum())
 }
 
-fn copy_extents(source: &File, target: &File) -> io::Result<()> {
+fn copy_extents(source: &File, target: &File, extents: &[Extent]) -> io::Result<()> {
     let length = source.metadata()?.len();
-    for extent in extent::extents(source, 0)? {
+    for extent in extents {
         let mut offset = extent.offset;
         let end = extent.end().min(length);
         while offset < end {
@@ -133,22 +138,24 @@ fn copy_part(source: &File, target: &File, offset: u64, length: u64) -> io::Resu
     }
 }
 
-/// Copies directories, files and links; a link is copied, never followed.
-fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
+/// Copies directories, files and links, and counts bytes; a link is copied, never followed.
+fn copy_tree(from: &Path, to: &Path) -> io::Result<u64> {
+    let mut copied = 0;
     fs::create_dir(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));
         let kind = entry.file_type()?;
         if kind.is_dir() {
-            copy_tree(&source, &target)?;
+            copied += copy_tree(&source, &target)?;
         } else if kind.is_symlink() {
             std::os::unix::fs::symlink(fs::read_link(&source)?, &target)?;
         } else if kind.is_file() {
-            fs::copy(&source, &target)?;
+            copied += fs::copy(&source, &target)?;
         }
     }
-    fs::set_permissions(to, fs::metadata(from)?.permissions())
+    fs::set_permissions(to, fs::metadata(from)?.permissions())?;
+    Ok(copied)
 }
 
 fn unfinished(place: &Path, what: &str) -> PathBuf {
