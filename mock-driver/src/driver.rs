@@ -28,6 +28,7 @@ use crate::socket::Door;
 use crate::store::{self, Store};
 
 mod site;
+mod trouble;
 
 /// Everything a driver is started with.
 #[derive(Clone, Debug)]
@@ -245,6 +246,7 @@ impl Driver {
             None => Store::in_memory(array, epoch, premade),
         };
         let store = store.keeping_past(rules.troubles().frozen());
+        store.lose(|| *rules.troubles().loss().borrow())?;
         let driver = Self {
             name,
             mode,

@@ -67,8 +67,8 @@ pub use self::draw::{Seed, Spread};
 pub use self::file::{FaultFile, LoadError};
 pub use self::rule::{Action, End, Exit, Hang, Match, Methods, Occasion, Phase, Place, PlaceIs, Rule, Turn};
 pub use self::script::Script;
-pub use self::trouble::{Obstacle, Scope, Stock, Trouble, TroubleKind};
-pub use self::troubles::{DeviceView, Freeze, ListingView, Met, TroubleReport, Troubles};
+pub use self::trouble::{Loses, Obstacle, Scope, Stock, Trouble, TroubleKind};
+pub use self::troubles::{DeviceView, DiskView, Freeze, ListingView, Loss, Met, TroubleReport, Troubles};
 pub use self::written::{Part, RuleError};
 
 mod armed;

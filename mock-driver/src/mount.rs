@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 pub use self::filesystem::Filesystem;
 pub(crate) use self::freeze::Frozen;
 use self::options::Options;
+pub use self::spoilt::Spoilt;
 use crate::program;
 
 mod chown;
@@ -22,6 +23,7 @@ mod formatting;
 mod freeze;
 mod kernel;
 mod options;
+mod spoilt;
 
 /// How filesystems are brought to paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,9 @@
 //! - Success is told only of what is really there: a repeated call looks before it answers.
 //! - With state in memory nothing is left behind at the end; with state that is kept, what pods use stays.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 pub use self::error::Error;
@@ -17,7 +18,7 @@ pub(crate) use self::record::{Map, Record, Role};
 use crate::backend::{self, Ailment, Attachment};
 use crate::device::{self, Devices, Kind, Trouble};
 use crate::media::{Media, Medium};
-use crate::mount::{Disk, Mounter};
+use crate::mount::{Disk, Mounter, Spoilt};
 
 mod bring;
 mod error;
@@ -66,6 +67,8 @@ pub struct Node {
     mounter: Mounter,
     records: Records,
     device_timeout: Duration,
+    /// What is wrong with the content of volumes' disks, on demand.
+    spoilt: Mutex<BTreeMap<String, Spoilt>>,
 }
 
 /// A volume as the array has it for one node.
@@ -140,6 +143,7 @@ impl Node {
             devices,
             records,
             device_timeout: settings.device_timeout,
+            spoilt: Mutex::default(),
         })
     }
 
@@ -166,6 +170,20 @@ impl Node {
     /// Lets something be wrong with a volume's device from now on, or nothing any more.
     pub fn trouble(&self, volume: &str, trouble: Option<Trouble>) {
         self.devices.trouble(&backend::serial(volume), trouble);
+    }
+
+    /// Lets something be wrong with what is on a volume's disk from now on, or nothing any more.
+    pub fn spoil(&self, volume: &str, spoilt: Option<Spoilt>) {
+        let mut all = self.spoilt.lock().unwrap_or_else(PoisonError::into_inner);
+        match spoilt {
+            Some(spoilt) => all.insert(volume.to_owned(), spoilt),
+            None => all.remove(volume),
+        };
+    }
+
+    fn spoilt(&self, volume: &str) -> Option<Spoilt> {
+        let all = self.spoilt.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(volume).copied()
     }
 
     /// Brings the device of a volume in line with its attachment.

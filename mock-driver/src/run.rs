@@ -230,6 +230,15 @@ fn start(
         });
     }
 
+    let follower = (driver.clone(), stop.clone());
+    tasks.spawn(async move {
+        follower.0.follow_losses(follower.1).await;
+        Ended {
+            task: "losses",
+            result: Ok(()),
+        }
+    });
+
     if driver.remote.is_some() {
         let (driver, stop) = (driver.clone(), stop.clone());
         tasks.spawn(async move {

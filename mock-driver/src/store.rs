@@ -12,13 +12,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::backend::{self, Array, Done, Image, Settings};
-use crate::fault::Freeze;
+use crate::fault::{Freeze, Loss};
 
 use self::log::Log;
+use self::loss::Mark;
 use self::past::Past;
 
 mod directory;
 mod log;
+mod loss;
 mod past;
 
 /// The array as calls reach it.
@@ -30,6 +32,10 @@ pub struct Store {
     past: Mutex<Option<Past>>,
     /// Which past that is; none if nobody wants one.
     wanted_past: Arc<RwLock<Option<Freeze>>>,
+    /// Where the array is kept; none for as long as the process lives.
+    directory: Option<PathBuf>,
+    /// What is written down there to be lost; locked before the array.
+    loss: Mutex<Option<Loss>>,
 }
 
 /// Why an operation got no answer from the array, or another one than asked.
@@ -84,6 +90,8 @@ impl Store {
             log: None,
             past: Mutex::default(),
             wanted_past: Arc::default(),
+            directory: None,
+            loss: Mutex::default(),
         }
     }
 
@@ -104,12 +112,14 @@ impl Store {
             Some(image) => Array::from_image(settings, image),
             None => Array::new(settings, epoch),
         };
-        let (array, file) = directory::open(directory, begin, premade)?;
+        let (array, file) = directory::open(directory.clone(), begin, premade)?;
         Ok(Self {
             array: Mutex::new(array),
             log: Some(Log::start(file)),
             past: Mutex::default(),
             wanted_past: Arc::default(),
+            directory: Some(directory),
+            loss: Mutex::default(),
         })
     }
 
@@ -187,6 +197,32 @@ impl Store {
     pub fn keeping_past(mut self, wanted: Arc<RwLock<Option<Freeze>>>) -> Self {
         self.wanted_past = wanted;
         self
+    }
+
+    /// Has the array lost something when its directory is opened the next time, however this process ends, or
+    /// nothing. Of what is lost nothing is missed before that. Blocks.
+    ///
+    /// # Errors
+    /// If it cannot be written down; what was wanted before stays so.
+    pub fn lose(&self, wanted: impl FnOnce() -> Option<Loss>) -> Result<(), OpenError> {
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        let mut loss = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = wanted();
+        if *loss == wanted {
+            return Ok(());
+        }
+        match wanted {
+            Some(wanted) => Mark::new(wanted.loses, || {
+                let array = self.lock();
+                (array.image(), self.position())
+            })
+            .write(directory)?,
+            None => Mark::remove(directory)?,
+        }
+        *loss = wanted;
+        Ok(())
     }
 
     /// Looks at the past that is wanted, or at the array as it is if none is.

@@ -21,7 +21,7 @@ use super::problem::Refusal;
 use super::{dashboard, metrics, route};
 use crate::call::{self, Rpc};
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::journal::Journal;
 use crate::socket::{self, Connection, Door};
 
@@ -160,6 +160,13 @@ impl Admin {
         let reply = work.await.unwrap_or(Err(Error::Broken));
         self.touch();
         Ok(reply?)
+    }
+
+    /// Sees to it that troubles that were begun or ended are in force before anybody hears of it.
+    pub(super) async fn settle_troubles(&self) -> Result<(), Refusal> {
+        self.touch();
+        let failed = |error| Refusal::new(tonic::Code::Internal, chain(&error));
+        self.driver.settle_loss().await.map_err(failed)
     }
 
     /// Tells those who follow that something was changed beside the calls.

@@ -120,6 +120,18 @@ impl Array {
         Ok(self.done((), Change::Detached { volume, nodes }))
     }
 
+    /// Detaches every volume from every node, as an array does that forgets whom it lets at them.
+    pub fn lose_attachments(&mut self) {
+        let held = self.volumes.values().filter(|held| !held.attachments.is_empty());
+        let detached = held.map(|held| Change::Detached {
+            volume: held.spec.id.clone(),
+            nodes: held.attachments.keys().cloned().collect(),
+        });
+        for change in detached.collect::<Vec<_>>() {
+            self.apply(change);
+        }
+    }
+
     /// The node, and whether it has room for one more volume.
     fn room(&self, node: &str) -> Result<(NodeId, Result<(), Error>), Error> {
         let id = self.registered(node)?;

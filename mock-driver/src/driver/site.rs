@@ -10,9 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Driver;
 use crate::backend::{self, StorageAilment, StorageSeverity};
-use crate::device::Trouble;
 use crate::error::{Error, chain};
-use crate::fault::{DeviceView, Place};
+use crate::fault::Place;
 use crate::node::{self, Node, Told, View, Ways};
 use crate::offer::Capability;
 use crate::registration;
@@ -125,18 +124,6 @@ impl Driver {
             }
         }
         Ok(())
-    }
-
-    /// Lets the volume's device have what troubles there are at this moment.
-    fn trouble_device(&self, volume: &str, node: &str) {
-        let trouble = match self.faults.troubles().device(volume, node) {
-            DeviceView::Right => None,
-            DeviceView::Absent => Some(Trouble::Absent),
-            DeviceView::Wrong(_) => Some(Trouble::Wrong),
-        };
-        if let Some(here) = self.node() {
-            here.trouble(volume, trouble);
-        }
     }
 
     /// Does what needs a volume's device, again and again until it has appeared or the node's patience is

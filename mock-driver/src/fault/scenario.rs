@@ -46,6 +46,8 @@ impl Scenario {
         "detach-lost",
         "detach-slow",
         "device-missing",
+        "disk-dirty",
+        "disk-foreign",
         "flaky-10pct",
         "limit-lie",
         "limit-shrinks",
@@ -61,6 +63,7 @@ impl Scenario {
         "stage-final",
         "stage-uncertain",
         "stale-list",
+        "state-lost",
         "unstage-fails",
         "unstage-uncertain",
     ];

@@ -5,6 +5,8 @@
 //! |---|---|
 //! | `device-absent` (`volume`, `node`) | attaching succeeds, but no device shows up on the node |
 //! | `wrong-device` (`volume`, `node`, `device`) | the publish context names another device and serial |
+//! | `dirty-filesystem` (`volume`, `node`, `repairable`) | the filesystem on the device has errors each time it is staged: it is repaired first, or with `repairable: false` staging fails |
+//! | `foreign-data` (`volume`, `node`, `data`) | staging finds data of somebody else on the device, `data: unknown` unless it says which, and must not format it |
 //! | `node-gone` (`node`) | attaching to the node answers NOT_FOUND; detaching from it works |
 //! | `node-limit` (`node`, `limit`) | a node takes so many volumes, whatever NodeGetInfo says: RESOURCE_EXHAUSTED |
 //! | `read-only` (`code`) | whatever would change the array is refused, FAILED_PRECONDITION unless `code` says otherwise |
@@ -17,11 +19,13 @@
 //! | `rate-limit` (`method`, `per-second`, `burst`, `code`) | calls beyond it are refused, RESOURCE_EXHAUSTED unless `code` says otherwise |
 //! | `tracking-off` (`code`) | GetMetadataDelta answers FAILED_PRECONDITION unless `code` says otherwise: the array does not track changes |
 //! | `tokens-expired` (`code`) | a list is not gone on with: whoever has a token gets ABORTED unless `code` says otherwise |
+//! | `state-loss` (`loses`) | when the process ends and comes back, an array with a state directory has lost the `changes` since the trouble began (unless `loses` says otherwise), its `attachments`, or `everything` |
 //! | `not-ready` (`for`) | Probe says that the driver is not ready, for a time or as long as the trouble lasts |
 
 use std::collections::HashMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tonic::Code;
 use wildmatch::WildMatch;
@@ -59,6 +63,20 @@ pub enum TroubleKind {
         scope: Scope,
         /// Which.
         device: String,
+    },
+    /// The filesystem on the device has errors.
+    DirtyFilesystem {
+        /// Where.
+        scope: Scope,
+        /// They are beyond what is repaired without asking.
+        damaged: bool,
+    },
+    /// Somebody else's data is on the device.
+    ForeignData {
+        /// Where.
+        scope: Scope,
+        /// What it looks like.
+        found: &'static str,
     },
     /// A node the array does not know any more.
     NodeGone(Scope),
@@ -118,8 +136,23 @@ pub enum TroubleKind {
     TrackingOff(Code),
     /// No list can be gone on with.
     TokensExpired(Code),
+    /// The array comes back without something.
+    StateLoss(Loses),
     /// Probe says no.
     NotReady(Option<Duration>),
+}
+
+/// What an array has lost when it comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Loses {
+    /// What was changed since the trouble began: it was restored from a backup of that time, or its write cache
+    /// had no battery.
+    Changes,
+    /// Who has which volume: its export table is empty.
+    Attachments,
+    /// All it was ever told: it was set up anew.
+    Everything,
 }
 
 /// Volumes and nodes by pattern.
@@ -300,6 +333,8 @@ impl TroubleKind {
             }
             Self::DeviceAbsent(_)
             | Self::WrongDevice { .. }
+            | Self::DirtyFilesystem { .. }
+            | Self::ForeignData { .. }
             | Self::NodeGone(_)
             | Self::NodeLimit { .. }
             | Self::ReadOnly(_)
@@ -312,6 +347,7 @@ impl TroubleKind {
             | Self::RateLimit { .. }
             | Self::TrackingOff(_)
             | Self::TokensExpired(_)
+            | Self::StateLoss(_)
             | Self::NotReady(_) => None,
         }
     }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Origin;
 use super::claim::{self, Claim, Claims};
 use super::rule::Occasion;
-use super::trouble::{Memory, Obstacle, Scope, Stock, Trouble, TroubleKind};
+use super::trouble::{Loses, Memory, Obstacle, Scope, Stock, Trouble, TroubleKind};
 
 /// The troubles of one array.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct Troubles {
     claims: Arc<Mutex<Claims>>,
     /// How the listing is frozen; shared with the store, which keeps the old state then.
     frozen: Arc<RwLock<Option<Freeze>>>,
+    /// What the array is to lose at its end.
+    loss: watch::Sender<Option<Loss>>,
 }
 
 /// A trouble and how it fares.
@@ -59,6 +62,15 @@ pub struct Freeze {
     pub age: Option<Duration>,
 }
 
+/// What an array has lost when it comes back the next time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Tells it from others: when the trouble began.
+    pub since: Duration,
+    /// What.
+    pub loses: Loses,
+}
+
 /// How ListVolumes answers.
 #[derive(Clone, Debug, Default)]
 pub struct ListingView {
@@ -81,6 +93,19 @@ pub enum DeviceView {
     Wrong(String),
 }
 
+/// What staging finds on the device of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskView {
+    /// What is there.
+    Right,
+    /// A filesystem with errors.
+    Dirty,
+    /// A filesystem with errors that are not repaired without asking.
+    Damaged,
+    /// Somebody else's data, and what it looks like.
+    Foreign(&'static str),
+}
+
 #[derive(Debug)]
 struct Standing {
     trouble: Trouble,
@@ -100,6 +125,7 @@ impl Default for Troubles {
             any: AtomicBool::new(false),
             claims: Arc::default(),
             frozen: Arc::default(),
+            loss: watch::Sender::default(),
         }
     }
 }
@@ -219,6 +245,8 @@ impl Troubles {
             TroubleKind::ListAdds { scope, node } => view.adds.push((scope.clone(), node.clone())),
             TroubleKind::DeviceAbsent(_)
             | TroubleKind::WrongDevice { .. }
+            | TroubleKind::DirtyFilesystem { .. }
+            | TroubleKind::ForeignData { .. }
             | TroubleKind::NodeGone(_)
             | TroubleKind::NodeLimit { .. }
             | TroubleKind::ReadOnly(_)
@@ -228,6 +256,7 @@ impl Troubles {
             | TroubleKind::RateLimit { .. }
             | TroubleKind::TrackingOff(_)
             | TroubleKind::TokensExpired(_)
+            | TroubleKind::StateLoss(_)
             | TroubleKind::NotReady(_) => {}
         });
         view
@@ -247,6 +276,8 @@ impl Troubles {
                 }
                 TroubleKind::DeviceAbsent(_)
                 | TroubleKind::WrongDevice { .. }
+                | TroubleKind::DirtyFilesystem { .. }
+                | TroubleKind::ForeignData { .. }
                 | TroubleKind::FrozenList(_)
                 | TroubleKind::ListLacks(_)
                 | TroubleKind::ListAdds { .. }
@@ -259,10 +290,37 @@ impl Troubles {
                 | TroubleKind::RateLimit { .. }
                 | TroubleKind::TrackingOff(_)
                 | TroubleKind::TokensExpired(_)
+                | TroubleKind::StateLoss(_)
                 | TroubleKind::NotReady(_) => {}
             }
         });
         view
+    }
+
+    /// What staging finds on a volume's device on a node: the first trouble that speaks of it says so.
+    pub fn disk(&self, volume: &str, node: &str) -> DiskView {
+        let mut found = None;
+        self.each(|kind, _| {
+            let says = if let TroubleKind::DirtyFilesystem { scope, damaged } = kind {
+                let view = if *damaged {
+                    DiskView::Damaged
+                } else {
+                    DiskView::Dirty
+                };
+                scope.has(volume, node).then_some(view)
+            } else if let TroubleKind::ForeignData { scope, found } = kind {
+                scope.has(volume, node).then_some(DiskView::Foreign(found))
+            } else {
+                None
+            };
+            found = found.or(says);
+        });
+        found.unwrap_or(DiskView::Right)
+    }
+
+    /// What the array is to have lost when it comes back, as it is at any time.
+    pub(crate) fn loss(&self) -> watch::Receiver<Option<Loss>> {
+        self.loss.subscribe()
     }
 
     /// Whether Probe says that the driver is ready.
@@ -303,6 +361,16 @@ impl Troubles {
         };
         let freeze = list.iter().filter(|standing| standing.enabled).find_map(freeze);
         *self.frozen.write().unwrap_or_else(PoisonError::into_inner) = freeze;
+        let loss = |standing: &Standing| {
+            let since = standing.memory.since;
+            let TroubleKind::StateLoss(loses) = standing.trouble.kind else {
+                return None;
+            };
+            Some(Loss { since, loses })
+        };
+        let loss = list.iter().filter(|standing| standing.enabled).find_map(loss);
+        self.loss
+            .send_if_modified(|old| std::mem::replace(old, loss) != loss);
         self.any
             .store(list.iter().any(|standing| standing.enabled), Ordering::Relaxed);
         outcome

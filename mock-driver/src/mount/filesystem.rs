@@ -50,7 +50,7 @@ pub(super) const E2FSCK: Program = Program {
 /// e2fsck: nothing wrong, or everything repaired.
 const REPAIRED: [i32; 2] = [0, 1];
 /// e2fsck: errors are left that a person must decide about.
-const UNREPAIRED: i32 = 4;
+pub(super) const UNREPAIRED: i32 = 4;
 
 // === impl Filesystem ===
 

@@ -295,6 +295,9 @@ impl Node {
                     group,
                 };
                 let _alone = self.alone(record, disk)?;
+                if let Some(spoilt) = self.spoilt(&record.volume) {
+                    self.mounter.spoil(disk, path, fs_type, spoilt)?;
+                }
                 self.mounter.mount(disk, path, &wanted)?;
             }
             (Role::Published { staging, .. }, Access::Mount { flags, .. }) => {

@@ -219,7 +219,7 @@ impl<Q: Conditioned> UnaryService<Q> for WithConditions {
         Box::pin(async move {
             let (driver, volume) = (&driver, request.get_ref().volume().to_owned());
             let with_conditions = |reply: Q::Reply| async move {
-                let ailments = Q::ailments(&driver, Q::volumes(volume, &reply)).await?;
+                let ailments = Q::ailments(driver, Q::volumes(volume, &reply)).await?;
                 let conditions = ailments
                     .into_iter()
                     .map(|(volume, ailments)| (volume, condition(&ailments)));

@@ -5,6 +5,7 @@
 //! old one and renamed over it), and the log is emptied. The same is done whenever the log has grown long.
 //! A crash between those two steps leaves
 //! changes in the log that the snapshot has already: their numbers tell, and they are skipped.
+//! `loss.json` is there only if the array is to have lost something when it comes back.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Write};
@@ -14,24 +15,40 @@ use serde::{Deserialize, Serialize};
 
 use super::OpenError;
 use super::log::{Line, LogFile};
+use super::loss::Mark;
 use crate::backend::{Array, Change, Image};
+use crate::fault::Loses;
 
 const SNAPSHOT: &str = "snapshot.json";
-const SNAPSHOT_NEW: &str = "snapshot.json.new";
 const CHANGES: &str = "changes.jsonl";
 const LOCK: &str = "lock";
 
 /// Raised when a file's meaning changes, so that an older driver refuses it. 1 had no snapshots, groups,
 /// health and nodes; what it has means the same.
-const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 2;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Snapshot<I> {
-    format: u32,
+pub(super) struct Snapshot<I> {
+    pub(super) format: u32,
     /// The number of the last change in it.
-    seq: u64,
-    image: I,
+    pub(super) seq: u64,
+    pub(super) image: I,
+}
+
+// === impl Snapshot ===
+
+impl<I> Snapshot<I> {
+    /// Refuses what another driver wrote, whose meaning nobody here knows.
+    pub(super) fn check_format(&self, path: &Path) -> Result<(), OpenError> {
+        if (1..=FORMAT).contains(&self.format) {
+            return Ok(());
+        }
+        Err(damaged(
+            path,
+            format!("has format {}, this driver knows {FORMAT}", self.format),
+        ))
+    }
 }
 
 /// Brings the array back and leaves a fresh snapshot and an empty log.
@@ -43,14 +60,29 @@ pub(super) fn open(
     fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
     let lock = lock(&directory)?;
 
-    let snapshot = read_snapshot(&directory.join(SNAPSHOT))?;
+    let changes = directory.join(CHANGES);
+    let mark = Mark::read(&directory)?;
+    let loses = mark.as_ref().map(|mark| mark.loses);
+    let snapshot = match (loses, mark.and_then(|mark| mark.backup)) {
+        (Some(Loses::Everything), _) => None,
+        (_, Some(backup)) => Some(backup),
+        (Some(Loses::Attachments | Loses::Changes) | None, None) => read_snapshot(&directory.join(SNAPSHOT))?,
+    };
     let (image, mut seq) = match snapshot {
         Some(snapshot) => (Some(snapshot.image), snapshot.seq),
         None => (None, 0),
     };
     let mut array = begin(image);
-    let changes = directory.join(CHANGES);
-    let replayed = replay(&changes, &mut array, &mut seq)?;
+    let replayed = match loses {
+        Some(Loses::Everything | Loses::Changes) => 0,
+        Some(Loses::Attachments) | None => replay(&changes, &mut array, &mut seq)?,
+    };
+    if loses == Some(Loses::Attachments) {
+        array.lose_attachments();
+    }
+    if let Some(loses) = loses {
+        tracing::warn!(?loses, dir = %directory.display(), "state lost, as the trouble state-loss had it");
+    }
     array.premake(premade);
 
     write_snapshot(
@@ -68,6 +100,7 @@ pub(super) fn open(
         .and_then(|file| file.set_len(0).and_then(|()| file.sync_all()).map(|()| file))
         .map_err(failed("empty", &changes))?;
     sync_directory(&directory)?;
+    Mark::remove(&directory)?;
     tracing::info!(
         dir = %directory.display(), volumes = array.volumes().count(), replayed, "state brought back"
     );
@@ -115,12 +148,7 @@ fn read_snapshot(path: &Path) -> Result<Option<Snapshot<Image>>, OpenError> {
     };
     let snapshot: Snapshot<Image> = serde_json::from_reader(BufReader::new(file))
         .map_err(|error| damaged(path, format!("is not a snapshot of this driver ({error})")))?;
-    if !(1..=FORMAT).contains(&snapshot.format) {
-        return Err(damaged(
-            path,
-            format!("has format {}, this driver knows {FORMAT}", snapshot.format),
-        ));
-    }
+    snapshot.check_format(path)?;
     Ok(Some(snapshot))
 }
 
@@ -168,34 +196,39 @@ fn replay(path: &Path, array: &mut Array, seq: &mut u64) -> Result<u64, OpenErro
 }
 
 fn write_snapshot(directory: &Path, snapshot: &Snapshot<Image>) -> Result<(), OpenError> {
-    let new = directory.join(SNAPSHOT_NEW);
+    write_json(directory, SNAPSHOT, snapshot)
+}
+
+/// Puts a file in its place, whole or not at all.
+pub(super) fn write_json(directory: &Path, name: &str, content: &impl Serialize) -> Result<(), OpenError> {
+    let new = directory.join(format!("{name}.new"));
     let write = || -> io::Result<()> {
         let mut out = BufWriter::new(File::create(&new)?);
-        serde_json::to_writer(&mut out, snapshot)?;
+        serde_json::to_writer(&mut out, content)?;
         out.write_all(b"\n")?;
         out.into_inner()
             .map_err(io::IntoInnerError::into_error)?
             .sync_all()
     };
     write().map_err(failed("write", &new))?;
-    let place = directory.join(SNAPSHOT);
+    let place = directory.join(name);
     fs::rename(&new, &place).map_err(failed("replace", &place))?;
     sync_directory(directory)
 }
 
 /// Makes created and renamed files survive a crash of the machine.
-fn sync_directory(directory: &Path) -> Result<(), OpenError> {
+pub(super) fn sync_directory(directory: &Path) -> Result<(), OpenError> {
     File::open(directory)
         .and_then(|dir| dir.sync_all())
         .map_err(failed("flush", directory))
 }
 
-fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+pub(super) fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
     let path = path.to_owned();
     move |source| OpenError::Io { act, path, source }
 }
 
-fn damaged(path: &Path, reason: String) -> OpenError {
+pub(super) fn damaged(path: &Path, reason: String) -> OpenError {
     OpenError::Damaged {
         path: path.to_owned(),
         reason,

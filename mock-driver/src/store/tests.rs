@@ -60,6 +60,8 @@ fn mk_store_on(file: fs::File) -> Store {
         log: Some(log),
         past: Mutex::default(),
         wanted_past: Arc::default(),
+        directory: None,
+        loss: Mutex::default(),
     }
 }
 

@@ -9,6 +9,7 @@ mod headline;
 mod health;
 mod kept;
 mod leftovers;
+mod lost;
 mod metadata;
 mod model;
 mod secrets;

@@ -132,14 +132,18 @@ impl Site {
     }
 
     async fn stage_at(&mut self, volume: &Volume, path: &Path) -> Result<(), Code> {
-        let request = v1::NodeStageVolumeRequest {
+        let request = self.mk_stage(volume, path);
+        code(self.node.node_stage_volume(request).await)
+    }
+
+    fn mk_stage(&self, volume: &Volume, path: &Path) -> v1::NodeStageVolumeRequest {
+        v1::NodeStageVolumeRequest {
             volume_id: volume.id.clone(),
             publish_context: volume.context.clone(),
             staging_target_path: text(path),
             volume_capability: Some(volume.capability.clone()),
             ..Default::default()
-        };
-        code(self.node.node_stage_volume(request).await)
+        }
     }
 
     async fn unstage(&mut self, volume: &Volume) -> Result<(), Code> {

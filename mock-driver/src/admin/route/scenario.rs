@@ -41,7 +41,7 @@ pub(super) async fn switch(
         .collect();
     let taken = |error: fault::Taken| Refusal::new(Code::AlreadyExists, error.to_string());
     scenario::play(&whole, &admin.driver.faults).map_err(taken)?;
-    admin.touch();
+    admin.settle_troubles().await?;
     Ok(Json(shown(wanted, change.enabled)))
 }
 

@@ -29,7 +29,7 @@ pub(super) async fn put(
     let trouble = fault::Trouble::from_value(trouble).map_err(refused)?;
     let id = trouble.id.clone();
     admin.driver.faults.troubles().put(trouble);
-    admin.touch();
+    admin.settle_troubles().await?;
     Ok((StatusCode::CREATED, find(&admin, &id)?))
 }
 
@@ -43,7 +43,7 @@ pub(super) async fn remove(
     if !admin.driver.faults.troubles().remove(&trouble) {
         return Err(Refusal::not_found("trouble", &trouble));
     }
-    admin.touch();
+    admin.settle_troubles().await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -60,7 +60,7 @@ pub(super) async fn switch(
         .faults
         .troubles()
         .set_enabled(&trouble, change.enabled);
-    admin.touch();
+    admin.settle_troubles().await?;
     find(&admin, &trouble)
 }
 

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::fault::{Claims, DeviceView, Faults, Origin, Place, RuleError, Script};
+use crate::fault::{Claims, DeviceView, DiskView, Faults, Origin, Place, RuleError, Script};
 
 /// A call as troubles see it.
 struct Call {
@@ -217,6 +217,41 @@ async fn troubles_are_put_switched_and_removed_and_tell_what_they_do_together() 
     assert!(meet().is_none() && troubles.reports().is_empty());
 }
 
+#[tokio::test]
+async fn disks_and_losses_are_as_the_first_trouble_says_that_is_there() {
+    let faults = Faults::default();
+    let troubles = faults.troubles();
+    let loss = troubles.loss();
+    let now = || loss.borrow().map(|loss| loss.loses);
+    let script = |yaml: &str| faults.load(Origin::File, Script::read(yaml).unwrap()).unwrap();
+    assert_eq!((troubles.disk("v", "here"), now()), (DiskView::Right, None));
+    script(
+        "troubles:
+- {id: torn, trouble: dirty-filesystem, volume: v, repairable: false}
+- {id: dirty, trouble: dirty-filesystem, node: here}
+- {id: foreign, trouble: foreign-data}
+- {id: lost, trouble: state-loss, enabled: false}
+- {id: blank, trouble: state-loss, loses: everything}
+",
+    );
+    assert_eq!(troubles.disk("v", "here"), DiskView::Damaged);
+    assert_eq!(troubles.disk("w", "here"), DiskView::Dirty);
+    assert_eq!(
+        troubles.disk("w", "there"),
+        DiskView::Foreign("data of an unknown kind")
+    );
+    assert_eq!(troubles.device("v", "here"), DeviceView::Right);
+    assert_eq!(now(), Some(Loses::Everything));
+    assert!(troubles.set_enabled("lost", true));
+    assert_eq!(now(), Some(Loses::Changes), "unless it says otherwise");
+    assert!(troubles.remove("lost") && troubles.set_enabled("blank", false));
+    assert_eq!(now(), None);
+    troubles.put(mk_trouble(
+        json!({"trouble": "state-loss", "loses": "attachments"}),
+    ));
+    assert_eq!(now(), Some(Loses::Attachments));
+}
+
 #[test]
 fn mistakes_are_told_by_trouble_and_field() {
     // (trouble without id, field, words of the reason)
@@ -251,6 +286,26 @@ fn mistakes_are_told_by_trouble_and_field() {
             "ListVolumes",
         ),
         (json!({"trouble": "frozen-list", "age": 5}), "age", "string"),
+        (
+            json!({"trouble": "foreign-data", "data": "zfs"}),
+            "data",
+            "unknown, btrfs, luks",
+        ),
+        (
+            json!({"trouble": "dirty-filesystem", "repairable": "no"}),
+            "repairable",
+            "boolean",
+        ),
+        (
+            json!({"trouble": "state-loss", "loses": "sleep"}),
+            "loses",
+            "attachments",
+        ),
+        (
+            json!({"trouble": "state-loss", "volume": "v"}),
+            "volume",
+            "means nothing",
+        ),
         (
             json!({"trouble": "not-ready", "fore": "1s"}),
             "fore",

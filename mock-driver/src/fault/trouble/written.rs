@@ -7,7 +7,7 @@ use serde_json::Value;
 use tonic::Code;
 use wildmatch::WildMatch;
 
-use super::{Scope, Trouble, TroubleKind};
+use super::{Loses, Scope, Trouble, TroubleKind};
 use crate::duration;
 use crate::fault::written::{Flaw, Part, RuleError, error_code, read_methods};
 
@@ -32,7 +32,20 @@ struct Written {
     method: Option<String>,
     per_second: Option<f64>,
     burst: Option<f64>,
+    repairable: Option<bool>,
+    data: Option<String>,
+    loses: Option<Loses>,
 }
+
+/// What staging can find on a device that is not ours, and in which words it is told of.
+const FOREIGN: [(&str, &str); 6] = [
+    ("unknown", "data of an unknown kind"),
+    ("btrfs", "a btrfs filesystem"),
+    ("luks", "an encrypted disk (LUKS)"),
+    ("lvm", "a physical volume of LVM"),
+    ("partitions", "a partition table"),
+    ("swap", "swap space"),
+];
 
 // === impl Trouble ===
 
@@ -74,6 +87,8 @@ impl Written {
         let allowed: &[&str] = match self.trouble.as_str() {
             "device-absent" => &["volume", "node"],
             "wrong-device" => &["volume", "node", "device"],
+            "dirty-filesystem" => &["volume", "node", "repairable"],
+            "foreign-data" => &["volume", "node", "data"],
             "node-gone" => &["node"],
             "node-limit" => &["node", "limit"],
             "read-only" => &["code"],
@@ -85,11 +100,13 @@ impl Written {
             "slow-node" => &["node", "time"],
             "rate-limit" => &["method", "per-second", "burst", "code"],
             "tracking-off" | "tokens-expired" => &["code"],
+            "state-loss" => &["loses"],
             "not-ready" => &["for"],
             other => {
                 let reason = format!(
-                    "\"{other}\" is none: write device-absent, wrong-device, node-gone, node-limit, read-only, busy, quota, \
-                     frozen-list, list-lacks, list-adds, slow-node, rate-limit, tracking-off, tokens-expired or not-ready"
+                    "\"{other}\" is none: write device-absent, wrong-device, dirty-filesystem, foreign-data, node-gone, node-limit, \
+                     read-only, busy, quota, frozen-list, list-lacks, list-adds, slow-node, rate-limit, tracking-off, \
+                     tokens-expired, state-loss or not-ready"
                 );
                 return Err(Flaw("trouble".into(), reason));
             }
@@ -124,6 +141,14 @@ impl Written {
                     .clone()
                     .unwrap_or_else(|| "/dev/disk/by-id/wrong".into()),
             },
+            "dirty-filesystem" => TroubleKind::DirtyFilesystem {
+                scope,
+                damaged: self.repairable == Some(false),
+            },
+            "foreign-data" => TroubleKind::ForeignData {
+                scope,
+                found: self.foreign()?,
+            },
             "node-gone" => TroubleKind::NodeGone(scope),
             "node-limit" => TroubleKind::NodeLimit {
                 scope,
@@ -151,31 +176,42 @@ impl Written {
                 scope,
                 time: time("time", self.time.as_deref())?.ok_or_else(|| missing("time", "time: 2s"))?,
             },
-            "rate-limit" => {
-                let per_second = self
-                    .per_second
-                    .ok_or_else(|| missing("per-second", "per-second: 5"))?;
-                let burst = self.burst.unwrap_or(1.0);
-                for (field, number) in [("per-second", per_second), ("burst", burst)] {
-                    if !(number.is_finite() && number > 0.0) {
-                        return Err(Flaw(field.into(), "must be a number above 0".into()));
-                    }
-                }
-                TroubleKind::RateLimit {
-                    methods: self
-                        .method
-                        .as_deref()
-                        .map(read_methods)
-                        .transpose()
-                        .map_err(|flaw| Flaw("method".into(), flaw.1))?,
-                    per_second,
-                    burst: burst.max(1.0),
-                    code: self.code(Code::ResourceExhausted)?,
-                }
-            }
+            "rate-limit" => self.rate_limit(
+                self.per_second
+                    .ok_or_else(|| missing("per-second", "per-second: 5"))?,
+            )?,
             "tracking-off" => TroubleKind::TrackingOff(self.code(Code::FailedPrecondition)?),
             "tokens-expired" => TroubleKind::TokensExpired(self.code(Code::Aborted)?),
+            "state-loss" => TroubleKind::StateLoss(self.loses.unwrap_or(Loses::Changes)),
             _ => TroubleKind::NotReady(time("for", self.period.as_deref())?),
+        })
+    }
+
+    fn rate_limit(&self, per_second: f64) -> Result<TroubleKind, Flaw> {
+        let burst = self.burst.unwrap_or(1.0);
+        for (field, number) in [("per-second", per_second), ("burst", burst)] {
+            if !(number.is_finite() && number > 0.0) {
+                return Err(Flaw(field.into(), "must be a number above 0".into()));
+            }
+        }
+        let methods = self.method.as_deref().map(read_methods).transpose();
+        Ok(TroubleKind::RateLimit {
+            methods: methods.map_err(|flaw| Flaw("method".into(), flaw.1))?,
+            per_second,
+            burst: burst.max(1.0),
+            code: self.code(Code::ResourceExhausted)?,
+        })
+    }
+
+    fn foreign(&self) -> Result<&'static str, Flaw> {
+        let name = self.data.as_deref().unwrap_or("unknown");
+        let found = FOREIGN.iter().find(|(known, _)| *known == name);
+        found.map(|(_, words)| *words).ok_or_else(|| {
+            let known: Vec<&str> = FOREIGN.iter().map(|(known, _)| *known).collect();
+            Flaw(
+                "data".into(),
+                format!("\"{name}\" is none: write {}", known.join(", ")),
+            )
         })
     }
 

@@ -14,7 +14,7 @@ use csi_mock_driver::store::{OpenError, Store};
 
 const MIB: u64 = 1 << 20;
 
-type Step = Box<dyn FnOnce(&mut Array) -> Result<Done<()>, Error>>;
+pub(super) type Step = Box<dyn FnOnce(&mut Array) -> Result<Done<()>, Error>>;
 
 fn settings() -> Settings {
     Settings {
@@ -25,7 +25,7 @@ fn settings() -> Settings {
 
 /// While another test of this process starts a program, that has a copy of our lock until it begins to run, and
 /// nobody tells when it does.
-fn open(directory: &Path) -> Store {
+pub(super) fn open(directory: &Path) -> Store {
     let opened = || match Store::open(directory.to_owned(), settings(), 7, 2) {
         Err(OpenError::InUse { .. }) => {
             thread::sleep(Duration::from_millis(1));
@@ -97,7 +97,7 @@ fn snapshot_id(array: &Array) -> String {
     single.next().expect("a snapshot must be there").id.to_string()
 }
 
-fn hold() -> Hold {
+pub(super) fn hold() -> Hold {
     Hold {
         capability: capability(),
         readonly: true,
@@ -143,7 +143,7 @@ fn later() -> Moment {
 }
 
 /// One step for each kind of change.
-fn steps() -> Vec<(&'static str, Step)> {
+pub(super) fn steps() -> Vec<(&'static str, Step)> {
     let mut steps = steps_of_volumes();
     steps.extend(steps_of_copies_and_nodes());
     steps.extend(steps_back());

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use csi_mock_driver::fault::scenario::{self, Scenario};
-use csi_mock_driver::fault::{DeviceView, Faults, Occasion, Origin, Place, Seed};
+use csi_mock_driver::fault::{DeviceView, DiskView, Faults, Occasion, Origin, Place, Script, Seed};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use tokio::time::{self, Instant};
@@ -157,6 +157,33 @@ async fn crash_mid_attach_kills_the_driver_and_keeps_the_attachment() {
         nodes_of(&mut program.controller().await, "vol-2").await,
         ["node-0"]
     );
+}
+
+#[tokio::test]
+async fn state_lost_kills_the_driver_and_loses_the_attachments_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("csi.sock");
+    let state = format!("--state-dir={}", directory.path().join("state").display());
+    let flags = ["--scenario=state-lost", &state, "--volumes=3"];
+    for round in 0..2 {
+        let mut program = Program::start(&socket, flags).await;
+        let mut client = program.controller().await;
+        let listed = published(&mut client).await;
+        assert_eq!(listed.len(), 3 + round, "volumes stay");
+        assert!(listed.iter().all(|(_, nodes)| nodes.is_empty()), "{listed:?}");
+        client
+            .create_volume(mk_create(&format!("new-{round}")))
+            .await
+            .unwrap();
+        for volume in ["vol-0", "vol-1"] {
+            assert_eq!(publish(&mut client, volume, "node-0").await, Code::Ok);
+        }
+        client
+            .controller_publish_volume(mk_publish("vol-2", "node-0"))
+            .await
+            .unwrap_err();
+        assert_eq!(program.ended().await.code(), None);
+    }
 }
 
 #[tokio::test]
@@ -448,6 +475,18 @@ fn slow_detaches_take_their_time_and_missing_devices_are_absent() {
 }
 
 #[test]
+fn disks_are_dirty_or_somebody_elses_as_their_scenarios_say() {
+    for (name, expected) in [
+        ("disk-dirty", DiskView::Dirty),
+        ("disk-foreign", DiskView::Foreign("an encrypted disk (LUKS)")),
+    ] {
+        let faults = Faults::new(Seed(1));
+        scenario::play(&[Scenario::named(name).unwrap()], &faults).unwrap();
+        assert_eq!(faults.troubles().disk("vol-0", "node-0"), expected, "{name}");
+    }
+}
+
+#[test]
 fn scenarios_are_listed_on_demand_and_wrong_names_refused() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("csi.sock");
@@ -521,6 +560,18 @@ fn cookbook_has_a_recipe_for_each_scenario_with_its_sentence() {
             "the recipe for {} tells something else",
             scenario.name
         );
+    }
+}
+
+#[test]
+fn cookbook_tells_of_every_trouble() {
+    let refused = Script::read("troubles: [{id: x, trouble: none}]").unwrap_err();
+    let text = refused.to_string().replace(" or ", ", ");
+    let (_, known) = text.split_once(": write ").unwrap();
+    let known: Vec<&str> = known.split(", ").collect();
+    assert!(known.len() >= 18 && known.contains(&"state-loss"), "{known:?}");
+    for trouble in known {
+        assert!(COOKBOOK.contains(&format!("| `{trouble}` |")), "{trouble}");
     }
 }
 

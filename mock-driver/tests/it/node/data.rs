@@ -212,6 +212,112 @@ async fn device_that_is_absent_or_wrong_is_not_used() {
 }
 
 #[tokio::test]
+async fn data_that_a_trouble_has_somebody_else_write_is_not_formatted_and_gone_with_the_trouble() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let disk = site.server.disk(&volume.id);
+        let blank = fs::read(&disk).unwrap();
+        for (data, words) in [
+            ("", "unknown kind"),
+            (", data: luks", "LUKS"),
+            (", data: btrfs", "btrfs"),
+        ] {
+            let rule = format!(
+                "troubles: [{{id: x, trouble: foreign-data, volume: {}{data}}}]",
+                volume.id
+            );
+            site.server.set_faults(&rule);
+            let request = site.mk_stage(&volume, &site.staging(&volume));
+            let refused = site.node.node_stage_volume(request).await.unwrap_err();
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{devices:?}");
+            assert!(refused.message().contains(words), "{refused}");
+        }
+        assert!(
+            fs::read(&disk).unwrap() == blank,
+            "{devices:?}: nothing was written"
+        );
+        site.server
+            .set_faults("troubles: [{id: x, trouble: foreign-data, volume: other}]");
+        assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}: another volume's");
+        site.publish(&volume, "t").await.unwrap();
+        fs::write(site.target("t").join("file"), "precious").unwrap();
+        site.unpublish(&volume, "t").await.unwrap();
+
+        site.server
+            .set_faults("troubles: [{id: x, trouble: foreign-data}]");
+        assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}: staged already");
+        site.unstage(&volume).await.unwrap();
+        assert_eq!(site.stage(&volume).await, Err(Code::FailedPrecondition));
+        site.server.set_faults("");
+        assert_eq!(site.stage(&volume).await, Ok(()));
+        site.publish(&volume, "t").await.unwrap();
+        let file = fs::read_to_string(site.target("t").join("file")).unwrap();
+        assert_eq!(file, "precious", "{devices:?}");
+        site.end().await;
+    }
+}
+
+#[tokio::test]
+async fn filesystem_that_a_trouble_makes_dirty_is_repaired_or_told_and_left() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let beyond = "troubles: [{id: x, trouble: dirty-filesystem, repairable: false}]";
+        site.server.set_faults(beyond);
+        assert_eq!(
+            site.stage(&volume).await,
+            Ok(()),
+            "{devices:?}: blank has no errors"
+        );
+        site.unstage(&volume).await.unwrap();
+        assert_eq!(site.stage(&volume).await, Err(Code::Internal), "{devices:?}");
+
+        let disk = site.server.disk(&volume.id);
+        if devices == Choice::Loop {
+            never_checked(&disk);
+        }
+        site.server.set_faults("");
+        assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}");
+        site.unstage(&volume).await.unwrap();
+        if devices == Choice::Loop {
+            assert_eq!(checked(&disk), NEVER, "a clean filesystem needs no check");
+        }
+        site.server
+            .set_faults("troubles: [{id: x, trouble: dirty-filesystem}]");
+        assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}");
+        site.unstage(&volume).await.unwrap();
+        if devices == Choice::Loop {
+            assert_ne!(checked(&disk), NEVER, "it was checked because of its errors");
+        }
+        site.end().await;
+    }
+}
+
+/// When no ext filesystem was checked: a second after the beginning of time.
+const NEVER: u32 = 1;
+
+/// Lets a filesystem that is not mounted look as if it had never been checked.
+fn never_checked(disk: &Path) {
+    let request = format!("set_super_value lastcheck {NEVER}");
+    let done = Command::new("/usr/sbin/debugfs")
+        .args(["-w", "-R", &request])
+        .arg(disk)
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(checked(disk), NEVER);
+}
+
+/// When a filesystem was checked the last time, in seconds.
+fn checked(disk: &Path) -> u32 {
+    let mut bytes = [0; 4];
+    let file = fs::File::open(disk).unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0x440).unwrap();
+    u32::from_le_bytes(bytes)
+}
+
+#[tokio::test]
 async fn device_that_comes_late_is_waited_for() {
     let mut site = Site::start_with(Choice::Emulated, |directory, settings| {
         settings.node.device_timeout = crate::server::DEADLINE;
