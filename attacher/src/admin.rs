@@ -15,7 +15,7 @@ pub mod server;
 pub mod status;
 mod statusz;
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -39,8 +39,8 @@ pub struct View {
     pub pulse: Pulse,
     /// Whether there is a leader election.
     pub elects: bool,
-    /// Where we stand in it, once it has begun.
-    pub election: OnceLock<Leadership>,
+    /// Where we stand in it, while we take part.
+    pub election: Mutex<Option<Leadership>>,
     /// Cancelled when the process is to end.
     pub shutdown: CancellationToken,
     /// When the process started.
@@ -49,8 +49,8 @@ pub struct View {
     pub clock: Clock,
     /// Path of the metrics.
     pub metrics_path: String,
-    /// The core, once there is a driver to work for.
-    pub engine: OnceLock<Arc<Mutex<Engine>>>,
+    /// The core, while there is a driver to work for.
+    pub engine: Mutex<Option<Arc<Mutex<Engine>>>>,
 }
 
 /// Version of this program.
@@ -73,24 +73,40 @@ impl View {
         }
     }
 
-    /// There is something to work on. That begins once in the life of a process.
+    /// There is something to work on.
     pub fn work_begins(&self, engine: Arc<Mutex<Engine>>) {
-        self.engine.get_or_init(|| engine);
+        *locked(&self.engine) = Some(engine);
     }
 
-    /// The leader election begins, once in the life of a process.
+    /// The leader election begins.
     pub fn election_begins(&self, election: Leadership) {
-        self.election.get_or_init(|| election);
+        *locked(&self.election) = Some(election);
+    }
+
+    /// Work and election are over, until they begin again.
+    pub fn work_ends(&self) {
+        *locked(&self.engine) = None;
+        *locked(&self.election) = None;
+        self.pulse.rest();
     }
 
     fn census(&self, most: usize) -> Option<Census> {
-        let engine = engine::lock(self.engine.get()?);
+        let engine = locked(&self.engine).clone()?;
+        let engine = engine::lock(&engine);
         Some(engine.census(Instant::now().into_std(), most))
+    }
+
+    fn election(&self) -> Option<Leadership> {
+        locked(&self.election).clone()
     }
 
     fn now(&self) -> Timestamp {
         (self.clock)()
     }
+}
+
+fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

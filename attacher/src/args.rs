@@ -348,6 +348,28 @@ mod tests {
     }
 
     #[test]
+    fn labels_of_several_flags_add_up() {
+        let labels = |line: &[&str]| read(line).unwrap().election.labels();
+        assert_eq!(labels(&[]), [].into());
+        assert_eq!(
+            labels(&[
+                "--leader-election-labels=a:1,b:1",
+                "--leader-election-labels=b:2,c:2"
+            ]),
+            [("a", "1"), ("b", "2"), ("c", "2")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into()
+        );
+    }
+
+    #[test]
+    fn a_password_in_an_address_is_not_told() {
+        let error = read(&["--otlp-endpoint=https://user:hunter2@c:4317"]).unwrap_err();
+        let told = error.to_string();
+        assert!(told.contains("***@c:4317") && !told.contains("hunter2"), "{told}");
+    }
+
+    #[test]
     fn bad_values_name_the_flag_and_end_with_code_2() {
         for (line, part) in [
             (&["--no-such-flag"][..], "--no-such-flag"),

@@ -42,6 +42,19 @@ pub fn answered(status: &Status) -> String {
     format!("{message} (HTTP {})", status.code)
 }
 
+/// An address without the name and password that may stand in it.
+pub fn address(address: &str) -> String {
+    let (scheme, rest) = match address.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), address),
+    };
+    // A password may hold an `@` or a slash that somebody forgot to write as %40 or %2F.
+    match rest.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}***@{host}"),
+        None => address.to_owned(),
+    }
+}
+
 /// A time as Kubernetes writes it: RFC 3339, in seconds.
 pub fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
@@ -50,6 +63,19 @@ pub fn time(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_is_told_without_its_password() {
+        for (whole, told) in [
+            ("http://proxy:3128/", "http://proxy:3128/"),
+            ("http://user:hunter2@proxy:3128", "http://***@proxy:3128"),
+            ("user:hunter2@proxy", "***@proxy"),
+            ("http://user:hun@ter/2@proxy/", "http://***@proxy/"),
+            ("", ""),
+        ] {
+            assert_eq!(address(whole), told);
+        }
+    }
 
     #[test]
     fn an_answer_of_the_api_server_is_told_once_and_in_words() {

@@ -5,7 +5,8 @@
 //! Start: driver first, because our finalizer and our choice of objects carry its name; then the
 //! watches and the election; then, when we lead and all lists are complete, work. Stop: no new work,
 //! work under way ends within `--shutdown-grace`, the lease is given back if it did, then everything else. A task
-//! that ends before that ends the process.
+//! that ends before that ends the process. Where there is an election, a driver that stays away ends the
+//! term, and the next one starts with the driver's return (docs/adr/0043-a-leader-needs-a-driver.md).
 
 pub(crate) mod config;
 mod election;
@@ -20,6 +21,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::JoinMap;
 
+use crate::admin::View;
 use crate::args::Args;
 use crate::cluster::{Clients, ConnectError, RateLimit};
 use crate::csi::{Keeper, Link, Lost, Session};
@@ -160,44 +162,29 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     let view = http::view(&args, &clients, &keeper, &shutdown);
     let stop_http = CancellationToken::new();
     http::spawn(&mut tasks, &args, view.clone(), stop_http.clone()).await?;
-    let (stop_connection, stop_events) = (CancellationToken::new(), CancellationToken::new());
+    let stop_connection = CancellationToken::new();
     let stop = stop_connection.clone();
     tasks.spawn(Task::Connection, async move { Ok(keeper.run(stop).await?) });
 
-    let session = tokio::select! {
-        biased;
-        () = shutdown.cancelled() => None,
-        session = first_session(link.clone()) => session,
+    let service = Service {
+        args,
+        config,
+        clients,
+        link,
+        view,
+        shutdown,
     };
-    if let Some(session) = session {
-        let driver = Driver::new(&session.name, session.capabilities, &args.default_fs_type);
-        tracing::info!(driver = %driver.name, finalizer = %driver.finalizer, "serving");
-        let leads = Arc::new(OnceLock::new());
-        let recorder = work::events(&mut tasks, &clients, &driver, leads.clone(), stop_events.clone());
-        let stop_election = CancellationToken::new();
-        let leadership = if args.election.enabled {
-            let stop = stop_election.clone();
-            election::spawn(&mut tasks, &args, config, &driver, recorder.clone(), &view, stop)?
-        } else {
-            Leadership::unopposed()
+    loop {
+        let session = tokio::select! {
+            biased;
+            () = service.shutdown.cancelled() => break,
+            session = first_session(service.link.clone()) => session,
         };
-        let leadership = leads.get_or_init(|| leadership).clone();
-        let engine = work::spawn(
-            &mut tasks, &args, &clients, link, driver, leadership, recorder, &view,
-        );
-        let worked = supervise(&mut tasks, &shutdown).await;
-        if let Err(error) = worked {
-            // Whoever lost the lease has none to give back.
-            if !matches!(error, Error::StoppedLeading(_)) {
-                abandon(&mut tasks, &stop_election, &engine).await;
-            }
-            return Err(error);
+        let Some(session) = session else { break };
+        match service.term(&mut tasks, &session).await? {
+            Term::Over => break,
+            Term::Vacated => {}
         }
-        // Only now may somebody else begin.
-        election::end(&mut tasks, &stop_election, &engine).await?;
-        // That we lead no more is the last thing to tell.
-        stop_events.cancel();
-        join(&mut tasks, Task::Events).await?;
     }
     // Work is over; the watches hold nothing that must be saved.
     stop_connection.cancel();
@@ -207,6 +194,96 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     join(&mut tasks, Task::Http).await?;
     tasks.shutdown().await;
     connection_ended
+}
+
+/// What outlives the terms.
+struct Service {
+    args: Args,
+    config: kube::Config,
+    clients: Clients,
+    link: watch::Receiver<Link>,
+    view: Arc<View>,
+    shutdown: CancellationToken,
+}
+
+/// How a term ended: from the driver's being there to the end of all work for it.
+enum Term {
+    /// We are to end.
+    Over,
+    /// The driver stayed away, and somebody else may lead.
+    Vacated,
+}
+
+// === impl Service ===
+
+impl Service {
+    async fn term(&self, tasks: &mut Tasks, session: &Session) -> Result<Term, Error> {
+        let (args, clients) = (&self.args, &self.clients);
+        let driver = Driver::new(&session.name, session.capabilities, &args.default_fs_type);
+        tracing::info!(driver = %driver.name, finalizer = %driver.finalizer, "serving");
+        let leads = Arc::new(OnceLock::new());
+        let (stop_election, stop_events) = (CancellationToken::new(), CancellationToken::new());
+        let recorder = work::events(tasks, clients, &driver, leads.clone(), stop_events.clone());
+        let leadership = if args.election.enabled {
+            let (config, recorder, stop) = (self.config.clone(), recorder.clone(), stop_election.clone());
+            election::spawn(tasks, args, config, &driver, recorder, &self.view, stop)?
+        } else {
+            Leadership::unopposed()
+        };
+        let leadership = leads.get_or_init(|| leadership).clone();
+        let (link, view) = (self.link.clone(), &self.view);
+        let engine = work::spawn(tasks, args, clients, link, driver, leadership, recorder, view);
+        let worked = tokio::select! {
+            biased;
+            worked = supervise(tasks, &self.shutdown) => worked.map(|()| Term::Over),
+            () = self.driver_stays_away() => Ok(Term::Vacated),
+        };
+        match &worked {
+            // Only now may somebody else begin.
+            Ok(Term::Over) => election::end(tasks, &stop_election, &engine).await?,
+            Ok(Term::Vacated) => {
+                let patience = args.election.lease_duration.as_secs();
+                tracing::warn!(
+                    "no CSI driver for {patience} s: giving up the lease, so that a replica whose driver answers can lead"
+                );
+                abandon(tasks, &stop_election, &engine).await;
+                for task in [Task::Attachments, Task::Volumes, Task::Nodes] {
+                    stop(tasks, task).await;
+                }
+                self.view.work_ends();
+            }
+            // Whoever lost the lease has none to give back.
+            Err(Error::StoppedLeading(_)) => {}
+            Err(_) => abandon(tasks, &stop_election, &engine).await,
+        }
+        if worked.is_ok() {
+            // That we lead no more is the last thing to tell.
+            stop_events.cancel();
+            join(tasks, Task::Events).await?;
+        }
+        worked
+    }
+
+    /// Ends when there has been no driver for as long as others wait for a leader that is silent, if there are
+    /// others and we are not about to end anyway.
+    async fn driver_stays_away(&self) {
+        if !self.args.election.enabled {
+            return std::future::pending().await;
+        }
+        let mut link = self.link.clone();
+        loop {
+            let down = link.wait_for(|link| link.session().is_none()).await.is_ok();
+            let back = link.wait_for(|link| link.session().is_some());
+            let waited = tokio::time::timeout(self.args.election.lease_duration, back).await;
+            if !down || matches!(waited, Ok(Err(_))) || self.shutdown.is_cancelled() {
+                // The connection's task is over, or all is.
+                return std::future::pending().await;
+            }
+            if waited.is_err() {
+                return;
+            }
+        }
+    }
 }
 
 /// Waits for the end of work. Any other task that ends before it is a fault of ours, the loss of the
@@ -224,13 +301,18 @@ async fn supervise(tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<()
 /// for a process that knows that it is ending.
 async fn abandon(tasks: &mut Tasks, stop_election: &CancellationToken, engine: &Mutex<Engine>) {
     for task in [Task::Dispatch, Task::Reconcile] {
-        tasks.abort(&task);
-        // That it was cut short is what was wanted.
-        join(tasks, task).await.ok();
+        stop(tasks, task).await;
     }
     if let Err(error) = election::end(tasks, stop_election, engine).await {
         tracing::warn!(error = chain(&error), "the election did not end well");
     }
+}
+
+/// Stops this task where it is.
+async fn stop(tasks: &mut Tasks, task: Task) {
+    tasks.abort(&task);
+    // That it was cut short is what was wanted.
+    join(tasks, task).await.ok();
 }
 
 /// Waits for the end of this task; at once, if there is none.

@@ -120,6 +120,7 @@ pub const ALL: &[Scenario] = &[
     leader::STOPS,
     leader::CUT_OFF,
     leader::KILLED,
+    leader::LOSES_DRIVER,
     leader::SUSPENDED,
     leader::CHANGES_KIND,
 ];

@@ -12,7 +12,6 @@ use tokio::time::Instant;
 
 use super::{Page, View};
 use crate::cluster::Trouble;
-use crate::lease::Leadership;
 
 /// Answers `/healthz`.
 pub(super) fn alive(view: &View) -> Page {
@@ -49,11 +48,7 @@ pub(super) fn missing(view: &View) -> Vec<String> {
             .map_or_else(String::new, |why| format!(": {why}"));
         missing.push(format!("the CSI driver is not connected{why}"));
     }
-    let leads = !view.elects
-        || view
-            .election
-            .get()
-            .is_some_and(|election| election.check().is_ok());
+    let leads = !view.elects || view.election().is_some_and(|election| election.check().is_ok());
     if !leads {
         missing.extend(no_look_at_the_lease(view));
     }
@@ -63,7 +58,7 @@ pub(super) fn missing(view: &View) -> Vec<String> {
 
 /// Why a standby does not even know who leads, if it does not.
 fn no_look_at_the_lease(view: &View) -> Option<String> {
-    let Some(standing) = view.election.get().map(Leadership::standing) else {
+    let Some(standing) = view.election().map(|election| election.standing()) else {
         return Some("the leader election has not begun".to_owned());
     };
     let standing = standing.filter(|standing| !standing.has_looked())?;
@@ -101,7 +96,7 @@ fn because(trouble: Option<&Trouble>) -> String {
 
 /// Answers `/healthz/leader-election`, which there is only with a leader election.
 pub(super) fn leading(view: &View) -> Option<Page> {
-    let health = match view.election.get() {
+    let health = match view.election() {
         Some(election) => election.health().map_err(|why| why.to_string()),
         None if view.elects => Ok(()),
         None => return None,

@@ -4,6 +4,7 @@ use http::StatusCode;
 
 use super::{Page, VERSION, View};
 use crate::engine::{Census, LaneCensus};
+use crate::lease::Leadership;
 use crate::metrics::{Exposition, Family, exposition, family, process};
 use crate::queue::{Lane, Tally};
 
@@ -18,9 +19,10 @@ pub(super) fn page(view: &View) -> Page {
         work_queues(&mut text, &census);
         lanes(&mut text, view, &census);
     }
-    if let Some((election, standing)) = view.election.get().and_then(|e| Some((e, e.standing()?))) {
+    let standing = |election: Leadership| Some((election.check().is_ok(), election.standing()?));
+    if let Some((leads, standing)) = view.election().and_then(standing) {
         let name = &standing.lease;
-        let leads = f64::from(u8::from(election.check().is_ok()));
+        let leads = f64::from(u8::from(leads));
         text.family(&family::LEADER).sample(&[name], leads);
         let slow = standing.slow_renewals as f64;
         text.family(&family::LEADER_SLOW).sample(&[name], slow);

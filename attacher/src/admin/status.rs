@@ -187,9 +187,8 @@ impl Status {
             not_ready: health::missing(view),
             driver: DriverStatus::of(view, now),
             leader_election: view
-                .election
-                .get()
-                .and_then(|election| ElectionStatus::of(election, now)),
+                .election()
+                .and_then(|election| ElectionStatus::of(&election, now)),
             lists: census
                 .as_ref()
                 .map(|census| lists(census, view, now))

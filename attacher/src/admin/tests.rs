@@ -58,8 +58,8 @@ pub(super) fn mk_view() -> View {
         requests: Requests::default(),
         pulse: Pulse::default(),
         elects: false,
-        election: OnceLock::new(),
-        engine: OnceLock::new(),
+        election: Mutex::default(),
+        engine: Mutex::default(),
         shutdown: CancellationToken::new(),
         started: Instant::now(),
         clock,
@@ -249,7 +249,7 @@ async fn readiness_names_what_is_missing() {
     );
 
     for change in [Event::Attachments(Change::Listed), Event::Nodes(Change::Listed)] {
-        let engine = view.engine.get().unwrap();
+        let engine = view.engine.lock().unwrap().clone().unwrap();
         engine.lock().unwrap().handle(change);
     }
     assert_eq!(get(&view, "/readyz"), (200, "ok\n".to_owned()));

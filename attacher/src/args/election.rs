@@ -40,16 +40,17 @@ pub struct Election {
           default_value = "5s", value_parser = duration::positive, value_name = "DURATION")]
     pub retry_period: Duration,
 
-    /// Labels that the lease gets, as in key:value,key2:value2.
+    /// Labels that the lease gets, as in key:value,key2:value2. Given several times, they add up.
     #[arg(
         id = "leader-election-labels",
         long = "leader-election-labels",
         default_value = "",
         hide_default_value = true,
         value_parser = labels,
+        action = clap::ArgAction::Append,
         value_name = "LABELS"
     )]
-    pub labels: Labels,
+    labels: Vec<Labels>,
 }
 
 /// A name that may be empty, which means none.
@@ -64,6 +65,11 @@ const JITTER: f64 = 1.2;
 // === impl Election ===
 
 impl Election {
+    /// The labels of all `--leader-election-labels`; of one key the last value, as in the Go sidecar.
+    pub fn labels(&self) -> Labels {
+        self.labels.iter().cloned().flatten().collect()
+    }
+
     /// Whether the timings leave room for an attempt to renew before others take over.
     ///
     /// # Errors

@@ -20,12 +20,15 @@ use kube::client::{Body, ConfigExt};
 use kube::{Client, Config};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
 use tower::{BoxError, ServiceBuilder, service_fn};
 
 use super::credentials::{Credentials, CredentialsError};
 use super::tls::{self, Identity, TlsError};
 use super::{RateLimit, Requests, attempt};
 use crate::lease::Fenced;
+use crate::report::address;
 
 /// How long a connection may be silent before we ask whether anybody is there.
 const PING_AFTER: Duration = Duration::from_secs(15);
@@ -33,6 +36,10 @@ const PING_AFTER: Duration = Duration::from_secs(15);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a TCP connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a request may be without the beginning of an answer. A connection that answers pings may lead to a
+/// proxy that has lost the API server, which itself gives up a request after a minute. Requests that are not
+/// watches have shorter deadlines where they are made.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Clients for the kinds of traffic that must not get in one another's way. A watch takes an HTTP/2
 /// stream for good and, while we are slow to read it, the connection's window from everybody else.
@@ -73,6 +80,15 @@ struct Connections {
     current: Mutex<(Option<Arc<Identity>>, Http)>,
 }
 
+/// A request got no answer.
+#[derive(Debug, thiserror::Error)]
+enum Unanswered {
+    #[error(transparent)]
+    Lost(#[from] legacy::Error),
+    #[error("no answer within {} s", ANSWER_TIMEOUT.as_secs())]
+    Late(#[from] Elapsed),
+}
+
 /// The API server cannot be talked to at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -89,7 +105,7 @@ pub enum ConnectError {
     #[error(
         "the Kubernetes client configuration names a proxy ({0}), which is not supported: connect directly"
     )]
-    Proxy(http::Uri),
+    Proxy(String),
 }
 
 // === impl Clients ===
@@ -123,7 +139,7 @@ impl Access {
     /// When it cannot be used at all. A server that cannot be reached is no error here.
     pub fn new(config: &Config) -> Result<Self, ConnectError> {
         if let Some(proxy) = &config.proxy_url {
-            return Err(ConnectError::Proxy(proxy.clone()));
+            return Err(ConnectError::Proxy(address(&proxy.to_string())));
         }
         Ok(Self(Arc::new(Way {
             base: config.base_uri_layer(),
@@ -204,7 +220,10 @@ impl Access {
 
 impl Connections {
     async fn send(self: Arc<Self>, mut request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
-        if let Some(rate) = &self.rate {
+        // The pages of a list are one request to the limit, as client-go has no pages for what a cache serves.
+        if let Some(rate) = &self.rate
+            && !is_next_page(request.uri())
+        {
             rate.turn().await;
         }
         let credentials = &self.access.0.credentials;
@@ -216,7 +235,9 @@ impl Connections {
         let answer = self
             .counts
             .counted(request, |request| {
-                attempt::sent(request, |request| http.request(request))
+                attempt::sent(request, async |request| {
+                    Ok::<_, Unanswered>(timeout(ANSWER_TIMEOUT, http.request(request)).await??)
+                })
             })
             .await?;
         if answer.status() == StatusCode::UNAUTHORIZED {
@@ -234,6 +255,11 @@ impl Connections {
         }
         http.clone()
     }
+}
+
+fn is_next_page(uri: &http::Uri) -> bool {
+    let query = uri.query().unwrap_or_default();
+    query.split('&').any(|pair| pair.starts_with("continue="))
 }
 
 /// The API server takes the part before the slash as the manager in `managedFields`, so it must be

@@ -15,7 +15,7 @@ use futures::{Stream, StreamExt, stream};
 use kube::Api;
 use kube::core::Resource;
 use kube::runtime::watcher::{self, Event, watcher};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use self::patience::{Patience, Proof, Stage};
 use super::{Clients, Requests, attempt};
@@ -76,8 +76,13 @@ struct Watch<K> {
     events: BoxStream<'static, watcher::Result<Event<K>>>,
     patience: Patience,
     requests: Requests,
+    /// A list is under way.
+    lists: bool,
 }
 
+/// How long the next object of a list may take, hence a page of it. Nothing else would end a list whose answer
+/// stops in its middle on a connection that lives.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Every how manieth failure in a row is a warning, beside the first: one in five minutes or so.
 const TOLD_EVERY: u32 = 10;
 
@@ -102,13 +107,30 @@ where
             api,
             patience: Patience::new(seed),
             requests: clients.counts.clone(),
+            lists: true,
         }
     }
 
     /// What comes next, after all the failures on the way to it and the pauses that they ask for.
     async fn next(&mut self) -> Event<K> {
         loop {
-            let (event, asked_for) = attempt::attempt(None, self.events.next()).await;
+            let next = attempt::attempt(None, self.events.next());
+            let (event, asked_for) = if self.lists {
+                match timeout(PAGE_TIMEOUT, next).await {
+                    Ok(next) => next,
+                    Err(_) => {
+                        let why = format!(
+                            "cannot list: a page did not come within {} s",
+                            PAGE_TIMEOUT.as_secs()
+                        );
+                        self.start_anew();
+                        self.pause(Stage::List, why, Duration::ZERO).await;
+                        continue;
+                    }
+                }
+            } else {
+                next.await
+            };
             match event {
                 Some(Ok(event)) => {
                     self.works(&event);
@@ -124,10 +146,16 @@ where
     fn works(&mut self, event: &Event<K>) {
         let proof = match event {
             // An announcement, made before anything is asked.
-            Event::Init => return,
+            Event::Init => {
+                self.lists = true;
+                return;
+            }
             // A page of a list whose next one may fail.
             Event::InitApply(_) => return,
-            Event::InitDone => Proof::Listed,
+            Event::InitDone => {
+                self.lists = false;
+                Proof::Listed
+            }
             Event::Apply(_) | Event::Delete(_) => Proof::Watched,
         };
         if let Some(failures) = self.patience.proven(proof) {
@@ -139,6 +167,16 @@ where
     async fn fails(&mut self, error: &watcher::Error, in_header: Option<Duration>) {
         let (stage, why) = told(error);
         let asked_for = in_header.max(in_body(error)).unwrap_or_default();
+        if is_expired(error) {
+            // A watcher that the server answers with 410 when it asks to resume would ask the same for ever
+            // (kube resumes from the version it has). The one cure is a new list, hence a new watcher.
+            self.start_anew();
+        }
+        self.pause(stage, why, asked_for).await;
+    }
+
+    /// Tells of a failure and waits for as long as is right after it.
+    async fn pause(&mut self, stage: Stage, why: String, asked_for: Duration) {
         let (failures, pause) = self.patience.failed(stage, asked_for, Instant::now().into_std());
         let kind = &*K::kind(&());
         self.requests.watch_failed(K::plural(&()), &why);
@@ -154,15 +192,11 @@ where
         } else {
             tracing::debug!(kind, error = why, failures, again_in, "the watch failed again");
         }
-        if is_expired(error) {
-            // A watcher that the server answers with 410 when it asks to resume would ask the same for ever
-            // (kube resumes from the version it has). The one cure is a new list, hence a new watcher.
-            self.start_anew();
-        }
         sleep(pause).await;
     }
 
     fn start_anew(&mut self) {
+        self.lists = true;
         self.events = watcher(self.api.clone(), watcher::Config::default()).boxed();
     }
 }

@@ -35,18 +35,19 @@ pub(super) fn stripped(secrets: &Secrets, message: String) -> String {
             let windows = windows
                 .entry(size)
                 .or_insert_with(|| Windows::new(message.as_bytes(), size));
-            for part in form.windows(size) {
-                windows.hide(part, &mut hidden);
-            }
+            windows.hide(&form, &mut hidden);
         }
     }
     without(message, &hidden)
 }
 
 /// Every piece of `size` bytes of a message, to be found in no time: the one thread that does this renews the lease,
-/// too.
+/// too, and a Secret may have a megabyte, of which there are a dozen forms.
 struct Windows {
     size: usize,
+    /// Tells of nearly all pieces that do not stand in the message that they do not: a bit for each that does, at
+    /// a place that its [`spread`] names.
+    filter: Box<[u64; FILTER]>,
     /// The pieces as numbers, sorted, and where they stand.
     places: Vec<(u64, usize)>,
     /// Whether the pieces that are equal to the one of this index, the first of them, are hidden already. A message
@@ -57,21 +58,34 @@ struct Windows {
 // === impl Windows ===
 
 impl Windows {
-    /// `size` is at most eight.
+    /// `size` is one to eight.
     fn new(message: &[u8], size: usize) -> Self {
-        let pieces = message.windows(size).enumerate();
-        let mut places: Vec<_> = pieces.map(|(place, piece)| (number(piece), place)).collect();
+        let mut places: Vec<_> = pieces(message, size).zip(0..).collect();
         places.sort_unstable();
+        let mut filter = Box::new([0; FILTER]);
+        for (piece, _) in &places {
+            let (word, bit) = spread(*piece);
+            filter[word] |= bit;
+        }
         Self {
             size,
+            filter,
             hidden: vec![false; places.len()],
             places,
         }
     }
 
-    /// Marks all places where `part` stands.
-    fn hide(&mut self, part: &[u8], hidden: &mut [bool]) {
-        let wanted = number(part);
+    /// Marks all places where a part of `form` stands.
+    fn hide(&mut self, form: &[u8], hidden: &mut [bool]) {
+        for piece in pieces(form, self.size) {
+            let (word, bit) = spread(piece);
+            if self.filter[word] & bit != 0 {
+                self.hide_piece(piece, hidden);
+            }
+        }
+    }
+
+    fn hide_piece(&mut self, wanted: u64, hidden: &mut [bool]) {
         let first = self.places.partition_point(|(piece, _)| *piece < wanted);
         if self.hidden.get(first) != Some(&false) {
             return;
@@ -86,11 +100,27 @@ impl Windows {
     }
 }
 
-/// Up to eight bytes as one number; of the same length, others make another.
-fn number(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte))
+/// How many words a filter has: eight times as many bits as there can be pieces.
+const FILTER: usize = MESSAGE_BYTES * 8 / 64;
+
+/// The word and the bit of a filter that a piece has. Its upper bits are the product's best mixed ones.
+fn spread(piece: u64) -> (usize, u64) {
+    /// 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, section 6.4).
+    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+    const BITS: u32 = (FILTER * 64).ilog2();
+    let place = (piece.wrapping_mul(GOLDEN) >> (u64::BITS - BITS)) as usize;
+    (place / 64, 1 << (place % 64))
+}
+
+/// The pieces of `size` bytes, one to eight, that begin at each byte, as numbers.
+fn pieces(bytes: &[u8], size: usize) -> impl Iterator<Item = u64> {
+    let mask = u64::MAX >> (64 - 8 * size);
+    let mut last = 0;
+    let ending = bytes.iter().map(move |byte| {
+        last = (last << 8 | u64::from(*byte)) & mask;
+        last
+    });
+    ending.skip(size - 1)
 }
 
 fn without(message: &str, hidden: &[bool]) -> String {

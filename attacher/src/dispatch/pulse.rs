@@ -24,6 +24,11 @@ impl Pulse {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
+    /// The dispatcher has ended, and is not waited for.
+    pub fn rest(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// For how long it has not moved, if that is too long. One that has not started has nothing to do
     /// yet.
     pub fn stalled(&self, now: Instant) -> Option<Duration> {
@@ -47,5 +52,7 @@ mod tests {
         assert_eq!(pulse.stalled(begin + 2 * PATIENCE), Some(2 * PATIENCE));
         pulse.beat(begin + 2 * PATIENCE);
         assert_eq!(pulse.stalled(begin + 2 * PATIENCE), None);
+        pulse.rest();
+        assert_eq!(pulse.stalled(begin + 9 * PATIENCE), None);
     }
 }

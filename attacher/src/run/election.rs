@@ -28,7 +28,7 @@ pub(super) fn spawn(
     let settings = Settings {
         place: Place::of(&driver.name, election.namespace.as_deref(), variable.as_deref()),
         identity: lease::identity()?,
-        labels: election.labels.clone(),
+        labels: election.labels(),
         timings: Timings {
             lease_duration: election.lease_duration,
             renew_deadline: election.renew_deadline,

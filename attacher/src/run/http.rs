@@ -1,6 +1,6 @@
 //! What is served at `--http-endpoint`.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -25,8 +25,8 @@ pub(super) fn view(
         requests: clients.counts.clone(),
         pulse: Pulse::default(),
         elects: args.election.enabled,
-        election: OnceLock::new(),
-        engine: OnceLock::new(),
+        election: Mutex::default(),
+        engine: Mutex::default(),
         shutdown: shutdown.clone(),
         started: Instant::now(),
         clock: Timestamp::now,

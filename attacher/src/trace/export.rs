@@ -15,7 +15,7 @@ use tower::ServiceExt as _;
 
 use super::wire::{self, KeyValue, Value};
 use crate::grpc::readable;
-use crate::report::chain;
+use crate::report::{self, chain};
 
 /// How long the first span of a batch waits for others.
 const GATHER: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ impl std::str::FromStr for Endpoint {
     type Err = EndpointError;
 
     fn from_str(address: &str) -> Result<Self, Self::Err> {
-        let wrong = || EndpointError(address.to_owned());
+        let wrong = || EndpointError(report::address(address));
         let with_scheme = if address.contains("://") {
             address.to_owned()
         } else {

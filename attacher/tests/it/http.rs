@@ -1,7 +1,7 @@
 //! Metrics, health and status over a real socket.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_attacher::admin::{View, server};
@@ -39,8 +39,8 @@ impl Served {
             requests: Requests::default(),
             pulse: Pulse::default(),
             elects: false,
-            election: OnceLock::new(),
-            engine: OnceLock::new(),
+            election: Mutex::default(),
+            engine: Mutex::default(),
             shutdown: CancellationToken::new(),
             started: Instant::now(),
             clock: || Timestamp::UNIX_EPOCH,

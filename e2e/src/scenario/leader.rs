@@ -53,6 +53,15 @@ pub(super) const KILLED: Scenario = Scenario {
     play: |stage| Box::pin(killed(stage)),
 };
 
+pub(super) const LOSES_DRIVER: Scenario = Scenario {
+    name: "leader-loses-driver",
+    about: "The leader's driver is gone and the standby's is there: the standby takes over; ours never ends for it.",
+    setting: SETTING,
+    // It exits when the connection is lost and is started again, which the scenario allows it.
+    go: Verdict::Passes,
+    play: |stage| Box::pin(loses_driver(stage)),
+};
+
 pub(super) const SUSPENDED: Scenario = Scenario {
     name: "leader-suspended",
     about: "The leader stands still until another leads: back again, it does nothing more.",
@@ -144,6 +153,31 @@ async fn killed(stage: &mut Stage<'_>) -> Result<()> {
     stage.wait_until_running("after", PATIENCE).await?;
     history.ensure_one_at_a_time(2)?;
     second.stop().await?;
+    stage.subject.revive().await
+}
+
+async fn loses_driver(stage: &mut Stage<'_>) -> Result<()> {
+    let kind = stage.subject.kind();
+    let mut history = History::begin(stage).await?;
+    let detour = stage.detour()?;
+    let mut first = stage.replica_over(&detour, kind, "one").await?;
+    history.wait_for_holder("one").await?;
+    let mut second = stage.replica(kind, "two").await?;
+    attach(stage, "before", A).await?;
+
+    drop(detour);
+    let volume = stage.volume("during", Access::OneNode).await?;
+    stage.pod("during", B, &[&volume]).await?;
+    history.wait_for_holder("two").await?;
+    stage.wait_until_running("during", PATIENCE).await?;
+
+    // It has its driver back, and is as good a successor as any.
+    let _detour = stage.detour()?;
+    second.stop().await?;
+    history.wait_for_holder("one").await?;
+    attach(stage, "after", B).await?;
+    history.ensure_one_at_a_time(3)?;
+    first.stop().await?;
     stage.subject.revive().await
 }
 

@@ -8,6 +8,7 @@ mod attachments;
 mod closing;
 mod outage;
 mod pods;
+mod replicas;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +33,7 @@ use crate::invariant::evidence::VolumeFacts;
 use crate::invariant::settled::unsettled;
 use crate::invariant::witness::Witness;
 use crate::node::{Ledger, NodeStandIn};
-use crate::subject::{Kind, Replica, Subject, SubjectSpec};
+use crate::subject::{Kind, Subject, SubjectSpec};
 use crate::wait::{self, Progress};
 
 /// How long an ordinary step may take on a machine that is busy with other scenarios.
@@ -213,20 +214,6 @@ impl<'site> Stage<'site> {
         );
         self.nodes.push(node.await?);
         Ok(())
-    }
-
-    /// Starts another attacher beside [`Self::subject`], as one of those that elect a leader. The scenario ends it.
-    pub async fn replica(&self, kind: Kind, name: &str) -> Result<Subject> {
-        let spec = SubjectSpec {
-            kind,
-            binary: self.site.attacher(kind).await?.to_owned(),
-            replica: Some(Replica {
-                name: name.to_owned(),
-                namespace: self.prefix.clone(),
-            }),
-            ..self.spec.clone()
-        };
-        Subject::start(self.site.run().clone(), spec).await
     }
 
     /// A client with the harness's rights.

@@ -63,7 +63,7 @@ async fn the_last_comparison_with_the_drivers_list_is_told() {
         took: Duration::from_millis(1500),
         listed: 1200,
     };
-    let engine = view.engine.get().unwrap();
+    let engine = view.engine.lock().unwrap().clone().unwrap();
     let why = "ListVolumes failed: rpc error:\ncode = Unavailable";
     engine
         .lock()

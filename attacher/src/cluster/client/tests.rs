@@ -258,3 +258,29 @@ async fn only_the_server_that_is_meant_is_talked_to() {
         assert_eq!(server.seen().len(), usize::from(reached), "{case}");
     }
 }
+
+#[test]
+fn the_pages_of_a_list_are_one_request() {
+    for (uri, is_next) in [
+        ("/api/v1/persistentvolumes?&limit=500", false),
+        ("/api/v1/persistentvolumes?&limit=500&continue=abc", true),
+        ("/api/v1/persistentvolumes?&watch=true&resourceVersion=5", false),
+        ("/api/v1/persistentvolumes/continue=", false),
+    ] {
+        assert_eq!(is_next_page(&uri.parse().unwrap()), is_next, "{uri}");
+    }
+}
+
+#[test]
+fn a_proxy_is_refused_without_its_password() {
+    let mut config = Config::new("http://127.0.0.1:1".parse().unwrap());
+    config.proxy_url = Some("http://user:hunter2@proxy:3128".parse().unwrap());
+    let Err(error) = Access::new(&config) else {
+        panic!("proxies are not supported")
+    };
+    let told = error.to_string();
+    assert!(
+        told.contains("***@proxy:3128") && !told.contains("hunter2"),
+        "{told}"
+    );
+}

@@ -199,3 +199,26 @@ async fn a_watch_that_is_granted_is_in_trouble_no_longer() {
     assert_eq!(counts.state().watches.len(), 0);
     assert!(counts.state().granted.is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_stops_in_its_middle_is_asked_for_anew() {
+    let (mut watch, asked, counts) = mk_watch(|n, _| match n {
+        1 => {
+            let begun = Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"{\"kind\":")));
+            let stopped = StreamBody::new(stream::iter([begun]).chain(stream::pending()));
+            Some(Response::new(stopped.boxed_unsync()))
+        }
+        2 => Some(mk_list()),
+        _ => None,
+    });
+    let begin = Instant::now();
+    follow(&mut watch, PAGE_TIMEOUT).await;
+    let trouble = counts.state().watches["csinodes"].clone();
+    assert_eq!(&*trouble.why, "cannot list: a page did not come within 120 s");
+    follow(&mut watch, 10 * SECOND).await;
+    let lists = lists(&asked, begin);
+    assert_eq!((lists.len(), lists[0]), (2, 0));
+    // It has come, and the next one is not due: the watch after it may be silent for as long as it likes.
+    follow(&mut watch, 2 * PAGE_TIMEOUT).await;
+    assert_eq!(counts.state().watches["csinodes"].times, 1);
+}
