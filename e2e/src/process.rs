@@ -16,6 +16,7 @@ mod warden;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -321,6 +322,18 @@ impl Shared {
         *peak = (*peak).max(procfs::peak_rss(pid).unwrap_or(0));
         *peak
     }
+}
+
+// === addresses ===
+
+/// An address on loopback for a program that must be told one. It was free a moment ago: should somebody else be
+/// quicker, the program says so and ends.
+///
+/// # Errors
+/// There is none.
+pub fn free_address() -> Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
+    listener.local_addr().context("ask for the number of the port")
 }
 
 // === signals and logs ===

@@ -1,7 +1,7 @@
 //! What our attacher tells about itself, beside what the Go one tells, and beside what really happened.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use csi_e2e::driver::fault::{FaultRule, Method};
 use csi_e2e::driver::{Driver, DriverSpec};
 use csi_e2e::fixture::{self, Access};
-use csi_e2e::process::{Process, Spec};
+use csi_e2e::process::{Process, Spec, free_address};
 use csi_e2e::toolchain::Peer;
 use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -254,8 +254,7 @@ fn mk_attacher(
     kubeconfig: &Path,
     driver: &Driver,
 ) -> Result<(Process, SocketAddr)> {
-    // Free a moment ago; should somebody else be quicker, the attacher says so and ends.
-    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+    let address = free_address()?;
     let spec = Spec::new(name, binary)
         .dir(dir)
         .arg(format!("--csi-address={}", driver.socket().display()))

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::fixture::{self, Access, VolumeSource, mk_attachment, mk_claim, mk_csi_node, mk_meta, mk_node};
 use csi_e2e::invariant::witness::Witness;
-use csi_e2e::process::{Process, Spec};
+use csi_e2e::process::{Process, Spec, free_address};
 use csi_e2e::scenario::Site;
 use csi_e2e::subject::Kind;
 use csi_e2e::wait::{self, Progress};
@@ -131,7 +131,7 @@ fn name(format: &str, v: u8) -> String {
 async fn attach_and_detach(ground: &Ground<'_>, format: &str, v: u8) -> Result<Vec<(String, Vec<u8>)>> {
     let name = name(format, v);
     let program = ground.site.attacher(Kind::Ours).await?;
-    let pages = page::free_address()?;
+    let pages = free_address()?;
     let process = Process::spawn(
         ground.site.run(),
         Spec::new(&name, program).dir(&ground.dir).args([
@@ -150,7 +150,7 @@ async fn attach_and_detach(ground: &Ground<'_>, format: &str, v: u8) -> Result<V
     let attachment = mk_attachment(PREFIX, &name, DRIVER, VOLUME, NODE);
     let mut written = Vec::new();
     let turned = process
-        .while_alive(page::reading(&pages, &mut written, async {
+        .while_alive(page::reading(pages, &mut written, async {
             attachments.create(&PostParams::default(), &attachment).await?;
             wait::for_object(&attachments, &name, PATIENCE, "the attach", |seen| {
                 let status = seen.and_then(|seen| seen.status.as_ref());

@@ -1,9 +1,9 @@
 //! What the attacher shows to whoever asks over HTTP.
 
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -17,15 +17,9 @@ const PAGES: [&str; 5] = [
 /// Between two looks: a failure is shown for as long as its next attempt waits.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// An address that nobody listens at.
-pub(super) fn free_address() -> Result<String> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
-    Ok(listener.local_addr()?.to_string())
-}
-
 /// Reads all pages again and again until `work` is done, and keeps what they showed.
 pub(super) async fn reading<T>(
-    address: &str,
+    address: SocketAddr,
     seen: &mut Vec<(String, Vec<u8>)>,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
@@ -47,7 +41,7 @@ pub(super) async fn reading<T>(
     }
 }
 
-async fn read(address: &str, page: &str) -> std::io::Result<Vec<u8>> {
+async fn read(address: SocketAddr, page: &str) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {page} HTTP/1.1\r\nHost: attacher\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
