@@ -301,6 +301,34 @@ mod tests {
     }
 
     #[test]
+    fn the_list_of_flags_is_true_and_whole() {
+        let cell = |text: &str| text.trim().trim_matches('`').replace('\0', "|");
+        let mut listed = Vec::new();
+        for row in include_str!("../docs/flags.md").lines() {
+            // A stroke that is escaped is within a cell.
+            let row = row.replace("\\|", "\0");
+            if let [_, flag, default, about, _] = row.split('|').collect::<Vec<_>>()[..]
+                && let Some(name) = cell(flag).strip_prefix("--")
+            {
+                assert!(!about.trim().is_empty(), "{name}");
+                listed.push((name.to_owned(), cell(default)));
+            }
+        }
+        listed.sort();
+        let command = Args::command();
+        let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        let mut known: Vec<_> = shown
+            .filter_map(|arg| {
+                let values = arg.get_default_values().iter();
+                let default: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
+                Some((arg.get_long()?.to_owned(), default.join(",")))
+            })
+            .collect();
+        known.sort();
+        assert_eq!(listed, known);
+    }
+
+    #[test]
     fn flags_are_taken_as_go_programs_take_them() {
         for flags in [
             &["-nodes=7"][..],

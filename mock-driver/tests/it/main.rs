@@ -20,6 +20,7 @@ mod parallel;
 mod privilege;
 mod process;
 mod program;
+mod readme;
 mod server;
 mod table;
 mod volumes;
