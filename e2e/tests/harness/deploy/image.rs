@@ -14,12 +14,21 @@ use tokio::process::Command;
 
 use crate::{Bench, trial};
 
+/// What there are images of.
+const PROGRAMS: [&str; 2] = ["csi-attacher", "csi-mock-driver"];
+const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
+
 pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
     vec![
         trial(
             bench,
             "deploy::layouts_hold_what_they_say_and_are_reproducible",
             layouts_hold,
+        ),
+        trial(
+            bench,
+            "deploy::layouts_are_made_anew_and_never_of_nothing",
+            layouts_are_made_anew,
         ),
         trial(
             bench,
@@ -33,18 +42,12 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
 async fn layouts_hold(bench: Arc<Bench>) -> Result<()> {
     let dir = bench.run.subdir("images")?;
     let binaries = dir.join("binaries");
-    for architecture in ["amd64", "arm64"] {
-        let folder = binaries.join(architecture);
-        std::fs::create_dir_all(&folder)?;
-        for program in ["csi-attacher", "csi-mock-driver"] {
-            std::fs::write(folder.join(program), format!("{program} for {architecture}"))?;
-        }
-    }
+    mk_binaries(&binaries, "")?;
     let (first, second) = (dir.join("first"), dir.join("second"));
     for out in [&first, &second] {
         pack(&binaries, out).await?;
     }
-    for program in ["csi-attacher", "csi-mock-driver"] {
+    for program in PROGRAMS {
         let files = files(&first.join(program))?;
         ensure!(
             files == self::files(&second.join(program))?,
@@ -60,7 +63,7 @@ async fn layouts_hold(bench: Arc<Bench>) -> Result<()> {
             .iter()
             .map(|manifest| &manifest["platform"]["architecture"])
             .collect();
-        ensure!(platforms == ["amd64", "arm64"], "{program} is for {platforms:?}");
+        ensure!(platforms == ARCHITECTURES, "{program} is for {platforms:?}");
         for descriptor in manifests {
             let architecture = &descriptor["platform"]["architecture"];
             let manifest = layout.followed(descriptor)?;
@@ -87,6 +90,31 @@ async fn layouts_hold(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
+/// A folder that holds the layouts of another build gets those of this one only; a binary that is missing is missed.
+async fn layouts_are_made_anew(bench: Arc<Bench>) -> Result<()> {
+    let dir = bench.run.subdir("images-anew")?;
+    let (old, new) = (dir.join("old"), dir.join("new"));
+    mk_binaries(&old, "of yesterday")?;
+    mk_binaries(&new, "of today")?;
+    let (used, unused) = (dir.join("used"), dir.join("unused"));
+    pack(&old, &used).await?;
+    pack(&new, &used).await?;
+    pack(&new, &unused).await?;
+    for program in PROGRAMS {
+        ensure!(
+            files(&used.join(program))? == files(&unused.join(program))?,
+            "the layout of {program} holds something of an earlier build"
+        );
+    }
+    for architecture in ARCHITECTURES {
+        std::fs::remove_file(new.join(architecture).join(PROGRAMS[1]))?;
+    }
+    let refused = pack(&new, &unused).await;
+    let refused = refused.err().context("an image was made of nothing")?;
+    ensure!(refused.to_string().contains(PROGRAMS[1]), "{refused}");
+    Ok(())
+}
+
 async fn compiler_of_the_tree(_bench: Arc<Bench>) -> Result<()> {
     let read = |file: &str| {
         std::fs::read_to_string(workspace_root().join(file)).with_context(|| format!("read {file}"))
@@ -96,11 +124,27 @@ async fn compiler_of_the_tree(_bench: Arc<Bench>) -> Result<()> {
         .split('"')
         .nth(1)
         .context("rust-toolchain.toml must name a channel")?;
-    let containerfile = read("deploy/images/Containerfile")?;
-    ensure!(
-        containerfile.contains(&format!(" rust:{channel}-")),
-        "deploy/images/Containerfile must start from Rust {channel}, as rust-toolchain.toml says"
-    );
+    for file in ["deploy/images/Containerfile", ".github/workflows/ci.yml"] {
+        ensure!(
+            read(file)?.contains(&format!(" rust:{channel}-")),
+            "{file} must start from Rust {channel}, as rust-toolchain.toml says"
+        );
+    }
+    Ok(())
+}
+
+/// Something in the place of each binary.
+fn mk_binaries(dir: &Path, note: &str) -> Result<()> {
+    for architecture in ARCHITECTURES {
+        let folder = dir.join(architecture);
+        std::fs::create_dir_all(&folder)?;
+        for program in PROGRAMS {
+            std::fs::write(
+                folder.join(program),
+                format!("{program} for {architecture} {note}"),
+            )?;
+        }
+    }
     Ok(())
 }
 
