@@ -23,7 +23,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-pub use judge::{Fields, Query, Selector, StorageSuite};
+pub use judge::{Fields, Query, Selector, SidecarFlags, StorageSuite};
 
 use crate::process::Run;
 use go::GoProgram;

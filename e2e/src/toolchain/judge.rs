@@ -1,7 +1,7 @@
-//! The programs of `e2e/judges`, which say what `deploy/` means: kustomize itself, Prometheus' own parser, and a reader of
-//! what Kubernetes' storage tests can be told.
+//! The programs of `e2e/judges`, which say what `deploy/` means: kustomize itself, Prometheus' own parser, and readers of
+//! what Kubernetes' storage tests and the sidecars beside the attacher can be told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -38,6 +38,24 @@ const TESTDRIVER: GoProgram = GoProgram {
     what: "the reader of Kubernetes' storage tests",
     expectation: "a few seconds",
 };
+
+const SIDECAR: GoProgram = GoProgram {
+    module: "e2e/judges",
+    package: "./sidecar",
+    name: "sidecar",
+    stamps: &[],
+    what: "the reader of sidecars' flags",
+    expectation: "a few seconds",
+};
+
+/// What a sidecar can be told on its command line.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct SidecarFlags {
+    /// Names of flags.
+    pub flags: BTreeSet<String>,
+    /// Names of feature gates.
+    pub gates: BTreeSet<String>,
+}
 
 /// What the external storage suite of Kubernetes' e2e tests can be told of a driver.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -97,6 +115,15 @@ impl Toolchain {
     pub async fn storage_suite(&self) -> Result<StorageSuite> {
         let answer = self.judge(&TESTDRIVER, &["e2e/control-plane"], "").await?;
         serde_json::from_str(&answer).context("understand what the storage tests take")
+    }
+
+    /// What the sidecar of a released Go module can be told, by the sources in these folders of it.
+    ///
+    /// # Errors
+    /// There is no such release, its sources cannot be had, or they are not as they were.
+    pub async fn sidecar_flags(&self, release: &str, folders: &[&str]) -> Result<SidecarFlags> {
+        let answer = self.judge(&SIDECAR, &[&[release], folders].concat(), "").await?;
+        serde_json::from_str(&answer).context("understand what the sidecar takes")
     }
 
     async fn judge(&self, program: &GoProgram, args: &[&str], stdin: &str) -> Result<String> {

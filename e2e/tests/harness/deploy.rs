@@ -1,5 +1,6 @@
 //! What `deploy/` means, by kustomize's own account, the API server's, and that of the programs it runs.
 
+mod certificate;
 mod driver;
 mod image;
 mod kinds;
@@ -7,6 +8,7 @@ mod monitoring;
 mod program;
 mod security;
 mod shape;
+mod sidecars;
 mod testdriver;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,9 +61,11 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
             rights_of_the_go_sidecar_are_enough,
         ),
     ];
+    trials.extend(certificate::trials(bench));
     trials.extend(driver::trials(bench));
     trials.extend(program::trials(bench));
     trials.extend(security::trials(bench));
+    trials.extend(sidecars::trials(bench));
     trials.extend(testdriver::trials(bench));
     trials.extend(image::trials(bench));
     trials.extend(monitoring::trials(bench));
@@ -117,6 +121,9 @@ async fn every_use_is_taken(bench: Arc<Bench>) -> Result<()> {
             .with_context(|| what.clone())?;
         for workload in shape::workloads(&applied)? {
             security::admits(cluster, &namespace, &workload)
+                .await
+                .with_context(|| what.clone())?;
+            sidecars::may_do_their_work(cluster, &namespace, &workload)
                 .await
                 .with_context(|| what.clone())?;
         }
@@ -178,29 +185,48 @@ async fn rights_arrive(
             group: group.to_owned(),
             resource: resource.to_owned(),
         };
-        // Authorisation learns of roles through a watch.
-        let settled = async {
-            while cluster
-                .grants(namespace, &account, Some(namespace), &right)
-                .await?
-                != expected
-            {
-                tokio::time::sleep(PAUSE).await;
-            }
-            anyhow::Ok(())
-        };
-        tokio::time::timeout(DEADLINE, settled)
-            .await
-            .with_context(|| format!("that {namespace}/{account} may {right} should be {expected}"))??;
+        becomes_allowed(cluster, namespace, &account, &right, expected).await?;
     }
     Ok(())
 }
 
-/// As the README has it: an overlay on the example, with components, that says its namespace.
+/// Authorisation learns of roles through a watch.
+async fn becomes_allowed(
+    cluster: &Cluster,
+    namespace: &str,
+    account: &str,
+    right: &Right,
+    expected: bool,
+) -> Result<()> {
+    let settled = async {
+        while cluster.grants(namespace, account, Some(namespace), right).await? != expected {
+            tokio::time::sleep(PAUSE).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(DEADLINE, settled)
+        .await
+        .with_context(|| format!("that {namespace}/{account} may {right} should be {expected}"))?
+}
+
+/// As the README has it: an overlay on any of the mock driver's, with components, that says its namespace.
 async fn components_follow_the_namespace(bench: Arc<Bench>) -> Result<()> {
+    let components = shape::folders("components")?;
+    let overlays = shape::folders("overlays")?;
+    let of_the_driver: Vec<_> = overlays
+        .iter()
+        .filter(|overlay| overlay.starts_with("mock-driver"))
+        .collect();
+    ensure!(of_the_driver.len() >= 5, "only {of_the_driver:?} were found");
+    for overlay in of_the_driver {
+        follow_the_namespace(&bench, &Shape::overlay_with(overlay, &components)).await?;
+    }
+    Ok(())
+}
+
+async fn follow_the_namespace(bench: &Bench, shape: &Shape) -> Result<()> {
     const NAMESPACE: &str = "csi-mock-driver";
-    let shape = Shape::overlay_with("mock-driver", &shape::folders("components")?);
-    let built = manifest::parse(&shape.build_in(&bench, NAMESPACE).await?)?;
+    let built = manifest::parse(&shape.build_in(bench, NAMESPACE).await?)?;
     for object in &built {
         let namespace = object.metadata.namespace.as_deref();
         ensure!(

@@ -1,9 +1,10 @@
 //! The harness itself: builds that explain themselves, processes that do not leak, a control plane with real
-//! authorisation, manifests that mean what they say, and metrics beside those of the Go sidecar.
+//! authorisation, manifests and documents that mean what they say, and metrics beside those of the Go sidecar.
 
 mod bench;
 mod cluster;
 mod deploy;
+mod documents;
 mod guide;
 mod metrics;
 mod process;
@@ -50,6 +51,7 @@ fn main() -> Result<ExitCode> {
         .chain(cluster::trials(&bench))
         .chain(deploy::trials(&bench))
         .chain(bench::trials(&bench))
+        .chain(documents::trials(&bench))
         .chain(guide::trials(&bench))
         .chain(metrics::trials(&bench));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());

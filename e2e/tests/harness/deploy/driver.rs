@@ -42,7 +42,7 @@ const FOR_THE_SIDECAR: &str = "csi.storage.k8s.io/";
 /// Where kubelet looks for drivers.
 const REGISTRY: &str = "var/lib/kubelet/plugins_registry";
 /// Large enough for each file system.
-const BYTES: i64 = 512 << 20;
+pub(super) const BYTES: i64 = 512 << 20;
 
 pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
     vec![
@@ -66,7 +66,7 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
 
 /// The overlay with everything.
 pub(super) fn whole_driver() -> Shape {
-    Shape::overlay("mock-driver-snapshots")
+    Shape::overlay("mock-driver-snapshot-metadata")
 }
 
 /// A controller and a node that run.
@@ -138,7 +138,7 @@ impl RunningDriver {
         Ok(())
     }
 
-    fn controller(&self) -> ControllerClient<Channel> {
+    pub(super) fn controller(&self) -> ControllerClient<Channel> {
         ControllerClient::new(self.identity.clone())
     }
 }
@@ -226,14 +226,14 @@ async fn the_driver_serves_its_classes(bench: Arc<Bench>) -> Result<()> {
 }
 
 /// A volume that was made for a claim.
-struct Provisioned {
-    id: String,
+pub(super) struct Provisioned {
+    pub(super) id: String,
     context: BTreeMap<String, String>,
     capability: VolumeCapability,
 }
 
 /// Makes a volume as the sidecar does for a claim.
-async fn provision(
+pub(super) async fn provision(
     driver: &RunningDriver,
     class: &StorageClass,
     is_block: bool,
@@ -304,9 +304,9 @@ async fn provision(
     })
 }
 
-/// Attaches, stages and publishes, at the paths that kubelet takes. They are mounted into the node's container, or
+/// Attaches, stages and publishes, at the paths that kubelet takes, and answers with the pod's. They are mounted into the node's container, or
 /// nothing that is made there would be seen.
-async fn reaches_a_pod(driver: &RunningDriver, volume: &Provisioned) -> Result<()> {
+pub(super) async fn reaches_a_pod(driver: &RunningDriver, volume: &Provisioned) -> Result<PathBuf> {
     let attach = ControllerPublishVolumeRequest {
         volume_id: volume.id.clone(),
         node_id: driver.info.node_id.clone(),
@@ -345,7 +345,7 @@ async fn reaches_a_pod(driver: &RunningDriver, volume: &Provisioned) -> Result<(
     };
     node.node_publish_volume(publish).await.context("publish it")?;
     ensure!(target.exists(), "nothing is at {}", target.display());
-    Ok(())
+    Ok(target)
 }
 
 /// The API server takes them in the namespace of whoever tries them, and what they name is there.
@@ -400,6 +400,7 @@ fn named(object: &DynamicObject) -> Vec<(&'static str, String)> {
     name("StorageClass", &spec["storageClassName"]);
     name("VolumeAttributesClass", &spec["volumeAttributesClassName"]);
     name("VolumeSnapshotClass", &spec["volumeSnapshotClassName"]);
+    name("VolumeGroupSnapshotClass", &spec["volumeGroupSnapshotClassName"]);
     name(
         "PersistentVolumeClaim",
         &spec["source"]["persistentVolumeClaimName"],
@@ -580,6 +581,6 @@ fn examples() -> Result<PathBuf> {
         .canonicalize()?)
 }
 
-fn kind(object: &DynamicObject) -> String {
+pub(super) fn kind(object: &DynamicObject) -> String {
     object.types.clone().unwrap_or_default().kind
 }

@@ -9,10 +9,11 @@ use kube::{Api, ResourceExt};
 
 use super::{DEADLINE, PAUSE};
 
-/// Of the Prometheus operator, and of snapshots.
-const KINDS: [&str; 2] = [
+/// Of the Prometheus operator, of snapshots, and of their metadata.
+const KINDS: [&str; 3] = [
     include_str!("monitoring_kinds.yaml"),
     include_str!("snapshot_kinds.yaml"),
+    include_str!("snapshot_metadata_kinds.yaml"),
 ];
 /// One object of each kind, to see whether it is served.
 const PROBES: &str = "apiVersion: monitoring.coreos.com/v1
@@ -35,6 +36,22 @@ apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshot
 metadata: {name: probe, namespace: default}
 spec: {source: {}}
+---
+apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshotClass
+metadata: {name: probe}
+driver: probe
+deletionPolicy: Delete
+---
+apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshot
+metadata: {name: probe, namespace: default}
+spec: {source: {}}
+---
+apiVersion: cbt.storage.k8s.io/v1beta1
+kind: SnapshotMetadataService
+metadata: {name: probe}
+spec: {address: probe, audience: probe, caCert: cHJvYmU=}
 ";
 
 /// Makes the API server know the kinds.

@@ -1,7 +1,7 @@
 //! The programs that `deploy/` runs, with the flags and probes that it gives them.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::Cluster;
 use csi_e2e::driver::{Driver, DriverSpec};
-use csi_e2e::process::{Process, Spec};
+use csi_e2e::process::{Process, Spec, free_address};
 use csi_e2e::toolchain::{Peer, workspace_root};
 use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -19,7 +19,7 @@ use kube::Api;
 use kube::runtime::watcher;
 use libtest_mimic::Trial;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 
 use super::shape::{Shape, Workload};
@@ -35,7 +35,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Names of the driver's images.
 const DRIVERS: [&str; 2] = ["csi-mock-driver", "csi-mock-driver-node"];
 /// Whose sidecars others build.
-const FOREIGN: &str = "registry.k8s.io/sig-storage/";
+pub(super) const FOREIGN: &str = "registry.k8s.io/sig-storage/";
 
 pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
     vec![
@@ -168,7 +168,7 @@ async fn answers(bench: &Bench, namespace: &str, components: &[&str], program: P
     let container =
         containers.find(|container| image_name(container.image.as_deref().unwrap_or_default()).0 == ATTACHER);
     let container = container.context("the base must run the attacher")?;
-    let address = free_address().await?;
+    let address = free_address()?;
     let mut command = Spec::new("attacher", program)
         .dir(&dir)
         .arg(format!("--kubeconfig={}", kubeconfig.display()))
@@ -250,12 +250,6 @@ fn got_what_it_asked_for(cluster: &Cluster, namespace: &str) -> Result<()> {
         "the API server's account of {namespace} holds no lease that was created"
     );
     Ok(())
-}
-
-/// A port that was free a moment ago.
-async fn free_address() -> Result<SocketAddr> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    Ok(listener.local_addr()?)
 }
 
 /// Asks as kubelet does, until the answer is 200: one that does not come, or not whole, is asked for again.

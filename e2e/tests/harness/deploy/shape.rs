@@ -20,7 +20,12 @@ static BUILDS: AtomicUsize = AtomicUsize::new(0);
 
 /// Overlays whose pods the `restricted` profile does not let in, nor any but the one without rules: who mounts for
 /// pods is privileged, and controller and nodes of the mock driver meet in a folder of the node.
-const PRIVILEGED: [&str; 2] = ["overlays/mock-driver-nodes", "overlays/mock-driver-snapshots"];
+const PRIVILEGED: [&str; 4] = [
+    "overlays/mock-driver-nodes",
+    "overlays/mock-driver-snapshots",
+    "overlays/mock-driver-group-snapshots",
+    "overlays/mock-driver-snapshot-metadata",
+];
 
 /// A kustomization of `deploy/`, alone or with components.
 #[derive(Clone, Debug)]

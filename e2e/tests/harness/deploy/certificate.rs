@@ -1,0 +1,259 @@
+//! What makes the certificate of snapshot metadata: clients are led to the sidecar, and believe it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::cluster::manifest;
+use csi_e2e::toolchain::workspace_root;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{PodSpec, Secret, Service};
+use k8s_openapi::api::storage::v1::CSIDriver;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
+use kube::api::DynamicObject;
+use libtest_mimic::Trial;
+use tokio::process::Command;
+
+use super::driver::kind;
+use super::shape::Shape;
+use super::sidecars::METADATA;
+use super::{container_of_image, kinds, of_kind, only_namespaces, selects, template};
+use crate::{Bench, trial};
+
+const OVERLAY: &str = "mock-driver-snapshot-metadata";
+
+pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+    vec![
+        trial(
+            bench,
+            "deploy::clients_of_snapshot_metadata_are_led_to_the_sidecar",
+            clients_are_led,
+        ),
+        trial(
+            bench,
+            "deploy::the_certificate_of_snapshot_metadata_is_good_for_its_address_only",
+            certificate_is_good,
+        ),
+    ]
+}
+
+/// What the script prints.
+struct Made {
+    secret: Secret,
+    /// The SnapshotMetadataService.
+    announcement: DynamicObject,
+}
+
+// === impl Made ===
+
+impl Made {
+    /// Runs the script, as the README does, in a folder of its own.
+    async fn by_the_script(args: &[&str]) -> Result<(Self, String)> {
+        let script = workspace_root()
+            .join("deploy/overlays")
+            .join(OVERLAY)
+            .join("certificate");
+        let yaml = output_of(Command::new(script).args(args)).await?;
+        let objects = manifest::parse(&yaml)?;
+        let secrets = of_kind::<Secret>(&objects, "Secret")?;
+        let [secret] = <[Secret; 1]>::try_from(secrets)
+            .map_err(|secrets| anyhow::anyhow!("there are {} secrets", secrets.len()))?;
+        let mut announcements = objects.into_iter();
+        let announcement = announcements.find(|object| kind(object) == "SnapshotMetadataService");
+        let announcement = announcement.context("there must be a SnapshotMetadataService")?;
+        Ok((Self { secret, announcement }, yaml))
+    }
+
+    fn spec(&self, field: &str) -> Result<&str> {
+        let value = self.announcement.data["spec"][field].as_str();
+        value.with_context(|| format!("the SnapshotMetadataService must have {field}"))
+    }
+
+    fn authority(&self) -> Result<Vec<u8>> {
+        let value = self.announcement.data["spec"]["caCert"].clone();
+        Ok(serde_json::from_value::<ByteString>(value)?.0)
+    }
+
+    fn file(&self, name: &str) -> Result<&[u8]> {
+        let data = self.secret.data.as_ref().and_then(|data| data.get(name));
+        Ok(&data.with_context(|| format!("the Secret must have {name}"))?.0)
+    }
+
+    /// The address without its port.
+    fn host(&self) -> Result<&str> {
+        let (host, _) = self
+            .spec("address")?
+            .rsplit_once(':')
+            .context("an address must have a port")?;
+        Ok(host)
+    }
+}
+
+/// Address, Service, pod, port and files are one way.
+async fn clients_are_led(bench: Arc<Bench>) -> Result<()> {
+    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+    kinds::install(cluster).await?;
+    let yaml = Shape::overlay(OVERLAY).build(&bench).await?;
+    let objects = manifest::parse(&yaml)?;
+    let (made, printed) = Made::by_the_script(&[]).await?;
+    cluster.apply(&only_namespaces(&yaml)?).await?;
+    cluster
+        .check(&printed)
+        .await
+        .context("apply what the script prints")?;
+
+    let drivers = of_kind::<CSIDriver>(&objects, "CSIDriver")?;
+    ensure!(
+        drivers
+            .iter()
+            .any(|driver| driver.name_any() == made.announcement.name_any()),
+        "{} is no driver",
+        made.announcement.name_any()
+    );
+    let services = of_kind::<Service>(&objects, "Service")?;
+    let [service] = services.as_slice() else {
+        anyhow::bail!("there are {} Services", services.len());
+    };
+    let spec = service.spec.clone().context("a Service must have a spec")?;
+    let [port] = spec.ports.as_deref().unwrap_or_default() else {
+        anyhow::bail!("the Service must have one port");
+    };
+    let namespace = service.namespace().context("a Service must have a namespace")?;
+    let address = format!("{}.{namespace}.svc:{}", service.name_any(), port.port);
+    ensure!(
+        made.spec("address")? == address,
+        "{address} is announced as {}",
+        made.spec("address")?
+    );
+
+    let deployments = of_kind::<Deployment>(&objects, "Deployment")?;
+    let [deployment] = deployments.as_slice() else {
+        anyhow::bail!("there are {} Deployments", deployments.len());
+    };
+    ensure!(
+        deployment.namespace() == Some(namespace),
+        "they are in two namespaces"
+    );
+    ensure!(
+        deployment.namespace() == made.secret.namespace(),
+        "the Secret is elsewhere"
+    );
+    let template = template(deployment)?;
+    let selector = LabelSelector {
+        match_labels: spec.selector,
+        ..LabelSelector::default()
+    };
+    ensure!(selects(&selector, &template), "the Service finds no pod");
+    let pod = template.spec.context("a pod template must have a spec")?;
+    let container = container_of_image(pod.containers.iter(), METADATA).context("there must be a sidecar")?;
+    let args = container.args.clone().unwrap_or_default();
+    let target = port.target_port.clone();
+    let mut ports = container.ports.iter().flatten();
+    let named = ports.find(|port| port.name.clone().map(IntOrString::String) == target);
+    let named = named.with_context(|| format!("the sidecar has no port {target:?}"))?;
+    ensure!(
+        args.contains(&format!("--port={}", named.container_port)),
+        "{args:?}"
+    );
+    for (flag, file) in [("--tls-cert=", "tls.crt"), ("--tls-key=", "tls.key")] {
+        let path = args.iter().find_map(|arg| arg.strip_prefix(flag));
+        let path = path.with_context(|| format!("the sidecar must have {flag}"))?;
+        let files = files_of(&pod, &made.secret.name_any())?;
+        ensure!(Path::new(path) == files.join(file), "{path} is not in the Secret");
+        made.file(file)?;
+    }
+    Ok(())
+}
+
+/// Where the sidecar sees a Secret.
+fn files_of(pod: &PodSpec, secret: &str) -> Result<std::path::PathBuf> {
+    let mut volumes = pod.volumes.iter().flatten();
+    let volume = volumes.find(|volume| {
+        let name = volume
+            .secret
+            .as_ref()
+            .and_then(|volume| volume.secret_name.as_deref());
+        name == Some(secret)
+    });
+    let volume = volume.with_context(|| format!("no volume has the Secret {secret}"))?;
+    let container = container_of_image(pod.containers.iter(), METADATA).context("there must be a sidecar")?;
+    let mut mounts = container.volume_mounts.iter().flatten();
+    let mount = mounts.find(|mount| mount.name == volume.name);
+    Ok(mount
+        .context("the sidecar must have the Secret")?
+        .mount_path
+        .clone()
+        .into())
+}
+
+/// As a TLS client judges it, by openssl's account, here and in any other namespace.
+async fn certificate_is_good(bench: Arc<Bench>) -> Result<()> {
+    // The longest that a DNS label may be.
+    let long = "n".repeat(63);
+    for (number, args) in [vec![], vec![long.as_str(), "another-service"]]
+        .iter()
+        .enumerate()
+    {
+        let (made, _) = Made::by_the_script(args).await?;
+        ensure!(args.is_empty() || made.host()? == format!("another-service.{long}.svc"));
+        let dir = bench.run.subdir(&format!("certificate-{number}"))?;
+        let (authority, certificate, key) = (dir.join("ca.crt"), dir.join("tls.crt"), dir.join("tls.key"));
+        std::fs::write(&authority, made.authority()?)?;
+        std::fs::write(&certificate, made.file("tls.crt")?)?;
+        std::fs::write(&key, made.file("tls.key")?)?;
+        let verify = |host: &str| {
+            let mut command = Command::new("openssl");
+            command.args([
+                "verify",
+                "-x509_strict",
+                "-purpose",
+                "sslserver",
+                "-verify_hostname",
+                host,
+            ]);
+            command.arg("-CAfile").arg(&authority).arg(&certificate);
+            command
+        };
+        output_of(&mut verify(made.host()?)).await.context("trust it")?;
+        let elsewhere = output_of(&mut verify("elsewhere.svc")).await;
+        ensure!(elsewhere.is_err(), "the certificate is good for any host");
+
+        let of_certificate = Command::new("openssl")
+            .args(["x509", "-noout", "-pubkey", "-in"])
+            .arg(&certificate)
+            .output();
+        let of_key = Command::new("openssl")
+            .args(["pkey", "-pubout", "-in"])
+            .arg(&key)
+            .output();
+        let (of_certificate, of_key) = (of_certificate.await?.stdout, of_key.await?.stdout);
+        ensure!(
+            !of_key.is_empty() && of_certificate == of_key,
+            "the key is of another certificate"
+        );
+        let keys: BTreeMap<_, _> = made.secret.data.iter().flatten().collect();
+        ensure!(
+            keys.len() == 2,
+            "the Secret holds more than is needed: {:?}",
+            keys.keys()
+        );
+    }
+    Ok(())
+}
+
+async fn output_of(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = output.await.context("start it")?;
+    ensure!(
+        output.status.success(),
+        "it ended with {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}

@@ -1,0 +1,397 @@
+//! The sidecars beside the attacher, which others build: that they are told what they understand, may do their work, do not
+//! meet at a port, and get an answer from the driver to what only they ask.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::cluster::{Cluster, manifest};
+use csi_e2e::rights::Right;
+use csi_proto::v1::group_controller_client::GroupControllerClient;
+use csi_proto::v1::identity_client::IdentityClient;
+use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
+use csi_proto::v1::{
+    CreateSnapshotRequest, CreateVolumeGroupSnapshotRequest, GetCapacityRequest, GetMetadataAllocatedRequest,
+    GetPluginCapabilitiesRequest, Topology, plugin_capability,
+};
+use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
+use libtest_mimic::Trial;
+
+use super::driver::{BYTES, RunningDriver, kind, provision, reaches_a_pod, whole_driver};
+use super::program::FOREIGN;
+use super::shape::{Shape, Workload};
+use super::{becomes_allowed, image_name, of_kind};
+use crate::{Bench, trial};
+
+/// A sidecar that `deploy/` runs.
+struct Sidecar {
+    /// Name of its image.
+    image: &'static str,
+    /// The Go module that it is released as, whose versions are the image's tags.
+    module: &'static str,
+    /// Where in the module flags and feature gates are declared.
+    folders: &'static [&'static str],
+    /// What its sources ask of the API server beyond what every driver's sidecar of this kind asks: that with which
+    /// it would seem to work, and do nothing.
+    needs: &'static [Need],
+}
+
+/// Rights that go together.
+struct Need {
+    /// The argument that makes the sidecar use them; empty for any.
+    given: &'static str,
+    group: &'static str,
+    resource: &'static str,
+    verbs: &'static [&'static str],
+}
+
+const SIDECARS: [Sidecar; 4] = [
+    Sidecar {
+        image: "csi-provisioner",
+        module: "github.com/kubernetes-csi/external-provisioner/v6",
+        folders: &["cmd/csi-provisioner", "pkg/features"],
+        needs: &[
+            need("", "persistentvolumes", &["create", "patch", "delete"]),
+            Need {
+                given: "--enable-capacity",
+                group: "storage.k8s.io",
+                resource: "csistoragecapacities",
+                verbs: &["list", "watch", "create", "update", "delete"],
+            },
+            // From the pod by way of its ReplicaSet to the Deployment.
+            Need {
+                given: "--capacity-ownerref-level=2",
+                ..need("", "pods", &["get"])
+            },
+            Need {
+                given: "--capacity-ownerref-level=2",
+                ..need("apps", "replicasets", &["get"])
+            },
+        ],
+    },
+    Sidecar {
+        image: "csi-resizer",
+        module: "github.com/kubernetes-csi/external-resizer/v2",
+        folders: &["cmd/csi-resizer"],
+        needs: &[
+            need("", "persistentvolumes", &["patch"]),
+            need("", "persistentvolumeclaims/status", &["patch"]),
+        ],
+    },
+    Sidecar {
+        image: "csi-snapshotter",
+        module: "github.com/kubernetes-csi/external-snapshotter/v8",
+        folders: &["cmd/csi-snapshotter", "pkg/features"],
+        needs: &[
+            need(SNAPSHOTS, "volumesnapshotcontents", &["list", "watch", "patch"]),
+            need(SNAPSHOTS, "volumesnapshotcontents/status", &["update", "patch"]),
+            Need {
+                given: GROUPS_GATE,
+                ..need(GROUPS, "volumegroupsnapshotclasses", &["list", "watch"])
+            },
+            Need {
+                given: GROUPS_GATE,
+                ..need(
+                    GROUPS,
+                    "volumegroupsnapshotcontents",
+                    &["get", "list", "watch", "patch"],
+                )
+            },
+            Need {
+                given: GROUPS_GATE,
+                ..need(GROUPS, "volumegroupsnapshotcontents/status", &["update", "patch"])
+            },
+        ],
+    },
+    Sidecar {
+        image: METADATA,
+        module: "github.com/kubernetes-csi/external-snapshot-metadata",
+        folders: &["pkg/sidecar"],
+        needs: &[
+            need("cbt.storage.k8s.io", "snapshotmetadataservices", &["get"]),
+            need("authentication.k8s.io", "tokenreviews", &["create"]),
+            need("authorization.k8s.io", "subjectaccessreviews", &["create"]),
+            need(SNAPSHOTS, "volumesnapshots", &["get"]),
+            need(SNAPSHOTS, "volumesnapshotcontents", &["get"]),
+            need(SNAPSHOTS, "volumesnapshotclasses", &["get", "list"]),
+        ],
+    },
+];
+/// Name of the image that serves snapshot metadata.
+pub(super) const METADATA: &str = "csi-snapshot-metadata";
+const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
+const GROUPS: &str = "groupsnapshot.storage.k8s.io";
+const GROUPS_GATE: &str = "--feature-gates=CSIVolumeGroupSnapshot=true";
+/// Flags by which programs are told a port.
+const PORT_FLAGS: [&str; 2] = ["--http-endpoint=:", "--port="];
+
+const fn need(group: &'static str, resource: &'static str, verbs: &'static [&'static str]) -> Need {
+    Need {
+        given: "",
+        group,
+        resource,
+        verbs,
+    }
+}
+
+pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+    vec![
+        trial(
+            bench,
+            "deploy::sidecars_know_the_flags_that_they_are_given",
+            sidecars_know_their_flags,
+        ),
+        trial(
+            bench,
+            "deploy::containers_of_a_pod_listen_at_different_ports",
+            ports_differ,
+        ),
+        trial(
+            bench,
+            "deploy::the_driver_answers_what_its_sidecars_ask",
+            the_driver_answers,
+        ),
+    ]
+}
+
+/// By the sources of the version that the image has, which must exist.
+async fn sidecars_know_their_flags(bench: Arc<Bench>) -> Result<()> {
+    let mut told: BTreeMap<(&str, String), BTreeSet<String>> = BTreeMap::new();
+    for shape in Shape::all()? {
+        for workload in shape.workloads(&bench).await? {
+            for container in workload.containers() {
+                let image = container.image.as_deref().unwrap_or_default();
+                let (name, version) = image_name(image);
+                // The Go attacher is tried itself.
+                if !image.starts_with(FOREIGN) || name == "csi-attacher" {
+                    continue;
+                }
+                let sidecar = sidecar_of(container);
+                let sidecar =
+                    sidecar.with_context(|| format!("{shape}: where is {image} from? Say it here"))?;
+                let version = version.with_context(|| format!("{shape}: {image} must have a version"))?;
+                told.entry((sidecar.image, version.to_owned()))
+                    .or_default()
+                    .extend(container.args.iter().flatten().cloned());
+            }
+        }
+    }
+    let run: BTreeSet<_> = told.keys().map(|(image, _)| *image).collect();
+    ensure!(
+        SIDECARS.iter().all(|sidecar| run.contains(sidecar.image)),
+        "only {run:?} are run"
+    );
+    for ((image, version), args) in told {
+        let mut sidecars = SIDECARS.iter();
+        let sidecar = sidecars.find(|sidecar| sidecar.image == image);
+        let sidecar = sidecar.expect("only those that are known must be collected");
+        let release = format!("{}@{version}", sidecar.module);
+        let known = bench.toolchain.sidecar_flags(&release, sidecar.folders).await?;
+        for arg in args {
+            let (flag, value) = arg.split_once('=').unwrap_or((&arg, ""));
+            let name = flag.trim_start_matches('-');
+            ensure!(known.flags.contains(name), "{release} knows no {flag}");
+            let gates = value.split(',').filter(|_| name == "feature-gates");
+            for gate in gates {
+                let (gate, _) = gate.split_once('=').with_context(|| format!("{image}: {arg}"))?;
+                ensure!(known.gates.contains(gate), "{release} knows no gate {gate}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// They share one network: a program that finds its port taken ends, again and again.
+async fn ports_differ(bench: Arc<Bench>) -> Result<()> {
+    let mut meeting = 0;
+    for shape in Shape::all()? {
+        for workload in shape.workloads(&bench).await? {
+            let mut taken = BTreeMap::new();
+            for container in workload.containers() {
+                let what = format!("{shape}: {}, container {}", workload.name, container.name);
+                let told: BTreeSet<i32> = container
+                    .args
+                    .iter()
+                    .flatten()
+                    .filter_map(|arg| PORT_FLAGS.iter().find_map(|flag| arg.strip_prefix(flag)))
+                    .map(|port| port.parse().with_context(|| format!("{what}: port {port}")))
+                    .collect::<Result<_>>()?;
+                let declared: BTreeSet<i32> = container
+                    .ports
+                    .iter()
+                    .flatten()
+                    .map(|port| port.container_port)
+                    .collect();
+                ensure!(
+                    told == declared || !image_is_ours_to_tell(container),
+                    "{what} is told the ports {told:?} and declares {declared:?}"
+                );
+                for port in declared {
+                    let other = taken.insert(port, container.name.clone());
+                    ensure!(other.is_none(), "{what} wants port {port} of {other:?}");
+                }
+            }
+            meeting = meeting.max(taken.len());
+        }
+    }
+    ensure!(
+        meeting >= 3,
+        "no pod has more than {meeting} ports: nothing was compared"
+    );
+    Ok(())
+}
+
+/// Whether all ports of the container are named by flags that are known here.
+fn image_is_ours_to_tell(container: &Container) -> bool {
+    let (name, _) = image_name(container.image.as_deref().unwrap_or_default());
+    name == "csi-attacher" || sidecar_of(container).is_some()
+}
+
+/// What the account of the pod is granted where it was applied.
+pub(super) async fn may_do_their_work(cluster: &Cluster, namespace: &str, workload: &Workload) -> Result<()> {
+    let account = workload
+        .template
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.service_account_name.clone());
+    let account = account.context("the pods must have an account of their own")?;
+    for container in workload.containers() {
+        let Some(sidecar) = sidecar_of(container) else {
+            continue;
+        };
+        let args = container.args.clone().unwrap_or_default();
+        let needs = sidecar.needs.iter();
+        for need in needs.filter(|need| need.given.is_empty() || args.iter().any(|arg| arg == need.given)) {
+            for verb in need.verbs {
+                let right = Right {
+                    verb: (*verb).to_owned(),
+                    group: need.group.to_owned(),
+                    resource: need.resource.to_owned(),
+                };
+                becomes_allowed(cluster, namespace, &account, &right, true)
+                    .await
+                    .with_context(|| format!("of {}", container.name))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn sidecar_of(container: &Container) -> Option<&'static Sidecar> {
+    let image = container.image.as_deref().unwrap_or_default();
+    let mut sidecars = SIDECARS.iter();
+    sidecars.find(|sidecar| image.starts_with(FOREIGN) && image_name(image).0 == sidecar.image)
+}
+
+/// How much is left, for each class and the place of a node; a snapshot of a group; and what is in use of a snapshot.
+async fn the_driver_answers(bench: Arc<Bench>) -> Result<()> {
+    let objects = manifest::parse(&whole_driver().build(&bench).await?)?;
+    let driver = RunningDriver::start(&bench, "asked").await?;
+    let classes = of_kind::<StorageClass>(&objects, "StorageClass")?;
+    let late: Vec<_> = classes
+        .iter()
+        .filter(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"))
+        .collect();
+    let class = *late.first().context("a class must wait for the scheduler")?;
+    for class in late {
+        // As the sidecar does, with all of the class's parameters, its own among them.
+        let request = GetCapacityRequest {
+            parameters: class.parameters.clone().unwrap_or_default().into_iter().collect(),
+            accessible_topology: Some(Topology {
+                segments: driver
+                    .info
+                    .accessible_topology
+                    .clone()
+                    .unwrap_or_default()
+                    .segments,
+            }),
+            ..GetCapacityRequest::default()
+        };
+        let left = driver.controller().get_capacity(request).await?.into_inner();
+        let largest = left.maximum_volume_size.unwrap_or_default();
+        ensure!(
+            left.available_capacity >= BYTES && largest >= BYTES,
+            "the scheduler would find no room for {}: {left:?}",
+            class.name_any()
+        );
+    }
+
+    let mut groups = 0;
+    for snapshots in objects
+        .iter()
+        .filter(|object| kind(object) == "VolumeGroupSnapshotClass")
+    {
+        let mut source_volume_ids = Vec::new();
+        for is_block in [false, true] {
+            source_volume_ids.push(provision(&driver, class, is_block, None).await?.id);
+        }
+        let parameters = snapshots.data.get("parameters").cloned().unwrap_or_default();
+        let request = CreateVolumeGroupSnapshotRequest {
+            name: "groupsnapshot".to_owned(),
+            source_volume_ids,
+            parameters: serde_json::from_value(parameters).unwrap_or_default(),
+            ..CreateVolumeGroupSnapshotRequest::default()
+        };
+        let taken = GroupControllerClient::new(driver.identity.clone())
+            .create_volume_group_snapshot(request)
+            .await?
+            .into_inner()
+            .group_snapshot;
+        let taken = taken.context("a group must be answered")?;
+        ensure!(taken.snapshots.len() == 2, "{taken:?}");
+        groups += 1;
+    }
+    ensure!(groups > 0, "there is no class of group snapshots");
+
+    metadata_is_told(&driver, class).await?;
+    driver.stop().await
+}
+
+/// What a backup program would read after something was written.
+async fn metadata_is_told(driver: &RunningDriver, class: &StorageClass) -> Result<()> {
+    let offered = IdentityClient::new(driver.identity.clone())
+        .get_plugin_capabilities(GetPluginCapabilitiesRequest {})
+        .await?
+        .into_inner()
+        .capabilities;
+    let is_served = offered.iter().any(|capability| {
+        let service = plugin_capability::service::Type::SnapshotMetadataService;
+        matches!(&capability.r#type, Some(plugin_capability::Type::Service(offered)) if offered.r#type() == service)
+    });
+    ensure!(is_served, "the sidecar would end: {offered:?}");
+    let volume = provision(driver, class, true, None).await?;
+    let device = reaches_a_pod(driver, &volume).await?;
+    let mut disk = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&device)
+        .with_context(|| format!("open {}", device.display()))?;
+    disk.write_all(&[1; 4096])?;
+    disk.sync_all()?;
+    let request = CreateSnapshotRequest {
+        source_volume_id: volume.id,
+        name: "backup".to_owned(),
+        ..CreateSnapshotRequest::default()
+    };
+    let taken = driver.controller().create_snapshot(request).await?.into_inner();
+    let snapshot_id = taken.snapshot.context("a snapshot must be answered")?.snapshot_id;
+    let request = GetMetadataAllocatedRequest {
+        snapshot_id,
+        ..GetMetadataAllocatedRequest::default()
+    };
+    let mut blocks = SnapshotMetadataClient::new(driver.identity.clone())
+        .get_metadata_allocated(request)
+        .await?
+        .into_inner();
+    let mut starts = Vec::new();
+    while let Some(message) = blocks.message().await? {
+        starts.extend(message.block_metadata.iter().map(|block| block.byte_offset));
+    }
+    ensure!(
+        starts.first() == Some(&0),
+        "the block that was written is not told: {starts:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! The documents, as a newcomer uses them: what they point at is there.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::toolchain::workspace_root;
+use libtest_mimic::Trial;
+
+use crate::{Bench, trial};
+
+pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+    vec![
+        trial(bench, "documents::links_lead_somewhere", links_lead_somewhere),
+        trial(
+            bench,
+            "documents::commands_name_files_that_there_are",
+            commands_name_files,
+        ),
+    ]
+}
+
+/// Links within the tree, down to the heading.
+async fn links_lead_somewhere(_bench: Arc<Bench>) -> Result<()> {
+    let mut followed = 0;
+    for document in documents()? {
+        let text = read(&document)?;
+        for link in text.split("](").skip(1) {
+            let (target, _) = link.split_once(')').context("a link must end")?;
+            if target.contains("://") {
+                continue;
+            }
+            let (path, heading) = target.split_once('#').unwrap_or((target, ""));
+            let folder = document.parent().context("a document must be in a folder")?;
+            let wanted = if path.is_empty() {
+                document.clone()
+            } else {
+                folder.join(path)
+            };
+            let what = || format!("{} points at {target}", document.display());
+            ensure!(wanted.exists(), "{}, which is not there", what());
+            if !heading.is_empty() {
+                let headings = headings(&read(&wanted)?);
+                ensure!(
+                    headings.iter().any(|known| known == heading),
+                    "{}, which has {headings:?}",
+                    what()
+                );
+            }
+            followed += 1;
+        }
+    }
+    ensure!(followed >= 10, "only {followed} links were found");
+    Ok(())
+}
+
+/// Those below `deploy/`, from where they are to be called: the root of the tree.
+async fn commands_name_files(_bench: Arc<Bench>) -> Result<()> {
+    let mut named = 0;
+    for document in documents()? {
+        let text = read(&document)?;
+        for block in text.split("```console\n").skip(1) {
+            let (block, _) = block.split_once("```").context("a block must end")?;
+            // To kubectl, which runs something in a pod, deploy/ is a kind.
+            for line in block.lines().filter(|line| !line.contains(" exec ")) {
+                for word in line.split_whitespace().filter(|word| word.starts_with("deploy/")) {
+                    ensure!(
+                        workspace_root().join(word).exists(),
+                        "{}: there is no {word}",
+                        document.display()
+                    );
+                    named += 1;
+                }
+            }
+        }
+    }
+    ensure!(named >= 10, "only {named} files were found");
+    Ok(())
+}
+
+/// All of them, but for what is hidden or was built.
+fn documents() -> Result<Vec<PathBuf>> {
+    let mut folders = vec![workspace_root().to_owned()];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_folder = entry.file_type()?.is_dir();
+            if is_folder && !name.starts_with('.') && name != "target" {
+                folders.push(entry.path());
+            } else if !is_folder && name.ends_with(".md") {
+                found.push(entry.path());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What GitHub makes of the headings of a document.
+fn headings(text: &str) -> Vec<String> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix('#'));
+    let titles = lines.map(|line| line.trim_start_matches('#').trim());
+    titles
+        .map(|title| {
+            let kept = title
+                .chars()
+                .filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+            kept.flat_map(char::to_lowercase)
+                .map(|letter| if letter == ' ' { '-' } else { letter })
+                .collect()
+        })
+        .collect()
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
