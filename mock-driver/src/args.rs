@@ -309,6 +309,7 @@ mod tests {
             let row = row.replace("\\|", "\0");
             if let [_, flag, default, about, _] = row.split('|').collect::<Vec<_>>()[..]
                 && let Some(name) = cell(flag).strip_prefix("--")
+                && !name.starts_with('-')
             {
                 assert!(!about.trim().is_empty(), "{name}");
                 listed.push((name.to_owned(), cell(default)));
