@@ -215,7 +215,7 @@ impl Driver {
     }
 
     /// Checks that nobody uses a volume, where no attachment tells that, and keeps it so for as long as what is
-    /// returned lives. What other nodes do with it is not known here.
+    /// returned lives. Nodes in other processes attach what they use.
     async fn unused(&self, volume: &str) -> Result<Option<Held>, Error> {
         let is_told = self.ways().attaches || self.store.peek(|array| array.deletes_in_use(volume));
         let Some(node) = self.node().filter(|_| !is_told) else {
@@ -232,7 +232,8 @@ impl Driver {
         }
     }
 
-    async fn hold_on_node(&self, volume: &str) -> Result<Held, Error> {
+    /// Keeps the node from doing anything with a volume for as long as what is returned lives.
+    pub(crate) async fn hold_on_node(&self, volume: &str) -> Result<Held, Error> {
         let subject = Subject::OnNode(volume.to_owned());
         let held = self.busy.hold(subject.clone(), Share::Reading).await;
         held.ok_or_else(|| Error::Busy {

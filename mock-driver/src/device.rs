@@ -6,6 +6,7 @@
 //!   goes.
 //! - Attaching and detaching can be repeated, and taken up again after a crash at any point: a device is
 //!   reached through a link from before it is made until after it is gone.
+//! - A device that takes writes may have a twin that takes none (`twin`), which goes before it.
 //! - A loop device is freed only if it is made of the very file that it was made of for the volume. Which one
 //!   that is stands beside the link, by its numbers: paths say little across mount namespaces, and nothing of
 //!   a file that was renamed or removed.
@@ -17,7 +18,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::media::{self, Media, file_name};
 use crate::program;
@@ -28,6 +29,7 @@ use self::origin::Origin;
 mod kind;
 mod loopback;
 mod origin;
+mod twin;
 
 /// Begins the name of each link.
 const PREFIX: &str = "csi-mock-";
@@ -158,7 +160,7 @@ impl Devices {
         if self.kind == Kind::None {
             return Ok(());
         }
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turn();
         let link = self.link(serial)?;
         if let Some(behind) = read_link(&link)?
             && self.is_of(&behind, disk, Some(writable))?
@@ -183,7 +185,8 @@ impl Devices {
         Ok(())
     }
 
-    /// Takes the device with that serial away, also one in use; nothing happens if it is not there.
+    /// Takes the device with that serial away, with its twin, also one in use; nothing happens if it is not
+    /// there.
     ///
     /// # Errors
     /// If it cannot be taken away.
@@ -191,8 +194,8 @@ impl Devices {
         if self.kind == Kind::None {
             return Ok(());
         }
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        self.remove(serial)
+        let _turn = self.turn();
+        self.remove_with_twin(serial)
     }
 
     /// Looks a device up; none if it is not there (yet).
@@ -240,17 +243,6 @@ impl Devices {
         }
     }
 
-    /// Lets a device see that its disk has grown.
-    ///
-    /// # Errors
-    /// If the device does not take the new size.
-    pub fn refresh(&self, device: &Device) -> Result<(), Error> {
-        match self.kind {
-            Kind::Loop => loopback::refresh(&device.path),
-            Kind::Emulated | Kind::None => Ok(()),
-        }
-    }
-
     /// Lets something be wrong with a device from now on, or nothing any more.
     pub fn trouble(&self, serial: &str, trouble: Option<Trouble>) {
         let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
@@ -260,7 +252,7 @@ impl Devices {
         };
     }
 
-    /// The serial numbers of the devices that have a link, also an unfinished one.
+    /// The serial numbers of the devices that have a link, also an unfinished one or that of a twin.
     ///
     /// # Errors
     /// If the directory cannot be read.
@@ -274,7 +266,7 @@ impl Devices {
             let serial = [PREFIX, PENDING, ORIGIN]
                 .iter()
                 .find_map(|begin| name.strip_prefix(begin));
-            serials.extend(serial.map(str::to_owned));
+            serials.extend(serial.map(|link| twin::serial_of(link).to_owned()));
         }
         Ok(serials.into_iter().collect())
     }
@@ -291,10 +283,14 @@ impl Devices {
             if wanted(&serial) {
                 continue;
             }
-            let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            self.remove(&serial)?;
+            let _turn = self.turn();
+            self.remove_with_twin(&serial)?;
         }
         Ok(())
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn directory(&self) -> Result<PathBuf, Error> {

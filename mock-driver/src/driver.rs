@@ -29,6 +29,7 @@ use crate::store::{self, Store};
 
 mod site;
 mod trouble;
+mod usage;
 
 /// Everything a driver is started with.
 #[derive(Clone, Debug)]

@@ -40,9 +40,6 @@ mod code;
 mod listing;
 mod remote;
 
-#[cfg(test)]
-mod privilege;
-
 /// The examples in Rust of the README, compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

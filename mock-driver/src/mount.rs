@@ -3,7 +3,7 @@
 //! What is a mount where loop devices are, is a link where devices are emulated; `Mounter` hides the
 //! difference, so that everything above obeys the same rules with and without privileges. Invariants:
 //! - A disk with data on it that is no known filesystem is never formatted.
-//! - Nothing is removed but mounts, links and empty directories and files.
+//! - Nothing is removed but mounts and links of the volume, and empty directories and files.
 //!
 //! Everything here blocks.
 
@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 pub use self::filesystem::Filesystem;
 pub(crate) use self::freeze::Frozen;
 use self::options::Options;
+pub(crate) use self::shown::Shown;
 pub use self::spoilt::Spoilt;
 use crate::program;
 
@@ -23,6 +24,7 @@ mod formatting;
 mod freeze;
 mod kernel;
 mod options;
+mod shown;
 mod spoilt;
 
 /// How filesystems are brought to paths.
@@ -256,17 +258,6 @@ impl Mounter {
         }
     }
 
-    /// Whether something is shown at `target`.
-    ///
-    /// # Errors
-    /// If that cannot be found out.
-    pub(crate) fn is_shown(self, target: &Path) -> Result<bool, Error> {
-        match self {
-            Self::Emulated => Ok(target.is_symlink()),
-            Self::Kernel => kernel::is_mount(target),
-        }
-    }
-
     /// Whether a filesystem may still be mounted at `path`: no if a reboot has undone it.
     ///
     /// # Errors
@@ -295,45 +286,6 @@ impl Mounter {
         match self {
             Self::Emulated => {}
             Self::Kernel => freeze::thaw_left(mark),
-        }
-    }
-
-    /// Whether what is shown at `target` is the disk or the filesystem on it.
-    ///
-    /// # Errors
-    /// If that cannot be found out.
-    pub(crate) fn shows(self, disk: &Disk, target: &Path) -> Result<bool, Error> {
-        match self {
-            Self::Emulated => Ok(emulated::leads_to(target, &[&disk.tree, &disk.device])),
-            Self::Kernel => {
-                let number = kernel::number(&disk.device)?;
-                Ok(kernel::device_at(target)? == Some(number) || kernel::is_device(target, number))
-            }
-        }
-    }
-
-    /// Unmounts everything at `path`, which stays.
-    ///
-    /// # Errors
-    /// If it is in use.
-    pub(crate) fn unmount(self, path: &Path) -> Result<(), Error> {
-        match self {
-            Self::Emulated => Ok(()),
-            Self::Kernel => kernel::unmount(path),
-        }
-    }
-
-    /// Takes away what is shown at `target`, and `target` itself if nothing is in it.
-    ///
-    /// # Errors
-    /// If it is in use, or something is there that is not ours.
-    pub(crate) fn hide(self, target: &Path) -> Result<(), Error> {
-        match self {
-            Self::Emulated => emulated::unlink(target),
-            Self::Kernel => {
-                kernel::unmount(target)?;
-                kernel::remove_empty(target)
-            }
         }
     }
 

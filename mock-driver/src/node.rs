@@ -21,6 +21,7 @@ use crate::media::{Media, Medium};
 use crate::mount::{Disk, Mounter, Spoilt};
 
 mod bring;
+mod claim;
 mod error;
 mod look;
 mod record;
@@ -102,6 +103,21 @@ impl Default for Settings {
             device_timeout: Duration::ZERO,
             strict_gone: false,
             topology: Map::new(),
+        }
+    }
+}
+
+// === impl Unit ===
+
+impl Unit {
+    /// An array's volume, as far as its id tells.
+    fn of_volume(volume: &str) -> Self {
+        Self {
+            volume: volume.to_owned(),
+            medium: Medium::Volume(volume.to_owned()),
+            serial: backend::serial(volume),
+            bytes: 0,
+            writable: true,
         }
     }
 }
@@ -202,20 +218,17 @@ impl Node {
         if self.devices.kind() == Kind::None {
             return Ok(());
         }
-        let medium = Medium::Volume(volume.to_owned());
-        let serial = backend::serial(volume);
         match view.and_then(|view| Some((view.bytes, view.attachment.as_ref()?))) {
             Some((bytes, attachment)) => {
                 let unit = Unit {
-                    volume: volume.to_owned(),
-                    medium,
-                    serial,
                     bytes,
                     writable: attachment.hold.writes(),
+                    ..Unit::of_volume(volume)
                 };
                 self.attach(&unit).await?;
             }
             None => {
+                let serial = backend::serial(volume);
                 self.blocking(move |node| Ok(node.devices.detach(&serial)?))
                     .await?;
             }
@@ -288,13 +301,11 @@ impl Node {
                 writable: true,
             },
             None => Unit {
-                medium: Medium::Volume(volume.clone()),
-                serial: backend::serial(&volume),
                 bytes: view.map_or(0, |view| view.bytes),
                 writable: view
                     .and_then(|view| view.attachment.as_ref())
                     .is_none_or(|attachment| attachment.hold.writes()),
-                volume,
+                ..Unit::of_volume(&volume)
             },
         }
     }

@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::sync::{Mutex, MutexGuard};
+use tonic::Code;
 
 use crate::admin::Endpoint;
 use crate::admin::client::{self, Client};
 use crate::admin::resource;
 use crate::backend::{Ailment, Attachment, Capability, Hold, Severity, StorageAilment, StorageSeverity};
+use crate::code;
 use crate::error::chain;
 use crate::node::{self, View};
 
@@ -129,6 +131,36 @@ impl RemoteArray {
         }
     }
 
+    /// Attaches a volume to a node.
+    ///
+    /// # Errors
+    /// If the array refuses or does not answer.
+    pub(crate) async fn attach(
+        &self,
+        volume: &str,
+        node: &str,
+        capability: &Capability,
+    ) -> Result<(), node::Error> {
+        let attach = resource::Attach {
+            access_mode: Some(capability.mode.name().to_owned()),
+            block: capability.is_block(),
+            readonly: false,
+        };
+        let attached = self.client.attach(volume, node, &attach).await;
+        attached.map(drop).map_err(refusal)
+    }
+
+    /// Takes a volume off a node; nothing happens if it is not attached there.
+    ///
+    /// # Errors
+    /// If the array refuses or does not answer.
+    pub(crate) async fn detach(&self, volume: &str, node: &str) -> Result<(), node::Error> {
+        match self.client.detach(volume, node).await {
+            Err(error) if !is_not_found(&error) => Err(refusal(error)),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
     /// What ails the storage as seen from a node: that behind all nodes first.
     ///
     /// # Errors
@@ -160,6 +192,16 @@ impl RemoteArray {
 
 fn is_not_found(error: &client::Error) -> bool {
     matches!(error, client::Error::Refused { status, .. } if *status == StatusCode::NOT_FOUND)
+}
+
+fn refusal(error: client::Error) -> node::Error {
+    if let client::Error::Refused { problem, .. } = error {
+        return node::Error::Refused {
+            code: code::named(&problem.code).unwrap_or(Code::Unknown),
+            reason: problem.message,
+        };
+    }
+    no_array(&error)
 }
 
 fn no_array(error: &client::Error) -> node::Error {

@@ -6,6 +6,8 @@ use tokio::time::Instant;
 use super::*;
 use crate::driver::Settings;
 
+mod lost;
+
 const MIB: u64 = 1 << 20;
 
 /// A driver with volumes of 8 MiB, of which the first two are full of data.

@@ -257,28 +257,7 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{FileTypeExt, MetadataExt};
-
     use super::*;
-
-    #[test]
-    fn a_device_without_a_file_gets_one() {
-        if !crate::privilege::is_there() {
-            return;
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let known = directory.path().join("known");
-        fs::create_dir_all(known.join("loop300")).unwrap();
-        fs::write(known.join("loop300/dev"), "7:300\n").unwrap();
-        let device = directory.path().join("loop300");
-        for _ in 0..2 {
-            have_file(&device, &known).unwrap();
-            let meta = fs::metadata(&device).unwrap();
-            assert!(meta.file_type().is_block_device());
-            let numbers = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
-            assert_eq!(numbers, (7, 300));
-        }
-    }
 
     #[test]
     fn a_device_that_the_kernel_does_not_know_is_told() {

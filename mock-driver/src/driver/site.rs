@@ -78,9 +78,13 @@ impl Driver {
             return stop.cancelled().await;
         };
         let mut settled = BTreeSet::new();
-        let mut trouble = None;
+        let (mut trouble, mut is_first) = (None, true);
         loop {
             let now = self.follow_once(remote, node, &mut settled).await.err();
+            if is_first && now.is_none() {
+                is_first = false;
+                self.give_back_left(&settled).await;
+            }
             let now = now.map(|error| chain(&error));
             if now != trouble {
                 match &now {
@@ -291,19 +295,6 @@ impl Driver {
         }
     }
 
-    /// Takes away the device of a volume that nobody attached and that is at no path any more: where volumes
-    /// are not attached, nobody else does. With the array in another process, following it does that.
-    ///
-    /// # Errors
-    /// If it cannot be taken away.
-    pub(crate) async fn release_device(&self, volume: &str) -> Result<(), Error> {
-        let is_kept = self.node().is_none_or(|node| node.knows(volume));
-        if is_kept || self.ways().attaches || self.remote.is_some() {
-            return Ok(());
-        }
-        self.settle_device(volume).await
-    }
-
     /// Takes up what the process before left on the node: devices of attached volumes come back, others
     /// go, and calls that were cut off are undone. What fails is told, and tried again by the calls that
     /// need it.
@@ -336,7 +327,9 @@ impl Driver {
     /// Leaves nothing behind on the node, unless state is kept.
     pub(crate) async fn leave(&self) {
         if let Some(node) = self.node() {
+            let used = node.volumes();
             node.leave(self.ways()).await;
+            self.give_back(used).await;
         }
     }
 
@@ -362,7 +355,7 @@ impl Driver {
 
 /// What the array in another process has of this process's node, which takes another id if somebody gave it
 /// one there.
-async fn find(remote: &RemoteArray, node: &Node) -> Result<(Told, Option<Known>), Error> {
+pub(super) async fn find(remote: &RemoteArray, node: &Node) -> Result<(Told, Option<Known>), Error> {
     let mut told = node.told();
     let mut known = remote.node(&told.id).await?;
     if let Some(id) = known.as_ref().and_then(|known| known.became.clone()) {
@@ -375,7 +368,7 @@ async fn find(remote: &RemoteArray, node: &Node) -> Result<(Told, Option<Known>)
 }
 
 /// Makes a node known to the array in another process, and says what it has of it then.
-async fn join(remote: &RemoteArray, told: &Told) -> Result<Known, Error> {
+pub(super) async fn join(remote: &RemoteArray, told: &Told) -> Result<Known, Error> {
     remote.join(&told.id, told.topology.clone()).await?;
     tracing::info!(node = told.id, "joined the array");
     let known = remote.node(&told.id).await?;

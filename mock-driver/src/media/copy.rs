@@ -10,10 +10,13 @@ use rustix::io::Errno;
 
 use super::{DISK, Error, Extent, FILESYSTEM, Medium, TREE, extent, name};
 
-/// Copies `from` to `to`, which is replaced, and says how many bytes that is. With `sync` the copy of the disk
-/// survives a crash of the machine from here on. A tree that stands for a filesystem survives that of the process,
-/// as what is written into it.
-pub(super) fn replace(from: &Path, to: &Path, bytes: u64, sync: bool) -> Result<u64, Error> {
+/// Above so many files and directories the whole filesystem is flushed at once. A flush of each is exact, and what
+/// it costs grows with their number; that of the whole costs what everybody else has written to it, too.
+const MANY: usize = 16;
+
+/// Copies `from` to `to`, which is replaced, and says how many bytes that is. With `lasting` the copy survives a loss
+/// of power from here on.
+pub(super) fn replace(from: &Path, to: &Path, bytes: u64, lasting: bool) -> Result<u64, Error> {
     let source = match File::open(from.join(DISK)) {
         Ok(source) => Some(source),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -25,13 +28,13 @@ pub(super) fn replace(from: &Path, to: &Path, bytes: u64, sync: bool) -> Result<
         return Ok(0);
     }
     let parent = to.parent().unwrap_or(to);
+    let is_first = !parent.is_dir();
     let new = unfinished(to, "new");
     remove_all(&new)?;
     fs::create_dir_all(&new).map_err(Error::of("create", &new))?;
     let mut copied = 0;
     if let Some(source) = source {
-        copied +=
-            copy_disk(&source, &new.join(DISK), bytes, sync).map_err(Error::of("copy the disk to", &new))?;
+        copied += copy_disk(&source, &new.join(DISK), bytes).map_err(Error::of("copy the disk to", &new))?;
     }
     if let Some(tree) = tree {
         copied += copy_tree(&tree, &new.join(TREE)).map_err(Error::of("copy the files to", &new))?;
@@ -40,11 +43,16 @@ pub(super) fn replace(from: &Path, to: &Path, bytes: u64, sync: bool) -> Result<
             fs::copy(&label, new.join(FILESYSTEM)).map_err(Error::of("copy the files to", &new))?;
         }
     }
+    if lasting {
+        flush(&new).map_err(Error::of("flush", &new))?;
+    }
     remove(to)?;
     fs::rename(&new, to).map_err(Error::of("rename", &new))?;
-    if sync {
-        sync_directory(to)?;
-        sync_directory(parent)?;
+    if lasting {
+        sync(parent).map_err(Error::of("flush", parent))?;
+        if let Some(above) = parent.parent().filter(|_| is_first) {
+            sync(above).map_err(Error::of("flush", above))?;
+        }
     }
     Ok(copied)
 }
@@ -85,7 +93,7 @@ pub(super) fn sweep(directory: &Path, known: &[Medium]) -> Result<usize, Error> 
     Ok(removed)
 }
 
-fn copy_disk(source: &File, target: &Path, bytes: u64, sync: bool) -> io::Result<u64> {
+fn copy_disk(source: &File, target: &Path, bytes: u64) -> io::Result<u64> {
     // What a loop device was told to keep is in the source's page cache at least; what the copy reads is
     // what a crash would leave.
     source.sync_data()?;
@@ -100,9 +108,6 @@ fn copy_disk(source: &File, target: &Path, bytes: u64, sync: bool) -> io::Result
     }
     let length = source.metadata()?.len().max(bytes);
     target.set_len(length)?;
-    if sync {
-        target.sync_all()?;
-    }
     Ok(extents.iter().map(|extent| extent.length).sum())
 }
 
@@ -171,8 +176,32 @@ fn remove_all(path: &Path) -> Result<(), Error> {
     }
 }
 
-fn sync_directory(path: &Path) -> Result<(), Error> {
-    File::open(path)
-        .and_then(|directory| directory.sync_all())
-        .map_err(Error::of("flush", path))
+/// Makes a finished copy survive a loss of power. All of it is written before the first flush, so that the first
+/// one carries most of it and the others find little to do.
+fn flush(copy: &Path) -> io::Result<()> {
+    let mut parts = Vec::new();
+    list(copy, &mut parts)?;
+    if parts.len() > MANY {
+        return Ok(rustix::fs::syncfs(File::open(copy)?)?);
+    }
+    parts.iter().try_for_each(|part| sync(part))
+}
+
+/// The files and directories from `place` on, each directory after what is in it.
+fn list(place: &Path, parts: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(place)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            list(&entry.path(), parts)?;
+        } else if kind.is_file() {
+            parts.push(entry.path());
+        }
+    }
+    parts.push(place.to_owned());
+    Ok(())
+}
+
+fn sync(part: &Path) -> io::Result<()> {
+    File::open(part)?.sync_all()
 }

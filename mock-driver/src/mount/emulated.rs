@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use super::filesystem::{Content, content};
-use super::{Disk, Error, Filesystem, Stats, Usage};
+use super::{Disk, Error, Filesystem, Shown, Stats, Usage};
 use crate::media::FILESYSTEM;
 
 /// The inodes an emulated filesystem has: one for 16 KiB, as mkfs.ext4 gives.
@@ -54,46 +54,35 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<(), Erro
         .map_err(Error::io("create", &label))
 }
 
-/// Shows something at `target`.
+/// Shows something at `target`, where nothing is shown. A caller may have made the directory or file that a mount
+/// would cover.
 pub(super) fn link(to: &Path, target: &Path) -> Result<(), Error> {
-    match fs::symlink_metadata(target) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(Error::io("look at", target)(error)),
-        Ok(meta) if meta.is_symlink() => {
-            if fs::read_link(target).map_err(Error::io("read the link", target))? == to {
-                return Ok(());
-            }
-            return Err(in_the_way(target, "is a link to something else"));
-        }
-        // A caller may have made the directory or file that a mount would cover.
-        Ok(meta) if meta.is_dir() => fs::remove_dir(target).map_err(|error| {
-            if error.kind() == ErrorKind::DirectoryNotEmpty {
-                in_the_way(target, "holds files")
-            } else {
-                Error::io("remove", target)(error)
-            }
-        })?,
-        Ok(meta) if meta.is_file() && meta.len() == 0 => {
-            fs::remove_file(target).map_err(Error::io("remove", target))?;
-        }
-        Ok(_) => return Err(in_the_way(target, "is not empty")),
-    }
+    super::kernel::remove_empty(target)?;
     symlink(to, target).map_err(Error::io("link", target))
 }
 
-/// Takes away what is shown at `target`, never what the link leads to.
-pub(super) fn unlink(target: &Path) -> Result<(), Error> {
-    match fs::symlink_metadata(target) {
-        Ok(meta) if meta.is_symlink() => fs::remove_file(target).map_err(Error::io("remove", target)),
-        Ok(_) => super::kernel::remove_empty(target),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(Error::io("look at", target)(error)),
+/// What is shown at `target`.
+pub(super) fn shown_at(target: &Path) -> Result<Option<Shown>, Error> {
+    // No link, or nothing at all.
+    let absent = [
+        ErrorKind::InvalidInput,
+        ErrorKind::NotFound,
+        ErrorKind::NotADirectory,
+    ];
+    match fs::read_link(target) {
+        Ok(to) => Ok(Some(Shown::Link(to))),
+        Err(error) if absent.contains(&error.kind()) => Ok(None),
+        Err(error) => Err(Error::io("read the link", target)(error)),
     }
 }
 
-/// Whether a link leads to one of the places.
-pub(super) fn leads_to(target: &Path, places: &[&Path]) -> bool {
-    fs::read_link(target).is_ok_and(|to| places.contains(&to.as_path()))
+/// Takes a link away, never what it leads to.
+pub(super) fn unlink(target: &Path, is_ours: impl Fn(&Shown) -> bool) -> Result<(), Error> {
+    match shown_at(target)? {
+        None => Ok(()),
+        Some(shown) if is_ours(&shown) => fs::remove_file(target).map_err(Error::io("remove", target)),
+        Some(_) => Err(in_the_way(target, "is a link that is not of this volume")),
+    }
 }
 
 /// The volume's own size, and what its files take of it.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::options::Options;
-use super::{Error, Filesystem, Stats, Usage};
+use super::{Error, Filesystem, Shown, Stats, Usage};
 
 /// How many mounts may lie on top of one another at a path before we give up.
 const LAYERS: usize = 64;
@@ -33,9 +33,23 @@ pub(super) fn is_mount(path: &Path) -> Result<bool, Error> {
     Ok(device_at(path)?.is_some())
 }
 
-/// Whether the file at `path` is the block device of that number.
-pub(super) fn is_device(path: &Path, number: u64) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_block_device() && meta.rdev() == number)
+/// What is shown at `path`: the number of a block device, or of that which has the filesystem mounted there.
+pub(super) fn shown_at(path: &Path) -> Result<Option<Shown>, Error> {
+    let Some(filesystem) = device_at(path)? else {
+        return Ok(None);
+    };
+    let meta = fs::symlink_metadata(path).map_err(Error::io("look at", path))?;
+    Ok(Some(Shown::Device(if meta.file_type().is_block_device() {
+        meta.rdev()
+    } else {
+        filesystem
+    })))
+}
+
+/// Whether nothing can be written to the filesystem at `path`, through this path at least.
+pub(super) fn is_read_only(path: &Path) -> Result<bool, Error> {
+    let stat = rustix::fs::statvfs(path).map_err(Error::errno("look at", path))?;
+    Ok(stat.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 /// The number of a block device.
@@ -123,7 +137,7 @@ fn bind(from: &Path, target: &Path, readonly: bool, wanted: MountFlags) -> Resul
     flags |= inherited(from)?;
     let restricted = rustix::mount::mount_remount(target, MountFlags::BIND | flags, c"");
     if let Err(errno) = restricted {
-        unmount(target)?;
+        unmount_uppermost(target)?;
         return Err(Error::errno("restrict the mount at", target)(errno));
     }
     Ok(())
@@ -148,37 +162,56 @@ fn inherited(from: &Path) -> Result<MountFlags, Error> {
     Ok(flags)
 }
 
-/// Unmounts everything at `path`.
-pub(super) fn unmount(path: &Path) -> Result<(), Error> {
+/// Unmounts what is ours at `path`, until nothing is mounted there or something else is in the way.
+pub(super) fn unmount(path: &Path, is_ours: impl Fn(&Shown) -> bool) -> Result<(), Error> {
     for _ in 0..LAYERS {
-        if !is_mount(path)? {
-            return Ok(());
-        }
-        match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
-            Ok(()) => {}
-            Err(Errno::BUSY) => {
-                return Err(Error::Busy {
-                    path: path.to_owned(),
-                });
-            }
-            Err(errno) => return Err(Error::errno("unmount", path)(errno)),
+        match shown_at(path)? {
+            None => return Ok(()),
+            Some(shown) if is_ours(&shown) => unmount_uppermost(path)?,
+            Some(_) => return Err(in_the_way(path, "is a mount that is not of this volume")),
         }
     }
     Err(in_the_way(path, "has too many mounts on top of one another"))
 }
 
-/// Removes a target that nothing is mounted on any more, if there is nothing in it.
-pub(super) fn remove_empty(target: &Path) -> Result<(), Error> {
-    let removed = match fs::symlink_metadata(target) {
+fn unmount_uppermost(path: &Path) -> Result<(), Error> {
+    match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(Error::Busy {
+            path: path.to_owned(),
+        }),
+        Err(errno) => Err(Error::errno("unmount", path)(errno)),
+    }
+}
+
+/// Checks that there is nothing at `target` but what a caller may have made for a mount: an empty directory or
+/// file.
+pub(super) fn check_empty(target: &Path) -> Result<(), Error> {
+    let holds_nothing = match fs::symlink_metadata(target) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => Err(error),
-        Ok(meta) if meta.is_dir() => fs::remove_dir(target),
-        Ok(meta) if meta.is_file() && meta.len() == 0 => fs::remove_file(target),
+        Ok(meta) if meta.is_dir() => fs::read_dir(target).map(|mut entries| entries.next().is_none()),
+        Ok(meta) if meta.is_file() => Ok(meta.len() == 0),
         Ok(_) => return Err(in_the_way(target, "is not the target of a volume")),
     };
+    if holds_nothing.map_err(Error::io("look at", target))? {
+        return Ok(());
+    }
+    Err(in_the_way(target, "holds data that is not the volume's"))
+}
+
+/// Removes a target that nothing is mounted on any more, if there is nothing in it.
+pub(super) fn remove_empty(target: &Path) -> Result<(), Error> {
+    check_empty(target)?;
+    let removed = match fs::symlink_metadata(target) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir(target),
+        Ok(_) => fs::remove_file(target),
+        Err(error) => Err(error),
+    };
     match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
-            Err(in_the_way(target, "holds files that are not the volume's"))
+            Err(in_the_way(target, "holds data that is not the volume's"))
         }
         result => result.map_err(Error::io("remove", target)),
     }

@@ -1,13 +1,14 @@
 //! Bringing volumes to paths: staging and publishing.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use super::claim::{State, foreign};
 use super::rules::{self, Verdict};
 use super::{Error, Map, Node, Record, Role, Unit, View};
 use crate::backend::{Access, Capability};
-use crate::mount::{self, Disk, Mounter, Wanted};
+use crate::mount::{self, Disk, Mounter, Shown, Wanted};
 
 /// What NodeStageVolume asks for.
 #[derive(Clone, Debug)]
@@ -67,6 +68,7 @@ impl Node {
             publish_context: wish.publish_context,
             volume_context: wish.volume_context,
             inline: None,
+            shown: None,
             settled: false,
         };
         let verdict = self.judge(&record)?;
@@ -126,15 +128,12 @@ impl Node {
         let verdict = self.judge(&record)?;
         // Before anything is made for it: whoever finds the record unsettled takes all of it away.
         if verdict == Verdict::Proceed {
-            let (free, path) = (self.records.at(&record.path).is_none(), record.path.clone());
-            self.blocking(
-                move |node| match free && node.mounter.is_shown(Path::new(&path))? {
-                    true => Err(foreign(&path)),
-                    false => Ok(()),
-                },
-            )
+            let record = record.clone();
+            self.blocking(move |node| {
+                node.claim(&record)?;
+                node.records.put(&record)
+            })
             .await?;
-            self.note(&record).await?;
         }
         let unit = self.unit_of(&record, None);
         let brought = async {
@@ -221,63 +220,48 @@ impl Node {
         let (disk, _) = self.disk(unit).await?;
         let (record, repeat) = (record.clone(), verdict == Verdict::Repeat);
         self.blocking(move |node| {
-            if repeat && node.is_up(&record, &disk)? {
-                return Ok(());
+            if repeat {
+                match node.state(&record, &disk)? {
+                    State::AsAsked => return Ok(()),
+                    State::Absent => {}
+                    State::Foreign => return Err(foreign(&record.path)),
+                    // Pods may use it, so it is not done again under their feet.
+                    State::Changed(field) => {
+                        return Err(Error::Otherwise {
+                            volume: record.volume.clone(),
+                            done: record.done(),
+                            path: record.path.clone(),
+                            field,
+                        });
+                    }
+                }
             }
-            node.claim(&record, &disk)?;
-            node.records.put(&record)?;
-            let brought = node.show(&record, &disk);
-            if let Err(error) = brought {
-                node.take_down(&record)?;
-                node.records.remove(&record.path)?;
-                return Err(error);
-            }
-            let settled = Record {
-                settled: true,
+            node.claim(&record)?;
+            let known = node.records.at(&record.path).and_then(|known| known.shown);
+            let record = Record {
+                shown: known,
                 ..record
             };
-            node.records.put(&settled)
+            node.records.put(&record)?;
+            match node.show(&record, &disk) {
+                Ok(shown) => node.records.put(&Record {
+                    shown,
+                    settled: true,
+                    ..record
+                }),
+                Err(error) => {
+                    node.take_back(&record)?;
+                    Err(error)
+                }
+            }
         })
         .await
     }
 
-    /// Checks that a path is ours to change, before anything tells that it is: what is left there of a call
-    /// of ours that was cut off may be taken away, and what is of the volume, but nothing else. Blocks.
-    fn claim(&self, record: &Record, disk: &Disk) -> Result<(), Error> {
+    /// Does what a record says, and tells what its path shows then. Blocks.
+    fn show(&self, record: &Record, disk: &Disk) -> Result<Option<Shown>, Error> {
         let path = Path::new(&record.path);
-        let mounts_nothing = record.capability.is_block() || self.mounter == Mounter::Emulated;
-        if record.is_staged() && mounts_nothing {
-            return Ok(());
-        }
-        match self.records.at(&record.path) {
-            Some(there) if there.volume != record.volume => Err(Error::Taken {
-                path: there.path.clone(),
-                done: there.done(),
-                volume: there.volume,
-            }),
-            // Before it was written down, nothing was there.
-            Some(_) => Ok(()),
-            None if self.mounter.is_shown(path)? && !self.mounter.shows(disk, path)? => {
-                Err(foreign(&record.path))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Whether what a record says is really so. Blocks.
-    pub(super) fn is_up(&self, record: &Record, disk: &Disk) -> Result<bool, Error> {
-        let path = Path::new(&record.path);
-        Ok(match (&record.role, &record.capability.access) {
-            (Role::Staged, Access::Block) => true,
-            (Role::Staged, Access::Mount { .. }) => self.mounter.is_mounted(disk, path)?,
-            (Role::Published { .. }, _) => self.mounter.is_shown(path)?,
-        })
-    }
-
-    /// Blocks.
-    fn show(&self, record: &Record, disk: &Disk) -> Result<(), Error> {
-        let path = Path::new(&record.path);
-        let readonly = record.readonly || !disk.writable || record.capability.mode.is_reader_only();
+        let readonly = record.is_for_reading(disk);
         match (&record.role, &record.capability.access) {
             // The device is there; what it is published as is made of it.
             (Role::Staged, Access::Block) => self.mounter.hand_over(disk)?,
@@ -309,16 +293,19 @@ impl Node {
                     });
                 }
                 // What is left of a call that was cut off: see `claim`.
-                self.mounter.hide(path)?;
+                self.withdraw(record)?;
+                self.mounter.remove(path)?;
                 self.mounter.show_files(disk, from, path, readonly, flags)?;
             }
             (Role::Published { .. }, Access::Block) => {
                 self.mounter.hand_over(disk)?;
-                self.mounter.hide(path)?;
-                self.mounter.show_device(disk, path, readonly)?;
+                self.withdraw(record)?;
+                self.mounter.remove(path)?;
+                let disk = self.disk_to_show(record, disk)?;
+                self.mounter.show_device(&disk, path, readonly)?;
             }
         }
-        Ok(())
+        self.face(record, disk)
     }
 
     /// Checks that the filesystem of a disk is mounted through no other device: each would write over what the
@@ -341,19 +328,6 @@ impl Node {
             None => Ok(Some(turn)),
         }
     }
-
-    /// Writes a record down.
-    async fn note(self: &Arc<Self>, record: &Record) -> Result<(), Error> {
-        let record = record.clone();
-        self.blocking(move |node| node.records.put(&record)).await
-    }
-}
-
-fn foreign(path: &str) -> Error {
-    Error::Mount(mount::Error::InTheWay {
-        path: PathBuf::from(path),
-        reason: "is a mount already, and not of this volume",
-    })
 }
 
 fn published(wish: Publish, staging: String, ours: bool, inline: Option<u64>) -> Record {
@@ -366,6 +340,7 @@ fn published(wish: Publish, staging: String, ours: bool, inline: Option<u64>) ->
         publish_context: wish.publish_context,
         volume_context: wish.volume_context,
         inline,
+        shown: None,
         settled: false,
     }
 }
@@ -376,6 +351,7 @@ fn staged_for(record: &Record) -> Record {
         path: record.staging().to_owned(),
         role: Role::Staged,
         readonly: false,
+        shown: None,
         settled: false,
         ..record.clone()
     }

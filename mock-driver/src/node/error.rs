@@ -161,6 +161,14 @@ pub enum Error {
         /// What happened.
         reason: String,
     },
+    /// The array's process refuses.
+    #[error("{reason}")]
+    Refused {
+        /// With which code.
+        code: Code,
+        /// Why.
+        reason: String,
+    },
     /// Devices failed.
     #[error(transparent)]
     Device(#[from] device::Error),
@@ -204,6 +212,7 @@ impl Error {
             | Self::CannotGrow { .. } => Code::FailedPrecondition,
             Self::NoDevice { .. } | Self::NoArray { .. } => Code::Unavailable,
             Self::Size { .. } => Code::OutOfRange,
+            Self::Refused { code, .. } => *code,
             Self::Mount(error) => mount_code(error),
             Self::Media(error) if error.is_no_space() => Code::ResourceExhausted,
             Self::Media(_) | Self::Device(_) | Self::Record { .. } => Code::Internal,

@@ -41,7 +41,7 @@ impl Node {
         let record = self.recorded(volume, path)?;
         let (disk, bytes) = self.disk(&self.unit_of(&record, view)).await?;
         self.blocking(move |node| {
-            if !node.is_up(&record, &disk)? {
+            if !node.state(&record, &disk)?.is_there() {
                 return Err(not_there(&record.volume, &record.path));
             }
             if record.capability.is_block() {
@@ -71,7 +71,7 @@ impl Node {
             let mut findings = Vec::new();
             for record in records {
                 match node.find(&node.unit_of(&record, view.as_ref())) {
-                    Ok(Some((disk, _))) if node.is_up(&record, &disk)? => {}
+                    Ok(Some((disk, _))) if node.state(&record, &disk)?.is_there() => {}
                     Ok(Some(_)) => findings.push(Finding::NotShown),
                     Ok(None) | Err(_) => findings.push(Finding::DeviceGone),
                 }
@@ -133,11 +133,13 @@ impl Node {
             .at(record.staging())
             .filter(|staged| staged.volume == record.volume)
             .unwrap_or_else(|| record.clone());
+        let serial = unit.serial.clone();
         self.blocking(move |node| {
-            node.devices.refresh(&crate::device::Device {
+            let device = crate::device::Device {
                 path: disk.device.clone(),
                 bytes,
-            })?;
+            };
+            node.devices.refresh(&serial, &disk.file, &device)?;
             if !record.capability.is_block() && disk.writable {
                 node.mounter.grow(&disk, Path::new(&mounted.path))?;
             }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::Error;
 use crate::backend::Capability;
 use crate::media::file_name;
+use crate::mount::Shown;
 
 /// Text by text, in order.
 pub(crate) type Map = BTreeMap<String, String>;
@@ -33,6 +34,9 @@ pub(crate) struct Record {
     pub(crate) volume_context: Map,
     /// The size of a volume that was made for this very target and goes with it.
     pub(crate) inline: Option<u64>,
+    /// What the path shows since the volume was brought there; none if it shows nothing.
+    #[serde(default)]
+    pub(crate) shown: Option<Shown>,
     /// Whether the call that asked for it has succeeded.
     pub(crate) settled: bool,
 }
@@ -211,6 +215,7 @@ mod tests {
             publish_context: Map::new(),
             volume_context: Map::new(),
             inline: None,
+            shown: Some(Shown::Device(7)),
             settled: false,
         };
         records.put(&record).unwrap();

@@ -132,6 +132,7 @@ mod tests {
             publish_context: Map::new(),
             volume_context: Map::new(),
             inline: None,
+            shown: None,
             settled: true,
         }
     }

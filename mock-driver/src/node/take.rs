@@ -1,12 +1,13 @@
 //! Taking volumes away from paths: unpublishing, unstaging, and the same for what a crash or the end of
 //! the driver leaves.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Error, Node, Record, Role, Ways};
+use super::{Error, Node, Record, Role, Unit, Ways};
 use crate::error::chain;
-use crate::media::Medium;
+use crate::mount::{Mounter, Shown};
 
 // === impl Node ===
 
@@ -14,6 +15,12 @@ impl Node {
     /// Whether anything of the volume is on record.
     pub(crate) fn knows(&self, volume: &str) -> bool {
         !self.records.of(volume).is_empty()
+    }
+
+    /// The volumes of which anything is on record.
+    pub(crate) fn volumes(&self) -> BTreeSet<String> {
+        let records = self.records.all().into_iter();
+        records.map(|record| record.volume).collect()
     }
 
     /// A path where the volume is, if there is one.
@@ -73,13 +80,15 @@ impl Node {
 
     /// Unmounts a volume whose record is lost, as after a kill of a process that keeps none.
     async fn unmount_lost(self: &Arc<Self>, volume: &str, path: &str) -> Result<(), Error> {
-        let (volume, path) = (volume.to_owned(), path.to_owned());
+        let (unit, path) = (Unit::of_volume(volume), path.to_owned());
         self.blocking(move |node| {
-            let path = Path::new(&path);
-            if node.mounter.is_shown(path)? && node.is_shown_of(&volume, path)? {
-                node.mounter.unmount(path)?;
+            let (path, is_ours) = (Path::new(&path), |shown: &Shown| node.is_of_unit(&unit, shown));
+            match node.mounter.shown_at(path)? {
+                Some(shown) if node.mounter == Mounter::Kernel && is_ours(&shown) => {
+                    Ok(node.mounter.withdraw(path, is_ours)?)
+                }
+                Some(_) | None => Ok(()),
             }
-            Ok(())
         })
         .await
     }
@@ -93,7 +102,11 @@ impl Node {
         let down = record.clone();
         self.blocking(move |node| {
             node.records.put(&down)?;
-            node.take_down(&down)
+            node.withdraw(&down)?;
+            match down.role {
+                Role::Staged => Ok(()),
+                Role::Published { .. } => Ok(node.mounter.remove(Path::new(&down.path))?),
+            }
         })
         .await?;
         if let Role::Published { staging, ours: true } = &record.role {
@@ -109,64 +122,74 @@ impl Node {
 
     async fn undo_own_stage(self: &Arc<Self>, record: &Record, staging: &str) -> Result<(), Error> {
         let unit = self.unit_of(record, None);
-        let (path, serial) = (staging.to_owned(), unit.serial);
+        let (path, medium) = (staging.to_owned(), unit.medium.clone());
         let inline = record.inline.is_some();
         self.blocking(move |node| {
-            node.mounter.hide(Path::new(&path))?;
+            if let Some(staged) = node.records.at(&path) {
+                node.withdraw(&staged)?;
+            }
+            node.mounter.remove(Path::new(&path))?;
             node.records.remove(&path)?;
             if inline {
-                node.devices.detach(&serial)?;
+                node.devices.detach(&unit.serial)?;
             }
             Ok(())
         })
         .await?;
         if inline {
-            self.media.delete(&unit.medium).await?;
+            self.media.delete(&medium).await?;
         }
         Ok(())
     }
 
-    /// Blocks.
-    pub(super) fn take_down(&self, record: &Record) -> Result<(), Error> {
-        let path = Path::new(&record.path);
-        match record.role {
-            Role::Staged => self.mounter.unmount(path)?,
-            Role::Published { .. } => self.mounter.hide(path)?,
+    /// Takes away what a record's path shows, with what was made for that. Blocks.
+    pub(super) fn withdraw(&self, record: &Record) -> Result<(), Error> {
+        if !self.shows_nothing(record) {
+            let is_ours = |shown: &Shown| self.is_of(record, shown);
+            self.mounter.withdraw(Path::new(&record.path), is_ours)?;
         }
-        Ok(())
+        if record.is_staged() || !record.capability.is_block() {
+            return Ok(());
+        }
+        self.release_twin(&self.unit_of(record, None), &record.path)
+    }
+
+    /// Leaves a path as a call found it that failed, and forgets the call. Blocks.
+    ///
+    /// # Errors
+    /// If the volume cannot be taken away; that stays on record as unfinished.
+    pub(super) fn take_back(&self, record: &Record) -> Result<(), Error> {
+        self.withdraw(record)?;
+        if !record.is_staged()
+            && let Err(error) = self.mounter.remove(Path::new(&record.path))
+        {
+            // Whatever came there meanwhile, it is not ours.
+            tracing::warn!(path = record.path, error = chain(&error), "the target stays");
+        }
+        self.records.remove(&record.path)
     }
 
     /// Removes a target that no record tells of: an empty directory or file that a caller made, or what
     /// is shown there of this very volume, when the records are lost.
     async fn clear(self: &Arc<Self>, volume: &str, target: &str) -> Result<(), Error> {
-        let (volume, target) = (volume.to_owned(), target.to_owned());
+        let (unit, target) = (Unit::of_volume(volume), target.to_owned());
         self.blocking(move |node| {
-            let path = Path::new(&target);
-            if node.mounter.is_shown(path)? && !node.is_shown_of(&volume, path)? {
+            let (path, is_ours) = (Path::new(&target), |shown: &Shown| node.is_of_unit(&unit, shown));
+            if let Some(shown) = node.mounter.shown_at(path)?
+                && !is_ours(&shown)
+            {
                 tracing::warn!(
                     target,
-                    volume,
+                    volume = unit.volume,
                     "left alone: what is shown there is not the volume"
                 );
                 return Ok(());
             }
-            Ok(node.mounter.hide(path)?)
+            node.mounter.withdraw(path, is_ours)?;
+            node.mounter.remove(path)?;
+            node.release_twin(&unit, &target)
         })
         .await
-    }
-
-    fn is_shown_of(&self, volume: &str, path: &Path) -> Result<bool, Error> {
-        let unit = super::Unit {
-            volume: volume.to_owned(),
-            medium: Medium::Volume(volume.to_owned()),
-            serial: crate::backend::serial(volume),
-            bytes: 0,
-            writable: true,
-        };
-        Ok(match self.find(&unit)? {
-            Some((disk, _)) => self.mounter.shows(&disk, path)?,
-            None => false,
-        })
     }
 
     /// Ends the work of calls that were cut off, and forgets what a reboot has undone. Call it before

@@ -2,13 +2,17 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use csi_mock_driver::device::{Device, Devices, Error, Kind, Trouble};
 
+use rustix::process::Signal;
+
 use crate::privilege;
+use crate::program::{Program, command};
+use crate::server::{mk_publish, mk_unpublish};
 
 fn mk_disk(directory: &Path, name: &str) -> PathBuf {
     let disk = directory.join(name);
@@ -77,7 +81,7 @@ fn obeys_the_rules(kind: Kind) {
         .unwrap()
         .set_len(3 << 20)
         .unwrap();
-    devices.refresh(&device).unwrap();
+    devices.refresh("1", &disk, &device).unwrap();
     assert_eq!(devices.find("1", &disk).unwrap().unwrap().bytes, 3 << 20);
 
     devices.detach("1").unwrap();
@@ -203,4 +207,62 @@ fn loop_device_goes_although_its_file_was_renamed_or_removed_or_has_another_path
             assert_eq!(fs::read_dir(linked.join("devices")).unwrap().count(), 0);
         }
     }
+}
+
+/// Makes a `/dev` of its own, as a container may have it, and becomes the program that follows.
+const BARE_DEV: &str = "mount -t tmpfs none /dev && mknod /dev/null c 1 3 && mknod /dev/loop-control c 10 237 \
+    && exec \"$0\" \"$@\"";
+
+#[tokio::test]
+async fn loop_device_without_a_file_in_dev_gets_one() {
+    if !privilege::is_there() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, media) = (directory.path().join("csi.sock"), directory.path().join("media"));
+    let driver = command(&socket);
+    let mut bare = Command::new("unshare");
+    bare.args(["--mount", "--propagation=private", "sh", "-c", BARE_DEV])
+        .arg(driver.get_program())
+        .args(driver.get_args())
+        .args(["--volumes=1", "--node-id=node-0", "--devices=loop"])
+        .arg(format!("--media-dir={}", media.display()));
+    let mut program = Program::run(bare, &socket).await;
+    let mut controller = program.controller().await;
+    let files = || {
+        let dev = fs::read_dir(program.root().join("dev")).unwrap();
+        let devices = dev.map(|entry| entry.unwrap()).filter(|entry| {
+            let kind = entry.file_type().unwrap();
+            kind.is_block_device()
+        });
+        devices.map(|entry| entry.file_name()).collect::<Vec<_>>()
+    };
+    assert!(files().is_empty(), "a bare /dev: {:?}", files());
+
+    let attached = controller
+        .controller_publish_volume(mk_publish("vol-0", "node-0"))
+        .await;
+    let links = media.join("devices/node-0");
+    let made = fs::read_dir(&links).unwrap().find_map(|entry| {
+        let entry = entry.unwrap();
+        let name = entry.file_name();
+        let is_link = name.to_string_lossy().starts_with("csi-mock-");
+        is_link.then(|| fs::read_link(entry.path()).unwrap())
+    });
+    let files = files();
+    controller
+        .controller_unpublish_volume(mk_unpublish("vol-0", "node-0"))
+        .await
+        .unwrap();
+    program.signal(Signal::TERM);
+    program.ended().await;
+
+    attached.unwrap();
+    let made = made.expect("the volume must have a device");
+    assert!(files.contains(&made.file_name().unwrap().to_owned()), "{files:?}");
+    assert!(
+        files.len() > 1,
+        "and one for kubelet, which takes its own: {files:?}"
+    );
+    assert_eq!(fs::read_dir(links).unwrap().count(), 0);
 }

@@ -17,6 +17,7 @@ mod node;
 mod offers;
 mod paging;
 mod parallel;
+mod power;
 mod privilege;
 mod process;
 mod program;

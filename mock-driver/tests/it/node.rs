@@ -21,6 +21,7 @@ mod data;
 mod expand;
 mod foreign;
 mod inline;
+mod reading;
 mod registration;
 mod restart;
 mod split;

@@ -24,7 +24,14 @@ pub(crate) struct Program {
 impl Program {
     /// Starts the driver and waits until its socket answers.
     pub(crate) async fn start<A: AsRef<OsStr>>(socket: &Path, flags: impl IntoIterator<Item = A>) -> Self {
-        let child = command(socket).args(flags).stderr(Stdio::null()).spawn().unwrap();
+        let mut command = command(socket);
+        command.args(flags);
+        Self::run(command, socket).await
+    }
+
+    /// Runs a command line that ends up as the driver, and waits until its socket answers.
+    pub(crate) async fn run(mut command: Command, socket: &Path) -> Self {
+        let child = command.stderr(Stdio::null()).spawn().unwrap();
         let mut program = Self {
             child,
             socket: socket.to_owned(),
@@ -49,6 +56,11 @@ impl Program {
 
     pub(crate) async fn controller(&self) -> ControllerClient<Channel> {
         ControllerClient::new(self.channel().await)
+    }
+
+    /// The root directory as the driver sees it.
+    pub(crate) fn root(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.child.id()))
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

@@ -53,12 +53,13 @@ impl Rpc for NodePublishVolumeRequest {
             Some(inline) => node.publish_inline(publish, inline).await?,
             None => {
                 let publish = &publish;
-                driver
+                let published = driver
                     .patiently(|| async move {
-                        let view = driver.view(&publish.volume).await?;
+                        let view = driver.view_to_use(&publish.volume, &publish.capability).await?;
                         Ok(node.publish(publish.clone(), &view, driver.ways()).await?)
                     })
-                    .await?;
+                    .await;
+                driver.unless_unused(&publish.volume, published).await?;
             }
         }
         Ok(NodePublishVolumeResponse {})

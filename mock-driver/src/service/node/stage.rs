@@ -39,12 +39,13 @@ impl Rpc for NodeStageVolumeRequest {
 
     async fn act(stage: Stage, driver: &Driver) -> Result<Self::Reply, Error> {
         let (node, stage) = (driver.here()?, &stage);
-        driver
+        let staged = driver
             .patiently(|| async move {
-                let view = driver.view(&stage.volume).await?;
+                let view = driver.view_to_use(&stage.volume, &stage.capability).await?;
                 Ok(node.stage(stage.clone(), &view, driver.ways()).await?)
             })
-            .await?;
+            .await;
+        driver.unless_unused(&stage.volume, staged).await?;
         Ok(NodeStageVolumeResponse {})
     }
 }

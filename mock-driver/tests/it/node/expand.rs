@@ -64,6 +64,31 @@ async fn expanding_gets_the_codes_of_the_specification() {
 }
 
 #[tokio::test]
+async fn nodes_grow_volumes_as_far_as_the_flag_says() {
+    for devices in kinds() {
+        let most = 128 * MIB;
+        let mut site = Site::start_with(devices, |_, settings| {
+            settings.conduct.node_growth_limit = u64::try_from(most).ok();
+        })
+        .await;
+        let volume = site
+            .attached("a", 256 * MIB, mk_block(Mode::SingleNodeWriter))
+            .await;
+        let staging = site.staging(&volume);
+        site.stage(&volume).await.unwrap();
+        for (required, expected) in [
+            (most, Ok(256 * MIB)),
+            (most + 1, Err(Code::OutOfRange)),
+            (256 * MIB, Err(Code::OutOfRange)),
+        ] {
+            let grown = expand(&mut site, &volume, &staging, required).await;
+            assert_eq!(grown, expected, "{devices:?} {required}");
+        }
+        site.end().await;
+    }
+}
+
+#[tokio::test]
 async fn what_the_array_grows_is_seen_in_the_filesystem() {
     for devices in kinds() {
         for fs_type in ["ext4", "xfs"] {

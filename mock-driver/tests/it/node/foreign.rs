@@ -30,7 +30,11 @@ impl Foreign {
     }
 
     fn is_whole(&self) -> bool {
-        fs::read_to_string(self.path.join("file")).is_ok_and(|text| text == "precious")
+        let file = match self.path.is_dir() {
+            true => self.path.join("file"),
+            false => self.path.clone(),
+        };
+        fs::read_to_string(file).is_ok_and(|text| text == "precious")
     }
 }
 
@@ -84,6 +88,165 @@ async fn what_somebody_else_has_at_a_target_is_in_the_way_and_stays() {
             site.end().await;
         }
     }
+}
+
+/// Puts something of somebody else on top of a target, or in the place of one that is a link.
+fn cover(site: &Site, devices: Choice, capability: &v1::VolumeCapability) -> Foreign {
+    let (target, home) = (site.target("t"), site.server.path("."));
+    if devices == Choice::Emulated {
+        fs::remove_file(&target).unwrap();
+        return Foreign::at(&target, devices, &home);
+    }
+    if capability.access_type == mount(Mode::SingleNodeWriter).access_type {
+        return Foreign::at(&target, devices, &home);
+    }
+    // On a file goes a file.
+    let file = home.join("file");
+    fs::write(&file, "precious").unwrap();
+    run("mount", &["--bind", &text(&file), &text(&target)]);
+    Foreign {
+        path: target,
+        is_mount: true,
+    }
+}
+
+#[tokio::test]
+async fn repeated_publish_is_no_success_where_somebody_else_covers_the_target() {
+    for devices in kinds() {
+        for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
+            let mut site = Site::start(devices).await;
+            let volume = site.attached("a", 64 * MIB, capability.clone()).await;
+            site.stage(&volume).await.unwrap();
+            site.publish(&volume, "t").await.unwrap();
+            assert_eq!(site.publish(&volume, "t").await, Ok(()), "{devices:?}");
+            let foreign = cover(&site, devices, &capability);
+            let target = site.target("t");
+            assert_eq!(
+                site.publish(&volume, "t").await,
+                Err(Code::FailedPrecondition),
+                "{devices:?}"
+            );
+            assert_eq!(site.stats(&volume, &target).await.unwrap_err(), Code::NotFound);
+            assert_eq!(
+                site.health(&volume, Some(&target)).await.unwrap().len(),
+                1,
+                "{devices:?}"
+            );
+            for _ in 0..2 {
+                assert_eq!(
+                    site.unpublish(&volume, "t").await,
+                    Err(Code::FailedPrecondition),
+                    "{devices:?}: the volume may be under it"
+                );
+            }
+            assert!(foreign.is_whole(), "{devices:?}");
+            drop(foreign);
+            assert_eq!(site.publish(&volume, "t").await, Ok(()), "{devices:?}");
+            assert!(site.stats(&volume, &target).await.is_ok());
+            site.unpublish(&volume, "t").await.unwrap();
+            site.end().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn repeated_publish_is_no_success_where_somebody_else_made_it_writable() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut site = Site::start(Choice::Loop).await;
+    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    site.stage(&volume).await.unwrap();
+    let (target, request) = (text(&site.target("t")), site.mk_publish(&volume, "t"));
+    // (as it was asked for, as somebody makes it, as it was before)
+    for (readonly, other, back) in [(true, "rw", "ro"), (false, "ro", "rw")] {
+        let request = v1::NodePublishVolumeRequest {
+            readonly,
+            ..request.clone()
+        };
+        site.publish_as(request.clone()).await.unwrap();
+        run("mount", &["-o", &format!("remount,bind,{other}"), &target]);
+        assert_eq!(
+            site.publish_as(request.clone()).await,
+            Err(Code::AlreadyExists),
+            "now {other}"
+        );
+        run("mount", &["-o", &format!("remount,bind,{back}"), &target]);
+        assert_eq!(site.publish_as(request).await, Ok(()));
+        site.unpublish(&volume, "t").await.unwrap();
+    }
+    site.end().await;
+}
+
+#[tokio::test]
+async fn target_with_files_keeps_them_and_no_record_is_left() {
+    for devices in kinds() {
+        for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
+            let keep = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
+                settings.state_dir = Some(directory.join("state"));
+            };
+            let mut site = Site::start_with(devices, keep).await;
+            let volume = site.attached("a", 64 * MIB, capability.clone()).await;
+            site.stage(&volume).await.unwrap();
+            let records = fs::read_dir(site.server.path("state/node")).unwrap().count();
+            let target = site.target("t");
+            let precious = target.join("file");
+            fs::create_dir(&target).unwrap();
+            fs::write(&precious, "precious").unwrap();
+            let plain = site.mk_publish(&volume, "t");
+            let readonly = v1::NodePublishVolumeRequest {
+                readonly: true,
+                ..plain.clone()
+            };
+            let inline = v1::NodePublishVolumeRequest {
+                volume_id: "inline".to_owned(),
+                volume_context: mk_map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]),
+                ..plain.clone()
+            };
+            for request in [&plain, &readonly, &inline] {
+                assert_eq!(
+                    site.publish_as(request.clone()).await,
+                    Err(Code::FailedPrecondition),
+                    "{devices:?}"
+                );
+                assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+            }
+            let left = fs::read_dir(site.server.path("state/node")).unwrap().count();
+            assert_eq!(left, records, "{devices:?}");
+            assert!(!site.server.media().join("ephemeral").exists(), "{devices:?}");
+            // What was recorded would be in the way of this.
+            assert_eq!(site.unstage(&volume).await, Ok(()));
+            assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+
+            site.stage(&volume).await.unwrap();
+            fs::remove_file(&precious).unwrap();
+            assert_eq!(site.publish_as(plain).await, Ok(()), "{devices:?}");
+            site.unpublish(&volume, "t").await.unwrap();
+            site.unstage(&volume).await.unwrap();
+            site.detach(&volume).await;
+            let directory = site.server.stop().await;
+            nothing_is_left(directory.path());
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_somebody_else_mounts_over_a_staging_path_is_in_the_way_and_stays() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut site = Site::start(Choice::Loop).await;
+    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    site.stage(&volume).await.unwrap();
+    let staging = site.staging(&volume);
+    let foreign = Foreign::at(&staging, Choice::Loop, &site.server.path("."));
+    assert_eq!(site.stage(&volume).await, Err(Code::FailedPrecondition));
+    assert_eq!(site.publish(&volume, "t").await, Err(Code::FailedPrecondition));
+    assert_eq!(site.unstage(&volume).await, Err(Code::FailedPrecondition));
+    assert!(foreign.is_whole());
+    drop(foreign);
+    assert_eq!(site.unstage(&volume).await, Ok(()));
+    site.end().await;
 }
 
 #[tokio::test]

@@ -69,6 +69,15 @@ async fn inline_volume_of_a_failed_call_is_gone() {
             "in the way"
         );
         fs::remove_dir_all(site.target("t")).unwrap();
+        let late = v1::NodePublishVolumeRequest {
+            volume_capability: Some(mk_mount("no-such-type", Mode::SingleNodeWriter)),
+            ..request.clone()
+        };
+        assert_eq!(
+            site.publish_as(late).await,
+            Err(Code::FailedPrecondition),
+            "when it has been made"
+        );
         assert_eq!(site.unpublish(&volume_of(&request), "t").await, Ok(()));
         let ephemeral = site.server.media().join("ephemeral");
         assert_eq!(fs::read_dir(ephemeral).unwrap().count(), 0, "{devices:?}");

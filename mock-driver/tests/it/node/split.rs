@@ -4,6 +4,7 @@ use csi_mock_driver::admin::Endpoint;
 use csi_mock_driver::admin::client::Client;
 use csi_mock_driver::admin::resource::{NodeChange, NodeNew};
 use csi_mock_driver::backend::{Array, Pool, PoolName, StorageAilment, StorageSeverity};
+use csi_mock_driver::driver::Settings;
 use csi_mock_driver::mode::Mode as Services;
 use tempfile::TempDir;
 
@@ -17,24 +18,42 @@ struct Member {
 }
 
 async fn array(shared: &TempDir) -> Server {
+    array_with(shared, |_| {}).await
+}
+
+async fn array_with(shared: &TempDir, change: impl FnOnce(&mut Settings)) -> Server {
     let media = shared.path().join("media");
     let admin = shared.path().join("admin.sock");
     Server::start_with_admin(&admin, |_, settings| {
         settings.mode = Services::Controller;
         settings.media_dir = Some(media);
+        change(settings);
     })
     .await
 }
 
 async fn member(shared: &TempDir, name: &'static str, devices: Choice) -> Member {
+    let directory = tempfile::tempdir().unwrap();
+    member_in(directory, shared, name, |settings| {
+        settings.node.devices = devices
+    })
+    .await
+}
+
+async fn member_in(
+    directory: TempDir,
+    shared: &TempDir,
+    name: &'static str,
+    change: impl FnOnce(&mut Settings),
+) -> Member {
     let media = shared.path().join("media");
     let admin = format!("unix://{}", shared.path().join("admin.sock").display());
-    let server = Server::start_with(|_, settings| {
+    let server = Server::start_in(directory, |_, settings| {
         settings.mode = Services::Node;
         settings.array_endpoint = admin.parse().unwrap();
         settings.node_id = Some(name.to_owned());
-        settings.node.devices = devices;
         settings.media_dir = Some(media);
+        change(settings);
     })
     .await;
     for directory in ["staging", "targets"] {
@@ -314,5 +333,183 @@ async fn a_process_without_the_array_says_who_has_it() {
     client.info().await.unwrap();
     client.faults().await.unwrap();
     member.stop().await;
+    array.stop().await;
+}
+
+const UNATTACHED: &str = "-PUBLISH_UNPUBLISH_VOLUME,-LIST_VOLUMES_PUBLISHED_NODES,-PUBLISH_READONLY";
+
+/// A volume that nobody attaches.
+async fn unattached(controller: &mut ControllerClient<Channel>, name: &str) -> Volume {
+    let request = v1::CreateVolumeRequest {
+        capacity_range: Some(v1::CapacityRange {
+            required_bytes: 64 * MIB,
+            limit_bytes: 0,
+        }),
+        ..mk_create(name)
+    };
+    let made = controller.create_volume(request).await.unwrap().into_inner();
+    Volume {
+        id: made.volume.unwrap().volume_id,
+        capability: mk_mount("", Mode::SingleNodeWriter),
+        context: mk_map(&[]),
+    }
+}
+
+/// How many links to devices a node has.
+fn links(shared: &TempDir, node: &str) -> usize {
+    fs::read_dir(shared.path().join("media/devices").join(node)).map_or(0, Iterator::count)
+}
+
+#[tokio::test]
+async fn volume_that_nobody_attaches_has_a_device_while_it_is_used_and_is_not_deleted() {
+    for devices in kinds() {
+        let shared = tempfile::tempdir().unwrap();
+        let array = array_with(&shared, |settings| settings.offer = UNATTACHED.parse().unwrap()).await;
+        let mut controller = array.controller().await;
+        let [mut a, mut b] = [
+            member_unattached(tempfile::tempdir().unwrap(), &shared, "node-a", devices).await,
+            member_unattached(tempfile::tempdir().unwrap(), &shared, "node-b", devices).await,
+        ];
+        let volume = unattached(&mut controller, "a").await;
+        let delete = v1::DeleteVolumeRequest {
+            volume_id: volume.id.clone(),
+            ..Default::default()
+        };
+        for (number, member) in [&mut a, &mut b].into_iter().enumerate() {
+            let (site, name) = (&mut member.site, member.name);
+            let case = format!("{devices:?} {name}");
+            for _ in 0..2 {
+                site.stage(&volume).await.unwrap();
+                site.publish(&volume, "t").await.unwrap();
+            }
+            let file = site.target("t").join("file");
+            if number == 0 {
+                fs::write(&file, "of node a").unwrap();
+            } else {
+                assert_eq!(fs::read_to_string(&file).unwrap(), "of node a", "{case}");
+            }
+            let used = code(controller.delete_volume(delete.clone()).await);
+            assert_eq!(used, Err(Code::FailedPrecondition), "{case}: published");
+            site.unpublish(&volume, "t").await.unwrap();
+            let used = code(controller.delete_volume(delete.clone()).await);
+            assert_eq!(used, Err(Code::FailedPrecondition), "{case}: staged");
+            assert!(links(&shared, name) > 0, "{case}");
+            for _ in 0..2 {
+                site.unstage(&volume).await.unwrap();
+                assert_eq!(links(&shared, name), 0, "{case}: at once");
+            }
+        }
+        for _ in 0..2 {
+            controller.delete_volume(delete.clone()).await.unwrap();
+        }
+        for member in [a, b] {
+            member.site.server.stop().await;
+        }
+        array.stop().await;
+        nothing_is_left(shared.path());
+    }
+}
+
+async fn member_unattached(
+    directory: TempDir,
+    shared: &TempDir,
+    name: &'static str,
+    devices: Choice,
+) -> Member {
+    member_in(directory, shared, name, |settings| {
+        settings.node.devices = devices;
+        settings.offer = UNATTACHED.parse().unwrap();
+    })
+    .await
+}
+
+#[tokio::test]
+async fn volume_that_a_node_cannot_use_is_given_back() {
+    let shared = tempfile::tempdir().unwrap();
+    let array = array_with(&shared, |settings| settings.offer = UNATTACHED.parse().unwrap()).await;
+    let mut controller = array.controller().await;
+    let devices = Choice::Emulated;
+    let [mut a, mut b] = [
+        member_unattached(tempfile::tempdir().unwrap(), &shared, "node-a", devices).await,
+        member_unattached(tempfile::tempdir().unwrap(), &shared, "node-b", devices).await,
+    ];
+    let volume = unattached(&mut controller, "a").await;
+    let wrong = Volume {
+        capability: mk_mount("no-such-type", Mode::SingleNodeWriter),
+        ..volume.clone()
+    };
+    assert_eq!(a.site.stage(&wrong).await, Err(Code::FailedPrecondition));
+    assert_eq!(links(&shared, "node-a"), 0);
+
+    // For it is one node's at a time.
+    b.site.stage(&volume).await.unwrap();
+    assert_eq!(a.site.stage(&volume).await, Err(Code::FailedPrecondition));
+    assert_eq!(links(&shared, "node-a"), 0);
+    // A graceful end undoes what the process has in memory.
+    let directory = b.site.server.stop().await;
+    a.site.stage(&volume).await.unwrap();
+    a.site.unstage(&volume).await.unwrap();
+
+    let gone = Volume {
+        id: "no-such-volume".to_owned(),
+        ..volume
+    };
+    assert_eq!(a.site.stage(&gone).await, Err(Code::NotFound));
+    a.site.server.stop().await;
+    array.stop().await;
+    drop(directory);
+}
+
+#[tokio::test]
+async fn what_a_killed_node_used_and_has_no_more_is_given_back() {
+    let shared = tempfile::tempdir().unwrap();
+    let array = array_with(&shared, |settings| settings.offer = UNATTACHED.parse().unwrap()).await;
+    let mut controller = array.controller().await;
+    let keep = |directory: &Path| {
+        let state = directory.join("state");
+        move |settings: &mut Settings| {
+            settings.state_dir = Some(state);
+            settings.offer = UNATTACHED.parse().unwrap();
+        }
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let set = keep(directory.path());
+    let mut member = member_in(directory, &shared, "node-a", set).await;
+    let (used, left) = (
+        unattached(&mut controller, "used").await,
+        unattached(&mut controller, "left").await,
+    );
+    for volume in [&used, &left] {
+        member.site.stage(volume).await.unwrap();
+    }
+    let path = member.site.staging(&left);
+    let directory = member.site.server.stop().await;
+    // As a kill leaves it between the note at the array and the one at the node.
+    for entry in fs::read_dir(directory.path().join("state/node")).unwrap() {
+        let record = entry.unwrap().path();
+        if fs::read_to_string(&record).unwrap().contains(&text(&path)) {
+            fs::remove_file(record).unwrap();
+        }
+    }
+    let set = keep(directory.path());
+    let member = member_in(directory, &shared, "node-a", set).await;
+    let delete = |volume: &Volume| v1::DeleteVolumeRequest {
+        volume_id: volume.id.clone(),
+        ..Default::default()
+    };
+    let free = async {
+        while controller.delete_volume(delete(&left)).await.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, free)
+        .await
+        .expect("must be given back");
+    let still = code(controller.delete_volume(delete(&used)).await);
+    assert_eq!(still, Err(Code::FailedPrecondition), "what is used stays");
+    let mut member = member;
+    member.site.unstage(&used).await.unwrap();
+    controller.delete_volume(delete(&used)).await.unwrap();
+    member.site.server.stop().await;
     array.stop().await;
 }

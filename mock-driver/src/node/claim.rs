@@ -1,0 +1,193 @@
+//! Whose a path is, and what is there: asked before a path is touched, so that what is somebody else's stays
+//! as it is.
+
+use std::path::{Path, PathBuf};
+
+use super::{Error, Node, Record, Role, Unit};
+use crate::backend::Access;
+use crate::mount::{self, Disk, Mounter, Shown};
+
+/// What is at the path of a record, compared with what the record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nothing.
+    Absent,
+    /// The volume as it was asked for.
+    AsAsked,
+    /// The volume, but with something changed behind our back.
+    Changed(&'static str),
+    /// Something that is not of the volume, on top of it or in its place.
+    Foreign,
+}
+
+// === impl State ===
+
+impl State {
+    /// Whether the volume is there.
+    pub(super) fn is_there(self) -> bool {
+        match self {
+            Self::AsAsked | Self::Changed(_) => true,
+            Self::Absent | Self::Foreign => false,
+        }
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    /// Whether what its path shows must take no writes.
+    pub(super) fn is_for_reading(&self, disk: &Disk) -> bool {
+        self.readonly || !disk.writable || self.capability.mode.is_reader_only()
+    }
+
+    /// Whether it is a raw device that must take no writes.
+    fn is_device_for_reading(&self) -> bool {
+        !self.is_staged()
+            && self.capability.is_block()
+            && (self.readonly || self.capability.mode.is_reader_only())
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    /// What is at a record's path. Blocks.
+    pub(super) fn state(&self, record: &Record, disk: &Disk) -> Result<State, Error> {
+        let path = Path::new(&record.path);
+        if self.shows_nothing(record) {
+            let is_up = record.capability.is_block() || self.mounter.is_mounted(disk, path)?;
+            return Ok(if is_up { State::AsAsked } else { State::Absent });
+        }
+        let Some(shown) = self.mounter.shown_at(path)? else {
+            return Ok(State::Absent);
+        };
+        if self.face(record, disk)?.as_ref() != Some(&shown) {
+            return Ok(match self.is_of(record, &shown) {
+                true if record.is_device_for_reading() => State::Changed("readonly"),
+                true => State::Changed("device"),
+                false => State::Foreign,
+            });
+        }
+        let obeys = match (&record.role, &record.capability.access) {
+            (Role::Published { staging, .. }, Access::Mount { flags, .. }) => {
+                let from = Path::new(staging);
+                self.mounter
+                    .obeys(path, from, record.is_for_reading(disk), flags)?
+            }
+            (Role::Published { .. }, Access::Block) | (Role::Staged, _) => true,
+        };
+        Ok(if obeys {
+            State::AsAsked
+        } else {
+            State::Changed("readonly")
+        })
+    }
+
+    /// Checks that a path is ours to change, before anything tells that it is: what is left there of a call
+    /// of ours that was cut off may be taken away, and what is of the volume, but nothing else. Blocks.
+    pub(super) fn claim(&self, record: &Record) -> Result<(), Error> {
+        if self.shows_nothing(record) {
+            return Ok(());
+        }
+        if let Some(there) = self.records.at(&record.path)
+            && there.volume != record.volume
+        {
+            return Err(Error::Taken {
+                path: there.path.clone(),
+                done: there.done(),
+                volume: there.volume,
+            });
+        }
+        let path = Path::new(&record.path);
+        match self.mounter.shown_at(path)? {
+            Some(shown) if self.is_of(record, &shown) => Ok(()),
+            Some(_) => Err(foreign(&record.path)),
+            None if record.is_staged() => Ok(()),
+            None => Ok(self.mounter.check_empty(path)?),
+        }
+    }
+
+    /// What a record's path shows if all is as the record says; none if it shows nothing. Blocks.
+    pub(super) fn face(&self, record: &Record, disk: &Disk) -> Result<Option<Shown>, Error> {
+        if self.shows_nothing(record) {
+            return Ok(None);
+        }
+        if !record.capability.is_block() {
+            return Ok(Some(self.mounter.files_of(disk)?));
+        }
+        let device = match self.has_twin(record, disk) {
+            true => match self.devices.twin(&self.serial_of(record), &disk.file)? {
+                Some(twin) => twin,
+                None => return Ok(None),
+            },
+            false => disk.device.clone(),
+        };
+        Ok(Some(self.mounter.device_of(&device)?))
+    }
+
+    /// The disk with the device that a record's path is to show, which is made if it is not there yet.
+    pub(super) fn disk_to_show(&self, record: &Record, disk: &Disk) -> Result<Disk, Error> {
+        let mut disk = disk.clone();
+        if self.has_twin(record, &disk)
+            && let Some(twin) = self.devices.attach_twin(&self.serial_of(record), &disk.file)?
+        {
+            disk.device = twin;
+            disk.writable = false;
+        }
+        Ok(disk)
+    }
+
+    /// Takes away the twin of a unit's device, if no other path than this one shows it. Blocks.
+    pub(super) fn release_twin(&self, unit: &Unit, path: &str) -> Result<(), Error> {
+        let needs = |other: &Record| other.path != path && other.is_device_for_reading();
+        if self.records.of(&unit.volume).iter().any(needs) {
+            return Ok(());
+        }
+        Ok(self.devices.detach_twin(&unit.serial)?)
+    }
+
+    /// Whether what a record's path shows is of its volume: what it has shown since the volume was brought
+    /// there, or what it would show now. Blocks.
+    pub(super) fn is_of(&self, record: &Record, shown: &Shown) -> bool {
+        let known = self.records.at(&record.path);
+        known.is_some_and(|known| known.volume == record.volume && known.shown.as_ref() == Some(shown))
+            || self.is_of_unit(&self.unit_of(record, None), shown)
+    }
+
+    /// Whether something is what a path shows of a unit now. What cannot be looked up is shown nowhere. Blocks.
+    pub(super) fn is_of_unit(&self, unit: &Unit, shown: &Shown) -> bool {
+        let Ok(disk) = self.media.disk(&unit.medium) else {
+            return false;
+        };
+        let Shown::Device(_) = shown else {
+            let tree = self.media.tree(&unit.medium);
+            return tree.is_ok_and(|tree| *shown == Shown::Link(tree)) || *shown == Shown::Link(disk);
+        };
+        let device = self.devices.find(&unit.serial, &disk).ok().flatten();
+        let twin = || self.devices.twin(&unit.serial, &disk).ok().flatten();
+        let is_it = |device: PathBuf| self.mounter.device_of(&device).is_ok_and(|face| face == *shown);
+        device.is_some_and(|device| is_it(device.path)) || twin().is_some_and(is_it)
+    }
+
+    /// Whether a record's path stays as the caller made it: a raw device is there without a mount, and so is an
+    /// emulated filesystem until it is published.
+    pub(super) fn shows_nothing(&self, record: &Record) -> bool {
+        record.is_staged() && (record.capability.is_block() || self.mounter == Mounter::Emulated)
+    }
+
+    /// Whether a record's path shows a device of its own, since the volume's takes writes.
+    fn has_twin(&self, record: &Record, disk: &Disk) -> bool {
+        self.mounter == Mounter::Kernel && disk.writable && record.is_device_for_reading()
+    }
+
+    fn serial_of(&self, record: &Record) -> String {
+        self.unit_of(record, None).serial
+    }
+}
+
+pub(super) fn foreign(path: &str) -> Error {
+    Error::Mount(mount::Error::InTheWay {
+        path: PathBuf::from(path),
+        reason: "shows something that is not of this volume",
+    })
+}
