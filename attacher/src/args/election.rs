@@ -67,7 +67,8 @@ const JITTER: f64 = 1.2;
 impl Election {
     /// The labels of all `--leader-election-labels`; of one key the last value, as in the Go sidecar.
     pub fn labels(&self) -> Labels {
-        self.labels.iter().cloned().flatten().collect()
+        let pairs = self.labels.iter().flatten();
+        pairs.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
     /// Whether the timings leave room for an attempt to renew before others take over.
