@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use csi_mock_driver::admin;
 use csi_mock_driver::admin::client::Client;
-use csi_mock_driver::driver::{Driver, Settings};
-use csi_mock_driver::fault::{Origin, Script};
+use csi_mock_driver::driver::{Driver, OpenError, Settings};
+use csi_mock_driver::fault::{FaultFile, Origin, Script};
 use csi_mock_driver::media::Medium;
 use csi_mock_driver::run;
 use csi_mock_driver::socket::Listener;
+use csi_mock_driver::store;
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::identity_client::IdentityClient;
@@ -114,7 +115,7 @@ impl Server {
         let mut settings = Settings::default();
         change(directory.path(), &mut settings);
         let endpoint = admin.as_ref().map(|admin| admin.endpoint().clone());
-        let (driver, faults) = Driver::open(settings).unwrap();
+        let (driver, faults) = open(settings).await;
         let listener = Listener::bind(&directory.path().join("csi.sock").into()).unwrap();
         let stop = CancellationToken::new();
         let mut serving = JoinSet::new();
@@ -193,6 +194,23 @@ impl Server {
         ended.unwrap().unwrap().unwrap();
         self.directory
     }
+}
+
+/// A driver on a directory that may still be locked: a program that another test of this process starts has a
+/// copy of every lock until it begins to run.
+async fn open(settings: Settings) -> (Arc<Driver>, Option<FaultFile>) {
+    let opened = async {
+        loop {
+            match Driver::open(settings.clone()) {
+                Err(OpenError::Store(store::OpenError::InUse { .. })) => {
+                    time::sleep(Duration::from_millis(1)).await;
+                }
+                opened => return opened.unwrap(),
+            }
+        }
+    };
+    let opened = time::timeout(DEADLINE, opened).await;
+    opened.expect("a program must have begun to run by now")
 }
 
 /// A channel to a socket that is bound already.

@@ -25,7 +25,7 @@ fn settings() -> Settings {
 
 /// While another test of this process starts a program, that has a copy of our lock until it begins to run, and
 /// nobody tells when it does.
-pub(super) fn open(directory: &Path) -> Store {
+pub(super) fn try_open(directory: &Path) -> Result<Store, OpenError> {
     let opened = || match Store::open(directory.to_owned(), settings(), 7, 2) {
         Err(OpenError::InUse { .. }) => {
             thread::sleep(Duration::from_millis(1));
@@ -34,7 +34,11 @@ pub(super) fn open(directory: &Path) -> Store {
         opened => Some(opened),
     };
     let opened = iter::repeat_with(opened).take(10_000).find_map(|opened| opened);
-    opened.expect("a program must have begun to run by now").unwrap()
+    opened.expect("a program must have begun to run by now")
+}
+
+pub(super) fn open(directory: &Path) -> Store {
+    try_open(directory).unwrap()
 }
 
 fn capability() -> Capability {

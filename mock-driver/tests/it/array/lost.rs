@@ -8,7 +8,7 @@ use csi_mock_driver::backend::{Array, Image, NodeSettings};
 use csi_mock_driver::fault::{Loses, Loss};
 use csi_mock_driver::store::Store;
 
-use super::kept::{hold, open, steps};
+use super::kept::{hold, open, steps, try_open};
 
 /// How many of the steps are done before the trouble begins.
 const BEFORE: usize = 10;
@@ -118,8 +118,7 @@ async fn loss_that_nobody_wrote_like_that_is_refused_by_the_name_of_its_file() {
         let directory = tempfile::tempdir().unwrap();
         drop(open(directory.path()));
         fs::write(directory.path().join("loss.json"), text).unwrap();
-        let settings = csi_mock_driver::backend::Settings::default();
-        let refused = Store::open(directory.path().to_owned(), settings, 7, 2).unwrap_err();
+        let refused = try_open(directory.path()).unwrap_err();
         assert!(refused.to_string().contains("loss.json"), "{text}: {refused}");
     }
 }
