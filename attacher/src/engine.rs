@@ -242,6 +242,7 @@ impl Engine {
         self.disturb(&attachment.name);
         if outcome == Outcome::Done {
             self.repair_finished(done, attachment);
+            self.note_fresh(attachment);
             if done == Wanted::Detach {
                 self.wake_those_that_waited_for(attachment);
             }

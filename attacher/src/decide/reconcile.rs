@@ -182,9 +182,10 @@ pub fn listed_handle(target: &Target, driver: &Driver) -> Option<Arc<str>> {
 /// What follows for one attachment. `doubted` tells that the list before this one made it
 /// [`Verdict::Doubtful`] too.
 ///
-/// A volume that is absent from the list may have slipped between two pages, and one whose node has
-/// got another id since may be listed under either: that alone is no reason to touch what people use.
-pub fn verdict(subject: &Subject, doubted: bool) -> Verdict {
+/// A volume that is absent from the list may have slipped between two pages, one whose node has got another id
+/// since may be listed under either, and the list may be older than an attach of one that is `young`: that alone is
+/// no reason to touch what people use, nor to alarm them.
+pub fn verdict(subject: &Subject, doubted: bool, young: bool) -> Verdict {
     let Subject {
         attachment,
         whereabouts,
@@ -199,7 +200,7 @@ pub fn verdict(subject: &Subject, doubted: bool) -> Verdict {
         (false, true) if published && attachment.finalizer => Verdict::InOrder,
         (false, true) if published => Verdict::Unguarded,
         (false, true) => {
-            let weak = *sight == Sight::Absent || whereabouts.other_node_id.is_some();
+            let weak = young || *sight == Sight::Absent || whereabouts.other_node_id.is_some();
             if weak && !doubted {
                 Verdict::Doubtful
             } else {

@@ -101,6 +101,8 @@ impl Engine {
             }
         }
         self.repairs.disturbed = Some(HashSet::new());
+        let fresh = std::mem::take(&mut self.repairs.fresh);
+        self.repairs.young.extend(fresh);
         Some(survey)
     }
 
@@ -145,6 +147,7 @@ impl Engine {
                 self.judge(subject);
             }
         }
+        self.repairs.young.clear();
         let tally = self.repairs.tally;
         self.repairs.last = Some(LastRound {
             round,
@@ -205,7 +208,8 @@ impl Engine {
             .doubts
             .get(uid)
             .is_some_and(|doubt| doubt.round + 1 == round);
-        let verdict = verdict(&subject, doubted);
+        let young = self.repairs.young.contains(uid);
+        let verdict = verdict(&subject, doubted, young);
         let key = Key::Attachment(subject.attachment.name.clone());
         match verdict {
             Verdict::InOrder if subject.sight.is_known() => self.in_order(&subject.attachment),

@@ -24,6 +24,10 @@ use crate::queue::{Key, Lane};
 pub(super) struct Repairs {
     /// While a survey is under way: attachments that changed or had work since it began.
     pub(super) disturbed: Option<HashSet<Arc<str>>>,
+    /// Attachments that were attached, or attached elsewhere, since the last survey began.
+    pub(super) fresh: HashSet<Uid>,
+    /// Those that were so when the survey that is under way began. A list may be older than they are.
+    pub(super) young: HashSet<Uid>,
     pub(super) wanted: HashMap<Uid, Wanted>,
     /// Those that were refused, until something changes.
     pub(super) resting: HashMap<Uid, Wanted>,
@@ -200,7 +204,23 @@ impl Engine {
         }
     }
 
+    /// Notes whether work that began with `before` brought the volume to where the driver's list, which may come
+    /// from a cache, will not show it at first.
+    pub(super) fn note_fresh(&mut self, before: &Attachment) {
+        let newest = self.index.attachment(&before.name);
+        let moved = newest.is_some_and(|newest| {
+            newest.uid == before.uid
+                && newest.attached
+                && !(before.attached && newest.recorded.is_at_one_with(&before.recorded))
+        });
+        if moved {
+            self.repairs.fresh.insert(before.uid.clone());
+        }
+    }
+
     pub(super) fn forget_repairs(&mut self, attachment: &Attachment) {
+        self.repairs.fresh.remove(&attachment.uid);
+        self.repairs.young.remove(&attachment.uid);
         self.repairs.wanted.remove(&attachment.uid);
         self.repairs.resting.remove(&attachment.uid);
         self.repairs.doubts.remove(&attachment.uid);

@@ -44,7 +44,7 @@ fn what_follows_from_each_sight() {
                     (deleting, finalizer, attached);
             };
             assert_eq!(
-                verdict(&subject(change, None, sight), false),
+                verdict(&subject(change, None, sight), false, false),
                 expected,
                 "deleting {deleting}, finalizer {finalizer}, attached {attached}: {sight:?}"
             );
@@ -55,18 +55,16 @@ fn what_follows_from_each_sight() {
 #[test]
 fn weak_evidence_counts_the_second_time() {
     let attached = |attachment: &mut Attachment| attachment.attached = true;
-    for (other_node_id, sight, first) in [
-        (None, Sight::Elsewhere, Verdict::Lost),
-        (None, Sight::Absent, Verdict::Doubtful),
-        (Some("id-of-today"), Sight::Elsewhere, Verdict::Doubtful),
+    for (other_node_id, sight, young, first) in [
+        (None, Sight::Elsewhere, false, Verdict::Lost),
+        (None, Sight::Elsewhere, true, Verdict::Doubtful),
+        (None, Sight::Absent, false, Verdict::Doubtful),
+        (Some("id-of-today"), Sight::Elsewhere, false, Verdict::Doubtful),
     ] {
         let subject = subject(attached, other_node_id, sight);
-        assert_eq!(verdict(&subject, false), first, "{other_node_id:?} {sight:?}");
-        assert_eq!(
-            verdict(&subject, true),
-            Verdict::Lost,
-            "{other_node_id:?} {sight:?}"
-        );
+        let case = format!("{other_node_id:?} {sight:?} {young}");
+        assert_eq!(verdict(&subject, false, young), first, "{case}");
+        assert_eq!(verdict(&subject, true, young), Verdict::Lost, "{case}");
     }
 }
 

@@ -180,6 +180,33 @@ fn a_volume_that_two_lists_leave_out_is_lost() {
     bench.starts(Wanted::Attach);
 }
 
+/// Drivers list from caches, and people are told of what is lost.
+#[test]
+fn what_was_just_attached_is_not_lost_by_one_list() {
+    for (second, lost) in [(Listed::Nowhere, true), (Listed::OnNode, false)] {
+        let mut bench = Bench::new([]);
+        bench.survey(Listed::NotAtAll);
+        let va = mk_attachment("va");
+        bench.put(va.clone());
+        let job = bench.start().expect("an attach");
+        let done = Attachment {
+            version: Version(va.version.0 + 1),
+            ..attached("va")
+        };
+        bench.engine.handle(Event::Attachments(Change::Written(done)));
+        bench.finish(&job, Outcome::Done);
+        bench.survey(Listed::Nowhere);
+        assert_eq!(bench.engine.take_findings(), []);
+        bench.survey(second);
+        assert_eq!(!bench.engine.take_findings().is_empty(), lost);
+        if !lost {
+            // By now it is older than any list.
+            bench.survey(Listed::Nowhere);
+            assert_eq!(bench.engine.take_findings().len(), 1);
+        }
+    }
+}
+
 #[test]
 fn what_changed_or_was_worked_on_meanwhile_is_left_alone() {
     type Act = fn(&mut Bench, &Attachment);
