@@ -19,7 +19,7 @@ use crate::driver::Driver;
 use crate::error::Error;
 use crate::fault::{Fired, Met, Obstacle, Phase};
 use crate::journal::{CallRecord, Journal, Outcome, Peer, WorkRecord};
-use crate::method::Method;
+use crate::method::{Kind, Method};
 use crate::request::Invalid;
 use crate::socket::ConnectionInfo;
 
@@ -36,7 +36,7 @@ pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
     const METHOD: Method;
 
     /// What it is about to do.
-    const KIND: Kind = Kind::Look;
+    const KIND: Kind = Self::METHOD.kind();
 
     /// Its answer.
     type Reply: Message + Secrets + Clone + Default + 'static;
@@ -77,19 +77,6 @@ pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
 
     /// Does what was asked.
     fn act(plan: Self::Plan, driver: &Driver) -> impl Future<Output = Result<Self::Reply, Error>> + Send;
-}
-
-/// What a call does to the array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// It only looks; nobody misses it when its client leaves.
-    Look,
-    /// It changes a volume.
-    Change,
-    /// It moves a volume to or from a node, which takes the array its time.
-    Move,
-    /// It changes what a node has of a volume.
-    OnNode,
 }
 
 /// What a call came to, before anybody has heard of it.
@@ -177,8 +164,10 @@ impl Driver {
         let wants = wants(request);
         let held = self.turn(wants.clone()).await?;
         let fired = self.faults.fire(&Arrival::new(request, self));
-        set_fault(record, fired.as_ref());
-        let met = self.meet_troubles(request, fired.is_none(), record);
+        // A rule that waits for the effect has done nothing yet.
+        let acting = fired.as_ref().filter(|fired| fired.rule().phase != Phase::After);
+        set_fault(record, acting);
+        let met = self.meet_troubles(request, acting.is_none(), record);
 
         let (before, after) = match fired {
             Some(mut fired) if fired.rule().replaces_effect() => {
@@ -206,24 +195,22 @@ impl Driver {
                     .await
             }
         };
-        match (result, after) {
-            (Ok(reply), None) => Ok(reply),
-            (Ok(reply), Some(fired)) if fired.rule().action.after_messages.is_some() => {
-                *pending = Some(fired);
-                Ok(reply)
-            }
-            (Ok(reply), Some(mut fired)) => match self.suffer(&mut fired, connection).await {
-                Some(error) => Err(error),
-                None => Ok(fired.edited(Q::METHOD.path(), reply)),
-            },
-            (Err(error), after) => {
-                if let Some(fired) = after {
-                    // The effect did not happen, so nothing can go wrong after it.
-                    fired.give_back();
-                    set_fault(record, None);
-                }
-                Err(error)
-            }
+        // If the effect did not happen, nothing can go wrong after it.
+        let reply = result?;
+        let Some(fired) = after else {
+            return Ok(reply);
+        };
+        if fired.rule().action.after_messages.is_some() {
+            *pending = Some(fired);
+            return Ok(reply);
+        }
+        let Some(mut fired) = self.faults.act(fired) else {
+            return Ok(reply);
+        };
+        set_fault(record, Some(&fired));
+        match self.suffer(&mut fired, connection).await {
+            Some(error) => Err(error),
+            None => Ok(fired.edited(Q::METHOD.path(), reply)),
         }
     }
 
@@ -319,8 +306,8 @@ pub(crate) fn wants<Q: Rpc>(request: &Q) -> Vec<(Subject, Share)> {
 }
 
 fn set_fault(record: &mut Option<CallRecord>, fired: Option<&Fired>) {
-    if let Some(record) = record {
-        record.set_fault(fired.map(|fired| fired.rule().id.as_str()));
+    if let (Some(record), Some(fired)) = (record, fired) {
+        record.set_fault(&fired.rule().id);
     }
 }
 

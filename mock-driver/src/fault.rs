@@ -50,7 +50,8 @@
 //! `{id: old-list, trouble: frozen-list, age: 30s}`.
 //!
 //! Before the effect, an end takes the effect's place; a delay or a hang only puts it off. After the effect, a
-//! rule acts only if the call has succeeded. The volume is busy as long as a rule holds its call up.
+//! rule acts only if the call has succeeded: one that fails by itself counts for nothing, sets no state, and the
+//! next call is the rule's in its place. The volume is busy as long as a rule holds its call up.
 //!
 //! The list can be exchanged while calls run: a call keeps the rule it met, and a rule that comes back unchanged
 //! keeps its count, so that adding one rule to a file does not re-arm the others. Rules set at run time come
@@ -154,6 +155,23 @@ impl Faults {
         Ok(())
     }
 
+    /// Puts a script into force at run time beside what is there, as [`Faults::put`] and [`Troubles::put`] do it
+    /// with each of its parts. Rules come into force all at once.
+    pub fn put_all(&self, script: Script) {
+        let outcome: Result<(), Taken> = self.change(|old| {
+            let mut new = old.to_vec();
+            for rule in script.rules {
+                put_into(&mut new, rule);
+            }
+            Ok(new)
+        });
+        outcome.expect("putting rules must not fail");
+        // The last one put is the first one asked.
+        for trouble in script.troubles.into_iter().rev() {
+            self.troubles.put(trouble);
+        }
+    }
+
     /// Puts other rules into force in place of all those of the same origin.
     ///
     /// # Errors
@@ -188,10 +206,7 @@ impl Faults {
     pub fn put(&self, rule: Rule) {
         let outcome: Result<(), Taken> = self.change(|old| {
             let mut new = old.to_vec();
-            match new.iter_mut().find(|armed| armed.rule.id == rule.id) {
-                Some(place) => *place = Armed::new(rule, place.origin),
-                None => new.push(Armed::new(rule, Origin::Admin)),
-            }
+            put_into(&mut new, rule);
             Ok(new)
         });
         outcome.expect("putting a rule must not fail");
@@ -260,20 +275,44 @@ impl Faults {
         self.len() == 0
     }
 
-    /// The first rule that matches, and counts it.
+    /// The first rule that matches, and counts it. A rule of phase `after` has not acted yet: see [`Faults::act`].
     pub fn fire(&self, occasion: &dyn Occasion) -> Option<Fired> {
         let rules = self.rules();
         if rules.is_empty() {
             return None;
         }
-        let state = self.state();
-        let fired = rules.iter().find_map(|armed| {
-            let is_meant = armed.is_enabled() && armed.rule.matches.covers(occasion, &state);
-            is_meant.then(|| armed.take(occasion, self.seed)).flatten()
-        })?;
-        if let Some(state) = &fired.rule().action.set_state {
-            self.set_state(state);
+        loop {
+            let state = self.state();
+            let fired = rules.iter().find_map(|armed| {
+                let is_meant = armed.is_enabled() && armed.rule.matches.covers(occasion, &state);
+                is_meant.then(|| armed.take(occasion, self.seed)).flatten()
+            })?;
+            if fired.rule().phase == Phase::After {
+                return Some(fired);
+            }
+            // Another call may have changed the state since: then other rules are meant.
+            if let Some(fired) = self.act(fired) {
+                return Some(fired);
+            }
         }
+    }
+
+    /// Has a rule act that fired: it sets the state. None if it was for a state that another call has ended
+    /// meanwhile by the same way; the firing is taken back then.
+    pub fn act(&self, mut fired: Fired) -> Option<Fired> {
+        if fired.has_acted() {
+            return Some(fired);
+        }
+        if let Some(next) = &fired.rule().action.set_state {
+            let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+            let wanted = fired.rule().matches.state.as_deref();
+            if wanted.is_some_and(|wanted| wanted != &**state) {
+                drop(state);
+                return None;
+            }
+            *state = next.as_str().into();
+        }
+        fired.acts();
         Some(fired)
     }
 
@@ -298,6 +337,13 @@ impl Faults {
         }
         *armed = new.into();
         Ok(())
+    }
+}
+
+fn put_into(rules: &mut Vec<Arc<Armed>>, rule: Rule) {
+    match rules.iter_mut().find(|armed| armed.rule.id == rule.id) {
+        Some(place) => *place = Armed::new(rule, place.origin),
+        None => rules.push(Armed::new(rule, Origin::Admin)),
     }
 }
 

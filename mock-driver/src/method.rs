@@ -69,6 +69,19 @@ methods! {
     ]
 }
 
+/// What a call does to the array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only looks; nobody misses it when its client leaves.
+    Look,
+    /// It changes a volume.
+    Change,
+    /// It moves a volume to or from a node, which takes the array its time.
+    Move,
+    /// It changes what a node has of a volume.
+    OnNode,
+}
+
 /// A name that is no RPC of this driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{name}\" is no method of this driver; it has {}", Method::ALL.map(Method::name).join(", "))]
@@ -178,6 +191,47 @@ impl Method {
             | Self::NodeGetVolumeHealth
             | Self::NodeGetCapabilities
             | Self::NodeGetInfo => false,
+        }
+    }
+
+    /// What a call of it does to the array.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::CreateVolume
+            | Self::DeleteVolume
+            | Self::CreateSnapshot
+            | Self::DeleteSnapshot
+            | Self::ControllerExpandVolume
+            | Self::ControllerModifyVolume
+            | Self::CreateVolumeGroupSnapshot
+            | Self::DeleteVolumeGroupSnapshot => Kind::Change,
+            Self::ControllerPublishVolume | Self::ControllerUnpublishVolume => Kind::Move,
+            Self::NodeStageVolume
+            | Self::NodeUnstageVolume
+            | Self::NodePublishVolume
+            | Self::NodeUnpublishVolume
+            | Self::NodeExpandVolume => Kind::OnNode,
+            Self::GetPluginInfo
+            | Self::GetPluginCapabilities
+            | Self::Probe
+            | Self::ValidateVolumeCapabilities
+            | Self::ListVolumes
+            | Self::ControllerListVolumeHealth
+            | Self::ControllerGetVolumeHealth
+            | Self::GetCapacity
+            | Self::ControllerGetCapabilities
+            | Self::ListSnapshots
+            | Self::GetSnapshot
+            | Self::ControllerGetVolume
+            | Self::GroupControllerGetCapabilities
+            | Self::GetVolumeGroupSnapshot
+            | Self::GetMetadataAllocated
+            | Self::GetMetadataDelta
+            | Self::NodeGetVolumeStats
+            | Self::NodeGetVolumeHealth
+            | Self::NodeGetStorageHealth
+            | Self::NodeGetCapabilities
+            | Self::NodeGetInfo => Kind::Look,
         }
     }
 

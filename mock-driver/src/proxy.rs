@@ -123,8 +123,12 @@ impl Journey {
     async fn go(&mut self, request: http::Request<Body>, passing: Passing) -> http::Response<Body> {
         let driver = self.proxy.driver.clone();
         let fired = driver.faults.fire(&passing);
-        self.tell_fault(fired.as_ref().map(|fired| fired.rule().id.as_str()));
-        let met = self.meet_troubles(&passing, fired.is_none());
+        // A rule that waits for the effect has done nothing yet.
+        let acting = fired.as_ref().filter(|fired| fired.rule().phase != Phase::After);
+        if let Some(fired) = acting {
+            self.tell_fault(&fired.rule().id);
+        }
+        let met = self.meet_troubles(&passing, acting.is_none());
         let (before, after) = match fired {
             Some(mut fired) if fired.rule().replaces_effect() => {
                 drop(met);
@@ -148,9 +152,6 @@ impl Journey {
         }
         match obstacle {
             Some((_, Obstacle::Refuse { code, message })) => {
-                if let Some(fired) = after {
-                    fired.give_back();
-                }
                 return self.fail(&Error::Injected { code, message });
             }
             Some((_, Obstacle::Wait(time))) => time::sleep(time).await,
@@ -158,13 +159,7 @@ impl Journey {
         }
         let response = match self.proxy.remote.call(request).await {
             Ok(response) => response,
-            Err(status) => {
-                if let Some(fired) = after {
-                    fired.give_back();
-                    self.tell_fault(None);
-                }
-                return self.refuse(status);
-            }
+            Err(status) => return self.refuse(status),
         };
         let is_single = passing.rpc.is_some_and(|rpc| !rpc.streams());
         match after {
@@ -241,19 +236,14 @@ impl Journey {
             self.proxy.seen.learn(passing);
             self.proxy.seen.learn_here(passing, reply.message());
         }
-        match after {
-            Some(mut fired) if is_ok => {
-                let driver = self.proxy.driver.clone();
-                if let Some(error) = driver.suffer(&mut fired, self.connection.as_ref()).await {
-                    return self.fail(&error);
-                }
-                reply.edit(&fired, &passing.path);
+        let driver = self.proxy.driver.clone();
+        let fired = after.filter(|_| is_ok).and_then(|fired| driver.faults.act(fired));
+        if let Some(mut fired) = fired {
+            self.tell_fault(&fired.rule().id);
+            if let Some(error) = driver.suffer(&mut fired, self.connection.as_ref()).await {
+                return self.fail(&error);
             }
-            Some(fired) => {
-                fired.give_back();
-                self.tell_fault(None);
-            }
-            None => {}
+            reply.edit(&fired, &passing.path);
         }
         if let Some(record) = self.record.take() {
             record.end_wire(&reply.outcome(), reply.message());
@@ -293,12 +283,12 @@ impl Journey {
         };
         let met = troubles.meet(passing, passing.changes(), &stock);
         if let Some((id, _)) = met.obstacle.as_ref().filter(|_| is_named) {
-            self.tell_fault(Some(id));
+            self.tell_fault(id);
         }
         met
     }
 
-    fn tell_fault(&mut self, id: Option<&str>) {
+    fn tell_fault(&mut self, id: &str) {
         if let Some(record) = &mut self.record {
             record.set_fault(id);
         }

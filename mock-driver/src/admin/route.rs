@@ -19,6 +19,7 @@ mod journal;
 mod node;
 mod pool;
 mod scenario;
+mod script;
 mod snapshot;
 mod storage;
 mod trouble;
@@ -55,6 +56,7 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
         .routes(routes!(fault::reset))
         .routes(routes!(trouble::list, trouble::put))
         .routes(routes!(trouble::remove, trouble::switch))
+        .routes(routes!(script::put))
         .routes(routes!(scenario::list))
         .routes(routes!(scenario::switch))
         .routes(routes!(journal::list, journal::forget))

@@ -204,7 +204,7 @@ fn app(admin: Admin, way: Way) -> axum::Router {
 const OF_THE_ARRAY: [&str; 7] = [
     "volumes",
     "snapshots",
-    "groups",
+    "group-snapshots",
     "pools",
     "storage",
     "nodes",
@@ -269,5 +269,39 @@ impl axum::serve::Listener for Sockets {
 
     fn local_addr(&self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// What every process has of its own.
+    const OF_THE_PROCESS: [&str; 10] = [
+        "calls",
+        "capabilities",
+        "changes",
+        "events",
+        "faults",
+        "info",
+        "journal",
+        "scenarios",
+        "scripts",
+        "troubles",
+    ];
+
+    #[test]
+    fn each_resource_is_the_arrays_or_the_processs() {
+        let (_, document) = api();
+        let served: BTreeSet<&str> = document
+            .paths
+            .paths
+            .keys()
+            .filter_map(|path| path.strip_prefix("/api/v1/")?.split('/').next())
+            .collect();
+        let named: BTreeSet<&str> = OF_THE_ARRAY.into_iter().chain(OF_THE_PROCESS).collect();
+        assert_eq!(served, named);
     }
 }

@@ -8,7 +8,7 @@ use prost::Message;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
-use super::{Answer, Rpc, conclude};
+use super::{Answer, Rpc, conclude, set_fault};
 use crate::driver::Driver;
 use crate::fault::Fired;
 use crate::journal::CallRecord;
@@ -71,11 +71,14 @@ impl Driver {
 impl<R: Message + Secrets + Clone> Doomed<R> {
     /// Lets the rule act, and gives what comes after that: the other messages, or an error.
     async fn go<M>(mut self, rest: Vec<M>) -> Vec<Result<M, Status>> {
-        self.fired.let_arrive().await;
-        let error = self
-            .driver
-            .suffer(&mut self.fired, self.connection.as_ref())
-            .await;
+        let error = match self.driver.faults.act(self.fired) {
+            Some(mut fired) => {
+                set_fault(&mut self.record, Some(&fired));
+                fired.let_arrive().await;
+                self.driver.suffer(&mut fired, self.connection.as_ref()).await
+            }
+            None => None,
+        };
         let result = match error {
             Some(error) => Err(error),
             None => Ok(self.whole),

@@ -72,7 +72,7 @@ impl Driver {
         let troubles = self.faults.troubles();
         let met = troubles.meet(&arrival, Q::KIND != Kind::Look, &stock);
         if let (Some((id, _)), Some(record)) = (&met.obstacle, record.as_mut().filter(|_| is_named)) {
-            record.set_fault(Some(id));
+            record.set_fault(id);
         }
         met
     }

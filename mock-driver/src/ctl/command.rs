@@ -1,5 +1,6 @@
 //! The commands.
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
 use super::array::{NodeCommand, VolumeCommand};
@@ -75,9 +76,12 @@ pub(super) enum Command {
         /// Those to this node.
         #[arg(long)]
         node: Option<String>,
-        /// At most so many.
-        #[arg(long, default_value_t = 100)]
-        limit: usize,
+        /// Those of volumes after this one.
+        #[arg(long)]
+        after: Option<String>,
+        /// At most so many, 1 to 1000; 100 unless told otherwise.
+        #[arg(long, value_parser = limits())]
+        limit: Option<usize>,
     },
     /// Attaches a volume out of band.
     Attach {
@@ -138,9 +142,9 @@ pub(super) struct Part {
     /// Those after this id.
     #[arg(long)]
     after: Option<String>,
-    /// At most so many.
-    #[arg(long, default_value_t = 100)]
-    limit: usize,
+    /// At most so many, 1 to 1000; 100 unless told otherwise.
+    #[arg(long, value_parser = limits())]
+    limit: Option<usize>,
 }
 
 // === impl Command ===
@@ -149,7 +153,14 @@ impl Command {
     pub(super) async fn run(&self, client: &Client, output: Output) -> Result<Done, Failure> {
         match self {
             Self::Info => print(&client.info().await?, output),
-            Self::Volumes { what: Some(what), .. } => what.run(client, output).await,
+            Self::Volumes {
+                part,
+                node,
+                what: Some(what),
+            } => {
+                part.is_not_given(&[("node", node)])?;
+                what.run(client, output).await
+            }
             Self::Volumes {
                 part,
                 node,
@@ -158,7 +169,15 @@ impl Command {
                 let query = part.query(&[("node", node)]);
                 print(&client.volumes(&query).await?, output)
             }
-            Self::Snapshots { what: Some(what), .. } => what.run(client, output).await,
+            Self::Snapshots {
+                part,
+                source,
+                group,
+                what: Some(what),
+            } => {
+                part.is_not_given(&[("source", source), ("group", group)])?;
+                what.run(client, output).await
+            }
             Self::Snapshots {
                 part,
                 source,
@@ -168,7 +187,14 @@ impl Command {
                 let query = part.query(&[("source", source), ("group", group)]);
                 print(&client.snapshots(&query).await?, output)
             }
-            Self::GroupSnapshots { what: Some(what), .. } => what.run(client, output).await,
+            Self::GroupSnapshots {
+                part,
+                source,
+                what: Some(what),
+            } => {
+                part.is_not_given(&[("source", source)])?;
+                what.run(client, output).await
+            }
             Self::GroupSnapshots {
                 part,
                 source,
@@ -180,11 +206,27 @@ impl Command {
             Self::Pools { what: Some(what) } => what.run(client, output).await,
             Self::Pools { what: None } => print(&client.pools().await?, output),
             Self::Storage { what } => storage(client, what.as_ref(), output).await,
-            Self::Nodes { what: Some(what), .. } => what.run(client, output).await,
+            Self::Nodes {
+                part,
+                what: Some(what),
+            } => {
+                part.is_not_given(&[])?;
+                what.run(client, output).await
+            }
             Self::Nodes { part, what: None } => print(&client.nodes(&part.query(&[])).await?, output),
-            Self::Attachments { volume, node, limit } => {
-                let mut query = given(&[("volume", volume), ("node", node)]);
-                query.push(("limit", limit.to_string()));
+            Self::Attachments {
+                volume,
+                node,
+                after,
+                limit,
+            } => {
+                let limit = limit.map(|limit| limit.to_string());
+                let query = given(&[
+                    ("volume", volume),
+                    ("node", node),
+                    ("after", after),
+                    ("limit", &limit),
+                ]);
                 print(&client.attachments(&query).await?, output)
             }
             Self::Attach {
@@ -226,11 +268,30 @@ impl Command {
 
 impl Part {
     fn query(&self, more: &[(&'static str, &Option<String>)]) -> Vec<(&'static str, String)> {
-        let mut query = given(&[("search", &self.search), ("after", &self.after)]);
+        let limit = self.limit.map(|limit| limit.to_string());
+        let mut query = given(&[
+            ("search", &self.search),
+            ("after", &self.after),
+            ("limit", &limit),
+        ]);
         query.extend(given(more));
-        query.push(("limit", self.limit.to_string()));
         query
     }
+
+    /// Nothing that chooses among many stands before a command about one of them, which would pass it over.
+    fn is_not_given(&self, more: &[(&'static str, &Option<String>)]) -> Result<(), Failure> {
+        match self.query(more).first() {
+            None => Ok(()),
+            Some((name, _)) => Err(Failure::Usage(format!(
+                "--{name} chooses what is listed, and this command lists nothing: leave it out"
+            ))),
+        }
+    }
+}
+
+/// How many items a page of the admin API can have.
+fn limits() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1000)
 }
 
 fn given(pairs: &[(&'static str, &Option<String>)]) -> Vec<(&'static str, String)> {

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use serde_json::Value;
+use serde_json::{Value, json as object};
 
 use super::print::{Print, done, json, print};
 use super::{Done, Failure, Output};
@@ -13,9 +13,9 @@ use crate::admin::client::Client;
 /// What to do with fault rules.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum FaultCommand {
-    /// Puts the rules of a YAML file into force; - for stdin.
+    /// Puts a fault file into force: all of it, or nothing if anything in it is wrong.
     Add {
-        /// The file.
+        /// A list of rules, a rule, or `rules` and `troubles`, in YAML; - for stdin.
         file: PathBuf,
     },
     /// Takes one out of force.
@@ -45,9 +45,9 @@ pub(super) enum FaultCommand {
 /// What to do with a trouble.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum TroubleCommand {
-    /// Puts the array into the troubles of a YAML list; - for stdin.
+    /// Puts a fault file into force: all of it, or nothing if anything in it is wrong.
     Add {
-        /// The file.
+        /// A list of troubles, a trouble, or `rules` and `troubles`, in YAML; - for stdin.
         file: PathBuf,
     },
     /// Ends one for good.
@@ -98,6 +98,15 @@ pub(super) async fn capabilities(
             }
         }
     }
+    let known = client.capabilities().await?;
+    if let Some((name, _)) = wanted
+        .iter()
+        .find(|(name, _)| known.iter().all(|known| known.name != *name))
+    {
+        return Err(Failure::Usage(format!(
+            "there is no capability \"{name}\", so nothing is changed: `ctl capabilities` lists them"
+        )));
+    }
     for (name, enabled) in wanted {
         client.set_capability(name, enabled).await?;
     }
@@ -113,9 +122,7 @@ pub(super) async fn faults(
     match what {
         None => {}
         Some(FaultCommand::Add { file }) => {
-            for rule in items(file)? {
-                client.put_fault(&rule).await?;
-            }
+            client.put_script(&script(file, "rules")?).await?;
         }
         Some(FaultCommand::Remove { rule }) => client.remove_fault(rule).await?,
         Some(FaultCommand::Enable { rule }) => drop(client.set_fault(rule, true).await?),
@@ -143,9 +150,7 @@ pub(super) async fn troubles(
     match what {
         None => {}
         Some(TroubleCommand::Add { file }) => {
-            for trouble in items(file)? {
-                client.put_trouble(&trouble).await?;
-            }
+            client.put_script(&script(file, "troubles")?).await?;
         }
         Some(TroubleCommand::Remove { trouble }) => client.remove_trouble(trouble).await?,
         Some(TroubleCommand::Enable { trouble }) => drop(client.set_trouble(trouble, true).await?),
@@ -154,8 +159,8 @@ pub(super) async fn troubles(
     print(&client.troubles().await?, output)
 }
 
-/// The items of a YAML list; one item alone will do, too.
-fn items(file: &Path) -> Result<Vec<Value>, Failure> {
+/// What a fault file says. A list alone, or one item, is of the kind `part`.
+fn script(file: &Path, part: &str) -> Result<Value, Failure> {
     let failed = |reason: String| Failure::Usage(format!("{}: {reason}", file.display()));
     let text = if file.as_os_str() == "-" {
         let mut text = String::new();
@@ -164,11 +169,15 @@ fn items(file: &Path) -> Result<Vec<Value>, Failure> {
     } else {
         std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?
     };
-    match serde_saphyr::from_str(&text).map_err(|error| failed(error.to_string()))? {
-        Value::Array(items) => Ok(items),
-        Value::Object(item) => Ok(vec![Value::Object(item)]),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            Err(failed("must be a YAML list".to_owned()))
+    let whole: Option<Value> = serde_saphyr::from_str(&text).map_err(|error| failed(error.to_string()))?;
+    match whole.unwrap_or_default() {
+        Value::Array(items) => Ok(object!({ part: items })),
+        Value::Object(whole) if whole.contains_key("rules") || whole.contains_key("troubles") => {
+            Ok(Value::Object(whole))
         }
+        Value::Object(item) => Ok(object!({ part: [item] })),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Err(failed(
+            "must be a YAML list, or a mapping with rules and troubles".to_owned(),
+        )),
     }
 }

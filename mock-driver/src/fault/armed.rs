@@ -1,6 +1,6 @@
 //! A rule in force: its counts, and the calls it has in its hands.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -38,14 +38,28 @@ pub struct Report {
     pub rule: Value,
 }
 
-/// A rule that fired for a call. The rule counts it as in its hands until it is dropped.
+/// A rule that fired for a call. The rule counts it as in its hands until it is dropped. Dropped before the
+/// rule acted, because the call never came so far, it takes the firing back: the next call is in its place.
 #[derive(Debug)]
 pub struct Fired {
     armed: Arc<Armed>,
     /// The path of the call's method.
     method: String,
+    place: Place,
+    has_acted: bool,
     delay: Duration,
     released: watch::Receiver<u64>,
+}
+
+/// What a firing took of the rule's counts.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Which of the calls it was that came to the rule.
+    turn: u64,
+    /// For whom chance was asked, if it was.
+    drawn_for: Option<u64>,
+    /// How often the counts had been set to zero by then.
+    era: u64,
 }
 
 #[derive(Debug)]
@@ -60,7 +74,12 @@ pub(super) struct Armed {
 
 #[derive(Debug, Default)]
 struct Counts {
-    seen: u64,
+    /// How many calls came, those included whose turn was given back.
+    turns: u64,
+    /// Turns that were given back: the next calls take them.
+    returned: BTreeSet<u64>,
+    /// How often the counts were set to zero.
+    era: u64,
     fired: u64,
     methods: BTreeMap<String, u64>,
     /// How often chance was asked, for each subject on its own: see [`draw`](super::draw).
@@ -88,19 +107,53 @@ impl Fired {
         }
     }
 
-    /// Takes the firing back: the call never came to the point where the rule would have acted.
-    pub fn give_back(self) {
-        let mut counts = self.armed.counts();
-        counts.fired = counts.fired.saturating_sub(1);
-        if let Some(count) = counts.methods.get_mut(&self.method) {
-            *count = count.saturating_sub(1);
-        }
+    pub(super) fn has_acted(&self) -> bool {
+        self.has_acted
+    }
+
+    /// The rule begins to act, so the firing counts.
+    pub(super) fn acts(&mut self) {
+        self.has_acted = true;
     }
 }
 
 impl Drop for Fired {
     fn drop(&mut self) {
         self.armed.holds.fetch_sub(1, Ordering::Relaxed);
+        if !self.has_acted {
+            self.armed.counts().take_back(&self.method, self.place);
+        }
+    }
+}
+
+// === impl Counts ===
+
+impl Counts {
+    /// The number of a call that comes.
+    fn next_turn(&mut self) -> u64 {
+        self.returned.pop_first().unwrap_or_else(|| {
+            self.turns += 1;
+            self.turns
+        })
+    }
+
+    /// How many calls came to the rule.
+    fn seen(&self) -> u64 {
+        self.turns - u64::try_from(self.returned.len()).unwrap_or(self.turns)
+    }
+
+    fn take_back(&mut self, method: &str, place: Place) {
+        if place.era != self.era {
+            return;
+        }
+        self.returned.insert(place.turn);
+        self.fired = self.fired.saturating_sub(1);
+        if let Some(count) = self.methods.get_mut(method) {
+            *count = count.saturating_sub(1);
+        }
+        if let Some(draws) = place.drawn_for.and_then(|whom| self.draws.get_mut(&whom)) {
+            *draws = draws.saturating_sub(1);
+        }
     }
 }
 
@@ -125,8 +178,8 @@ impl Armed {
         if self.rule.times.is_some_and(|times| counts.fired >= times) {
             return None;
         }
-        counts.seen += 1;
-        if !matches.turn.has(counts.seen) {
+        let turn = counts.next_turn();
+        if !matches.turn.has(turn) {
             return None;
         }
         let seed = matches.seed.map_or(seed, Seed);
@@ -161,6 +214,12 @@ impl Armed {
         Some(Fired {
             armed: self.clone(),
             method,
+            place: Place {
+                turn,
+                drawn_for: is_drawn.then_some(whom),
+                era: counts.era,
+            },
+            has_acted: false,
             delay: self
                 .rule
                 .action
@@ -185,7 +244,12 @@ impl Armed {
 
     /// As it was when it came into force.
     pub(super) fn reset(&self) {
-        *self.counts() = Counts::default();
+        let mut counts = self.counts();
+        *counts = Counts {
+            era: counts.era + 1,
+            ..Counts::default()
+        };
+        drop(counts);
         self.enabled.store(self.rule.enabled, Ordering::Relaxed);
     }
 
@@ -201,7 +265,7 @@ impl Armed {
             id: self.rule.id.clone(),
             origin: self.origin,
             enabled: self.enabled.load(Ordering::Relaxed),
-            seen: counts.seen,
+            seen: counts.seen(),
             fired: counts.fired,
             methods: counts.methods.clone(),
             code: self.rule.code(),

@@ -23,13 +23,23 @@ impl Script {
     /// # Errors
     /// At the first thing that is wrong; the whole script counts as unread.
     pub fn read(yaml: &str) -> Result<Self, RuleError> {
+        let whole: Option<Value> =
+            serde_saphyr::from_str(yaml).map_err(|error: serde_saphyr::Error| RuleError::NotAList {
+                reason: error.to_string(),
+            })?;
+        Self::from_value(whole.unwrap_or_default())
+    }
+
+    /// Reads what a fault file says, for example from a request of the admin API.
+    ///
+    /// # Errors
+    /// As for [`Script::read`].
+    pub fn from_value(whole: Value) -> Result<Self, RuleError> {
         let not_a_list = |reason: String| RuleError::NotAList { reason };
-        let whole: Option<Value> = serde_saphyr::from_str(yaml)
-            .map_err(|error: serde_saphyr::Error| not_a_list(error.to_string()))?;
         let (rules, troubles) = match whole {
-            None | Some(Value::Null) => (Vec::new(), Vec::new()),
-            Some(Value::Array(rules)) => (rules, Vec::new()),
-            Some(Value::Object(mut parts)) => {
+            Value::Null => (Vec::new(), Vec::new()),
+            Value::Array(rules) => (rules, Vec::new()),
+            Value::Object(mut parts) => {
                 let mut part = |name: &str| match parts.remove(name) {
                     None | Some(Value::Null) => Ok(Vec::new()),
                     Some(Value::Array(items)) => Ok(items),
@@ -43,7 +53,7 @@ impl Script {
                 }
                 lists
             }
-            Some(_) => {
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => {
                 return Err(not_a_list(
                     "write a list, or a mapping with rules and troubles".into(),
                 ));

@@ -73,7 +73,7 @@ fn mk_seeded(yaml: &str, seed: u64) -> Faults {
 /// Which rule fires for each of some calls; empty text for none.
 fn fired(faults: &Faults, calls: impl IntoIterator<Item = Publish>) -> Vec<String> {
     let fire = |call: Publish| {
-        let fired = faults.fire(&call);
+        let fired = faults.fire(&call).and_then(|fired| faults.act(fired));
         fired.map(|fired| fired.rule().id.clone()).unwrap_or_default()
     };
     calls.into_iter().map(fire).collect()
@@ -249,7 +249,7 @@ fn what_is_no_list_of_rules_is_refused_as_a_whole() {
 fn counted_rule_gives_way_to_the_next_and_takes_a_firing_back() {
     let faults = mk_rules(
         "
-- {id: once, match: {volume: a}, action: {code: INTERNAL}, times: 1}
+- {id: once, match: {volume: a}, phase: after, action: {code: INTERNAL}, times: 1}
 - {id: always, match: {volume: a}, action: {code: ABORTED}}
 ",
     );
@@ -258,10 +258,67 @@ fn counted_rule_gives_way_to_the_next_and_takes_a_firing_back() {
     let first = fire("a").unwrap();
     assert_eq!(first.rule().id, "once");
     assert_eq!(fire("a").unwrap().rule().id, "always");
-    first.give_back();
-    assert_eq!(fire("a").unwrap().rule().id, "once");
+    drop(first);
+    let again = faults.act(fire("a").unwrap()).unwrap();
+    assert_eq!(again.rule().id, "once");
+    drop(again);
+    assert_eq!(fire("a").unwrap().rule().id, "always", "it has acted");
     faults.replace(Origin::File, vec![]).unwrap();
     assert!(faults.is_empty() && fire("a").is_none());
+}
+
+#[test]
+fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
+    let faults = mk_rules("- {id: third, match: {call: 3}, phase: after, action: {exit: kill}}");
+    let call = Publish::of("a");
+    assert_eq!(fired(&faults, [call.clone(), call.clone()]), ["", ""]);
+    let third = faults.fire(&call).unwrap();
+    // The fourth comes before the third has failed.
+    assert!(faults.fire(&call).is_none());
+    drop(third);
+    assert_eq!((faults.reports()[0].seen, faults.reports()[0].fired), (3, 0));
+    assert_eq!(fired(&faults, [call.clone(), call.clone()]), ["third", ""]);
+    assert_eq!((faults.reports()[0].seen, faults.reports()[0].fired), (5, 1));
+
+    // What was taken before the counts were set to zero is not given back to the new ones.
+    let faults = mk_rules("- {id: first, match: {call: 1}, phase: after, action: {code: INTERNAL}}");
+    let old = faults.fire(&call).unwrap();
+    faults.reset();
+    assert!(
+        faults
+            .fire(&call)
+            .is_some_and(|fired| faults.act(fired).is_some())
+    );
+    drop(old);
+    assert_eq!((faults.reports()[0].seen, faults.reports()[0].fired), (1, 1));
+    assert!(faults.fire(&call).is_none());
+
+    let faults = mk_rules("- {id: x, match: {probability: 0.1}, phase: after, action: {code: INTERNAL}}");
+    let before = (0..1000).find(|_| faults.fire(&call).is_some()).unwrap();
+    assert!(before > 0, "one that does not fire has had its chance");
+    for _ in 0..20 {
+        assert!(faults.fire(&call).is_some(), "the same chance until it is taken");
+    }
+}
+
+#[test]
+fn state_is_set_when_the_rule_acts_and_by_one_call_only() {
+    let faults = mk_rules(
+        "
+- {id: once, match: {while: {state: start}}, phase: after, action: {set-state: sick}}
+- {id: sick, match: {while: {state: sick}}, action: {code: INTERNAL}}
+",
+    );
+    let call = Publish::of("a");
+    drop(faults.fire(&call).unwrap());
+    assert_eq!(&*faults.state(), FIRST_STATE, "it did not act");
+    let (one, other) = (faults.fire(&call).unwrap(), faults.fire(&call).unwrap());
+    assert_eq!((&*one.rule().id, &*other.rule().id), ("once", "once"));
+    assert!(faults.act(other).is_some());
+    assert_eq!(&*faults.state(), "sick");
+    assert!(faults.act(one).is_none(), "the state it is for has ended");
+    assert_eq!(faults.reports()[0].fired, 1);
+    assert_eq!(fired(&faults, [call]), ["sick"]);
 }
 
 #[test]

@@ -165,14 +165,14 @@ impl CallRecord {
     }
 
     /// Names the fault rule that has a hand in the call.
-    pub fn set_fault(&mut self, rule: Option<&str>) {
+    pub fn set_fault(&mut self, rule: &str) {
         let mut fault = self
             .work
             .call
             .fault
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        *fault = rule.map(str::to_owned);
+        *fault = Some(rule.to_owned());
         drop(fault);
         self.work.journal.touch();
     }

@@ -99,7 +99,7 @@ fn nothing_is_kept_for_nobody() {
 fn calls_that_run_are_seen_with_what_holds_them_up_until_they_end() {
     let journal = mk_journal(10);
     let mut record = begin(&journal, "a", "node-1");
-    record.set_fault(Some("slow"));
+    record.set_fault("slow");
     journal.look(|look| {
         let call = look.running().next().unwrap();
         assert_eq!(
@@ -123,7 +123,7 @@ fn every_field_of_a_filter_filters() {
     publish(&journal, "vol-1", Code::Ok);
     publish(&journal, "vol-2", Code::NotFound);
     let mut record = begin(&journal, "pvc-1", "node-1");
-    record.set_fault(Some("lost-answer"));
+    record.set_fault("lost-answer");
     drop(record);
     let pattern = |text: &str| Some(WildMatch::new(text));
     let table: [(&str, Filter, &[&str]); 7] = [

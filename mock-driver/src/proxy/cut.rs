@@ -58,7 +58,7 @@ impl Cut {
             .and_then(|fired| fired.rule().action.after_messages);
         // Nothing came of the call, so nothing can go wrong after it.
         if let Some(status) = Status::from_header_map(response.headers()) {
-            self.give_back();
+            self.fired = None;
             end(&mut self.record, &outcome(&status));
         }
         response.map(|body| {
@@ -71,15 +71,6 @@ impl Cut {
             };
             Body::new(StreamBody::new(futures::stream::unfold(journey, Journey::next)))
         })
-    }
-
-    fn give_back(&mut self) {
-        if let Some(fired) = self.fired.take() {
-            fired.give_back();
-            if let Some(record) = &mut self.record {
-                record.set_fault(None);
-            }
-        }
     }
 }
 
@@ -102,7 +93,7 @@ impl Journey {
             None => match self.frames.as_mut()?.next().await? {
                 Ok(frame) => frame,
                 Err(status) => {
-                    self.cut.give_back();
+                    self.cut.fired = None;
                     end(&mut self.cut.record, &outcome(&status));
                     return Some((Err(status), self));
                 }
@@ -120,7 +111,7 @@ impl Journey {
                     Frame::data(Bytes::new())
                 } else {
                     if let Some(status) = status {
-                        self.cut.give_back();
+                        self.cut.fired = None;
                         end(&mut self.cut.record, &outcome(&status));
                     }
                     last
@@ -143,7 +134,11 @@ impl Journey {
     }
 
     async fn suffer(&mut self) -> Option<Status> {
-        let mut fired = self.cut.fired.take()?;
+        let fired = self.cut.fired.take()?;
+        let mut fired = self.cut.driver.faults.act(fired)?;
+        if let Some(record) = &mut self.cut.record {
+            record.set_fault(&fired.rule().id);
+        }
         fired.let_arrive().await;
         let error = self
             .cut

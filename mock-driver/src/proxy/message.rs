@@ -15,6 +15,7 @@ use super::seen::Seen;
 use crate::call::{continues, map_entry, requested_size};
 use crate::fault::{Fired, Occasion, Place};
 use crate::journal::Outcome;
+use crate::method::{Kind, Method};
 use crate::schema::{self, Rpc};
 
 /// Length of what stands before each message.
@@ -121,12 +122,9 @@ impl Passing {
         }
     }
 
-    /// Whether it changes something, as far as its name tells.
+    /// Whether it changes something; of what is no method of CSI nobody knows, so it does not.
     pub(super) fn changes(&self) -> bool {
-        const LOOKS: [&str; 4] = ["Get", "List", "Validate", "Probe"];
-        let name = self.rpc.map_or("", Rpc::name);
-        let bare = name.trim_start_matches("Controller").trim_start_matches("Node");
-        !name.is_empty() && !LOOKS.iter().any(|look| bare.starts_with(look))
+        Method::at(&self.path).is_some_and(|method| method.kind() != Kind::Look)
     }
 }
 
@@ -239,6 +237,22 @@ mod tests {
     use prost_reflect::Value;
 
     use super::*;
+
+    #[test]
+    fn what_only_looks_changes_nothing_whatever_its_name_begins_with() {
+        let changing = |rpc: &&'static Rpc| {
+            let call = Passing::new(rpc.path().to_owned(), Some(rpc), None, Arc::default());
+            call.changes()
+        };
+        let found: Vec<&str> = Rpc::all().iter().filter(changing).map(Rpc::name).collect();
+        assert!(!found.contains(&"GroupControllerGetCapabilities"), "{found:?}");
+        let expected = Method::ALL
+            .into_iter()
+            .filter(|method| method.kind() != Kind::Look);
+        assert_eq!(found.len(), expected.count(), "{found:?}");
+        let foreign = Passing::new("/vendor.v1.Copy/Start".to_owned(), None, None, Arc::default());
+        assert!(!foreign.changes());
+    }
 
     #[test]
     fn rules_see_of_every_method_what_they_may_ask_for() {

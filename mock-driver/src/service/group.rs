@@ -17,7 +17,7 @@ use super::controller::shape;
 use crate::array;
 use crate::backend::{Members, WantedGroup};
 use crate::busy::{Share, Subject};
-use crate::call::{Kind, Rpc};
+use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
@@ -89,7 +89,6 @@ pub(crate) struct Named {
 
 impl Rpc for CreateVolumeGroupSnapshotRequest {
     const METHOD: Method = Method::CreateVolumeGroupSnapshot;
-    const KIND: Kind = Kind::Change;
     type Reply = CreateVolumeGroupSnapshotResponse;
     type Plan = WantedGroup;
 
@@ -134,7 +133,6 @@ impl Rpc for CreateVolumeGroupSnapshotRequest {
 
 impl Rpc for DeleteVolumeGroupSnapshotRequest {
     const METHOD: Method = Method::DeleteVolumeGroupSnapshot;
-    const KIND: Kind = Kind::Change;
     type Reply = DeleteVolumeGroupSnapshotResponse;
     type Plan = Named;
 

@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 
 use super::controller::shape;
 use crate::backend::{Array, Snapshot};
+use crate::busy::{Share, Subject};
 use crate::call::Rpc;
 use crate::conduct::BlockRuns;
 use crate::driver::Driver;
@@ -132,6 +133,11 @@ impl Rpc for GetMetadataDeltaRequest {
 impl Span {
     async fn find(self, driver: &Driver) -> Result<(Arc<Snapshot>, Vec<BlockMetadata>), Error> {
         let Self { base, target, offset } = self;
+        // Their bytes are not taken away while they are looked at, or have gone with them before: a snapshot that
+        // is being deleted must not pass for an empty one.
+        let both = [Some(&target), base.as_ref()].into_iter().flatten();
+        let subjects = both.map(|id| (Subject::Snapshot(id.clone()), Share::Reading));
+        let _hands = driver.hands.hold_all(subjects.collect()).await;
         let both = |array: &Array| {
             let base = match &base {
                 Some(base) => Some(array.snapshot(base)?.clone()),
@@ -208,5 +214,58 @@ fn kind(runs: BlockRuns) -> BlockMetadataType {
     match runs {
         BlockRuns::Fixed => BlockMetadataType::FixedLength,
         BlockRuns::Variable => BlockMetadataType::VariableLength,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::v1::DeleteSnapshotRequest;
+    use tokio_test::{assert_pending, task};
+
+    use super::*;
+    use crate::backend::WantedSnapshot;
+    use crate::call;
+    use crate::driver::Settings;
+
+    #[tokio::test]
+    async fn snapshot_that_is_being_deleted_is_waited_for_and_then_not_found() {
+        let settings = Settings {
+            premade: 1,
+            ..Settings::default()
+        };
+        let (driver, _) = Driver::open(settings).unwrap();
+        let wanted = WantedSnapshot {
+            name: "s".to_owned(),
+            source: "vol-0".to_owned(),
+            parameters: std::collections::BTreeMap::new(),
+            requirement: None,
+        };
+        let id = driver.create_snapshot(&wanted).await.unwrap().id.to_string();
+        let delete = DeleteSnapshotRequest {
+            snapshot_id: id.clone(),
+            ..DeleteSnapshotRequest::default()
+        };
+        let allocated = GetMetadataAllocatedRequest {
+            snapshot_id: id.clone(),
+            ..GetMetadataAllocatedRequest::default()
+        };
+        let delta = GetMetadataDeltaRequest {
+            base_snapshot_id: id.clone(),
+            target_snapshot_id: id.clone(),
+            ..GetMetadataDeltaRequest::default()
+        };
+        // As the call has it that deletes the snapshot, from before the array forgets it until its bytes are gone.
+        let deleting = driver.hands.hold_all(call::wants(&delete)).await.unwrap();
+        let mut one = task::spawn(GetMetadataAllocatedRequest::act(
+            allocated.check().unwrap(),
+            &driver,
+        ));
+        let mut both = task::spawn(GetMetadataDeltaRequest::act(delta.check().unwrap(), &driver));
+        assert_pending!(one.poll());
+        assert_pending!(both.poll());
+        driver.delete_snapshot(&id).await.unwrap();
+        drop(deleting);
+        assert_eq!(one.await.unwrap_err().code(), tonic::Code::NotFound);
+        assert_eq!(both.await.unwrap_err().code(), tonic::Code::NotFound);
     }
 }

@@ -7,10 +7,13 @@ mod streams;
 mod troubles;
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
+use csi_mock_driver::fault::{Faults, Trouble};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
+use serde_json::json;
 use tokio::time::{self, Instant};
 use tonic::Code;
 use tonic::transport::Channel;
@@ -111,6 +114,56 @@ async fn after_lets_the_effect_happen_and_only_then_answers() {
 
     assert_eq!(unpublish(&mut client, "vol-0", "node-0").await, Code::Internal);
     assert!(nodes_of(&mut client, "vol-0").await.is_empty());
+}
+
+/// Attaches of which the second fails by itself, and a rule for the second that succeeds. Whether our own driver has
+/// the rule or a proxy in front of it is all the same.
+async fn fail_before_the_rule_acts(mut client: ControllerClient<Channel>, faults: &Faults, journal: &Path) {
+    assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
+    assert_eq!(publish(&mut client, "vol-9", "node-0").await, Code::NotFound);
+    assert_eq!(&*faults.state(), "start", "nothing was broken yet");
+    assert_eq!(publish(&mut client, "vol-1", "node-0").await, Code::Internal);
+    assert_eq!(&*faults.state(), "broken");
+    assert_eq!(publish(&mut client, "vol-2", "node-0").await, Code::Unavailable);
+    let ends = lines(journal).into_iter().filter(|line| line["event"] == "end");
+    let named: Vec<_> = ends
+        .map(|line| line["fault"].as_str().unwrap_or("").to_owned())
+        .collect();
+    assert_eq!(named, ["", "", "second", "broken"]);
+}
+
+const SECOND: [&str; 2] = [
+    "{id: second, match: {method: ControllerPublishVolume, call: 2, while: {state: start}}, phase: after, \
+      action: {code: INTERNAL, set-state: broken}}",
+    "{id: broken, match: {method: ControllerPublishVolume, while: {state: broken}}, action: {code: UNAVAILABLE}}",
+];
+
+#[tokio::test]
+async fn rule_that_never_acted_leaves_no_trace() {
+    let (server, client) = with_rules(&SECOND).await;
+    fail_before_the_rule_acts(client, server.driver().faults(), &server.path("journal")).await;
+    let fronted = proxy::Fronted::start(&SECOND).await;
+    let client = fronted.client().await;
+    fail_before_the_rule_acts(client, fronted.front().faults(), &fronted.journal()).await;
+}
+
+#[tokio::test]
+async fn client_that_leaves_before_the_rule_acts_leaves_it_its_turn() {
+    let (server, mut client) = with_rules(&[
+        "{id: lost, match: {method: ControllerPublishVolume, call: 1}, phase: after, action: {code: INTERNAL}}",
+    ])
+    .await;
+    server
+        .driver()
+        .faults()
+        .troubles()
+        .put(Trouble::from_value(json!({"id": "slow", "trouble": "slow-node", "time": "1s"})).unwrap());
+    let journal = server.path("journal");
+    let asked = mk_publish("vol-0", "node-0");
+    give_up_after(begun(&journal), client.controller_publish_volume(asked)).await;
+    line_in(&journal, |line| line["event"] == "late").await;
+    assert_eq!(nodes_of(&mut client, "vol-0").await, ["node-0"]);
+    assert_eq!(publish(&mut client, "vol-1", "node-0").await, Code::Internal);
 }
 
 #[tokio::test]

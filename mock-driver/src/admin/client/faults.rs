@@ -43,6 +43,14 @@ impl Client {
         self.send(Method::POST, "/api/v1/faults", Some(rule)).await
     }
 
+    /// Puts all rules and troubles of a fault file into force, or none of them.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn put_script(&self, script: &Value) -> Result<Faults, Error> {
+        self.send(Method::POST, "/api/v1/scripts", Some(script)).await
+    }
+
     /// Takes a fault rule out of force.
     ///
     /// # Errors

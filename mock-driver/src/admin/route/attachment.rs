@@ -21,7 +21,7 @@ pub(super) struct AttachmentQuery {
     volume: Option<String>,
     /// Those to this node.
     node: Option<String>,
-    /// Those after this place, as `next` has it.
+    /// Those after this place, as `next` has it, or those of volumes after this one.
     after: Option<String>,
     /// At most so many; 100 unless told otherwise, never more than 1000.
     limit: Option<usize>,
@@ -37,7 +37,11 @@ pub(super) async fn list(
     let limit = limit(query.limit);
     // Ids hold no line ends, so a pair joined by one is told apart from every other.
     let place = |attachment: &Attachment| format!("{}\n{}", attachment.volume, attachment.node);
-    let after = query.after.as_deref().and_then(|after| after.split_once('\n'));
+    let after = query.after.as_deref().map(|after| {
+        after
+            .split_once('\n')
+            .map_or((after, None), |(volume, node)| (volume, Some(node)))
+    });
     let attachments = admin.driver.store.read(|array| {
         let meant = |attachment: &Attachment| {
             query
@@ -48,7 +52,10 @@ pub(super) async fn list(
         };
         let attachments = array.volumes().flat_map(volume::attachments).filter(meant);
         let is_later = |attachment: &Attachment| {
-            after.is_none_or(|after| (attachment.volume.as_str(), attachment.node.as_str()) > after)
+            after.is_none_or(|(volume, node)| {
+                let is_later_node = node.is_some_and(|node| attachment.node.as_str() > node);
+                attachment.volume.as_str() > volume || (attachment.volume == volume && is_later_node)
+            })
         };
         Ok(page(attachments, limit, is_later, |attachment| attachment, place))
     });

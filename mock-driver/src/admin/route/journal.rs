@@ -90,15 +90,18 @@ pub(super) async fn list(
     )?;
     let (limit, newest) = (limit(query.limit), query.newest.unwrap_or(false));
     let before = query.before.unwrap_or(u64::MAX);
-    let mut matched = 0;
+    let (mut matched, mut left) = (0, false);
     let mut found: Vec<(u64, Arc<journal::Call>)> = Vec::new();
     journal.look(|look| {
         let mut take = |(place, call): (u64, &Arc<journal::Call>)| {
-            if place < before && wanted.covers(call) {
-                matched += 1;
-                if found.len() < limit {
-                    found.push((place, call.clone()));
-                }
+            if !wanted.covers(call) {
+                return;
+            }
+            matched += 1;
+            if place < before && found.len() < limit {
+                found.push((place, call.clone()));
+            } else if place < before {
+                left = true;
             }
         };
         let calls = look.after(query.after.unwrap_or(0));
@@ -108,7 +111,7 @@ pub(super) async fn list(
             calls.for_each(&mut take);
         }
     });
-    let next = (matched > found.len())
+    let next = left
         .then(|| found.last().map(|(place, _)| place.to_string()))
         .flatten();
     let messages = query.messages.unwrap_or(true);

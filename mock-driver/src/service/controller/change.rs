@@ -7,7 +7,7 @@ use csi_proto::v1::{
 
 use super::shape;
 use crate::backend::{Array, Capability, SizeRange};
-use crate::call::{Kind, Rpc};
+use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
@@ -29,7 +29,6 @@ pub(crate) struct Tuning {
 
 impl Rpc for ControllerExpandVolumeRequest {
     const METHOD: Method = Method::ControllerExpandVolume;
-    const KIND: Kind = Kind::Change;
     type Reply = ControllerExpandVolumeResponse;
     type Plan = Growth;
 
@@ -81,7 +80,6 @@ impl Rpc for ControllerExpandVolumeRequest {
 
 impl Rpc for ControllerModifyVolumeRequest {
     const METHOD: Method = Method::ControllerModifyVolume;
-    const KIND: Kind = Kind::Change;
     type Reply = ControllerModifyVolumeResponse;
     type Plan = Tuning;
 

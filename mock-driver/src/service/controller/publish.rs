@@ -8,7 +8,7 @@ use csi_proto::v1::{
 };
 
 use crate::backend::{Hold, Publication};
-use crate::call::{Kind, Rpc};
+use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::fault::DeviceView;
@@ -31,7 +31,6 @@ pub(crate) struct Detach {
 
 impl Rpc for ControllerPublishVolumeRequest {
     const METHOD: Method = Method::ControllerPublishVolume;
-    const KIND: Kind = Kind::Move;
     type Reply = ControllerPublishVolumeResponse;
     type Plan = Attach;
 
@@ -83,7 +82,6 @@ impl Rpc for ControllerPublishVolumeRequest {
 
 impl Rpc for ControllerUnpublishVolumeRequest {
     const METHOD: Method = Method::ControllerUnpublishVolume;
-    const KIND: Kind = Kind::Move;
     type Reply = ControllerUnpublishVolumeResponse;
     type Plan = Detach;
 

@@ -10,7 +10,7 @@ use super::list::Wish;
 use crate::array;
 use crate::backend::{Array, Requirement, SnapshotFilter, WantedSnapshot};
 use crate::busy::{Share, Subject};
-use crate::call::{Kind, Rpc};
+use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
@@ -19,7 +19,6 @@ use crate::request::{self, Invalid};
 
 impl Rpc for CreateSnapshotRequest {
     const METHOD: Method = Method::CreateSnapshot;
-    const KIND: Kind = Kind::Change;
     type Reply = CreateSnapshotResponse;
     type Plan = WantedSnapshot;
 
@@ -74,7 +73,6 @@ impl Rpc for CreateSnapshotRequest {
 
 impl Rpc for DeleteSnapshotRequest {
     const METHOD: Method = Method::DeleteSnapshot;
-    const KIND: Kind = Kind::Change;
     type Reply = DeleteSnapshotResponse;
     type Plan = String;
 

@@ -8,7 +8,7 @@ use csi_proto::v1::{
 
 use crate::backend::{Source, Wanted};
 use crate::busy::{Share, Subject};
-use crate::call::{Kind, Rpc};
+use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
@@ -17,7 +17,6 @@ use crate::request::{self, Invalid};
 
 impl Rpc for CreateVolumeRequest {
     const METHOD: Method = Method::CreateVolume;
-    const KIND: Kind = Kind::Change;
     type Reply = CreateVolumeResponse;
     type Plan = Wanted;
 
@@ -66,7 +65,6 @@ impl Rpc for CreateVolumeRequest {
 
 impl Rpc for DeleteVolumeRequest {
     const METHOD: Method = Method::DeleteVolume;
-    const KIND: Kind = Kind::Change;
     type Reply = DeleteVolumeResponse;
     type Plan = String;
 

@@ -4,7 +4,7 @@ use csi_proto::v1::{NodeExpandVolumeRequest, NodeExpandVolumeResponse};
 
 use super::path;
 use crate::backend::{Capability, SizeRange};
-use crate::call::{Kind, Rpc};
+use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
@@ -21,7 +21,6 @@ pub(crate) struct Growth {
 
 impl Rpc for NodeExpandVolumeRequest {
     const METHOD: Method = Method::NodeExpandVolume;
-    const KIND: Kind = Kind::OnNode;
     type Reply = NodeExpandVolumeResponse;
     type Plan = Growth;
 

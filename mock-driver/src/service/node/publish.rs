@@ -6,7 +6,7 @@ use csi_proto::v1::{
 };
 
 use super::{inline, path};
-use crate::call::{Kind, Rpc};
+use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
@@ -15,7 +15,6 @@ use crate::request::{self, Invalid};
 
 impl Rpc for NodePublishVolumeRequest {
     const METHOD: Method = Method::NodePublishVolume;
-    const KIND: Kind = Kind::OnNode;
     type Reply = NodePublishVolumeResponse;
     type Plan = (Publish, Option<Inline>);
 
@@ -68,7 +67,6 @@ impl Rpc for NodePublishVolumeRequest {
 
 impl Rpc for NodeUnpublishVolumeRequest {
     const METHOD: Method = Method::NodeUnpublishVolume;
-    const KIND: Kind = Kind::OnNode;
     type Reply = NodeUnpublishVolumeResponse;
     type Plan = (String, String);
 

@@ -5,7 +5,7 @@ use csi_proto::v1::{
 };
 
 use super::path;
-use crate::call::{Kind, Rpc};
+use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
@@ -14,7 +14,6 @@ use crate::request::{self, Invalid};
 
 impl Rpc for NodeStageVolumeRequest {
     const METHOD: Method = Method::NodeStageVolume;
-    const KIND: Kind = Kind::OnNode;
     type Reply = NodeStageVolumeResponse;
     type Plan = Stage;
 
@@ -52,7 +51,6 @@ impl Rpc for NodeStageVolumeRequest {
 
 impl Rpc for NodeUnstageVolumeRequest {
     const METHOD: Method = Method::NodeUnstageVolume;
-    const KIND: Kind = Kind::OnNode;
     type Reply = NodeUnstageVolumeResponse;
     type Plan = (String, String);
 

@@ -138,6 +138,146 @@ async fn driver_is_broken_and_mended_by_hand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn fault_files_are_taken_whole_in_every_form_or_not_at_all() {
+    let (server, client) = administered().await;
+    let in_force = async || {
+        let rules = client
+            .faults()
+            .await
+            .unwrap()
+            .rules
+            .into_iter()
+            .map(|rule| rule.id);
+        let troubles = client
+            .troubles()
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|trouble| trouble.id);
+        rules.chain(troubles).collect::<Vec<String>>().join(" ")
+    };
+    let file = server.path("faults.yaml");
+    let name = file.to_str().unwrap();
+    // (command, file, what is in force then)
+    let table = [
+        (
+            "faults",
+            "- {id: a, action: {delay: 1ms}}\n- {id: b, action: {delay: 1ms}}",
+            "a b",
+        ),
+        ("faults", "{id: c, action: {delay: 1ms}}", "a b c"),
+        (
+            "faults",
+            "rules:\n- {id: b, action: {delay: 2ms}}\ntroubles:\n- {id: t, trouble: read-only}\n- {id: u, trouble: busy}",
+            "a b c t u",
+        ),
+        ("troubles", "- {id: v, trouble: not-ready}", "a b c v t u"),
+        (
+            "troubles",
+            "troubles: [{id: w, trouble: not-ready}]",
+            "a b c w v t u",
+        ),
+    ];
+    for (command, text, expected) in table {
+        std::fs::write(&file, text).unwrap();
+        told(&server, &[command, "add", name]).await;
+        assert_eq!(in_force().await, expected, "{text}");
+    }
+    assert_eq!(
+        client.faults().await.unwrap().rules[1].rule["action"]["delay"],
+        "2ms"
+    );
+
+    let before = in_force().await;
+    // (command, file, exit code, in the text)
+    let table = [
+        (
+            "faults",
+            "- {id: x, action: {delay: 1ms}}\n- {id: y, action: {delay: 1ms}}\n- {id: z, action: {delay: soon}}",
+            1,
+            "action.delay",
+        ),
+        (
+            "faults",
+            "rules: [{id: x, action: {delay: 1ms}}]\ntroubles: [{id: y, trouble: rain}]",
+            1,
+            "rain",
+        ),
+        ("faults", "rules: []\nfaults: []", 1, "faults: unknown field"),
+        (
+            "troubles",
+            "- {id: x, trouble: read-only}\n- {id: y}",
+            1,
+            "trouble",
+        ),
+        ("faults", "", 2, "must be a YAML list"),
+    ];
+    for (command, text, code, words) in table {
+        std::fs::write(&file, text).unwrap();
+        let (status, told) = failed(&server, &[command, "add", name]).await;
+        assert_eq!(status, code, "{text}: {told}");
+        assert!(told.contains(words), "{text}: {told}");
+        assert_eq!(in_force().await, before, "{text}: nothing of it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_command_would_pass_over_is_refused() {
+    let (server, client) = administered().await;
+    // (words, in the text)
+    let table: [(&[&str], &str); 6] = [
+        (&["volumes", "--node=node-0", "hurt", "vol-1"], "--node"),
+        (&["nodes", "--search=node-2", "remove", "node-1"], "--search"),
+        (
+            &["snapshots", "--source=vol-1", "create", "s", "vol-0"],
+            "--source",
+        ),
+        (&["volumes", "--limit=5000"], "1000"),
+        (&["volumes", "--limit=0"], "1000"),
+        (&["capabilities", "-LIST_VOLUMES", "-GET_VOLUMES"], "GET_VOLUMES"),
+    ];
+    for (words, text) in table {
+        let (status, told) = failed(&server, words).await;
+        assert_eq!(status, 2, "{words:?}: {told}");
+        assert!(told.contains(text), "{words:?}: {told}");
+    }
+    assert!(client.volume("vol-1").await.unwrap().health.is_empty());
+    assert!(client.node("node-1").await.unwrap().registered);
+    assert_eq!(client.snapshots(&[]).await.unwrap().matched, 0);
+    let mut known = client.capabilities().await.unwrap().into_iter();
+    assert!(known.any(|known| known.name == "LIST_VOLUMES" && known.enabled));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_attachments_can_be_listed_part_by_part() {
+    let (server, client) = administered().await;
+    for volume in ["vol-0", "vol-1", "vol-2"] {
+        client
+            .attach(volume, "node-0", &Default::default())
+            .await
+            .unwrap();
+    }
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let words = [
+            "attachments",
+            "-o",
+            "json",
+            "--limit=1",
+            &format!("--after={after}"),
+        ];
+        let page: Value = serde_json::from_str(&told(&server, &words).await).unwrap();
+        assert_eq!(page["matched"], 3);
+        let Some(item) = page["items"].get(0) else {
+            break;
+        };
+        after = item["volume"].as_str().unwrap().to_owned();
+        seen.push(after.clone());
+    }
+    assert_eq!(seen, ["vol-0", "vol-1", "vol-2"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn snapshots_space_and_storage_are_changed_by_hand() {
     let (server, client) = administered().await;
     let json: Value =

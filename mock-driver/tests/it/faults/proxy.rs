@@ -31,7 +31,7 @@ pub(super) struct Fronted {
 }
 
 impl Fronted {
-    async fn start(rules: &[&str]) -> Self {
+    pub(super) async fn start(rules: &[&str]) -> Self {
         let behind = Server::start_with(|directory, settings| {
             settings.premade = 5;
             settings.journal = Some(directory.join("journal"));
@@ -52,7 +52,7 @@ impl Fronted {
         }
     }
 
-    async fn client(&self) -> ControllerClient<Channel> {
+    pub(super) async fn client(&self) -> ControllerClient<Channel> {
         ControllerClient::new(connect(&self.directory.path().join("csi.sock")).await)
     }
 

@@ -1,0 +1,26 @@
+//! Whole fault files, put into force while the driver runs.
+
+use axum::extract::State;
+use serde_json::Value;
+
+use super::fault::{list, refused};
+use crate::admin::problem::Refusal;
+use crate::admin::request::Json;
+use crate::admin::resource::{Faults, Problem};
+use crate::admin::server::Admin;
+use crate::fault::Script;
+
+/// Puts all rules and troubles of a script into force, each in the place of the one with its id if there is one;
+/// nothing of it if anything in it is wrong.
+#[utoipa::path(post, path = "/scripts", tag = "faults",
+    request_body(content = Object, description = "A fault file in JSON: a list of rules, or lists of `rules` and `troubles`."),
+    responses((status = 200, body = Faults), (status = "default", body = Problem)))]
+pub(super) async fn put(
+    State(admin): State<Admin>,
+    Json(script): Json<Value>,
+) -> Result<Json<Faults>, Refusal> {
+    let script = Script::from_value(script).map_err(refused)?;
+    admin.driver.faults.put_all(script);
+    admin.touch();
+    Ok(list(State(admin)).await)
+}
