@@ -3,6 +3,9 @@
 import { say } from "./dom.js";
 
 const SHOWN_FOR = 6000;
+// What an input of the dialog takes. Larger numbers would not be sent as they were written.
+const COUNTABLE = { min: "0", max: String(Number.MAX_SAFE_INTEGER), step: "1", pattern: "", title: "A whole number, 0 or more" };
+const SOME_TEXT = { min: "", max: "", step: "", pattern: ".*\\S.*", title: "" };
 const timers = new Map();
 
 /** A part of a path. */
@@ -44,7 +47,10 @@ export function tell(where, text) {
   timers.set(where, setTimeout(() => say(place, ""), SHOWN_FOR));
 }
 
-/** Asks before something is broken. Gives the input, or true; false if the answer is no. */
+/**
+ * Asks before something is broken. Gives the input, or true; false if the answer is no. An input is a text of more
+ * than blanks, or with `number` a whole number, which it then gives; the dialog stays until it is one.
+ */
 export function ask(title, text, yes, input) {
   const dialog = document.getElementById("ask");
   const field = document.getElementById("ask-input");
@@ -53,13 +59,15 @@ export function ask(title, text, yes, input) {
   say(document.getElementById("ask-yes"), yes);
   document.getElementById("ask-label").hidden = !input;
   say(document.getElementById("ask-name"), input?.label ?? "");
+  field.type = input?.number ? "number" : "text";
+  for (const [name, value] of Object.entries(input?.number ? COUNTABLE : SOME_TEXT)) field[name] = value;
   field.value = input?.value ?? "";
   field.required = Boolean(input);
   dialog.returnValue = "";
   dialog.showModal();
   // Enter in the field means yes, not the first button of the form.
   field.onkeydown = (event) => {
-    if (event.key === "Enter") {
+    if (event.key === "Enter" && !event.isComposing) {
       event.preventDefault();
       document.getElementById("ask-yes").click();
     }
@@ -68,7 +76,8 @@ export function ask(title, text, yes, input) {
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => {
       const agreed = dialog.returnValue === "yes";
-      resolve(agreed && input ? field.value.trim() : agreed);
+      const given = () => (input.number ? field.valueAsNumber : field.value.trim());
+      resolve(agreed && input ? given() : agreed);
     }, { once: true });
   });
 }

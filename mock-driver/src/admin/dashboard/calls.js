@@ -9,13 +9,16 @@ const CODES = ["OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEE
   "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"];
 
 export function calls(panel, refresh) {
-  const pager = new Pager("calls", refresh);
-  const again = () => { pager.reset(); refresh(); };
+  const pager = new Pager("calls", () => ask());
+  // Without Live the calls on show stay until somebody asks for others: rows that move away under the eye cannot be read.
+  let stale = true;
+  const ask = () => { stale = true; refresh(); };
+  const again = () => { pager.reset(); ask(); };
   const input = () => make("input", { type: "search", autocomplete: "off", oninput: again });
   const [method, volume, node, fault] = [input(), input(), input(), input()];
   const code = make("select", { onchange: again }, make("option", { value: "" }, "any"), make("option", { value: "!OK" }, "errors"),
     ...CODES.map((name) => make("option", { value: name }, name)));
-  const live = make("input", { type: "checkbox", checked: true });
+  const live = make("input", { type: "checkbox", checked: true, onchange: refresh });
   const clear = make("button", { type: "button", onclick: async () => {
     if (await change("DELETE", "/journal", undefined, "Forgot the calls that had ended")) again();
   } }, "Forget all");
@@ -28,30 +31,44 @@ export function calls(panel, refresh) {
 
   const open = new Set();
   let shown;
-  return async (byHand) => {
-    // Rows that move away under the eye cannot be read.
-    if (!byHand && (!live.checked || pager.cursors.length > 0)) return;
+  const load = async () => {
+    stale = false;
     const wanted = { method: method.value.trim(), code: code.value, volume: volume.value, node: node.value, fault: fault.value };
-    shown = await get(`/journal${query({ ...wanted, before: pager.after, newest: true, limit: PAGE })}`);
+    try {
+      shown = await get(`/journal${query({ ...wanted, before: pager.after, newest: true, limit: PAGE })}`);
+    } catch (error) {
+      stale = true;
+      throw error;
+    }
     pager.update(shown);
-    const rows = shown.items.flatMap((call) => open.has(call.number) ? [{ call }, { call, detail: true }] : [{ call }]);
-    const flip = (number) => { open.has(number) ? open.delete(number) : open.add(number); refresh(); };
-    sync(list.body, rows, (row) => `${row.call.number}${row.detail ? "d" : ""}`, (row) => row.detail ? detail(row.call) : line(row.call, flip, open));
+  };
+  const flip = (key) => { open.has(key) ? open.delete(key) : open.add(key); show(); };
+  const show = () => {
+    const rows = shown.items.flatMap((call) => open.has(keyOf(call)) ? [{ call }, { call, detail: true }] : [{ call }]);
+    sync(list.body, rows, (row) => `${keyOf(row.call)}${row.detail ? " messages" : ""}`, (row) => row.detail ? detail(row.call) : line(row.call, flip, open));
+  };
+  return async () => {
+    if (stale || (live.checked && pager.cursors.length === 0)) await load();
+    show();
   };
 }
 
+/** What tells a call from all others: a driver that starts again counts from the beginning. */
+export const keyOf = (call) => `${call.number} ${call.start}`;
+
 function line(call, flip, open) {
+  const key = keyOf(call);
   const code = make("span", { class: `badge ${tone(call.answer.code)}`, title: call.answer.message }, call.answer.code);
   const late = make("span", { class: "quiet" });
-  const more = make("button", { type: "button", "aria-label": `Messages of call ${call.number}`, onclick: () => flip(call.number) });
+  const more = make("button", { type: "button", "aria-label": `Messages of call ${call.number}`, onclick: () => flip(key) });
   const row = make("tr", {},
     make("td", { class: "number time", title: call.start }, call.start.slice(11, 23)), make("th", { scope: "row" }, call.method),
     make("td", { class: "id" }, call.volume), make("td", { class: "id" }, call.node), make("td", {}, code, " ", late),
     make("td", { class: "number" }, span(call.answer.seconds)), make("td", { class: "id" }, call.fault ?? ""), make("td", { class: "acts" }, more));
   row.update = ({ call: now }) => {
     say(late, now.late ? `later ${now.late.code}` : "");
-    more.setAttribute("aria-expanded", String(open.has(now.number)));
-    say(more, open.has(now.number) ? "Less" : "More");
+    more.setAttribute("aria-expanded", String(open.has(key)));
+    say(more, open.has(key) ? "Less" : "More");
   };
   return row;
 }

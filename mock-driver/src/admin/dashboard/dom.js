@@ -44,7 +44,11 @@ export function sync(parent, items, key, create) {
     else parent.insertBefore(child, place);
     child.update?.(item);
   }
-  for (const gone of old.values()) gone.remove();
+  for (const gone of old.values()) {
+    // Whoever works by keys goes on from here, not from the top of the page.
+    if (gone.contains(document.activeElement)) (gone.closest('[role="tabpanel"]') ?? document.body).focus();
+    gone.remove();
+  }
 }
 
 /** A table with a caption and columns; a column is its title or [title, class]. Gives table and body. */

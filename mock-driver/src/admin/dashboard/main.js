@@ -1,7 +1,7 @@
 // The page: which panel is shown, and when it is drawn anew.
 
 import { get, query, tell } from "./api.js";
-import { calls, item, tick } from "./calls.js";
+import { calls, item, keyOf, tick } from "./calls.js";
 import { capabilities } from "./capabilities.js";
 import { dress, make, say, sync } from "./dom.js";
 import { faults } from "./faults.js";
@@ -18,26 +18,22 @@ const LATEST_ERRORS = 8;
 const byId = (id) => document.getElementById(id);
 const panels = {};
 for (const [name, build] of Object.entries({ nodes, volumes, snapshots, storage, calls, faults, capabilities })) {
-  panels[name] = build(byId(`panel-${name}`), () => draw(true));
+  panels[name] = build(byId(`panel-${name}`), draw);
 }
 
 let current = "nodes";
 let drawing = false;
 let wanted = false;
-let byHand = false;
 
 /** Draws what is shown; once at a time, and once more if something changed meanwhile. */
-async function draw(hand = false) {
+async function draw() {
   wanted = true;
-  byHand ||= hand;
   if (drawing) return;
   drawing = true;
   while (wanted) {
-    const asked = byHand;
     wanted = false;
-    byHand = false;
     try {
-      await Promise.all([panels[current](asked), beside()]);
+      await Promise.all([panels[current](), beside()]);
     } catch (error) {
       tell("failed", error.message);
     }
@@ -50,8 +46,8 @@ async function beside() {
     get("/calls"),
     get(`/journal${query({ code: "!OK", newest: true, messages: false, limit: LATEST_ERRORS })}`),
   ]);
-  sync(byId("running"), running.slice(0, MOST_RUNNING), (call) => call.number, item);
-  sync(byId("errors"), errors.items, (call) => call.number, item);
+  sync(byId("running"), running.slice(0, MOST_RUNNING), keyOf, item);
+  sync(byId("errors"), errors.items, keyOf, item);
   say(byId("running-count"), running.length);
   say(byId("running-none"), running.length > MOST_RUNNING ? `and ${running.length - MOST_RUNNING} more` : "No call is running.");
   byId("running-none").hidden = running.length > 0 && running.length <= MOST_RUNNING;
@@ -76,7 +72,7 @@ function count(counts) {
 const tabs = [...document.querySelectorAll('[role="tab"]')];
 
 function show(name, focus = false) {
-  if (!panels[name]) name = "nodes";
+  if (!Object.hasOwn(panels, name)) name = "nodes";
   current = name;
   for (const tab of tabs) {
     const chosen = tab.id === `tab-${name}`;
@@ -86,7 +82,7 @@ function show(name, focus = false) {
   }
   for (const panel of document.querySelectorAll('[role="tabpanel"]')) panel.hidden = panel.id !== `panel-${name}`;
   if (location.hash !== `#${name}`) history.replaceState(null, "", `#${name}`);
-  draw(true);
+  draw();
 }
 
 for (const [index, tab] of tabs.entries()) {
@@ -100,6 +96,12 @@ for (const [index, tab] of tabs.entries()) {
 }
 addEventListener("hashchange", () => show(location.hash.slice(1)));
 
+// It leads to what is shown; as a link it would name a panel that there is not.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  byId("panels").focus();
+});
+
 // === what changes ===
 
 function link(state, text) {
@@ -107,8 +109,21 @@ function link(state, text) {
   say(byId("link"), text);
 }
 
+/** Tells which driver this is: after a break in the line it may be another one. */
+async function introduce() {
+  try {
+    const info = await get("/info");
+    document.title = `${info.driver} – CSI mock driver`;
+    say(byId("driver"), info.driver);
+    say(byId("about"), `CSI mock driver ${info.version}${info.node ? ` on ${info.node}` : ""}, up since ${info.started.slice(0, 19).replace("T", " ")} UTC`);
+    count(info.counts);
+  } catch (error) {
+    tell("failed", error.message);
+  }
+}
+
 const changes = new EventSource("/api/v1/changes");
-changes.addEventListener("open", () => link("live", "live"));
+changes.addEventListener("open", () => { link("live", "live"); introduce(); });
 changes.addEventListener("error", () => link("lost", "not reached, trying again"));
 changes.addEventListener("changed", (event) => {
   count(JSON.parse(event.data).counts);
@@ -118,12 +133,5 @@ changes.addEventListener("changed", (event) => {
 setInterval(() => {
   for (const call of byId("running").children) tick(call);
 }, 250);
-
-get("/info").then((info) => {
-  document.title = `${info.driver} – CSI mock driver`;
-  say(byId("driver"), info.driver);
-  say(byId("about"), `CSI mock driver ${info.version}${info.node ? ` on ${info.node}` : ""}, up since ${info.started.slice(0, 19).replace("T", " ")} UTC`);
-  count(info.counts);
-}).catch((error) => tell("failed", error.message));
 
 show(location.hash.slice(1));

@@ -78,10 +78,9 @@ async function flip(node, refresh) {
 
 async function setLimit(node, refresh) {
   const text = "How many volumes the array lets it have; 0 for as many as come. What it says in NodeGetInfo changes apart from that.";
-  const limit = await ask(`Limit of ${node.id}`, text, "Set", { label: "Volumes", value: String(node.limit ?? 0) });
+  const limit = await ask(`Limit of ${node.id}`, text, "Set", { label: "Volumes", value: String(node.limit ?? 0), number: true });
   if (limit === false) return;
-  const body = { limit: Number(limit) };
-  if (await change("PATCH", `/nodes/${part(node.id)}`, body, `${node.id} takes ${limit === "0" ? "any number of" : limit} volumes`)) refresh();
+  if (await change("PATCH", `/nodes/${part(node.id)}`, { limit }, `${node.id} takes ${limit || "any number of"} volumes`)) refresh();
 }
 
 /** A held volume, to be detached out of band. */

@@ -10,7 +10,7 @@ export class Pager {
     this.next = undefined;
     this.place = make("span", { class: "quiet", role: "status" });
     this.back = make("button", { type: "button", onclick: () => { this.cursors.pop(); turn(); } }, "Previous");
-    this.on = make("button", { type: "button", onclick: () => { this.cursors.push(this.next); turn(); } }, "Next");
+    this.on = make("button", { type: "button", onclick: () => this.forward(turn) }, "Next");
     this.whole = make("div", { class: "bar push" }, this.place, this.back, this.on);
     this.seen = [0];
   }
@@ -18,6 +18,14 @@ export class Pager {
   /** Where the page begins. */
   get after() {
     return this.cursors.at(-1);
+  }
+
+  /** One page on; until that is drawn there is none behind it. */
+  forward(turn) {
+    if (this.next === undefined) return;
+    this.cursors.push(this.next);
+    this.next = undefined;
+    turn();
   }
 
   /** Back to the first page. */

@@ -28,8 +28,8 @@ export function snapshots(panel, refresh) {
     ]);
     pager.update(one);
     groupPager.update(several);
-    sync(list.body, one.items, (snapshot) => snapshot.id, (snapshot) => row(snapshot, refresh));
-    sync(groups.body, several.items, (group) => group.id, (group) => groupRow(group, refresh));
+    sync(list.body, one.items, keyOf, (snapshot) => row(snapshot, refresh));
+    sync(groups.body, several.items, keyOf, (group) => groupRow(group, refresh));
   };
 }
 
@@ -57,6 +57,9 @@ function readiness() {
   };
   return badge;
 }
+
+/** One that was deleted and taken again may have the same id. */
+const keyOf = ({ id, created }) => `${id} ${created}`;
 
 const time = (text) => text.slice(0, 19).replace("T", " ");
 

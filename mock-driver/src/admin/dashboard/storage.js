@@ -67,9 +67,9 @@ function poolRow(pool, refresh) {
 
 async function resizePool(pool, refresh) {
   const text = `No fewer than the ${pool.usedBytes} bytes that its volumes and snapshots have.`;
-  const bytes = await ask(`Resize ${pool.name}`, text, "Resize", { label: "Bytes", value: String(pool.capacityBytes) });
+  const bytes = await ask(`Resize ${pool.name}`, text, "Resize", { label: "Bytes", value: String(pool.capacityBytes), number: true });
   if (bytes === false) return;
-  if (await change("PATCH", `/pools/${part(pool.name)}`, { capacityBytes: Number(bytes) }, `${pool.name} has ${size(Number(bytes))}`)) refresh();
+  if (await change("PATCH", `/pools/${part(pool.name)}`, { capacityBytes: bytes }, `${pool.name} has ${size(bytes)}`)) refresh();
 }
 
 /** Where the health of the storage behind a node, or behind all of them, is set. */

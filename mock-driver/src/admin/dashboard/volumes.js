@@ -35,7 +35,7 @@ function row(id, refresh) {
   const chips = make("div", { class: "chips" });
   const none = make("span", { class: "quiet" });
   const health = make("span");
-  const attach = make("button", { type: "button", "aria-label": `Attach ${id}`, onclick: () => attachTo(id, refresh) }, "Attach…");
+  const attach = make("button", { type: "button", "aria-label": `Attach ${id}` }, "Attach…");
   const hurt = make("button", { type: "button" });
   const remove = make("button", { type: "button", class: "danger", "aria-label": `Delete ${id}`, onclick: () => destroy(id, refresh) }, "Delete");
   const line = make("tr", {},
@@ -58,14 +58,24 @@ function row(id, refresh) {
       const done = sick.length ? `${id} is well again` : `${id} is degraded`;
       if (await change("PATCH", `/volumes/${part(id)}`, { health: sick.length ? [] : [ailment] }, done)) refresh();
     };
+    attach.onclick = () => attachTo(volume, refresh);
     remove.disabled = volume.attachments.length > 0;
   };
   return line;
 }
 
-async function attachTo(volume, refresh) {
-  const node = await ask(`Attach ${volume}`, "Out of band: no CSI call is made, and nobody is told.", "Attach", { label: "To node" });
-  if (node && await change("PUT", `/attachments/${part(volume)}/${part(node)}`, {}, `Attached ${volume} to ${node}`)) refresh();
+async function attachTo({ id, capabilities }, refresh) {
+  const use = useOf(capabilities);
+  const text = `Out of band: no CSI call is made, and nobody is told.${use.block ? " As the raw block device it was made for." : ""}`;
+  const node = await ask(`Attach ${id}`, text, "Attach", { label: "To node" });
+  if (node && await change("PUT", `/attachments/${part(id)}/${part(node)}`, use, `Attached ${id} to ${node}`)) refresh();
+}
+
+/** How to attach a volume: by the first use it was made for, such as `block MULTI_NODE_MULTI_WRITER`; one made for every use as the driver likes. */
+function useOf([first]) {
+  if (!first) return {};
+  const [access, accessMode] = first.split(/ (?=\w+$)/);
+  return { block: access === "block", accessMode };
 }
 
 async function destroy(volume, refresh) {

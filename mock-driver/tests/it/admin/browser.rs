@@ -554,6 +554,225 @@ async fn people_size_pools_and_make_storage_sick() {
 }
 
 #[tokio::test]
+async fn what_is_no_number_is_not_taken_for_one() {
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 1).await;
+    let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
+        return;
+    };
+    let row = "document.querySelector('#panel-nodes tr[data-key=\"node-1\"]')";
+    browser
+        .until(&format!("{row}?.innerText.includes('known')"))
+        .await;
+    let ask = async |words: &str| {
+        browser.click("[aria-label='Change the limit of node-1']").await;
+        browser.until("document.activeElement.id === 'ask-input'").await;
+        browser.run("document.activeElement.select()").await;
+        browser.press(words).await;
+        browser.press(Key::Enter).await;
+    };
+    for words in ["many", "-1", "1.5", "  "] {
+        ask(words).await;
+        // Neither sent nor thrown away: the dialog stays until it has a number.
+        let refused =
+            "document.querySelector('dialog').open && !document.querySelector('#ask-input').checkValidity()";
+        browser.until(refused).await;
+        assert_eq!(
+            browser
+                .run("return document.querySelector('#done').textContent")
+                .await,
+            "",
+            "{words}"
+        );
+        browser.press(Key::Escape).await;
+        browser.until("!document.querySelector('dialog').open").await;
+    }
+    assert_eq!(client.node("node-1").await.unwrap().limit, None);
+    ask("3").await;
+    browser.until(&format!("{row}.innerText.includes('0 / 3')")).await;
+    assert_eq!(client.node("node-1").await.unwrap().limit, Some(3));
+    browser
+        .until("document.querySelector('#done').textContent === 'node-1 takes 3 volumes'")
+        .await;
+    ask("0").await;
+    browser
+        .until("document.querySelector('#done').textContent === 'node-1 takes any number of volumes'")
+        .await;
+    assert_eq!(client.node("node-1").await.unwrap().limit, None);
+
+    // A name of blanks is no name.
+    browser.run("[...document.querySelectorAll('#panel-nodes button')].find((b) => b.textContent.startsWith('Register')).click()").await;
+    browser.until("document.activeElement.id === 'ask-input'").await;
+    browser.press("  ").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until(
+            "document.querySelector('dialog').open && !document.querySelector('#ask-input').checkValidity()",
+        )
+        .await;
+    browser.press("node-9").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.querySelector('#done').textContent === 'Registered node-9'")
+        .await;
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn calls_stand_still_for_whoever_reads_them() {
+    let (server, _client) = Server::start_on_tcp(|_, settings| settings.premade = 200).await;
+    let mut csi = server.controller().await;
+    for number in 0..60 {
+        let publish = mk_publish(&format!("vol-{number}"), "node-0");
+        csi.controller_publish_volume(publish).await.unwrap();
+    }
+    let Some(browser) = Browser::open(&url(&server, "calls")).await else {
+        return;
+    };
+    let rows = "document.querySelectorAll('#panel-calls tbody tr')";
+    let panel = "document.querySelector('#panel-calls').innerText";
+    browser
+        .until(&format!("{panel}.includes('1–50 of 60 calls')"))
+        .await;
+    browser.click("#panel-calls input[type=checkbox]").await;
+    for number in 60..120 {
+        let publish = mk_publish(&format!("vol-{number}"), "node-0");
+        csi.controller_publish_volume(publish).await.unwrap();
+    }
+    // The page has heard of the later calls, and shows those from before.
+    browser
+        .until("document.querySelector('#counts').innerText.includes('120')")
+        .await;
+    assert_eq!(
+        browser
+            .run(&format!("return {rows}[0].innerText.includes('vol-59')"))
+            .await,
+        true
+    );
+    browser
+        .run(&format!("{rows}[0].querySelector('button').focus()"))
+        .await;
+    browser.press(Key::Enter).await;
+    browser
+        .until(&format!("{rows}[1].textContent.includes('Request')"))
+        .await;
+    assert_eq!(
+        browser
+            .run(&format!("return {rows}[0].innerText.includes('vol-59')"))
+            .await,
+        true,
+        "the call whose messages are asked for is still there"
+    );
+    assert_eq!(
+        browser.run("return document.activeElement.ariaExpanded").await,
+        "true"
+    );
+    browser.press(Key::Enter).await;
+    browser.until(&format!("{rows}.length === 50")).await;
+
+    // Two presses before the answer are one step, and the page knows how many there are.
+    let next = "[...document.querySelectorAll('#panel-calls button')].find((b) => b.textContent === 'Next')";
+    browser
+        .run(&format!("const next = {next}; next.click(); next.click()"))
+        .await;
+    browser
+        .until(&format!("{panel}.includes('51–60 of 120 calls')"))
+        .await;
+    browser.click("#panel-calls input[type=checkbox]").await;
+    browser.run("[...document.querySelectorAll('#panel-calls button')].find((b) => b.textContent === 'Previous').click()").await;
+    browser
+        .until(&format!("{rows}[0].innerText.includes('vol-119')"))
+        .await;
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn raw_block_volumes_are_attached_as_what_they_are() {
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 0).await;
+    let new = |name: &str, block, access_mode: Option<&str>| VolumeNew {
+        name: name.to_owned(),
+        block,
+        access_mode: access_mode.map(str::to_owned),
+        ..VolumeNew::default()
+    };
+    let raw = client
+        .create_volume(&new("raw", true, Some("MULTI_NODE_MULTI_WRITER")))
+        .await
+        .unwrap();
+    let plain = client.create_volume(&new("plain", false, None)).await.unwrap();
+    let Some(browser) = Browser::open(&url(&server, "volumes")).await else {
+        return;
+    };
+    browser
+        .until("document.querySelectorAll('#panel-volumes tbody tr').length === 2")
+        .await;
+    // (volume, node, how it is held)
+    let table = [
+        (&raw.id, "node-0", "block MULTI_NODE_MULTI_WRITER"),
+        (&raw.id, "node-1", "block MULTI_NODE_MULTI_WRITER"),
+        (&plain.id, "node-1", "mount SINGLE_NODE_WRITER"),
+    ];
+    for (volume, node, held) in table {
+        browser.click(&format!("[aria-label='Attach {volume}']")).await;
+        browser.until("document.activeElement.id === 'ask-input'").await;
+        browser.press(node).await;
+        browser.press(Key::Enter).await;
+        let told = format!("document.querySelector('#done').textContent === 'Attached {volume} to {node}'");
+        browser.until(&told).await;
+        let attachments = client.volume(volume).await.unwrap().attachments;
+        let found = attachments.iter().find(|attachment| attachment.node == node);
+        assert_eq!(found.unwrap().capability, held);
+    }
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn keys_lead_on_from_where_they_were() {
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 2).await;
+    let Some(browser) = Browser::open(&url(&server, "volumes")).await else {
+        return;
+    };
+    browser
+        .until("document.querySelectorAll('#panel-volumes tbody tr').length === 2")
+        .await;
+    // The way past the head leads to what is shown, not to the first panel.
+    browser.press(Key::Tab).await;
+    assert_eq!(
+        browser.run("return document.activeElement.className").await,
+        "skip"
+    );
+    browser.press(Key::Enter).await;
+    browser.until("document.activeElement.id === 'panels'").await;
+    assert_eq!(
+        browser
+            .run("return [location.hash, document.querySelector('#panel-volumes').hidden]")
+            .await,
+        json!(["#volumes", false])
+    );
+
+    // Whoever deletes a row goes on in its table.
+    browser
+        .run("document.querySelector('[aria-label=\"Delete vol-0\"]').focus()")
+        .await;
+    browser.press(Key::Enter).await;
+    browser.until("document.activeElement.id === 'ask-yes'").await;
+    browser.press(Key::Enter).await;
+    browser
+        .until("document.querySelectorAll('#panel-volumes tbody tr').length === 1")
+        .await;
+    browser
+        .until("document.activeElement.id === 'panel-volumes'")
+        .await;
+    assert!(client.volume("vol-0").await.is_err());
+
+    // Names that only objects of the language have are no panels.
+    browser.run("location.hash = '#toString'").await;
+    browser
+        .until("location.hash === '#nodes' && document.querySelector('#panel-nodes tbody tr')")
+        .await;
+    browser.close().await;
+}
+
+#[tokio::test]
 async fn every_control_has_a_name_and_every_table_its_heads() {
     let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 2).await;
     let rule = json!({"id": "idle", "match": {"method": "Probe"}, "action": {"delay": "1ms"}});
