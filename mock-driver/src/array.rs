@@ -7,6 +7,7 @@
 //! A copy takes as long as the volume's parameters say that the array needs for it: a snapshot is there at once and
 //! ready after that time, and a volume is made after it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,9 +26,9 @@ use crate::mount::Frozen;
 use crate::node;
 use crate::store;
 
-/// A volume that nobody writes to, mounts or unmounts while it is copied.
+/// A volume that nobody mounts or unmounts while it is copied, nor writes to if its filesystem is frozen.
 struct Still {
-    _frozen: Option<Frozen>,
+    frozen: Option<Frozen>,
     _held: Held,
 }
 
@@ -71,6 +72,9 @@ impl Driver {
             Source::Volume(id) => self.still(id.as_str()).await?,
         };
         let copied = self.media.copy(&from, &copy, bytes).await?;
+        if let Source::Volume(id) = source {
+            self.tell_of_doubt(id.as_str(), is_frozen(still.as_ref()), copied);
+        }
         end(still).await;
         let pace = self.store.peek(|array| array.pace_to(wanted));
         pause(pace.time(copied)).await;
@@ -122,6 +126,7 @@ impl Driver {
         let still = self.still(&wanted.source).await?;
         let mut timing = self.timing();
         let copied = self.media.copy(&from, &copy, bytes).await?;
+        self.tell_of_doubt(&wanted.source, is_frozen(still.as_ref()), copied);
         end(still).await;
         timing.delay += self.copy_time(&wanted.source, copied);
         let create = |array: &mut Array| array.create_snapshot(wanted, id, timing);
@@ -243,17 +248,14 @@ impl Driver {
 
     /// Lets a volume's filesystem stand still that the node of this process has mounted, so that a copy has
     /// all that was written before and nothing of what is written meanwhile. Nobody mounts or unmounts it
-    /// until then. A filesystem that cannot stand still is copied as a power failure would leave it.
+    /// until then. What no node of this process has mounted is copied as it is written to.
     async fn still(&self, volume: &str) -> Result<Option<Still>, Error> {
         let Some(node) = self.node().filter(|node| node.has_mounted(volume)) else {
             return Ok(None);
         };
         let held = self.hold_on_node(volume).await?;
         match node.freeze(volume).await {
-            Ok(frozen) => Ok(Some(Still {
-                _frozen: frozen,
-                _held: held,
-            })),
+            Ok(frozen) => Ok(Some(Still { frozen, _held: held })),
             Err(error) => {
                 let error = crate::error::chain(&error);
                 tracing::warn!(volume, error, "copied while it may be written to");
@@ -266,8 +268,13 @@ impl Driver {
     async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<Medium>) -> Result<Duration, Error> {
         // All of them stand still before the first one is copied: that is the group's moment.
         let mut still = Vec::new();
+        let mut moving = BTreeSet::new();
         for volume in ids.members.keys() {
-            still.extend(self.still(volume.as_str()).await?);
+            let one = self.still(volume.as_str()).await?;
+            if !is_frozen(one.as_ref()) {
+                moving.insert(volume);
+            }
+            still.extend(one);
         }
         let mut longest = Duration::ZERO;
         for (volume, snapshot) in &ids.members {
@@ -278,9 +285,27 @@ impl Driver {
             let from = Medium::Volume(volume.to_string());
             let copied = self.media.copy(&from, &copy, bytes).await?;
             longest = longest.max(self.copy_time(volume.as_str(), copied));
+            self.tell_of_doubt(volume.as_str(), !moving.contains(volume), copied);
         }
         end(still).await;
         Ok(longest)
+    }
+
+    /// Warns of a copy that may be of no one moment, because a node may have written to the volume meanwhile.
+    fn tell_of_doubt(&self, volume: &str, was_frozen: bool, copied: u64) {
+        let is_attached = || {
+            self.store.peek(|array| {
+                let found = array.volume(volume);
+                found.is_ok_and(|found| !found.attachments.is_empty())
+            })
+        };
+        if copied > 0 && !was_frozen && is_attached() {
+            tracing::warn!(
+                volume,
+                "copied while it is attached and its filesystem does not stand still: what is written meanwhile may be \
+                 in the copy or not, and in any order unless copies share blocks here; end the writers first"
+            );
+        }
     }
 
     fn timing(&self) -> Timing {
@@ -313,6 +338,10 @@ impl Driver {
             tracing::warn!(id = medium.id(), error = %crate::error::chain(&error), "bytes left behind");
         }
     }
+}
+
+fn is_frozen(still: Option<&Still>) -> bool {
+    still.is_some_and(|still| still.frozen.is_some())
 }
 
 /// Lets writers go on, on a thread that may block.

@@ -94,8 +94,7 @@ pub(super) fn sweep(directory: &Path, known: &[Medium]) -> Result<usize, Error> 
 }
 
 fn copy_disk(source: &File, target: &Path, bytes: u64) -> io::Result<u64> {
-    // What a loop device was told to keep is in the source's page cache at least; what the copy reads is
-    // what a crash would leave.
+    // What a loop device was told to keep is in the source's page cache at least.
     source.sync_data()?;
     let target = File::create_new(target)?;
     let extents = extent::extents(source, 0)?;
