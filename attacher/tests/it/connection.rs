@@ -359,15 +359,22 @@ async fn nothing_is_in_doubt_about_calls_that_a_driver_does_not_take_any_more() 
     let late = Caller::new(link, SOON, Leadership::unopposed());
     let old_call = end_during_a_call(&fixture, &driver).await;
     fixture.link_is(false).await;
+    // The link is down with the first of the two connections; the other may take calls for a moment.
+    let mut taken = 1;
     for attempt in 0..3 {
-        let error = failure(&late, "ok").await;
+        let error = loop {
+            match late.publish(publish("ok")).await {
+                Ok(_) => taken += 1,
+                Err(error) => break error,
+            }
+        };
         assert_eq!(
             (error.reach, error.class(), error.code.number()),
             (Reach::Unsent, Class::Disconnected, 14),
             "{attempt}: {error}"
         );
     }
-    assert_eq!(driver.seen.lock().expect("no test panics with it").len(), 1);
+    assert_eq!(driver.seen.lock().expect("no test panics with it").len(), taken);
     driver.let_go.cancel();
     assert!(old_call.await.expect("no panic").is_ok());
     fixture.stop.cancel();
