@@ -46,7 +46,7 @@ export function sync(parent, items, key, create) {
   }
   for (const gone of old.values()) {
     // Whoever works by keys goes on from here, not from the top of the page.
-    if (gone.contains(document.activeElement)) (gone.closest('[role="tabpanel"]') ?? document.body).focus();
+    if (gone.contains(document.activeElement)) (gone.closest('[role="tabpanel"]') ?? document.body).focus({ preventScroll: true });
     gone.remove();
   }
 }

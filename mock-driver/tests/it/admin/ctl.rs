@@ -193,20 +193,20 @@ async fn fault_files_are_taken_whole_in_every_form_or_not_at_all() {
     let table = [
         (
             "faults",
-            "- {id: x, action: {delay: 1ms}}\n- {id: y, action: {delay: 1ms}}\n- {id: z, action: {delay: soon}}",
+            "- {id: x, action: {delay: 1ms}}\n- {id: e, action: {delay: 1ms}}\n- {id: z, action: {delay: soon}}",
             1,
             "action.delay",
         ),
         (
             "faults",
-            "rules: [{id: x, action: {delay: 1ms}}]\ntroubles: [{id: y, trouble: rain}]",
+            "rules: [{id: x, action: {delay: 1ms}}]\ntroubles: [{id: e, trouble: rain}]",
             1,
             "rain",
         ),
         ("faults", "rules: []\nfaults: []", 1, "faults: unknown field"),
         (
             "troubles",
-            "- {id: x, trouble: read-only}\n- {id: y}",
+            "- {id: x, trouble: read-only}\n- {id: e}",
             1,
             "trouble",
         ),
