@@ -7,6 +7,8 @@
 //! - Attaching and detaching can be repeated, and taken up again after a crash at any point: a device is
 //!   reached through a link from before it is made until after it is gone.
 //! - A device that takes writes may have a twin that takes none (`twin`), which goes before it.
+//! - A device that was found is held open until it is dropped, and a loop device that is open is not freed: its
+//!   path leads to the volume's own disk for that long, also when the volume is detached meanwhile.
 //! - A loop device is freed only if it is made of the very file that it was made of for the volume. Which one
 //!   that is stands beside the link, by its numbers: paths say little across mount namespaces, and nothing of
 //!   a file that was renamed or removed.
@@ -14,11 +16,11 @@
 //! Everything here blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::media::{self, Media, file_name};
 use crate::program;
@@ -59,13 +61,15 @@ pub struct Devices {
     troubles: Mutex<BTreeMap<String, Trouble>>,
 }
 
-/// A device that is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A device that is there, and stays the volume's own for as long as this lives.
+#[derive(Clone, Debug)]
 pub struct Device {
     /// What the link leads to: a block device, or the regular file that stands for one.
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,
+    /// Kept open, for who has only a path cannot tell when another disk gets the device.
+    pub(crate) held: Arc<File>,
 }
 
 /// Why there is no such device.
@@ -200,6 +204,9 @@ impl Devices {
 
     /// Looks a device up; none if it is not there (yet).
     ///
+    /// # Guarantees
+    /// It is of that disk until what is returned is dropped, whoever detaches it.
+    ///
     /// # Errors
     /// If what the link leads to is not made of that disk.
     pub fn find(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
@@ -216,14 +223,23 @@ impl Devices {
         let Some(path) = read_link(&link)? else {
             return Ok(None);
         };
+        // Opened before it is looked at: from then on nobody else can get it.
+        let mut held = match File::open(&path) {
+            Ok(held) => held,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::Wrong { link }),
+            Err(error) => return Err(Error::io("open", &path)(error)),
+        };
         if trouble == Some(Trouble::Wrong) || !self.is_of(&path, disk, None)? {
             return Err(Error::Wrong { link });
         }
-        let bytes = match self.kind {
-            Kind::Loop => loopback::bytes(&path)?,
-            Kind::Emulated | Kind::None => fs::metadata(&path).map_err(Error::io("look at", &path))?.len(),
-        };
-        Ok(Some(Device { path, bytes }))
+        let bytes = held
+            .seek(SeekFrom::End(0))
+            .map_err(Error::io("read the size of", &path))?;
+        Ok(Some(Device {
+            path,
+            bytes,
+            held: Arc::new(held),
+        }))
     }
 
     /// Another device of the same disk whose filesystem is mounted, by whomever on this machine, if one of the

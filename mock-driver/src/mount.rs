@@ -7,14 +7,17 @@
 //!
 //! Everything here blocks.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use self::filesystem::Filesystem;
 pub(crate) use self::freeze::Frozen;
 use self::options::Options;
 pub(crate) use self::shown::Shown;
 pub use self::spoilt::Spoilt;
+pub(crate) use self::usage::{Stats, Usage};
 use crate::program;
 
 mod chown;
@@ -26,6 +29,7 @@ mod kernel;
 mod options;
 mod shown;
 mod spoilt;
+mod usage;
 
 /// How filesystems are brought to paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +51,9 @@ pub(crate) struct Disk {
     pub(crate) formatting: PathBuf,
     /// The device.
     pub(crate) device: PathBuf,
+    /// The device kept open, so that its path leads to no other disk as long as this lives. None for a file
+    /// that stands for a device.
+    pub(crate) _held: Option<Arc<File>>,
     /// Whether it may be written to.
     pub(crate) writable: bool,
 }
@@ -62,24 +69,6 @@ pub(crate) struct Wanted<'a> {
     pub(crate) group: &'a str,
 }
 
-/// How full something is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Usage {
-    /// What can still be taken by who has no privileges.
-    pub(crate) available: u64,
-    /// All there is.
-    pub(crate) total: u64,
-    /// What is taken.
-    pub(crate) used: u64,
-}
-
-/// Bytes and inodes of a filesystem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stats {
-    pub(crate) bytes: Usage,
-    pub(crate) inodes: Usage,
-}
-
 /// Why something is not mounted, or still is.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -90,6 +79,19 @@ pub enum Error {
         path: PathBuf,
         /// The options.
         flags: Vec<String>,
+    },
+    /// The files may not be given to the group.
+    #[error(
+        "volume_capability.mount.volume_mount_group: this process may not give {} to group {group}: run it as root \
+         or as a member of the group, or take NODE_VOLUME_MOUNT_GROUP out of its --capabilities", path.display()
+    )]
+    Group {
+        /// What could not be given.
+        path: PathBuf,
+        /// To whom.
+        group: u32,
+        /// How it failed.
+        source: io::Error,
     },
     /// No such filesystem.
     #[error("fs_type \"{fs_type}\" is not supported: ask for ext4, ext3, ext2 or xfs, or for none")]
@@ -189,7 +191,13 @@ impl Mounter {
     pub(crate) fn mount(self, disk: &Disk, path: &Path, wanted: &Wanted<'_>) -> Result<(), Error> {
         let asked = Filesystem::asked(wanted.fs_type)?;
         match self {
-            Self::Emulated => emulated::prepare(disk, asked),
+            Self::Emulated => {
+                emulated::prepare(disk, asked)?;
+                if disk.writable && !Options::read(wanted.flags).is_read_only() {
+                    chown::give(&disk.tree, wanted.group)?;
+                }
+                Ok(())
+            }
             Self::Kernel => {
                 if kernel::device_at(path)? == Some(kernel::number(&disk.device)?) {
                     return Ok(());
@@ -242,7 +250,12 @@ impl Mounter {
         flags: &[String],
     ) -> Result<(), Error> {
         match self {
-            Self::Emulated => emulated::link(&disk.tree, target),
+            Self::Emulated => {
+                if readonly {
+                    tracing::warn!(target = %target.display(), "emulated: a link does not refuse writes");
+                }
+                emulated::link(&disk.tree, target)
+            }
             Self::Kernel => kernel::bind_directory(from, target, readonly, flags),
         }
     }

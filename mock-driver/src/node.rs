@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 pub use self::error::Error;
-use self::record::Records;
 pub(crate) use self::record::{Map, Record, Role};
+use self::record::{Progress, Records};
 use crate::backend::{self, Ailment, Attachment};
 use crate::device::{self, Devices, Kind, Trouble};
 use crate::media::{Media, Medium};
@@ -24,6 +24,7 @@ mod bring;
 mod claim;
 mod error;
 mod look;
+mod own;
 mod record;
 mod rules;
 mod still;
@@ -277,16 +278,10 @@ impl Node {
             formatting: self.media.formatting_mark(&unit.medium)?,
             file,
             device: device.path,
+            _held: Some(device.held),
             writable: unit.writable,
         };
         Ok(Some((disk, bytes)))
-    }
-
-    /// Where volumes are staged that nobody gave a staging path for.
-    fn own_staging(&self, volume: &str) -> Result<PathBuf, Error> {
-        let folder = crate::media::file_name(&self.told().id);
-        let directory = self.media.directory()?.join("staging").join(folder);
-        Ok(directory.join(crate::media::file_name(volume)))
     }
 
     /// The unit behind a record.

@@ -7,7 +7,6 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -167,13 +166,6 @@ pub(super) fn is_of(device: &Path, disk: &Path, writable: Option<bool>) -> Resul
 pub(super) fn refresh(device: &Path) -> Result<(), Error> {
     LOSETUP.run(["--set-capacity".as_ref(), device.as_os_str()], &[0])?;
     Ok(())
-}
-
-/// The size of the device.
-pub(super) fn bytes(device: &Path) -> Result<u64, Error> {
-    File::open(device)
-        .and_then(|mut file| file.seek(SeekFrom::End(0)))
-        .map_err(Error::io("read the size of", device))
 }
 
 /// Another device of the disk that is mounted, where one of the two can be written to.

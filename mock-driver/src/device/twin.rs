@@ -3,7 +3,7 @@
 //!
 //! Invariant: a twin goes before the device that it is the twin of.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{Device, Devices, Error, Kind, loopback};
 
@@ -21,7 +21,7 @@ impl Devices {
     ///
     /// # Errors
     /// If it cannot be made.
-    pub fn attach_twin(&self, serial: &str, disk: &Path) -> Result<Option<PathBuf>, Error> {
+    pub fn attach_twin(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
         if self.kind() == Kind::Loop {
             self.attach(&name(serial), disk, false)?;
         }
@@ -32,12 +32,11 @@ impl Devices {
     ///
     /// # Errors
     /// If what is found is not made of that disk.
-    pub fn twin(&self, serial: &str, disk: &Path) -> Result<Option<PathBuf>, Error> {
-        let found = match self.kind() {
-            Kind::Loop => self.find(&name(serial), disk)?,
-            Kind::Emulated | Kind::None => None,
-        };
-        Ok(found.map(|device| device.path))
+    pub fn twin(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
+        match self.kind() {
+            Kind::Loop => self.find(&name(serial), disk),
+            Kind::Emulated | Kind::None => Ok(None),
+        }
     }
 
     /// Takes the twin of the device with that serial away; nothing happens if it has none.
@@ -58,13 +57,13 @@ impl Devices {
     ///
     /// # Errors
     /// If one does not take the new size.
-    pub fn refresh(&self, serial: &str, disk: &Path, device: &Device) -> Result<(), Error> {
+    pub fn refresh(&self, serial: &str, disk: &Path, device: &Path) -> Result<(), Error> {
         match self.kind() {
-            Kind::Loop => loopback::refresh(&device.path)?,
+            Kind::Loop => loopback::refresh(device)?,
             Kind::Emulated | Kind::None => {}
         }
         match self.twin(serial, disk)? {
-            Some(twin) => loopback::refresh(&twin),
+            Some(twin) => loopback::refresh(&twin.path),
             None => Ok(()),
         }
     }

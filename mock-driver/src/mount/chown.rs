@@ -1,6 +1,7 @@
 //! Giving a filesystem to a group, which kubelet leaves to drivers with VOLUME_MOUNT_GROUP.
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
 
@@ -30,7 +31,7 @@ pub(super) fn give(root: &Path, group: &str) -> Result<(), Error> {
 fn give_entry(path: &Path, group: u32) -> Result<(), Error> {
     let meta = fs::symlink_metadata(path).map_err(Error::io("look at", path))?;
     if meta.is_symlink() {
-        return lchown(path, None, Some(group)).map_err(Error::io("give to its group", path));
+        return lchown(path, None, Some(group)).map_err(failed(path, group));
     }
     if meta.is_dir() {
         for entry in fs::read_dir(path).map_err(Error::io("read", path))? {
@@ -42,8 +43,16 @@ fn give_entry(path: &Path, group: u32) -> Result<(), Error> {
 }
 
 fn take(path: &Path, group: u32, mode: u32) -> Result<(), Error> {
-    let failed = || Error::io("give to its group", path);
+    let failed = || failed(path, group);
     lchown(path, None, Some(group)).map_err(failed())?;
     let meta = fs::symlink_metadata(path).map_err(failed())?;
     fs::set_permissions(path, fs::Permissions::from_mode(meta.mode() & 0o7777 | mode)).map_err(failed())
+}
+
+fn failed(path: &Path, group: u32) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| match source.kind() == ErrorKind::PermissionDenied {
+        true => Error::Group { path, group, source },
+        false => Error::io("give to its group", &path)(source),
+    }
 }

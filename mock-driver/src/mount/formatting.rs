@@ -156,6 +156,7 @@ mod tests {
             tree: directory.path().join("tree"),
             formatting: directory.path().join("formatting"),
             device: path,
+            _held: None,
             writable: true,
         };
         (directory, disk)

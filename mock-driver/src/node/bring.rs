@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::claim::{State, foreign};
 use super::rules::{self, Verdict};
-use super::{Error, Map, Node, Record, Role, Unit, View};
+use super::{Error, Map, Node, Progress, Record, Role, Unit, View};
 use crate::backend::{Access, Capability};
 use crate::mount::{self, Disk, Mounter, Shown, Wanted};
 
@@ -69,7 +69,7 @@ impl Node {
             volume_context: wish.volume_context,
             inline: None,
             shown: None,
-            settled: false,
+            progress: Progress::Doing,
         };
         let verdict = self.judge(&record)?;
         if let Access::Mount { fs_type, .. } = &record.capability.access {
@@ -99,60 +99,40 @@ impl Node {
         };
         let record = published(wish, staging, ours, None);
         let verdict = self.judge(&record)?;
-        if ours {
-            self.stage_for(&record, view, ways).await?;
+        if !ours {
+            return self.publish_staged(&record, view, ways, verdict).await;
         }
+        // Nothing is begun for a device that has not appeared yet.
+        let unit = self.reachable(&record, view, ways).await?;
+        self.disk(&unit).await?;
+        let brought = async {
+            self.stage_for(&record, view, ways).await?;
+            self.publish_staged(&record, view, ways, verdict).await
+        };
+        self.all_or_nothing(&record, verdict, brought).await
+    }
+
+    async fn publish_staged(
+        self: &Arc<Self>,
+        record: &Record,
+        view: &View,
+        ways: Ways,
+        verdict: Verdict,
+    ) -> Result<(), Error> {
         let staged = self
             .records
             .at(record.staging())
-            .filter(|staged| staged.is_staged() && staged.settled && staged.volume == record.volume)
+            .filter(|staged| staged.is_staged() && staged.is_done() && staged.volume == record.volume)
             .ok_or_else(|| Error::NotStaged {
                 volume: record.volume.clone(),
                 path: record.staging().to_owned(),
             })?;
         rules::covered(&record.volume, "staged", &staged.capability, &record.capability)?;
-        let unit = self.reachable(&record, view, ways).await?;
-        self.bring_up(&record, &unit, verdict).await
+        let unit = self.reachable(record, view, ways).await?;
+        self.bring_up(record, &unit, verdict).await
     }
 
-    /// Makes a volume for one target and publishes it there.
-    ///
-    /// # Guarantees
-    /// As for [`Node::stage`]; a volume of a call that failed or was cut off is gone.
-    ///
-    /// # Errors
-    /// As for [`Node::publish`].
-    pub(crate) async fn publish_inline(self: &Arc<Self>, wish: Publish, inline: Inline) -> Result<(), Error> {
-        let staging = text(&self.own_staging(&wish.volume)?);
-        let record = published(wish, staging, true, Some(inline.bytes));
-        let verdict = self.judge(&record)?;
-        // Before anything is made for it: whoever finds the record unsettled takes all of it away.
-        if verdict == Verdict::Proceed {
-            let record = record.clone();
-            self.blocking(move |node| {
-                node.claim(&record)?;
-                node.records.put(&record)
-            })
-            .await?;
-        }
-        let unit = self.unit_of(&record, None);
-        let brought = async {
-            self.attach(&unit).await?;
-            let stage = staged_for(&record);
-            self.make_own_staging(&stage.path).await?;
-            self.bring_up(&stage, &unit, self.judge(&stage)?).await?;
-            self.bring_up(&record, &unit, verdict).await
-        };
-        match brought.await {
-            Err(error) if verdict == Verdict::Proceed => {
-                self.undo(record).await?;
-                Err(error)
-            }
-            result => result,
-        }
-    }
-
-    fn judge(&self, record: &Record) -> Result<Verdict, Error> {
+    pub(super) fn judge(&self, record: &Record) -> Result<Verdict, Error> {
         rules::judge(
             self.records.at(&record.path).as_ref(),
             &self.records.of(&record.volume),
@@ -160,32 +140,13 @@ impl Node {
         )
     }
 
-    async fn stage_for(self: &Arc<Self>, record: &Record, view: &View, ways: Ways) -> Result<(), Error> {
-        let stage = staged_for(record);
-        let verdict = match self.records.at(&stage.path) {
-            // Another target of the same volume brought it up.
-            Some(there) if there.settled && there.volume == stage.volume => return Ok(()),
-            _ => self.judge(&stage)?,
-        };
-        let unit = self.reachable(&stage, view, ways).await?;
-        self.make_own_staging(&stage.path).await?;
-        self.bring_up(&stage, &unit, verdict).await
-    }
-
-    async fn make_own_staging(self: &Arc<Self>, path: &str) -> Result<(), Error> {
-        let path = path.to_owned();
-        self.blocking(move |_| {
-            std::fs::create_dir_all(&path).map_err(|source| Error::Record {
-                act: "create",
-                path,
-                source,
-            })
-        })
-        .await
-    }
-
     /// The unit of a volume that is attached to this node, as the call believes.
-    async fn reachable(self: &Arc<Self>, record: &Record, view: &View, ways: Ways) -> Result<Unit, Error> {
+    pub(super) async fn reachable(
+        self: &Arc<Self>,
+        record: &Record,
+        view: &View,
+        ways: Ways,
+    ) -> Result<Unit, Error> {
         let unit = self.unit_of(record, Some(view));
         let Some(attachment) = &view.attachment else {
             if ways.attaches {
@@ -216,7 +177,12 @@ impl Node {
     }
 
     /// Does what a record says, or makes sure that it is done.
-    async fn bring_up(self: &Arc<Self>, record: &Record, unit: &Unit, verdict: Verdict) -> Result<(), Error> {
+    pub(super) async fn bring_up(
+        self: &Arc<Self>,
+        record: &Record,
+        unit: &Unit,
+        verdict: Verdict,
+    ) -> Result<(), Error> {
         let (disk, _) = self.disk(unit).await?;
         let (record, repeat) = (record.clone(), verdict == Verdict::Repeat);
         self.blocking(move |node| {
@@ -237,25 +203,40 @@ impl Node {
                 }
             }
             node.claim(&record)?;
+            node.clear_rest(&record)?;
             let known = node.records.at(&record.path).and_then(|known| known.shown);
             let record = Record {
                 shown: known,
+                progress: Progress::Doing,
                 ..record
             };
             node.records.put(&record)?;
             match node.show(&record, &disk) {
                 Ok(shown) => node.records.put(&Record {
                     shown,
-                    settled: true,
+                    progress: Progress::Done,
                     ..record
                 }),
                 Err(error) => {
+                    // What cannot be taken away is still there, and counts.
+                    node.records.put(&record.when(Progress::Undoing))?;
                     node.take_back(&record)?;
                     Err(error)
                 }
             }
         })
         .await
+    }
+
+    /// Takes away what is left at a staging path of a call that was not finished, if it was mounted in another way.
+    /// Blocks.
+    fn clear_rest(&self, record: &Record) -> Result<(), Error> {
+        match self.records.at(&record.path) {
+            Some(rest) if rest.is_staged() && !rest.is_done() && rules::differ(&rest, record) => {
+                self.withdraw(&rest)
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Does what a record says, and tells what its path shows then. Blocks.
@@ -330,7 +311,7 @@ impl Node {
     }
 }
 
-fn published(wish: Publish, staging: String, ours: bool, inline: Option<u64>) -> Record {
+pub(super) fn published(wish: Publish, staging: String, ours: bool, inline: Option<u64>) -> Record {
     Record {
         volume: wish.volume,
         path: wish.target,
@@ -341,22 +322,10 @@ fn published(wish: Publish, staging: String, ours: bool, inline: Option<u64>) ->
         volume_context: wish.volume_context,
         inline,
         shown: None,
-        settled: false,
+        progress: Progress::Doing,
     }
 }
 
-/// The stage that we make ourselves for a target.
-fn staged_for(record: &Record) -> Record {
-    Record {
-        path: record.staging().to_owned(),
-        role: Role::Staged,
-        readonly: false,
-        shown: None,
-        settled: false,
-        ..record.clone()
-    }
-}
-
-fn text(path: &Path) -> String {
+pub(super) fn text(path: &Path) -> String {
     path.display().to_string()
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Error, Node, Record, Role, Unit};
 use crate::backend::Access;
+use crate::device::Device;
 use crate::mount::{self, Disk, Mounter, Shown};
 
 /// What is at the path of a record, compared with what the record says.
@@ -115,14 +116,13 @@ impl Node {
         if !record.capability.is_block() {
             return Ok(Some(self.mounter.files_of(disk)?));
         }
-        let device = match self.has_twin(record, disk) {
-            true => match self.devices.twin(&self.serial_of(record), &disk.file)? {
-                Some(twin) => twin,
-                None => return Ok(None),
-            },
-            false => disk.device.clone(),
-        };
-        Ok(Some(self.mounter.device_of(&device)?))
+        if !self.has_twin(record, disk) {
+            return Ok(Some(self.mounter.device_of(&disk.device)?));
+        }
+        match self.devices.twin(&self.serial_of(record), &disk.file)? {
+            Some(twin) => Ok(Some(self.mounter.device_of(&twin.path)?)),
+            None => Ok(None),
+        }
     }
 
     /// The disk with the device that a record's path is to show, which is made if it is not there yet.
@@ -131,7 +131,8 @@ impl Node {
         if self.has_twin(record, &disk)
             && let Some(twin) = self.devices.attach_twin(&self.serial_of(record), &disk.file)?
         {
-            disk.device = twin;
+            disk.device = twin.path;
+            disk._held = Some(twin.held);
             disk.writable = false;
         }
         Ok(disk)
@@ -165,8 +166,11 @@ impl Node {
         };
         let device = self.devices.find(&unit.serial, &disk).ok().flatten();
         let twin = || self.devices.twin(&unit.serial, &disk).ok().flatten();
-        let is_it = |device: PathBuf| self.mounter.device_of(&device).is_ok_and(|face| face == *shown);
-        device.is_some_and(|device| is_it(device.path)) || twin().is_some_and(is_it)
+        let is_it = |device: &Device| {
+            let face = self.mounter.device_of(&device.path);
+            face.is_ok_and(|face| face == *shown)
+        };
+        device.as_ref().is_some_and(is_it) || twin().as_ref().is_some_and(is_it)
     }
 
     /// Whether a record's path stays as the caller made it: a raw device is there without a mount, and so is an

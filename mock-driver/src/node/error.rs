@@ -223,7 +223,8 @@ impl Error {
 fn mount_code(error: &mount::Error) -> Code {
     match error {
         mount::Error::Options { .. } => Code::InvalidArgument,
-        mount::Error::UnknownType { .. }
+        mount::Error::Group { .. }
+        | mount::Error::UnknownType { .. }
         | mount::Error::UnknownData { .. }
         | mount::Error::OtherFilesystem { .. }
         | mount::Error::BlankAndReadOnly

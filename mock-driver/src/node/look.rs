@@ -135,11 +135,7 @@ impl Node {
             .unwrap_or_else(|| record.clone());
         let serial = unit.serial.clone();
         self.blocking(move |node| {
-            let device = crate::device::Device {
-                path: disk.device.clone(),
-                bytes,
-            };
-            node.devices.refresh(&serial, &disk.file, &device)?;
+            node.devices.refresh(&serial, &disk.file, &disk.device)?;
             if !record.capability.is_block() && disk.writable {
                 node.mounter.grow(&disk, Path::new(&mounted.path))?;
             }
@@ -157,7 +153,7 @@ impl Node {
         };
         self.records
             .at(path)
-            .filter(|record| record.volume == volume && record.settled)
+            .filter(|record| record.volume == volume && record.is_done())
             .ok_or_else(|| not_there(volume, path))
     }
 }

@@ -1,9 +1,9 @@
 //! What was staged and published on this node, with the arguments it was done with: what idempotency is
 //! judged by.
 //!
-//! A record is written before the work begins and marked as settled when it is done; whoever finds one
-//! that is not settled knows that nobody was told of success, and undoes it. With a directory records
-//! survive the process, each in a file of its own.
+//! A record is written before the work begins and marked as done at the end; whoever finds one that is not
+//! knows that nobody was told of success, and undoes it. What is being undone may still be there, for it may be
+//! in use. With a directory records survive the process, each in a file of its own.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -37,8 +37,20 @@ pub(crate) struct Record {
     /// What the path shows since the volume was brought there; none if it shows nothing.
     #[serde(default)]
     pub(crate) shown: Option<Shown>,
-    /// Whether the call that asked for it has succeeded.
-    pub(crate) settled: bool,
+    /// How far it has come.
+    pub(crate) progress: Progress,
+}
+
+/// How far the work at a path has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Progress {
+    /// The volume is being brought there, and nobody was told that it is.
+    Doing,
+    /// The call that asked for it has succeeded.
+    Done,
+    /// It is being taken away, and is there until that succeeds.
+    Undoing,
 }
 
 /// What a path is to a volume.
@@ -68,6 +80,19 @@ pub(super) struct Records {
 impl Record {
     pub(crate) fn is_staged(&self) -> bool {
         self.role == Role::Staged
+    }
+
+    /// Whether the call that asked for it has succeeded, and none to undo it has begun.
+    pub(crate) fn is_done(&self) -> bool {
+        self.progress == Progress::Done
+    }
+
+    /// The same, so far.
+    pub(crate) fn when(&self, progress: Progress) -> Self {
+        Self {
+            progress,
+            ..self.clone()
+        }
     }
 
     /// The path it is staged at.
@@ -216,19 +241,16 @@ mod tests {
             volume_context: Map::new(),
             inline: None,
             shown: Some(Shown::Device(7)),
-            settled: false,
+            progress: Progress::Doing,
         };
         records.put(&record).unwrap();
-        let settled = Record {
-            settled: true,
-            ..record.clone()
-        };
-        records.put(&settled).unwrap();
+        let done = record.when(Progress::Done);
+        records.put(&done).unwrap();
         fs::write(path.join("half.new"), "{").unwrap();
 
         let records = Records::open(path.clone()).unwrap();
-        assert_eq!(records.at(&record.path), Some(settled.clone()));
-        assert_eq!(records.of("vol-0"), [settled]);
+        assert_eq!(records.at(&record.path), Some(done.clone()));
+        assert_eq!(records.of("vol-0"), [done]);
         assert!(!path.join("half.new").exists());
         records.remove(&record.path).unwrap();
         records.remove(&record.path).unwrap();

@@ -2,7 +2,7 @@
 //! decided from the records alone.
 
 use super::Error;
-use super::record::Record;
+use super::record::{Progress, Record};
 use crate::backend::{AccessMode, Capability};
 
 /// What is to be done about a call.
@@ -32,8 +32,8 @@ pub(super) fn judge(there: Option<&Record>, of_volume: &[Record], wanted: &Recor
                 done: there.done(),
             });
         }
-        // Nobody was told of what is not settled, so it binds nobody.
-        if there.settled {
+        // Nobody was told of what is not done, so its arguments bind nobody.
+        if there.is_done() {
             return match difference(there, wanted) {
                 None => Ok(Verdict::Repeat),
                 Some(field) => Err(Error::Otherwise {
@@ -45,9 +45,12 @@ pub(super) fn judge(there: Option<&Record>, of_volume: &[Record], wanted: &Recor
             };
         }
     }
+    // What is being taken away may still be in use, as long as nobody was told that it is gone.
     let others = || {
         of_volume.iter().filter(|other| {
-            other.settled && other.path != wanted.path && other.is_staged() == wanted.is_staged()
+            other.progress != Progress::Doing
+                && other.path != wanted.path
+                && other.is_staged() == wanted.is_staged()
         })
     };
     if wanted.is_staged() {
@@ -93,6 +96,11 @@ pub(super) fn covered(
     })
 }
 
+/// Whether a call differs in an argument from the one before it at the same path.
+pub(super) fn differ(there: &Record, wanted: &Record) -> bool {
+    difference(there, wanted).is_some()
+}
+
 /// The first argument in which a call differs from the one before it at the same path.
 fn difference(there: &Record, wanted: &Record) -> Option<&'static str> {
     if there.capability != wanted.capability {
@@ -133,7 +141,7 @@ mod tests {
             volume_context: Map::new(),
             inline: None,
             shown: None,
-            settled: true,
+            progress: Progress::Done,
         }
     }
 
@@ -178,12 +186,13 @@ mod tests {
 
     #[test]
     fn what_was_not_finished_binds_nobody_and_paths_have_one_owner() {
-        let unfinished = Record {
-            settled: false,
-            ..mk_published("/t1", AccessMode::SingleNodeWriter, false)
-        };
+        let unfinished = mk_published("/t1", AccessMode::SingleNodeWriter, false).when(Progress::Doing);
         let other = mk_published("/t1", AccessMode::SingleNodeWriter, true);
         let verdict = judge(Some(&unfinished), std::slice::from_ref(&unfinished), &other);
+        assert_eq!(verdict.unwrap(), Verdict::Proceed);
+
+        let elsewhere = mk_published("/t2", AccessMode::SingleNodeWriter, false);
+        let verdict = judge(None, std::slice::from_ref(&unfinished), &elsewhere);
         assert_eq!(verdict.unwrap(), Verdict::Proceed);
 
         let foreign = Record {
@@ -202,5 +211,23 @@ mod tests {
             judge(Some(&staged), &[], &other),
             Err(Error::Taken { .. })
         ));
+    }
+
+    #[test]
+    fn what_is_not_undone_yet_leaves_no_place_for_another() {
+        let undoing = mk_published("/t1", AccessMode::SingleNodeSingleWriter, false).when(Progress::Undoing);
+        let other = mk_published("/t2", AccessMode::SingleNodeSingleWriter, false);
+        let verdict = judge(None, std::slice::from_ref(&undoing), &other);
+        assert!(matches!(verdict, Err(Error::NotShared { .. })));
+
+        let [undoing, other] = [undoing, other].map(|record| Record {
+            role: Role::Staged,
+            ..record
+        });
+        let verdict = judge(None, std::slice::from_ref(&undoing), &other);
+        assert!(matches!(verdict, Err(Error::StagedElsewhere { .. })));
+        // There, it can be brought back.
+        let verdict = judge(Some(&undoing), std::slice::from_ref(&undoing), &undoing);
+        assert_eq!(verdict.unwrap(), Verdict::Proceed);
     }
 }

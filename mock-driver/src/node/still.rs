@@ -45,7 +45,7 @@ impl Node {
     fn mounted(&self, volume: &str) -> Option<Record> {
         let mut records = self.records.of(volume).into_iter();
         let is_mounted =
-            |record: &Record| record.settled && record.inline.is_none() && !record.capability.is_block();
+            |record: &Record| record.is_done() && record.inline.is_none() && !record.capability.is_block();
         records.find(is_mounted)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Error, Node, Record, Role, Unit, Ways};
+use super::{Error, Node, Progress, Record, Role, Unit, Ways};
 use crate::error::chain;
 use crate::mount::{Mounter, Shown};
 
@@ -48,7 +48,10 @@ impl Node {
             Some(record) if record.volume == volume && !record.is_staged() => self.undo(record).await,
             // Another volume's: this one is not published there.
             Some(_) => Ok(()),
-            None => self.clear(volume, target).await,
+            None => {
+                self.clear(volume, target).await?;
+                self.undo_idle_stage(volume).await
+            }
         }
     }
 
@@ -95,18 +98,23 @@ impl Node {
 
     /// Undoes what a record says, with everything that was made for it, and forgets it last.
     pub(super) async fn undo(self: &Arc<Self>, record: Record) -> Result<(), Error> {
-        let record = Record {
-            settled: false,
-            ..record
-        };
-        let down = record.clone();
+        self.undo_by(record, Self::take_down).await
+    }
+
+    /// The same for what nobody was told of: a target stays that something came to.
+    pub(super) async fn back_out(self: &Arc<Self>, record: Record) -> Result<(), Error> {
+        self.undo_by(record, Self::leave_path).await
+    }
+
+    async fn undo_by(
+        self: &Arc<Self>,
+        record: Record,
+        take: fn(&Self, &Record) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let down = record.when(Progress::Undoing);
         self.blocking(move |node| {
             node.records.put(&down)?;
-            node.withdraw(&down)?;
-            match down.role {
-                Role::Staged => Ok(()),
-                Role::Published { .. } => Ok(node.mounter.remove(Path::new(&down.path))?),
-            }
+            take(node, &down)
         })
         .await?;
         if let Role::Published { staging, ours: true } = &record.role {
@@ -118,28 +126,6 @@ impl Node {
             }
         }
         self.blocking(move |node| node.records.remove(&record.path)).await
-    }
-
-    async fn undo_own_stage(self: &Arc<Self>, record: &Record, staging: &str) -> Result<(), Error> {
-        let unit = self.unit_of(record, None);
-        let (path, medium) = (staging.to_owned(), unit.medium.clone());
-        let inline = record.inline.is_some();
-        self.blocking(move |node| {
-            if let Some(staged) = node.records.at(&path) {
-                node.withdraw(&staged)?;
-            }
-            node.mounter.remove(Path::new(&path))?;
-            node.records.remove(&path)?;
-            if inline {
-                node.devices.detach(&unit.serial)?;
-            }
-            Ok(())
-        })
-        .await?;
-        if inline {
-            self.media.delete(&medium).await?;
-        }
-        Ok(())
     }
 
     /// Takes away what a record's path shows, with what was made for that. Blocks.
@@ -154,11 +140,17 @@ impl Node {
         self.release_twin(&self.unit_of(record, None), &record.path)
     }
 
-    /// Leaves a path as a call found it that failed, and forgets the call. Blocks.
-    ///
-    /// # Errors
-    /// If the volume cannot be taken away; that stays on record as unfinished.
-    pub(super) fn take_back(&self, record: &Record) -> Result<(), Error> {
+    /// The same, and the target itself goes. Blocks.
+    fn take_down(&self, record: &Record) -> Result<(), Error> {
+        self.withdraw(record)?;
+        match record.role {
+            Role::Staged => Ok(()),
+            Role::Published { .. } => Ok(self.mounter.remove(Path::new(&record.path))?),
+        }
+    }
+
+    /// The same for what nobody was told of: a target stays that something came to. Blocks.
+    fn leave_path(&self, record: &Record) -> Result<(), Error> {
         self.withdraw(record)?;
         if !record.is_staged()
             && let Err(error) = self.mounter.remove(Path::new(&record.path))
@@ -166,6 +158,15 @@ impl Node {
             // Whatever came there meanwhile, it is not ours.
             tracing::warn!(path = record.path, error = chain(&error), "the target stays");
         }
+        Ok(())
+    }
+
+    /// Leaves a path as a call found it that failed, and forgets the call. Blocks.
+    ///
+    /// # Errors
+    /// If the volume cannot be taken away; that stays on record as unfinished.
+    pub(super) fn take_back(&self, record: &Record) -> Result<(), Error> {
+        self.leave_path(record)?;
         self.records.remove(&record.path)
     }
 
@@ -200,13 +201,20 @@ impl Node {
             if let Err(error) = self.thaw_left(&volume).await {
                 tracing::warn!(volume, path, error = chain(&error), "cannot look what is frozen");
             }
-            let done = if record.settled {
+            let done = if record.is_done() {
                 self.forget_if_gone(record).await
             } else {
                 tracing::info!(volume, path, "undoing what was not finished");
-                self.undo(record).await
+                self.back_out(record).await
             };
             if let Err(error) = done {
+                tracing::warn!(volume, path, error = chain(&error), "cannot be undone yet");
+            }
+        }
+        // Now that it is known which targets there are.
+        for record in self.records.all().iter().filter(|record| record.is_staged()) {
+            let (path, volume) = (&record.path, &record.volume);
+            if let Err(error) = self.undo_idle_stage(volume).await {
                 tracing::warn!(volume, path, error = chain(&error), "cannot be undone yet");
             }
         }

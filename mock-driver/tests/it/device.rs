@@ -53,24 +53,26 @@ fn obeys_the_rules(kind: Kind) {
     );
     let devices = Gone(Devices::within(kind, directory.path().join("devices")));
 
-    assert_eq!(devices.find("1", &disk).unwrap(), None);
+    assert!(devices.find("1", &disk).unwrap().is_none());
     devices.detach("1").unwrap();
     devices.attach("1", &disk, true).unwrap();
     let device = devices.find("1", &disk).unwrap().unwrap();
     assert_eq!(device.bytes, 1 << 20);
+    // Whoever has one keeps it from being freed.
+    let device = device.path;
     devices.attach("1", &disk, true).unwrap();
     assert_eq!(
-        devices.find("1", &disk).unwrap().unwrap(),
+        devices.find("1", &disk).unwrap().unwrap().path,
         device,
         "a repeat changes nothing"
     );
     devices.attach("2", &other, true).unwrap();
-    assert_ne!(devices.find("2", &other).unwrap().unwrap().path, device.path);
+    assert_ne!(devices.find("2", &other).unwrap().unwrap().path, device);
 
     let wrong = devices.find("1", &other).unwrap_err();
     assert!(matches!(wrong, Error::Wrong { .. }), "{wrong}");
     devices.trouble("1", Some(Trouble::Absent));
-    assert_eq!(devices.find("1", &disk).unwrap(), None);
+    assert!(devices.find("1", &disk).unwrap().is_none());
     devices.trouble("1", Some(Trouble::Wrong));
     devices.find("1", &disk).unwrap_err();
     devices.trouble("1", None);
@@ -85,12 +87,12 @@ fn obeys_the_rules(kind: Kind) {
     assert_eq!(devices.find("1", &disk).unwrap().unwrap().bytes, 3 << 20);
 
     devices.detach("1").unwrap();
-    assert_eq!(devices.find("1", &disk).unwrap(), None);
+    assert!(devices.find("1", &disk).unwrap().is_none());
     assert!(!devices.link("1").unwrap().is_symlink());
     devices.detach("1").unwrap();
 
     // A crash between the two steps of attaching: the pending link is there, the device is not.
-    symlink(&device.path, directory.path().join("devices/.csi-mock-3")).unwrap();
+    symlink(&device, directory.path().join("devices/.csi-mock-3")).unwrap();
     devices.attach("3", &disk, true).unwrap();
     assert_eq!(devices.serials().unwrap().len(), 2);
     devices.retain(|serial| serial == "2").unwrap();
@@ -123,13 +125,15 @@ fn loop_device_for_reading_takes_no_writes_and_stale_links_are_replaced() {
     devices.attach("1", &disk, false).unwrap();
     let device = devices.find("1", &disk).unwrap().unwrap();
     assert!(write_to(&device).is_err());
+    drop(device);
     devices.attach("1", &disk, true).unwrap();
     let device = devices.find("1", &disk).unwrap().unwrap();
     write_to(&device).unwrap();
+    let path = device.path.clone();
+    drop(device);
 
     // Somebody freed the device behind our back, as a reboot does.
-    let freed = Command::new("losetup").arg("--detach").arg(&device.path).status();
-    assert!(freed.unwrap().success());
+    losetup(&[Path::new("--detach"), &path]);
     let gone = devices.find("1", &disk).unwrap_err();
     assert!(matches!(gone, Error::Wrong { .. }), "{gone}");
     devices.attach("1", &disk, true).unwrap();
@@ -145,6 +149,43 @@ fn losetup(args: &[&Path]) -> String {
 
 fn is_in_use(device: &Path) -> bool {
     Command::new("losetup").arg(device).status().unwrap().success()
+}
+
+/// The inode of the file that a loop device is made of; none if it is free.
+fn made_of(device: &Path) -> Option<u64> {
+    let columns = ["--list", "--noheadings", "--output", "BACK-INO"].map(Path::new);
+    let args = [&columns[..], &[device]].concat();
+    losetup(&args).trim().parse().ok()
+}
+
+#[test]
+fn loop_device_that_was_found_is_no_other_volumes_until_it_is_dropped() {
+    if !privilege::is_there() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, other) = (
+        mk_disk(directory.path(), "disk"),
+        mk_disk(directory.path(), "other"),
+    );
+    let devices = Gone(Devices::within(Kind::Loop, directory.path().join("devices")));
+    devices.attach("1", &disk, true).unwrap();
+    let device = devices.find("1", &disk).unwrap().unwrap();
+    devices.detach("1").unwrap();
+    devices.attach("2", &other, true).unwrap();
+    let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&disk).unwrap());
+    assert_eq!(
+        made_of(&device.path),
+        Some(inode),
+        "detached, and still what was found"
+    );
+    let path = device.path.clone();
+    drop(device);
+    // A program that starts at this moment has a copy until it has begun.
+    assert!(
+        (0..200).any(|_| made_of(&path) != Some(inode)),
+        "goes with its last user"
+    );
 }
 
 #[test]

@@ -20,17 +20,23 @@ mod cells;
 mod data;
 mod expand;
 mod foreign;
+mod in_use;
 mod inline;
 mod reading;
 mod registration;
 mod restart;
 mod split;
 mod unattached;
+mod unstaged;
 
 /// The node on which the driver under test stands.
 const HERE: &str = "node-0";
 
 const MIB: i64 = 1 << 20;
+
+/// As records say that what was asked for is there, and that it is being brought there.
+const DONE: &str = "\"progress\":\"done\"";
+const DOING: &str = "\"progress\":\"doing\"";
 
 /// A driver on a node, its clients, and a directory for paths.
 struct Site {

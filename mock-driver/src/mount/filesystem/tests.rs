@@ -19,6 +19,7 @@ fn mk_disk(directory: &tempfile::TempDir, path: &Path) -> Disk {
         tree: directory.path().join("tree"),
         formatting: directory.path().join("formatting"),
         device: path.to_owned(),
+        _held: None,
         writable: true,
     }
 }

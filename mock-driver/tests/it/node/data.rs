@@ -393,6 +393,36 @@ async fn real_mounts_obey_readonly_options_and_group() {
 }
 
 #[tokio::test]
+async fn emulated_filesystems_are_given_to_their_group() {
+    let mut site = Site::start(Choice::Emulated).await;
+    // Root may give files to anybody, others to a group of their own.
+    let own = fs::metadata(site.server.path("targets")).unwrap();
+    let (group, foreign) = match own.uid() {
+        0 => (4711, None),
+        _ => (own.gid(), Some(0)),
+    };
+    let with_group = |group: u32| {
+        let mut capability = mount(Mode::SingleNodeWriter);
+        if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
+            mount.volume_mount_group = group.to_string();
+        }
+        capability
+    };
+    let volume = site.attached("a", 64 * MIB, with_group(group)).await;
+    site.stage(&volume).await.unwrap();
+    site.publish(&volume, "t").await.unwrap();
+    fs::write(site.target("t").join("file"), "text").unwrap();
+    let meta = fs::metadata(site.target("t")).unwrap();
+    assert_eq!((meta.gid(), meta.mode() & 0o2070), (group, 0o2070));
+    assert_eq!(fs::metadata(site.target("t").join("file")).unwrap().gid(), group);
+    if let Some(foreign) = foreign {
+        let volume = site.attached("b", 64 * MIB, with_group(foreign)).await;
+        assert_eq!(site.stage(&volume).await, Err(Code::FailedPrecondition));
+    }
+    site.end().await;
+}
+
+#[tokio::test]
 async fn loop_device_of_a_readonly_attachment_takes_no_writes() {
     if !privilege::is_there() {
         return;

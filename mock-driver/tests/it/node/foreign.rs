@@ -302,6 +302,70 @@ async fn filesystem_is_mounted_through_one_device_at_a_time() {
     site.end().await;
 }
 
+/// Awaits that somebody waits for the lock of a file.
+async fn lock_is_awaited(file: &fs::File) {
+    let inode = format!(
+        ":{} ",
+        std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap())
+    );
+    let waits = || {
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        locks
+            .lines()
+            .any(|line| line.contains("->") && line.contains(&inode))
+    };
+    tokio::time::timeout(crate::server::DEADLINE, async {
+        while !waits() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn loop_device_is_no_other_volumes_while_a_volume_is_staged() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut site = Site::start(Choice::Loop).await;
+    let mut volumes = Vec::new();
+    for name in ["a", "b"] {
+        let volume = site.attached(name, 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        site.stage(&volume).await.unwrap();
+        fs::write(site.staging(&volume).join("name"), name).unwrap();
+        site.unstage(&volume).await.unwrap();
+        site.detach(&volume).await;
+        volumes.push(volume);
+    }
+    let [a, b] = [volumes[0].clone(), volumes[1].clone()];
+    let a = site.attach(a, false).await;
+    // The last thing before the disk is looked at and mounted is that nodes of one machine take turns.
+    let turn = fs::File::open(site.server.disk(&a.id)).unwrap();
+    turn.lock().unwrap();
+    let path = text(&site.staging(&a));
+    let stage = v1::NodeStageVolumeRequest {
+        volume_id: a.id.clone(),
+        publish_context: a.context.clone(),
+        staging_target_path: path.clone(),
+        volume_capability: Some(a.capability.clone()),
+        ..Default::default()
+    };
+    let mut node = site.server.node().await;
+    let staged = tokio::spawn(async move { code(node.node_stage_volume(stage).await) });
+    lock_is_awaited(&turn).await;
+    // By force, as of a node that is given up; the device that is free then is the next one's.
+    site.detach(&a).await;
+    let b = site.attach(b, false).await;
+    drop(turn);
+    staged.await.unwrap().ok();
+    let found = fs::read_to_string(Path::new(&path).join("name")).ok();
+    assert_ne!(found.as_deref(), Some("b"), "another volume's filesystem");
+    assert_eq!(site.stage(&b).await, Ok(()));
+    assert_eq!(fs::read_to_string(site.staging(&b).join("name")).unwrap(), "b");
+    site.end().await;
+}
+
 #[tokio::test]
 async fn rest_of_a_mkfs_is_wiped_before_a_volume_is_a_raw_device() {
     for devices in kinds() {

@@ -171,7 +171,8 @@ async fn device_for_reading_outlives_the_driver_and_goes_if_its_call_was_cut_off
             for entry in fs::read_dir(directory.join("state/node")).unwrap() {
                 let path = entry.unwrap().path();
                 let text = fs::read_to_string(&path).unwrap();
-                fs::write(&path, text.replace("\"settled\":true", "\"settled\":false")).unwrap();
+                assert!(text.contains(DONE), "{text}");
+                fs::write(&path, text.replace(DONE, DOING)).unwrap();
             }
         })
         .await;

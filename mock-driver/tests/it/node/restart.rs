@@ -53,8 +53,8 @@ async fn what_was_not_finished_is_undone_at_the_start() {
                 for entry in fs::read_dir(directory.join("state/node")).unwrap() {
                     let path = entry.unwrap().path();
                     let text = fs::read_to_string(&path).unwrap();
-                    assert!(text.contains("\"settled\":true"), "{text}");
-                    fs::write(&path, text.replace("\"settled\":true", "\"settled\":false")).unwrap();
+                    assert!(text.contains(DONE), "{text}");
+                    fs::write(&path, text.replace(DONE, DOING)).unwrap();
                 }
             })
             .await;
@@ -77,6 +77,54 @@ async fn what_was_not_finished_is_undone_at_the_start() {
         site.unstage(&volume).await.unwrap();
         site.detach(&volume).await;
         nothing_is_left(&site.server.path(""));
+    }
+}
+
+#[tokio::test]
+async fn stage_without_a_target_is_undone_at_the_start() {
+    for devices in kinds() {
+        for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
+            // Of a target that was begun, and of one that is on record no more.
+            for is_begun in [true, false] {
+                let set = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
+                    keep(directory, settings);
+                    settings.offer = "-NODE_STAGE_UNSTAGE_VOLUME".parse().unwrap();
+                };
+                let mut site = Site::start_with(devices, set).await;
+                let volume = site.attached("a", 64 * MIB, capability.clone()).await;
+                site.publish(&volume, "t").await.unwrap();
+                let target = site.target("t");
+                let between = |directory: &Path| {
+                    for entry in fs::read_dir(directory.join("state/node")).unwrap() {
+                        let path = entry.unwrap().path();
+                        let text = fs::read_to_string(&path).unwrap();
+                        if !text.contains("\"published\"") {
+                            continue;
+                        }
+                        assert!(text.contains(DONE), "{text}");
+                        if is_begun {
+                            fs::write(&path, text.replace(DONE, DOING)).unwrap();
+                            continue;
+                        }
+                        fs::remove_file(&path).unwrap();
+                        if devices == Choice::Loop {
+                            let flags = rustix::mount::UnmountFlags::empty();
+                            rustix::mount::unmount(target.as_path(), flags).unwrap();
+                        } else {
+                            fs::remove_file(&target).unwrap();
+                        }
+                    }
+                };
+                let mut site = site.again_with(devices, between, set).await;
+                assert_eq!(
+                    fs::read_dir(site.server.path("state/node")).unwrap().count(),
+                    0,
+                    "{devices:?} begun={is_begun}: nothing is on record"
+                );
+                site.detach(&volume).await;
+                nothing_is_left(&site.server.path(""));
+            }
+        }
     }
 }
 

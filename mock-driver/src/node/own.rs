@@ -1,0 +1,161 @@
+//! Targets of volumes that no caller stages: those of a driver without NODE_STAGE_UNSTAGE_VOLUME, and those of
+//! volumes that are made for one target. We stage them ourselves. Invariants:
+//! - Such a stage is there only while a target of it is on record, so that it goes with the last one.
+//! - The record of a target is there before its stage.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::bring::{published, text};
+use super::rules::Verdict;
+use super::{Error, Inline, Node, Progress, Publish, Record, Role, View, Ways};
+use crate::error::chain;
+
+// === impl Node ===
+
+impl Node {
+    /// Makes a volume for one target and publishes it there.
+    ///
+    /// # Guarantees
+    /// As for [`Node::stage`]; a volume of a call that failed or was cut off is gone.
+    ///
+    /// # Errors
+    /// As for [`Node::publish`].
+    pub(crate) async fn publish_inline(self: &Arc<Self>, wish: Publish, inline: Inline) -> Result<(), Error> {
+        let staging = text(&self.own_staging(&wish.volume)?);
+        let record = published(wish, staging, true, Some(inline.bytes));
+        let verdict = self.judge(&record)?;
+        let unit = self.unit_of(&record, None);
+        let brought = async {
+            self.attach(&unit).await?;
+            let stage = staged_for(&record);
+            self.make_own_staging(&stage.path).await?;
+            self.bring_up(&stage, &unit, self.judge(&stage)?).await?;
+            self.bring_up(&record, &unit, verdict).await
+        };
+        self.all_or_nothing(&record, verdict, brought).await
+    }
+
+    /// Publishes a volume that is staged, or even made, for its targets alone: what is done for this one is
+    /// done whole or not at all.
+    ///
+    /// # Guarantees
+    /// The record is there before anything is done: whoever finds it not done takes all of it away.
+    pub(super) async fn all_or_nothing(
+        self: &Arc<Self>,
+        record: &Record,
+        verdict: Verdict,
+        brought: impl Future<Output = Result<(), Error>>,
+    ) -> Result<(), Error> {
+        if verdict == Verdict::Proceed {
+            let begun = record.clone();
+            self.blocking(move |node| {
+                node.claim(&begun)?;
+                let shown = node.records.at(&begun.path).and_then(|known| known.shown);
+                node.records.put(&Record { shown, ..begun })
+            })
+            .await?;
+        }
+        let result = brought.await;
+        let is_done = || self.records.at(&record.path).is_some_and(|left| left.is_done());
+        if result.is_err() && !is_done() {
+            let (volume, path) = (&record.volume, &record.path);
+            if let Err(error) = self.back_out(record.clone()).await {
+                tracing::warn!(volume, path, error = chain(&error), "cannot be undone yet");
+            }
+        }
+        result
+    }
+
+    pub(super) async fn stage_for(
+        self: &Arc<Self>,
+        record: &Record,
+        view: &View,
+        ways: Ways,
+    ) -> Result<(), Error> {
+        let stage = staged_for(record);
+        let unit = self.reachable(&stage, view, ways).await?;
+        self.make_own_staging(&stage.path).await?;
+        match self.records.at(&stage.path) {
+            // Another target of the same volume brought it up, in its own way.
+            Some(there) if there.is_done() && there.volume == stage.volume => {
+                self.bring_up(&there, &unit, Verdict::Repeat).await
+            }
+            Some(_) | None => self.bring_up(&stage, &unit, self.judge(&stage)?).await,
+        }
+    }
+
+    async fn make_own_staging(self: &Arc<Self>, path: &str) -> Result<(), Error> {
+        let path = path.to_owned();
+        self.blocking(move |_| {
+            std::fs::create_dir_all(&path).map_err(|source| Error::Record {
+                act: "create",
+                path,
+                source,
+            })
+        })
+        .await
+    }
+
+    /// Takes away what we staged ourselves for targets of which none is on record any more, as after a reboot.
+    pub(super) async fn undo_idle_stage(self: &Arc<Self>, volume: &str) -> Result<(), Error> {
+        let of_volume = self.records.of(volume);
+        if of_volume.is_empty() {
+            return Ok(());
+        }
+        let staging = text(&self.own_staging(volume)?);
+        let (stages, targets): (Vec<_>, Vec<_>) = of_volume
+            .into_iter()
+            .filter(|record| record.staging() == staging)
+            .partition(Record::is_staged);
+        match stages.first() {
+            Some(stage) if targets.is_empty() => self.undo_own_stage(stage, &staging).await,
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    pub(super) async fn undo_own_stage(
+        self: &Arc<Self>,
+        record: &Record,
+        staging: &str,
+    ) -> Result<(), Error> {
+        let unit = self.unit_of(record, None);
+        let (path, medium) = (staging.to_owned(), unit.medium.clone());
+        let inline = record.inline.is_some();
+        self.blocking(move |node| {
+            if let Some(staged) = node.records.at(&path) {
+                node.withdraw(&staged)?;
+            }
+            node.mounter.remove(Path::new(&path))?;
+            node.records.remove(&path)?;
+            if inline {
+                node.devices.detach(&unit.serial)?;
+            }
+            Ok(())
+        })
+        .await?;
+        if inline {
+            self.media.delete(&medium).await?;
+        }
+        Ok(())
+    }
+
+    /// Where volumes are staged that nobody gave a staging path for.
+    pub(super) fn own_staging(&self, volume: &str) -> Result<PathBuf, Error> {
+        let folder = crate::media::file_name(&self.told().id);
+        let directory = self.media.directory()?.join("staging").join(folder);
+        Ok(directory.join(crate::media::file_name(volume)))
+    }
+}
+
+/// The stage that we make ourselves for a target.
+fn staged_for(record: &Record) -> Record {
+    Record {
+        path: record.staging().to_owned(),
+        role: Role::Staged,
+        readonly: false,
+        shown: None,
+        progress: Progress::Doing,
+        ..record.clone()
+    }
+}
