@@ -316,7 +316,7 @@ async fn a_process_without_the_array_says_who_has_it() {
         "nodes",
         "attachments",
         "snapshots",
-        "groups",
+        "group-snapshots",
         "pools",
         "storage",
     ] {
