@@ -23,7 +23,7 @@ pub use self::array::ArrayArgs;
 pub use self::faults::FaultArgs;
 pub use self::hostpath::{AttachLimit, HostPathArgs};
 pub use self::klog::KlogArgs;
-pub use self::node::{NodeArgs, Segments};
+pub use self::node::NodeArgs;
 
 mod admin;
 mod array;
@@ -287,6 +287,7 @@ fn busy_rule(text: &str) -> Result<BusyRule, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::{Array, Moment, NodeSettings, Requirement, Wanted};
 
     fn read(flags: &[&str]) -> Result<Args, clap::Error> {
         let args = ["csi-mock-driver", "--endpoint=/run/csi.sock"]
@@ -358,7 +359,11 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused_by_the_name_of_their_flag() {
-        let table: [(&[&str], &str); 14] = [
+        let table: [(&[&str], &str); 18] = [
+            (&["--topology=zone=a b!"], "--topology"),
+            (&["--topology=zone=a,Zone=b"], "--topology"),
+            (&["--pool=a=1Gi@zone=a b!"], "--pool"),
+            (&["--node-topology=node-0@zone=a,Zone=b"], "--node-topology"),
             (&["--pool=fast"], "--pool"),
             (&["--pool=a=1Gi", "--pool=a=2Gi"], "--pool"),
             (&["--node-topology=node-0"], "--node-topology"),
@@ -409,5 +414,35 @@ mod tests {
             settings.array.nodes,
             [NodeId::from("node-0"), NodeId::from("here")]
         );
+    }
+
+    #[test]
+    fn the_place_in_the_help_is_one_where_volumes_are_made() {
+        let command = Args::command();
+        let mut flags = command.get_arguments();
+        let flag = flags.find(|flag| flag.get_long() == Some("topology")).unwrap();
+        let help = flag.get_help().unwrap().to_string();
+        let (_, example) = help.split_once("as in ").unwrap();
+        let (example, _) = example.split_once(';').unwrap();
+        let flag = format!("--topology={example}");
+        let settings = read(&["--node-id=here", &flag]).unwrap().settings();
+        let place: backend::Segments = settings.node.topology.into_iter().collect();
+        assert_eq!(place.iter().count(), 2, "{example}");
+        let mut array = Array::new(settings.array, 1);
+        let here = NodeSettings {
+            segments: Some(place.clone()),
+            ..NodeSettings::default()
+        };
+        array.set_node("here", here);
+        assert!(!array.is_cut_off("here"));
+        let wanted = Wanted {
+            name: "a".to_owned(),
+            requirement: Some(Requirement {
+                requisite: vec![place],
+                preferred: Vec::new(),
+            }),
+            ..Wanted::default()
+        };
+        array.create_volume(&wanted, Moment::default()).unwrap();
     }
 }

@@ -122,7 +122,9 @@ impl Failure {
         match self {
             Self::Client(Error::Refused { .. }) => 1,
             Self::Usage(_) => 2,
-            Self::Client(Error::Unreachable { .. } | Error::Broken { .. } | Error::Foreign { .. }) => 3,
+            Self::Client(
+                Error::Unreachable { .. } | Error::Late { .. } | Error::Broken { .. } | Error::Foreign { .. },
+            ) => 3,
         }
     }
 }

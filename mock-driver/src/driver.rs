@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin;
-use crate::backend::{self, PoolName, Segments};
+use crate::backend::{self, Pool, PoolName, Segments};
 use crate::busy::{Busy, BusyRule};
 use crate::conduct::Conduct;
 use crate::exit::ExitOrder;
@@ -27,6 +27,7 @@ use crate::remote::RemoteArray;
 use crate::socket::Door;
 use crate::store::{self, Store};
 
+mod follow;
 mod site;
 mod trouble;
 mod usage;
@@ -216,9 +217,8 @@ impl Driver {
         let state_dir = state_dir.map(absolute).transpose()?;
         let media_dir = media_dir.map(absolute).transpose()?;
         node.device_dir = node.device_dir.map(absolute).transpose()?;
-        let pools = array.pools.iter();
-        let places = pools.map(|pool| (pool.name.clone(), pool.segments.clone()));
-        let places = places.collect();
+        let place = |pool: &Pool| (pool.name.clone(), pool.segments.clone());
+        let places = array.pools.iter().map(place).collect();
         let wanted = journal.is_some() || readers.any();
         let open = || Ok::<_, OpenError>(Journal::open(journal.as_deref(), readers, random()?)?);
         let journal = wanted.then(open).transpose()?.map(Arc::new);
@@ -248,6 +248,7 @@ impl Driver {
         };
         let store = store.keeping_past(rules.troubles().frozen());
         store.lose(|| *rules.troubles().loss().borrow())?;
+        site::take_current_id(node.as_deref().filter(|_| remote.is_none()), &store);
         let driver = Self {
             name,
             mode,

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub use self::error::Error;
 pub(crate) use self::record::{Map, Record, Role};
 use self::record::{Progress, Records};
-use crate::backend::{self, Ailment, Attachment};
+use crate::backend::{self, Ailment, Attachment, Segments};
 use crate::device::{self, Devices, Kind, Trouble};
 use crate::media::{Media, Medium};
 use crate::mount::{Disk, Mounter, Spoilt};
@@ -44,7 +44,7 @@ pub struct Settings {
     pub device_timeout: Duration,
     /// Whether undoing something of a volume that is gone is an error.
     pub strict_gone: bool,
-    /// What the node says of its place.
+    /// Where the node is; empty to leave that to the array.
     pub topology: Map,
 }
 
@@ -55,13 +55,17 @@ pub struct Told {
     pub id: String,
     /// How many volumes it says it takes; none for what the array's limit is.
     pub limit: Option<usize>,
-    /// Where it is.
+    /// Where it says it is, if that is not the truth; empty for where the array has it.
     pub topology: Map,
 }
 
 /// The node's side of a driver.
 #[derive(Debug)]
 pub struct Node {
+    /// The id it was started with. What it keeps is found under this one, whatever id it is given later.
+    home: String,
+    /// What the array hears of its place when the process starts; empty to leave that to the array.
+    place: Segments,
     told: RwLock<Told>,
     strict_gone: bool,
     media: Media,
@@ -146,10 +150,12 @@ impl Node {
             None => Records::in_memory(),
         };
         Ok(Self {
+            home: id.clone(),
+            place: settings.topology.into_iter().collect(),
             told: RwLock::new(Told {
                 id,
                 limit: None,
-                topology: settings.topology,
+                topology: Map::new(),
             }),
             strict_gone: settings.strict_gone,
             media,
@@ -172,6 +178,11 @@ impl Node {
     /// Changes what the node tells about itself from now on. Whoever asked before is not told.
     pub fn tell(&self, change: impl FnOnce(&mut Told)) {
         change(&mut self.told.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// What the array hears of the node's place when the process starts; empty to leave that to the array.
+    pub(crate) fn place(&self) -> &Segments {
+        &self.place
     }
 
     /// Whether undoing something of a volume that is gone is an error.

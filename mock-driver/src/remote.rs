@@ -9,13 +9,16 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use http::StatusCode;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tonic::Code;
 
 use crate::admin::Endpoint;
 use crate::admin::client::{self, Client};
 use crate::admin::resource;
-use crate::backend::{Ailment, Attachment, Capability, Hold, Severity, StorageAilment, StorageSeverity};
+use crate::backend::{
+    Ailment, Attachment, Capability, Hold, Segments, Severity, StorageAilment, StorageSeverity,
+};
+use crate::busy::{Busy, BusyRule, Held, Share, Subject};
 use crate::code;
 use crate::error::chain;
 use crate::node::{self, View};
@@ -23,26 +26,41 @@ use crate::node::{self, View};
 /// How often a node looks what is attached to it.
 pub(crate) const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
+/// How long the array's process may take for an answer. It only looks into its memory, or writes a few bytes to
+/// its disk; a call that waits longer is better tried again.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
 /// The array in another process.
 #[derive(Debug)]
 pub(crate) struct RemoteArray {
     client: Client,
     endpoint: Endpoint,
-    /// Whoever acts on an answer has it from the question on, so that an older answer never undoes what
-    /// was done on a newer one.
-    turn: Mutex<()>,
-    /// The volumes that were attached to this process's node when it looked last.
-    here: std::sync::Mutex<BTreeSet<String>>,
+    /// Whoever acts on an answer about a volume has its turn from the question on.
+    turns: Busy,
+    /// Shared by those who bring devices, which takes no longer than that: the sweep takes none away meanwhile.
+    devices: RwLock<()>,
+    /// Whether this process has said where its node is.
+    has_said: Mutex<bool>,
+    seen: std::sync::Mutex<Seen>,
+}
+
+/// What was attached to this process's node when it looked last.
+#[derive(Debug, Default)]
+struct Seen {
+    here: BTreeSet<String>,
+    /// Those of which that was found since the sweep asked: its answer may be older.
+    since: BTreeSet<String>,
 }
 
 /// What the array has of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
+    pub(crate) id: String,
     /// The id that the node has by now, if somebody gave it another one.
     pub(crate) became: Option<String>,
     /// How many volumes it is to say it takes.
     pub(crate) advertised: Option<usize>,
-    pub(crate) topology: BTreeMap<String, String>,
+    pub(crate) segments: Segments,
     /// The volumes attached to it.
     pub(crate) attached: BTreeSet<String>,
 }
@@ -52,10 +70,12 @@ pub(crate) struct Known {
 impl RemoteArray {
     pub(crate) fn at(endpoint: Endpoint) -> Self {
         Self {
-            client: Client::new(endpoint.clone()),
+            client: Client::new(endpoint.clone()).within(ANSWER_WITHIN),
             endpoint,
-            turn: Mutex::default(),
-            here: std::sync::Mutex::default(),
+            turns: Busy::new(BusyRule::Wait),
+            devices: RwLock::default(),
+            has_said: Mutex::default(),
+            seen: std::sync::Mutex::default(),
         }
     }
 
@@ -64,32 +84,60 @@ impl RemoteArray {
         &self.endpoint
     }
 
-    /// Takes note of what is attached to this process's node.
-    pub(crate) fn note_all(&self, attached: &BTreeSet<String>) {
-        self.here().clone_from(attached);
+    /// Before it is asked what is attached to this process's node.
+    pub(crate) fn begin_sweep(&self) {
+        self.seen().since.clear();
     }
 
-    /// Takes note of whether one volume is.
+    /// Takes note of what it answered, and says of which volumes the devices stay.
+    pub(crate) fn end_sweep(&self, attached: &BTreeSet<String>) -> Vec<String> {
+        let mut seen = self.seen();
+        let here = attached.union(&seen.since).cloned().collect();
+        seen.here = here;
+        seen.here.iter().cloned().collect()
+    }
+
+    /// Takes note of whether one volume is attached.
     pub(crate) fn note(&self, volume: &str, is_attached: bool) {
-        if is_attached {
-            self.here().insert(volume.to_owned());
-        } else {
-            self.here().remove(volume);
+        let mut seen = self.seen();
+        let Seen { here, since } = &mut *seen;
+        for set in [here, since] {
+            if is_attached {
+                set.insert(volume.to_owned());
+            } else {
+                set.remove(volume);
+            }
         }
     }
 
     /// Whether the volume was attached to this process's node when it looked last.
     pub(crate) fn is_here(&self, volume: &str) -> bool {
-        self.here().contains(volume)
+        self.seen().here.contains(volume)
     }
 
-    fn here(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
-        self.here.lock().unwrap_or_else(PoisonError::into_inner)
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right to act on answers.
-    pub(crate) async fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().await
+    /// The right to act on answers about a volume.
+    pub(crate) async fn turn(&self, volume: &str) -> Option<Held> {
+        let subject = Subject::OnNode(volume.to_owned());
+        self.turns.hold(subject, Share::Whole).await
+    }
+
+    /// Held while a device is brought here.
+    pub(crate) async fn a_device_comes(&self) -> RwLockReadGuard<'_, ()> {
+        self.devices.read().await
+    }
+
+    /// Held while devices are taken away.
+    pub(crate) async fn no_device_comes(&self) -> RwLockWriteGuard<'_, ()> {
+        self.devices.write().await
+    }
+
+    /// The right to speak for this process's node, and whether it has said where that is.
+    pub(crate) async fn introduction(&self) -> MutexGuard<'_, bool> {
+        self.has_said.lock().await
     }
 
     /// A volume as the array has it for a node; none if there is no such volume.
@@ -121,9 +169,10 @@ impl RemoteArray {
     pub(crate) async fn node(&self, id: &str) -> Result<Option<Known>, node::Error> {
         match self.client.node(id).await {
             Ok(node) => Ok(Some(Known {
+                id: node.id,
                 became: node.became,
                 advertised: node.advertised_limit,
-                topology: node.topology,
+                segments: node.topology.into_iter().collect(),
                 attached: node.volumes.into_iter().collect(),
             })),
             Err(error) if is_not_found(&error) => Ok(None),
@@ -176,18 +225,35 @@ impl RemoteArray {
     ///
     /// # Errors
     /// If the array does not answer, or refuses it.
-    pub(crate) async fn join(&self, id: &str, topology: BTreeMap<String, String>) -> Result<(), node::Error> {
+    pub(crate) async fn join(&self, id: &str, place: &Segments) -> Result<(), node::Error> {
         let new = resource::NodeNew {
             id: id.to_owned(),
             limit: None,
-            topology: Some(topology).filter(|topology| !topology.is_empty()),
+            topology: Some(topology(place)).filter(|topology| !topology.is_empty()),
         };
-        self.client
-            .register_node(&new)
-            .await
-            .map(drop)
-            .map_err(|error| no_array(&error))
+        let joined = self.client.register_node(&new).await;
+        joined.map(drop).map_err(|error| no_array(&error))
     }
+
+    /// Tells the array where a node is that it knows, registered or not.
+    ///
+    /// # Errors
+    /// If the array does not answer, or refuses that.
+    pub(crate) async fn move_node(&self, id: &str, place: &Segments) -> Result<(), node::Error> {
+        let change = resource::NodeChange {
+            topology: Some(topology(place)),
+            ..resource::NodeChange::default()
+        };
+        let changed = self.client.change_node(id, &change).await;
+        changed.map(drop).map_err(|error| no_array(&error))
+    }
+}
+
+fn topology(place: &Segments) -> BTreeMap<String, String> {
+    let pairs = place.iter();
+    pairs
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
 }
 
 fn is_not_found(error: &client::Error) -> bool {
@@ -235,5 +301,61 @@ fn read_storage_ailment(ailment: resource::StorageAilment) -> StorageAilment {
         reason: ailment.reason,
         message: ailment.message,
         capability: ailment.capability.as_deref().and_then(Capability::read),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_array_that_takes_calls_and_does_not_answer_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("admin.sock");
+        // As that of a process that was stopped: the kernel takes connections for it.
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let remote = RemoteArray::at(format!("unix://{}", socket.display()).parse().unwrap());
+        let place = Segments::default();
+        let refused = [
+            remote.view("vol-0", "node-0").await.map(drop),
+            remote.node("node-0").await.map(drop),
+            remote.storage_health("node-0").await.map(drop),
+            remote.join("node-0", &place).await,
+            remote.move_node("node-0", &place).await,
+            remote.detach("vol-0", "node-0").await,
+        ];
+        for refused in refused {
+            let error = refused.unwrap_err();
+            assert_eq!(error.code(), Code::Unavailable);
+            assert!(error.to_string().contains("within 5s"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sweep_spares_what_was_found_attached_since_it_asked() {
+        let remote = RemoteArray::at(Endpoint::None);
+        remote.note("before", true);
+        remote.begin_sweep();
+        remote.note("meanwhile", true);
+        remote.note("come-and-gone", true);
+        remote.note("come-and-gone", false);
+        let kept = remote.end_sweep(&["told".to_owned()].into());
+        assert_eq!(kept, ["meanwhile", "told"]);
+        for (volume, is_here) in [("before", false), ("meanwhile", true), ("told", true)] {
+            assert_eq!(remote.is_here(volume), is_here, "{volume}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_volume_waits_for_itself_only() {
+        let remote = RemoteArray::at(Endpoint::None);
+        let first = remote.turn("a").await;
+        let mut second = tokio_test::task::spawn(remote.turn("a"));
+        tokio_test::assert_pending!(second.poll());
+        drop(remote.turn("b").await);
+        drop(first);
+        assert!(second.is_woken());
     }
 }

@@ -84,11 +84,10 @@ pub(crate) fn name(text: &str) -> Result<&str, Invalid> {
 
 /// A map of strings.
 pub(crate) fn map(field: &str, map: &HashMap<String, String>) -> Result<Map, Invalid> {
-    let bytes: usize = map.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if bytes > COLLECTION_LIMIT {
-        let reason = format!("must not hold more than {COLLECTION_LIMIT} bytes, has {bytes}");
-        return Err(Invalid::new(field, reason));
-    }
+    bounded_collection(
+        field,
+        map.iter().map(|(key, value)| key.len() + value.len()).sum(),
+    )?;
     Ok(map
         .iter()
         .map(|(key, value)| (key.clone(), value.clone()))
@@ -127,9 +126,10 @@ pub(crate) fn needs(
     ))
 }
 
-/// Uses of a volume that only newer drivers know.
+/// Uses of a volume that only newer drivers know: `newer` is what they say then, each service for itself.
 pub(crate) fn needs_modes(
     offer: &LiveOffer,
+    newer: offer::Capability,
     field: &str,
     capabilities: &[Capability],
 ) -> Result<(), Invalid> {
@@ -139,7 +139,6 @@ pub(crate) fn needs_modes(
             AccessMode::SingleNodeSingleWriter | AccessMode::SingleNodeMultiWriter
         )
     };
-    let newer = offer::Capability::SingleNodeMultiWriter;
     match capabilities.iter().find(|capability| is_new(capability.mode)) {
         Some(capability) if !offer.has(newer) => {
             let (mode, newer) = (capability.mode.name(), newer.name());
@@ -226,13 +225,24 @@ pub(crate) fn requirement(wanted: Option<&v1::TopologyRequirement>) -> Result<Op
     }
 }
 
-/// A place.
+/// A place in a message.
 pub(crate) fn segments(field: &str, topology: &v1::Topology) -> Result<Segments, Invalid> {
     let field = format!("{field}.segments");
-    map(&field, &topology.segments)?;
-    for (key, value) in &topology.segments {
+    let pairs = topology.segments.iter();
+    place(&field, pairs.map(|(key, value)| (key.as_str(), value.as_str())))
+}
+
+/// A place, wherever it is written: the keys and values that CSI allows, and no key twice.
+pub(crate) fn place<'a>(
+    field: &str,
+    pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Result<Segments, Invalid> {
+    let pairs: Vec<(&str, &str)> = pairs.into_iter().collect();
+    let bytes: usize = pairs.iter().map(|(key, value)| key.len() + value.len()).sum();
+    bounded_collection(field, bytes)?;
+    let is_proper = |part: &str| part.len() <= SEGMENT_LIMIT && is_label(part);
+    for (key, value) in &pairs {
         let (prefix, name) = key.split_once('/').unwrap_or(("", key));
-        let is_proper = |part: &str| part.len() <= SEGMENT_LIMIT && is_label(part);
         if !is_proper(name) || (key.contains('/') && !is_proper(prefix)) {
             let reason = format!(
                 "key \"{key}\" must be [PREFIX/]NAME, each of at most {SEGMENT_LIMIT} letters, digits, '-', '_' and \
@@ -240,16 +250,20 @@ pub(crate) fn segments(field: &str, topology: &v1::Topology) -> Result<Segments,
             );
             return Err(Invalid::new(field, reason));
         }
-        if value.len() > SEGMENT_LIMIT {
-            let reason = format!("the value of \"{key}\" must not be longer than {SEGMENT_LIMIT} characters");
+        if !is_proper(value) {
+            let reason = format!(
+                "the value of \"{key}\" must be at most {SEGMENT_LIMIT} letters, digits, '-', '_' and '.', with a \
+                 letter or digit at both ends"
+            );
             return Err(Invalid::new(field, reason));
         }
     }
-    let segments: Segments = topology.segments.iter().collect();
-    if segments.iter().count() < topology.segments.len() {
+    let count = pairs.len();
+    let segments: Segments = pairs.into_iter().collect();
+    if segments.iter().count() < count {
         return Err(Invalid::new(
             field,
-            "has keys that differ only in case, which are the same key",
+            "has a key twice: keys that differ only in case are the same key",
         ));
     }
     Ok(segments)
@@ -313,6 +327,14 @@ fn bounded<'a>(field: &str, text: &'a str, limit: usize) -> Result<&'a str, Inva
     Ok(text)
 }
 
+fn bounded_collection(field: &str, bytes: usize) -> Result<(), Invalid> {
+    if bytes > COLLECTION_LIMIT {
+        let reason = format!("must not hold more than {COLLECTION_LIMIT} bytes, has {bytes}");
+        return Err(Invalid::new(field, reason));
+    }
+    Ok(())
+}
+
 fn read_capability(capability: &v1::VolumeCapability) -> Result<Capability, Invalid> {
     let access = match &capability.access_type {
         None => return Err(Invalid::new("access_type", "must be set")),
@@ -345,11 +367,7 @@ fn read_capability(capability: &v1::VolumeCapability) -> Result<Capability, Inva
 fn read_mount(mount: &v1::volume_capability::MountVolume) -> Result<Access, Invalid> {
     bounded("fs_type", &mount.fs_type, STRING_LIMIT)?;
     bounded("volume_mount_group", &mount.volume_mount_group, STRING_LIMIT)?;
-    let bytes: usize = mount.mount_flags.iter().map(String::len).sum();
-    if bytes > COLLECTION_LIMIT {
-        let reason = format!("must not hold more than {COLLECTION_LIMIT} bytes, has {bytes}");
-        return Err(Invalid::new("mount_flags", reason));
-    }
+    bounded_collection("mount_flags", mount.mount_flags.iter().map(String::len).sum())?;
     Ok(Access::Mount {
         fs_type: mount.fs_type.clone(),
         flags: mount.mount_flags.clone(),
@@ -393,6 +411,32 @@ mod tests {
             let field = found.err().map(|invalid| invalid.field);
             let expected = (!is_proper).then(|| "accessible_topology.segments".to_owned());
             assert_eq!(field, expected, "{key:?}");
+        }
+    }
+
+    #[test]
+    fn values_of_topologies_are_labels_and_no_key_comes_twice() {
+        let long = "x".repeat(SEGMENT_LIMIT + 1);
+        // (pairs, a word of the objection)
+        let table: [(&[(&str, &str)], Option<&str>); 7] = [
+            (&[("zone", "eu-1.a_B")], None),
+            (&[("zone", "a"), ("rack", "a")], None),
+            (&[("zone", "")], Some("value of \"zone\"")),
+            (&[("zone", "a b!")], Some("value of \"zone\"")),
+            (&[("zone", &long)], Some("value of \"zone\"")),
+            (&[("zone", "a"), ("Zone", "b")], Some("twice")),
+            (&[("zone", "a"), ("zone", "a")], Some("twice")),
+        ];
+        for (pairs, word) in table {
+            let found = place("topology", pairs.iter().copied());
+            match word {
+                None => assert_eq!(found.unwrap().iter().count(), pairs.len()),
+                Some(word) => {
+                    let invalid = found.unwrap_err();
+                    assert_eq!(invalid.field, "topology", "{pairs:?}");
+                    assert!(invalid.reason.contains(word), "{pairs:?}: {invalid}");
+                }
+            }
         }
     }
 }

@@ -17,11 +17,13 @@
 
 use std::io;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use http::{Method, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::time;
 
 use super::endpoint::Endpoint;
 use super::resource::{Call, Expectation, Page, Problem, Verdict};
@@ -42,6 +44,8 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 #[derive(Clone, Debug)]
 pub struct Client {
     endpoint: Endpoint,
+    /// How long an answer may take; none for as long as it takes.
+    patience: Option<Duration>,
 }
 
 /// Why a request was not answered with what it asked for.
@@ -54,6 +58,14 @@ pub enum Error {
         endpoint: Endpoint,
         /// How it failed.
         source: io::Error,
+    },
+    /// It took too long.
+    #[error("the driver at {endpoint} gave no answer within {waited:?}: is it stopped?")]
+    Late {
+        /// Where.
+        endpoint: Endpoint,
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// The connection broke.
     #[error("the driver at {endpoint} gave no answer")]
@@ -160,7 +172,20 @@ impl Calls {
 impl Client {
     /// A client of the driver that serves its admin API there.
     pub fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint }
+        Self {
+            endpoint,
+            patience: None,
+        }
+    }
+
+    /// A client that waits no longer than this for an answer; [`Client::follow`] has none. What was asked for may
+    /// be carried out all the same.
+    #[must_use]
+    pub fn within(self, patience: Duration) -> Self {
+        Self {
+            patience: Some(patience),
+            ..self
+        }
     }
 
     /// The ended calls that are still kept.
@@ -257,7 +282,16 @@ impl Client {
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Vec<u8>, Error> {
-        let (status, body) = exchange::exchange(&self.endpoint, method, path, body).await?;
+        let exchange = exchange::exchange(&self.endpoint, method, path, body);
+        let (status, body) = match self.patience {
+            None => exchange.await?,
+            Some(patience) => time::timeout(patience, exchange)
+                .await
+                .map_err(|_| Error::Late {
+                    endpoint: self.endpoint.clone(),
+                    waited: patience,
+                })??,
+        };
         if status.is_success() {
             return Ok(body);
         }

@@ -6,6 +6,7 @@ use tonic::Code;
 
 use super::request::Json;
 use super::resource::Problem;
+use crate::backend;
 use crate::code;
 use crate::error::Error;
 use crate::request::Invalid;
@@ -57,8 +58,9 @@ impl IntoResponse for Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let mut refusal = Self::new(error.code(), error.message());
-        if let Error::Invalid(invalid) = &error {
-            refusal.problem.field = Some(invalid.field.clone());
+        if let Some((field, message)) = in_terms_of_the_api(&error) {
+            refusal.problem.field = field;
+            refusal.problem.message = message;
         }
         refusal
     }
@@ -73,6 +75,56 @@ impl From<Invalid> for Refusal {
 impl From<store::Error> for Refusal {
     fn from(error: store::Error) -> Self {
         Error::from(error).into()
+    }
+}
+
+/// The field that an error is about and its text, in the words of this API; none for an error that speaks of no
+/// field.
+fn in_terms_of_the_api(error: &Error) -> Option<(Option<String>, String)> {
+    let told = |field: &str, reason: &str| {
+        let field = field_of(field);
+        let message = format!("{field}: {reason}");
+        Some((Some(field), message))
+    };
+    if let Error::Invalid(Invalid { field, reason }) = error {
+        return told(field, reason);
+    }
+    let Error::Store(store::Error::Refused(refusal)) = error else {
+        return None;
+    };
+    if let backend::Error::Illegal { field, reason } = refusal {
+        return told(field, reason);
+    }
+    if let backend::Error::SizeOutOfRange { reason } = refusal {
+        return told("capacity_range", &reason.replace("required_bytes ", ""));
+    }
+    if let backend::Error::NameTaken { field, .. } | backend::Error::AttachedDifferently { field, .. } =
+        refusal
+    {
+        let message = error.message().replace(
+            &format!("another {field}"),
+            &format!("another {}", field_of(field)),
+        );
+        return Some((None, message));
+    }
+    None
+}
+
+/// What this API calls a field of CSI's messages; other names are its own.
+fn field_of(name: &str) -> String {
+    let end = name.find(['.', '[']).unwrap_or(name.len());
+    let (first, rest) = name.split_at(end);
+    match first {
+        "capacity_range" => "capacityBytes".to_owned(),
+        "volume_capability" | "volume_capabilities" => "accessMode".to_owned(),
+        "mutable_parameters" => format!("mutableParameters{rest}"),
+        "source_volume_id" => format!("source{rest}"),
+        "source_volume_ids" => format!("sources{rest}"),
+        "volume_id" => "volume".to_owned(),
+        "node_id" => "node".to_owned(),
+        "snapshot_id" => "snapshot".to_owned(),
+        "group_snapshot_id" => "group".to_owned(),
+        _ => name.to_owned(),
     }
 }
 

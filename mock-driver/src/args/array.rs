@@ -9,7 +9,7 @@ use clap::{ArgAction, Args};
 use super::switch;
 use crate::backend::{self, Dependants, Lax, NodeId, Pool, PoolName, QosRule, Segments, SizeRule};
 use crate::conduct::{BlockRuns, Conduct, RequiredSecret};
-use crate::duration;
+use crate::{duration, request};
 
 /// The smallest volume unless told otherwise.
 const DEFAULT_MIN: &str = "1Mi";
@@ -235,15 +235,14 @@ impl FromStr for NodePlace {
     }
 }
 
-fn read_place(text: &str) -> Result<Segments, String> {
-    let segment = |pair: &str| {
-        let (key, value) = pair
-            .split_once('=')
-            .filter(|(key, value)| !key.is_empty() && !value.is_empty())
-            .ok_or_else(|| format!("\"{pair}\" must be KEY=VALUE"))?;
-        Ok((key.to_owned(), value.to_owned()))
-    };
-    text.split(',').map(segment).collect()
+/// Reads KEY=VALUE,KEY=VALUE as a place.
+pub(super) fn read_place(text: &str) -> Result<Segments, String> {
+    let mut pairs = Vec::new();
+    for item in text.split(',') {
+        let pair = item.split_once('=');
+        pairs.push(pair.ok_or_else(|| format!("\"{item}\" must be KEY=VALUE"))?);
+    }
+    request::place("topology", pairs).map_err(|invalid| invalid.reason)
 }
 
 /// A number of bytes as Kubernetes writes it.
@@ -307,11 +306,21 @@ mod tests {
             "fast=0",
             "fast=1Xi",
             "fast=1Gi@zone",
+            "fast=1Gi@a b!=c",
+            "fast=1Gi@zone=a,ZONE=b",
             "fast=99Ei",
         ] {
             assert!(text.parse::<PoolFlag>().is_err(), "{text}");
         }
-        for text in ["", "node-1", "@zone=a", "node-1@", "node-1@zone="] {
+        for text in [
+            "",
+            "node-1",
+            "@zone=a",
+            "node-1@",
+            "node-1@zone=",
+            "node-1@zone=a b!",
+            "node-1@zone=a,Zone=b",
+        ] {
             assert!(text.parse::<NodePlace>().is_err(), "{text}");
         }
     }

@@ -1,13 +1,14 @@
 //! Flags of the node's side: which node this is, its devices, where the bytes lie.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
+use super::array::read_place;
 use super::{given, path_or_empty, switch};
 use crate::admin::Endpoint;
+use crate::backend::Segments;
 use crate::device::Choice;
 use crate::mode::Mode;
 use crate::{duration, node, registration};
@@ -44,8 +45,8 @@ pub struct NodeArgs {
     #[arg(long, default_value = "", hide_default_value = true)]
     pub node_name: String,
 
-    /// Where this node is, as in topology.mock.csi.local/zone=a,topology.mock.csi.local/rack=7; empty for
-    /// where the array has it.
+    /// Where this node is, as in mock.csi.local/zone=zone-0,mock.csi.local/rack=7; the array hears it when the
+    /// process starts. Empty for where the array has it. A node reaches the pools whose keys and values it has.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = segments)]
     pub topology: Segments,
 
@@ -73,9 +74,6 @@ pub struct NodeArgs {
     pub media_dir: PathBuf,
 }
 
-/// Topology segments by their keys.
-pub type Segments = BTreeMap<String, String>;
-
 // === impl NodeArgs ===
 
 impl NodeArgs {
@@ -100,22 +98,20 @@ impl NodeArgs {
             device_dir: given(&self.device_dir),
             device_timeout: self.device_timeout,
             strict_gone: self.node_unpublish_strict,
-            topology: self.topology.clone(),
+            topology: self
+                .topology
+                .iter()
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .collect(),
         }
     }
 }
 
 fn segments(text: &str) -> Result<Segments, String> {
-    let mut segments = Segments::new();
-    for item in text.split(',').filter(|item| !item.is_empty()) {
-        match item.split_once('=') {
-            Some((key, value)) if !key.is_empty() && !value.is_empty() => {
-                segments.insert(key.to_owned(), value.to_owned());
-            }
-            _ => return Err(format!("\"{item}\" must be written as key=value")),
-        }
+    match text {
+        "" => Ok(Segments::default()),
+        text => read_place(text),
     }
-    Ok(segments)
 }
 
 #[cfg(test)]
@@ -125,12 +121,18 @@ mod tests {
     #[test]
     fn segments_are_keys_with_values() {
         let read = segments("a/zone=1,rack=7").unwrap();
-        assert_eq!(
-            read,
-            Segments::from([("a/zone".into(), "1".into()), ("rack".into(), "7".into())])
-        );
-        assert_eq!(segments("").unwrap(), Segments::new());
-        for text in ["zone", "=1", "zone=", "zone=1,x"] {
+        assert_eq!(read, [("a/zone", "1"), ("rack", "7")].into_iter().collect());
+        assert_eq!(segments("").unwrap(), Segments::default());
+        let long = format!("zone={}", "x".repeat(64));
+        for text in [
+            "zone",
+            "=1",
+            "zone=",
+            "zone=1,x",
+            "zone=a b!",
+            "zone=1,Zone=2",
+            &long,
+        ] {
             assert!(segments(text).is_err(), "{text}");
         }
     }

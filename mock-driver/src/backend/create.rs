@@ -1,5 +1,6 @@
 //! Making, growing and deleting volumes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::pool::Wish;
@@ -115,6 +116,27 @@ impl Array {
     /// # Errors
     /// If it is gone, published and may not be, or no size will do.
     pub fn expand_volume(&mut self, id: &str, range: SizeRange, online: bool) -> Result<Done<u64>, Error> {
+        let capacity_bytes = self.foresee_expansion(id, range, online)?;
+        let spec = &self.volume(id)?.spec;
+        if spec.capacity_bytes == capacity_bytes {
+            return Ok(Done {
+                reply: capacity_bytes,
+                change: None,
+            });
+        }
+        let volume = spec.id.clone();
+        let change = Change::Expanded {
+            volume,
+            capacity_bytes,
+        };
+        Ok(self.done(capacity_bytes, change))
+    }
+
+    /// How large a volume would become, without doing anything.
+    ///
+    /// # Errors
+    /// As for [`Array::expand_volume`].
+    pub fn foresee_expansion(&self, id: &str, range: SizeRange, online: bool) -> Result<u64, Error> {
         let volume = self.volume(id)?;
         let spec = &volume.spec;
         let has = spec.capacity_bytes;
@@ -122,10 +144,7 @@ impl Array {
             self.settings.sizes.choose(range)?;
         }
         if has >= range.required && (range.limit == 0 || has <= range.limit) {
-            return Ok(Done {
-                reply: has,
-                change: None,
-            });
+            return Ok(has);
         }
         if range.limit != 0 && has > range.limit {
             return Err(Error::SizeOutOfRange {
@@ -150,12 +169,16 @@ impl Array {
             );
             return Err(Error::NoRoom { reason });
         }
-        let volume = spec.id.clone();
-        let change = Change::Expanded {
-            volume,
-            capacity_bytes,
-        };
-        Ok(self.done(capacity_bytes, change))
+        Ok(capacity_bytes)
+    }
+
+    /// Checks whether a volume would take mutable parameters, without doing anything.
+    ///
+    /// # Errors
+    /// As for [`Array::modify_volume`].
+    pub fn foresee_modification(&self, id: &str, asked: &BTreeMap<String, String>) -> Result<(), Error> {
+        self.volume(id)?;
+        self.check_qos(asked)
     }
 
     /// Refuses to delete what others depend on, if the array is built so.
@@ -210,11 +233,11 @@ impl Array {
             None => None,
             Some(source) => Some(self.source(source, now)?),
         };
-        let size = match &source {
-            None => wanted.size,
-            Some((bytes, _)) => wanted.size.at_least(*bytes)?,
+        let sizes = self.settings.sizes;
+        let capacity_bytes = match &source {
+            None => sizes.choose(wanted.size)?,
+            Some((bytes, _)) => sizes.choose_holding(wanted.size, *bytes)?,
         };
-        let capacity_bytes = self.settings.sizes.choose(size)?;
         let wish = Wish {
             pool: self.pool_named(&wanted.parameters),
             beside: source.as_ref().map(|(_, pool)| *pool),

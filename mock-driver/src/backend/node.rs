@@ -45,13 +45,17 @@ pub struct NodeSettings {
     /// The id that the machine has by now, until a node is registered under this one again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub became: Option<NodeId>,
+    /// Where it was put when it joined without a place of its own. Kept, because its turn came from who had
+    /// joined before. What anybody says of its place counts for more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub joined_at: Option<Segments>,
 }
 
 /// A node in the array's books; what is told of it is worked out when somebody asks.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) registered: bool,
-    /// Its place among the nodes of the settings, which says where it is.
+    /// Its place among the nodes, which says where those of the settings are.
     pub(super) number: usize,
     pub(super) attached: BTreeSet<VolumeId>,
 }
@@ -82,7 +86,7 @@ impl Array {
                 registered: false,
                 limit: self.limit(id),
                 advertised: changed.advertised.filter(|limit| *limit > 0),
-                segments: changed.segments.clone().unwrap_or_default(),
+                segments: self.said_of(id).cloned().unwrap_or_default(),
                 attached: BTreeSet::new(),
                 became: changed.became.clone(),
             })
@@ -95,8 +99,33 @@ impl Array {
         self.nodes.iter().map(|(id, entry)| self.describe(id, entry))
     }
 
+    /// The id that a machine has by now which the array knew by this one.
+    pub fn current_id<'a>(&'a self, id: &'a str) -> &'a str {
+        let mut current = id;
+        // No machine can have had more ids than were changed, whatever is written on disk.
+        for _ in 0..self.changed.len() {
+            match self
+                .changed
+                .get(current)
+                .and_then(|changed| changed.became.as_ref())
+            {
+                Some(next) => current = next.as_str(),
+                None => break,
+            }
+        }
+        current
+    }
+
+    /// Whether a registered node stands where no pool is, so that no volume can be attached to it.
+    pub fn is_cut_off(&self, id: &str) -> bool {
+        let mut pools = self.settings.pools.iter();
+        let node = self.registered(id);
+        node.is_ok_and(|node| !pools.any(|pool| self.reaches(&node, &pool.segments)))
+    }
+
     /// Registers a node, or changes what is set for it. What is none in `settings` stays as it is.
     pub fn set_node(&mut self, id: &str, settings: NodeSettings) -> Done<()> {
+        let node = NodeId::from(id);
         let old = self.changed.get(id).cloned().unwrap_or_default();
         let registered = settings.registered.or(old.registered).or(Some(true));
         let settings = NodeSettings {
@@ -105,6 +134,7 @@ impl Array {
             limit: settings.limit.or(old.limit),
             advertised: settings.advertised.or(old.advertised),
             segments: settings.segments.or(old.segments),
+            joined_at: old.joined_at.or_else(|| self.next_place(&node)),
         };
         if self.changed.get(id) == Some(&settings) {
             return Done {
@@ -112,7 +142,6 @@ impl Array {
                 change: None,
             };
         }
-        let node = NodeId::from(id);
         self.done((), Change::NodeSet { node, settings })
     }
 
@@ -138,12 +167,7 @@ impl Array {
     /// If the old one is not registered, or the new one is.
     pub fn change_node_id(&mut self, from: &str, to: &str) -> Result<Done<()>, Error> {
         let from = self.registered(from)?;
-        if self.registered(to).is_ok() {
-            return Err(Error::Illegal {
-                field: "node_id".to_owned(),
-                reason: format!("node \"{to}\" is there already"),
-            });
-        }
+        self.check_new_node_id(to)?;
         let settings = NodeSettings {
             registered: Some(true),
             became: None,
@@ -152,6 +176,20 @@ impl Array {
         };
         let to = NodeId::from(to);
         Ok(self.done((), Change::NodeRenamed { from, to, settings }))
+    }
+
+    /// Checks that no registered node has this id.
+    ///
+    /// # Errors
+    /// If one has.
+    pub fn check_new_node_id(&self, id: &str) -> Result<(), Error> {
+        match self.registered(id) {
+            Err(_) => Ok(()),
+            Ok(_) => Err(Error::Illegal {
+                field: "id".to_owned(),
+                reason: format!("node \"{id}\" is there already"),
+            }),
+        }
     }
 
     /// The node's id, if the array knows it.
@@ -176,8 +214,12 @@ impl Array {
         place.is_empty() || found().is_some_and(|here| here.reaches(place))
     }
 
-    pub(super) fn apply_node(&mut self, node: NodeId, settings: NodeSettings) {
-        let number = self.nodes.len();
+    pub(super) fn apply_node(&mut self, node: NodeId, mut settings: NodeSettings) {
+        if settings.registered == Some(true) && settings.joined_at.is_none() {
+            // As it was written when nobody kept this. From here on it stays the same.
+            settings.joined_at = self.next_place(&node);
+        }
+        let number = self.number(&node);
         let entry = self.nodes.entry(node.clone()).or_insert_with(|| Entry {
             number,
             ..Entry::default()
@@ -189,6 +231,35 @@ impl Array {
             self.nodes.remove(&node);
         }
         self.changed.insert(node, settings);
+    }
+
+    /// Where a node is put when it joins: beside the pools in turn. None for one of the settings, which say
+    /// where it is at every start, and where pools are everywhere.
+    fn next_place(&self, id: &NodeId) -> Option<Segments> {
+        if self.settings.nodes.contains(id) {
+            return None;
+        }
+        let place = self.place_in_turn(self.number(id))?;
+        Some(place.clone()).filter(|place| !place.is_empty())
+    }
+
+    /// A node's place among the nodes, also of one that is not there yet, or not any more.
+    fn number(&self, id: &NodeId) -> usize {
+        let known = self.nodes.get(id).map(|entry| entry.number);
+        known
+            .or_else(|| {
+                self.settings
+                    .nodes
+                    .iter()
+                    .position(|of_settings| of_settings == id)
+            })
+            .unwrap_or(self.nodes.len())
+    }
+
+    fn place_in_turn(&self, number: usize) -> Option<&Segments> {
+        let pools = &self.settings.pools;
+        let pool = pools.get(number.checked_rem(pools.len())?)?;
+        Some(&pool.segments)
     }
 
     fn describe(&self, id: &NodeId, entry: &Entry) -> Node {
@@ -208,13 +279,19 @@ impl Array {
         }
     }
 
-    /// What was set for it, at run time or by flag; else it stands beside the pools in turn.
+    /// What was said of its place, else where its turn puts it.
     fn place_of(&self, id: &NodeId, entry: &Entry) -> Option<&Segments> {
-        let changed = self.changed.get(id).and_then(|changed| changed.segments.as_ref());
-        changed.or_else(|| self.settings.places.get(id)).or_else(|| {
-            let pools = &self.settings.pools;
-            let pool = pools.get(entry.number.checked_rem(pools.len())?)?;
-            Some(&pool.segments)
-        })
+        self.said_of(id).or_else(|| self.place_in_turn(entry.number))
+    }
+
+    /// What was set for it, at run time or by flag; else where it was put, if a pool is still there.
+    fn said_of(&self, id: &NodeId) -> Option<&Segments> {
+        let changed = self.changed.get(id);
+        let pools = &self.settings.pools;
+        let is_of_pool = |place: &&Segments| pools.iter().any(|pool| pool.segments == **place);
+        changed
+            .and_then(|changed| changed.segments.as_ref())
+            .or_else(|| self.settings.places.get(id))
+            .or_else(|| changed?.joined_at.as_ref().filter(is_of_pool))
     }
 }

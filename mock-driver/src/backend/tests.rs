@@ -121,3 +121,94 @@ fn a_hundred_thousand_volumes_are_listed_without_looking_at_those_before() {
     }
     assert_eq!(count, 100_000);
 }
+
+/// Two zones with a pool each, and no node.
+fn mk_zones() -> Settings {
+    let pool = |zone: &str| Pool {
+        name: PoolName::from(zone),
+        segments: [("zone", zone)].into_iter().collect(),
+        capacity: Pool::DEFAULT_CAPACITY,
+    };
+    Settings {
+        pools: vec![pool("zone-0"), pool("zone-1")],
+        ..Settings::default()
+    }
+}
+
+fn zone_of(array: &Array, node: &str) -> String {
+    array.node(node).unwrap().segments.to_string()
+}
+
+#[test]
+fn nodes_stay_in_the_zone_they_joined_in() {
+    let mut array = Array::new(mk_zones(), 1);
+    for node in ["node-b", "node-a"] {
+        array.set_node(node, NodeSettings::default());
+    }
+    let zones = |array: &Array| ["node-a", "node-b"].map(|node| zone_of(array, node));
+    let joined = ["{zone=zone-1}".to_owned(), "{zone=zone-0}".to_owned()];
+    assert_eq!(zones(&array), joined);
+    let mut again = Array::from_image(mk_zones(), array.image());
+    assert_eq!(zones(&again), joined, "after a restart");
+    assert_eq!(zones(&array.twin()), joined, "in a frozen listing");
+
+    // One that comes back is where it was, whoever joined meanwhile.
+    again.remove_node("node-b").unwrap();
+    again.set_node("node-c", NodeSettings::default());
+    let joined_again = NodeSettings {
+        registered: Some(true),
+        ..NodeSettings::default()
+    };
+    again.set_node("node-b", joined_again);
+    assert_eq!(zones(&again), joined, "after it was out of the register");
+
+    // What anybody says counts for more, and so does a pool's place if no pool is where it was.
+    let places = [(NodeId::from("node-b"), [("zone", "zone-1")].into_iter().collect())];
+    let told = Settings {
+        places: places.into(),
+        ..mk_zones()
+    };
+    assert_eq!(
+        zone_of(&Array::from_image(told, array.image()), "node-b"),
+        "{zone=zone-1}"
+    );
+    let mut moved = mk_zones();
+    moved.pools.truncate(1);
+    moved.pools[0].segments = [("zone", "other")].into_iter().collect();
+    assert_eq!(
+        zone_of(&Array::from_image(moved, array.image()), "node-a"),
+        "{zone=other}"
+    );
+}
+
+#[test]
+fn nodes_written_before_their_place_was_kept_stay_where_the_first_start_finds_them() {
+    let mut array = Array::new(mk_zones(), 1);
+    for node in ["node-a", "node-c"] {
+        array.set_node(node, NodeSettings::default());
+    }
+    let mut old = serde_json::to_value(array.image()).unwrap();
+    for node in old["nodes"].as_array_mut().unwrap() {
+        assert!(node[1].as_object_mut().unwrap().remove("joined_at").is_some());
+    }
+    let mut array = Array::from_image(mk_zones(), serde_json::from_value(old).unwrap());
+    let zones = |array: &Array| ["node-a", "node-c"].map(|node| zone_of(array, node));
+    let found = zones(&array);
+    array.set_node("node-b", NodeSettings::default());
+    assert_eq!(zones(&Array::from_image(mk_zones(), array.image())), found);
+}
+
+#[test]
+fn the_id_a_machine_has_by_now_is_found_by_every_one_it_had() {
+    let mut array = Array::new(mk_settings(), 1);
+    for (from, to) in [("node-0", "n1"), ("n1", "n2"), ("n2", "n3")] {
+        array.change_node_id(from, to).unwrap();
+    }
+    for id in ["node-0", "n1", "n2", "n3"] {
+        assert_eq!(array.current_id(id), "n3");
+    }
+    array.change_node_id("n3", "node-0").unwrap();
+    assert_eq!(array.current_id("n1"), "node-0", "back to the first one");
+    assert_eq!(array.current_id("node-1"), "node-1");
+    assert_eq!(array.current_id("unknown"), "unknown");
+}

@@ -163,22 +163,6 @@ impl SizeRange {
     pub fn contains(self, bytes: u64) -> bool {
         bytes >= self.required && (self.limit == 0 || bytes <= self.limit)
     }
-
-    /// The same, for a volume that must hold `bytes` from elsewhere. Who asks for less than that has
-    /// made a mistake, even if the range would allow more.
-    pub(super) fn at_least(self, bytes: u64) -> Result<Self, Error> {
-        let Self { required, limit } = self;
-        if required != 0 && required < bytes || limit != 0 && limit < bytes {
-            return Err(out_of_range(format!(
-                "the source has {bytes} bytes, which do not fit into required_bytes {required} and \
-                 limit_bytes {limit}"
-            )));
-        }
-        Ok(Self {
-            required: required.max(bytes),
-            limit,
-        })
-    }
 }
 
 // === impl SizeRule ===
@@ -186,6 +170,24 @@ impl SizeRange {
 impl SizeRule {
     /// Binary units, as everywhere in Kubernetes.
     const MIB: u64 = 1 << 20;
+
+    /// Chooses a size for a volume that must hold `bytes` from elsewhere.
+    ///
+    /// Who asks for less than that has made a mistake, even if the range would allow more. What counts is the
+    /// size that the request comes to: the source may have been made for the very same one.
+    pub(super) fn choose_holding(self, asked: SizeRange, bytes: u64) -> Result<u64, Error> {
+        let SizeRange { required, limit } = asked;
+        if required != 0 && self.round_up(required) < bytes || limit != 0 && limit < bytes {
+            return Err(out_of_range(format!(
+                "the source has {bytes} bytes, which do not fit into required_bytes {required} and \
+                 limit_bytes {limit}"
+            )));
+        }
+        self.choose(SizeRange {
+            required: required.max(bytes),
+            limit,
+        })
+    }
 
     /// Chooses the smallest size that the caller accepts and the array can make.
     pub(super) fn choose(self, asked: SizeRange) -> Result<u64, Error> {
@@ -205,7 +207,7 @@ impl SizeRule {
         let size = if required == 0 {
             round_down(self.default.min(ceiling))
         } else {
-            required.next_multiple_of(SECTOR).max(self.min)
+            self.round_up(required)
         };
         if size < self.min || size > ceiling {
             return Err(out_of_range(format!(
@@ -215,6 +217,14 @@ impl SizeRule {
             )));
         }
         Ok(size)
+    }
+
+    /// The smallest size the array makes that has so many bytes.
+    fn round_up(self, bytes: u64) -> u64 {
+        bytes
+            .checked_next_multiple_of(SECTOR)
+            .unwrap_or(u64::MAX)
+            .max(self.min)
     }
 }
 

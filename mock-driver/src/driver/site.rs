@@ -1,21 +1,19 @@
 //! What the driver's array and the node it stands on have to do with one another.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{self, Instant};
-use tokio_util::sync::CancellationToken;
 
 use super::Driver;
-use crate::backend::{self, StorageAilment, StorageSeverity};
+use super::follow::meet;
+use crate::backend::{NodeSettings, StorageAilment, StorageSeverity};
 use crate::error::{Error, chain};
 use crate::fault::Place;
 use crate::node::{self, Node, Told, View, Ways};
 use crate::offer::Capability;
 use crate::registration;
-use crate::remote::{FOLLOW_EVERY, Known, RemoteArray};
+use crate::store::Store;
 
 /// How long to wait before looking for a device again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -55,81 +53,6 @@ impl Driver {
         Ok(view)
     }
 
-    /// The same of an array in another process. The device is brought in line on the way: the node may not
-    /// have followed yet.
-    async fn remote_view(&self, remote: &RemoteArray, volume: &str, node: &str) -> Result<View, Error> {
-        let _turn = remote.turn().await;
-        let view = remote
-            .view(volume, node)
-            .await?
-            .ok_or_else(|| backend::Error::VolumeNotFound {
-                volume: volume.to_owned(),
-            })?;
-        remote.note(volume, view.attachment.is_some());
-        if let Some(here) = self.node().filter(|_| view.attachment.is_some()) {
-            here.settle_device(volume, Some(&view)).await?;
-        }
-        Ok(view)
-    }
-
-    /// Follows what the array in another process has attached to this node, until told to stop.
-    pub(crate) async fn follow_array(&self, stop: CancellationToken) {
-        let (Some(remote), Some(node)) = (&self.remote, self.node()) else {
-            return stop.cancelled().await;
-        };
-        let mut settled = BTreeSet::new();
-        let (mut trouble, mut is_first) = (None, true);
-        loop {
-            let now = self.follow_once(remote, node, &mut settled).await.err();
-            if is_first && now.is_none() {
-                is_first = false;
-                self.give_back_left(&settled).await;
-            }
-            let now = now.map(|error| chain(&error));
-            if now != trouble {
-                match &now {
-                    Some(error) => tracing::warn!(error, "cannot follow the array"),
-                    None => tracing::info!("following the array again"),
-                }
-                trouble = now;
-            }
-            if stop
-                .run_until_cancelled(time::sleep(FOLLOW_EVERY))
-                .await
-                .is_none()
-            {
-                return;
-            }
-        }
-    }
-
-    async fn follow_once(
-        &self,
-        remote: &RemoteArray,
-        node: &Arc<Node>,
-        settled: &mut BTreeSet<String>,
-    ) -> Result<(), Error> {
-        let _turn = remote.turn().await;
-        let (told, known) = match find(remote, node).await? {
-            // Somebody may have taken it out of the register: it stays out, and has what is attached to it.
-            (told, Some(known)) => (told, known),
-            (told, None) => return join(remote, &told).await.map(drop),
-        };
-        remote.note_all(&known.attached);
-        node.retain_devices(known.attached.iter().cloned().collect(), self.ways())
-            .await?;
-        settled.retain(|volume| known.attached.contains(volume));
-        for volume in known.attached {
-            if !settled.contains(&volume)
-                && let Some(view) = remote.view(&volume, &told.id).await?
-            {
-                node.settle_device(&volume, Some(&view)).await?;
-                settled.insert(volume);
-            }
-        }
-        Ok(())
-    }
-
     /// Does what needs a volume's device, again and again until it has appeared or the node's patience is
     /// over. A device comes without telling, so it is looked for.
     ///
@@ -156,36 +79,28 @@ impl Driver {
     /// # Errors
     /// If the array's state cannot be made safe, or it does not answer.
     pub(crate) async fn told(&self) -> Result<Told, Error> {
-        let told = self.node().ok_or(Error::Broken)?.told();
-        if let Some(remote) = &self.remote {
-            let _turn = remote.turn().await;
-            let (told, known) = match find(remote, self.node().ok_or(Error::Broken)?).await? {
-                (told, Some(known)) => (told, known),
+        let node = self.node().ok_or(Error::Broken)?;
+        let known = match &self.remote {
+            Some(remote) => {
                 // Kubelet asks as soon as the driver is there, and believes the first answer for good.
-                (told, None) => {
-                    let known = join(remote, &told).await?;
-                    (told, known)
-                }
-            };
-            return Ok(Told {
-                limit: told.limit.or(known.advertised),
-                topology: if told.topology.is_empty() {
-                    known.topology
-                } else {
-                    told.topology
-                },
-                id: told.id,
-            });
-        }
-        let known = self.store.read(|array| Ok(array.node(&told.id).ok())).await?;
-        let Some(known) = known else {
+                let known = meet(remote, node).await?;
+                Some((known.advertised, known.segments))
+            }
+            None => {
+                let id = node.told().id;
+                let known = self.store.read(|array| Ok(array.node_or_former(&id).ok()));
+                known.await?.map(|known| (known.advertised, known.segments))
+            }
+        };
+        let told = node.told();
+        let Some((advertised, segments)) = known else {
             return Ok(told);
         };
-        let segments = known.segments.iter();
         Ok(Told {
-            limit: told.limit.or(known.advertised),
+            limit: told.limit.or(advertised),
             topology: if told.topology.is_empty() {
                 segments
+                    .iter()
                     .map(|(key, value)| (key.to_owned(), value.to_owned()))
                     .collect()
             } else {
@@ -193,6 +108,35 @@ impl Driver {
             },
             id: told.id,
         })
+    }
+
+    /// Tells the array of this process where its node is, if the process was told.
+    async fn announce(&self, node: &Node) {
+        let id = node.told().id;
+        if !node.place().is_empty() {
+            let settings = NodeSettings {
+                segments: Some(node.place().clone()),
+                ..NodeSettings::default()
+            };
+            let told = self.store.change(|array| Ok(array.set_node(&id, settings))).await;
+            if let Err(error) = told {
+                tracing::warn!(
+                    error = chain(&error),
+                    "the array does not know where this node is"
+                );
+            }
+        }
+        self.warn_if_cut_off(&id);
+    }
+
+    /// Says so if a node stands where nothing can be attached to it, which is more often a mistake than meant.
+    pub(crate) fn warn_if_cut_off(&self, node: &str) {
+        if self.store.peek(|array| array.is_cut_off(node)) {
+            tracing::warn!(
+                node,
+                "this node reaches no pool: it needs the keys and values that a pool has (--pool, --zones)"
+            );
+        }
     }
 
     /// What ails the storage as seen from the node.
@@ -307,6 +251,7 @@ impl Driver {
             // What is attached is known when the array has been asked.
             return;
         }
+        self.announce(node).await;
         let id = node.told().id;
         let attached: Vec<String> = self
             .store
@@ -353,27 +298,14 @@ impl Driver {
     }
 }
 
-/// What the array in another process has of this process's node, which takes another id if somebody gave it
-/// one there.
-pub(super) async fn find(remote: &RemoteArray, node: &Node) -> Result<(Told, Option<Known>), Error> {
-    let mut told = node.told();
-    let mut known = remote.node(&told.id).await?;
-    if let Some(id) = known.as_ref().and_then(|known| known.became.clone()) {
-        tracing::info!(from = told.id, to = id, "the array gave this node another id");
-        node.tell(|told| told.id.clone_from(&id));
-        told = node.told();
-        known = remote.node(&told.id).await?;
+/// Lets the node have the id that somebody gave it in the process before: what is attached to it is attached to
+/// that one.
+pub(super) fn take_current_id(node: Option<&Node>, store: &Store) {
+    let Some(node) = node else { return };
+    let id = node.told().id;
+    let current = store.peek(|array| array.current_id(&id).to_owned());
+    if current != id {
+        tracing::info!(from = id, to = current, "the array gave this node another id");
+        node.tell(|told| told.id = current);
     }
-    Ok((told, known))
-}
-
-/// Makes a node known to the array in another process, and says what it has of it then.
-pub(super) async fn join(remote: &RemoteArray, told: &Told) -> Result<Known, Error> {
-    remote.join(&told.id, told.topology.clone()).await?;
-    tracing::info!(node = told.id, "joined the array");
-    let known = remote.node(&told.id).await?;
-    known.ok_or_else(|| {
-        let reason = format!("it has taken node \"{}\" in and does not know it", told.id);
-        node::Error::NoArray { reason }.into()
-    })
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::Driver;
-use super::site::{find, join};
+use super::follow::meet;
 use crate::backend::Capability;
 use crate::error::{Error, chain};
 use crate::node::View;
@@ -31,16 +31,10 @@ impl Driver {
         if view.attachment.is_some() {
             return Ok(view);
         }
+        let known = meet(remote, self.node().ok_or(Error::Broken)?).await?;
         {
-            let _turn = remote.turn().await;
-            let told = match find(remote, self.node().ok_or(Error::Broken)?).await? {
-                (told, Some(_)) => told,
-                (told, None) => {
-                    join(remote, &told).await?;
-                    told
-                }
-            };
-            remote.attach(volume, &told.id, capability).await?;
+            let _turn = remote.turn(volume).await;
+            remote.attach(volume, &known.id, capability).await?;
         }
         self.view(volume).await
     }
@@ -67,7 +61,7 @@ impl Driver {
         let Some(remote) = &self.remote else {
             return self.settle_device(volume).await;
         };
-        let _turn = remote.turn().await;
+        let _turn = remote.turn(volume).await;
         // The device first, as when a volume is detached: a crash in between leaves one that is attached.
         self.remove_device(volume).await?;
         remote.detach(volume, &self.own_node()).await?;

@@ -142,7 +142,7 @@ impl Node {
 
     /// Where volumes are staged that nobody gave a staging path for.
     pub(super) fn own_staging(&self, volume: &str) -> Result<PathBuf, Error> {
-        let folder = crate::media::file_name(&self.told().id);
+        let folder = crate::media::file_name(&self.home);
         let directory = self.media.directory()?.join("staging").join(folder);
         Ok(directory.join(crate::media::file_name(volume)))
     }

@@ -200,6 +200,171 @@ async fn volumes_are_made_changed_and_deleted() {
 }
 
 #[tokio::test]
+async fn what_is_refused_in_part_is_refused_whole_and_named_as_the_api_has_it() {
+    let (_server, client) = administered().await;
+    let sick = || {
+        Some(vec![Ailment {
+            status: "DEGRADED".into(),
+            reason: "x".into(),
+            message: String::new(),
+        }])
+    };
+    let parameters = |key: &str, value: &str| Some([(key.to_owned(), value.to_owned())].into());
+    let before = client.volume("vol-0").await.unwrap();
+    // (case, bytes, mutable parameters, field, word)
+    let table = [
+        (
+            "parameter",
+            Some(2 << 30),
+            parameters("x", "1"),
+            "mutableParameters",
+            "\"x\"",
+        ),
+        (
+            "value",
+            Some(2 << 30),
+            parameters("iops", "many"),
+            "mutableParameters",
+            "iops",
+        ),
+        (
+            "no parameters",
+            Some(2 << 30),
+            Some([].into()),
+            "mutableParameters",
+            "must be set",
+        ),
+        (
+            "no bytes",
+            Some(0),
+            parameters("iops", "5"),
+            "capacityBytes",
+            "at least 1",
+        ),
+        (
+            "too large",
+            Some(1 << 50),
+            parameters("iops", "5"),
+            "capacityBytes",
+            "largest volume",
+        ),
+        (
+            "beyond all",
+            Some(u64::MAX),
+            parameters("iops", "5"),
+            "capacityBytes",
+            "no array",
+        ),
+    ];
+    for (case, capacity_bytes, mutable_parameters, field, word) in table {
+        let change = VolumeChange {
+            capacity_bytes,
+            mutable_parameters,
+            health: sick(),
+        };
+        let (status, _, message, named) = refusal(client.change_volume("vol-0", &change).await);
+        assert_eq!(
+            (status, named.as_deref()),
+            (StatusCode::BAD_REQUEST, Some(field)),
+            "{case}"
+        );
+        assert!(
+            message.starts_with(&format!("{field}: ")) && message.contains(word),
+            "{case}: {message}"
+        );
+        assert!(!message.contains("_bytes"), "{case}: {message}");
+        assert_eq!(client.volume("vol-0").await.unwrap(), before, "{case}");
+    }
+    let good = VolumeChange {
+        capacity_bytes: Some(2 << 30),
+        mutable_parameters: parameters("iops", "5"),
+        health: sick(),
+    };
+    let now = client.change_volume("vol-0", &good).await.unwrap();
+    assert_eq!((now.capacity_bytes, now.health.len()), (2 << 30, 1));
+    assert_eq!(now.mutable_parameters["iops"], "5");
+
+    let new = VolumeNew {
+        name: "a".into(),
+        capacity_bytes: Some(0),
+        ..VolumeNew::default()
+    };
+    let (.., field) = refusal(client.create_volume(&new).await);
+    assert_eq!(field.as_deref(), Some("capacityBytes"));
+    let other_size = |bytes| VolumeNew {
+        capacity_bytes: Some(bytes),
+        ..new.clone()
+    };
+    client.create_volume(&other_size(1 << 20)).await.unwrap();
+    let (.., message, _) = refusal(client.create_volume(&other_size(2 << 20)).await);
+    assert!(message.contains("another capacityBytes"), "{message}");
+}
+
+#[tokio::test]
+async fn places_and_ids_of_nodes_are_checked_before_anything_is_changed() {
+    let (_server, client) = administered().await;
+    let before = client.node("node-0").await.unwrap();
+    let place = |pairs: &[(&str, &str)]| -> Option<std::collections::BTreeMap<String, String>> {
+        let pairs = pairs.iter();
+        Some(
+            pairs
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
+        )
+    };
+    let long = "x".repeat(200);
+    let away = |topology| NodeChange {
+        limit: Some(1),
+        topology,
+        ..NodeChange::default()
+    };
+    let renamed = |id: &str| NodeChange {
+        limit: Some(1),
+        id: Some(id.to_owned()),
+        ..NodeChange::default()
+    };
+    // (change, field)
+    let table = [
+        (away(place(&[("a b!", "x")])), "topology"),
+        (away(place(&[("zone", "a b!")])), "topology"),
+        (away(place(&[("zone", &long)])), "topology"),
+        (away(place(&[("zone", "a"), ("Zone", "b")])), "topology"),
+        (renamed(""), "id"),
+        (renamed(&"x".repeat(257)), "id"),
+        (renamed("node-1"), "id"),
+    ];
+    for (change, field) in table {
+        let (status, _, message, named) = refusal(client.change_node("node-0", &change).await);
+        assert_eq!(
+            (status, named.as_deref()),
+            (StatusCode::BAD_REQUEST, Some(field)),
+            "{message}"
+        );
+        assert!(message.starts_with(&format!("{field}: ")), "{message}");
+        assert_eq!(client.node("node-0").await.unwrap(), before, "{message}");
+        let new = NodeNew {
+            id: change.id.clone().unwrap_or("new".into()),
+            limit: None,
+            topology: change.topology,
+        };
+        if change.id.as_deref() != Some("node-1") {
+            let (.., named) = refusal(client.register_node(&new).await);
+            assert_eq!(named.as_deref(), Some(field));
+        }
+    }
+    assert_eq!(refusal(client.node("new").await).0, StatusCode::NOT_FOUND);
+    let out = NodeChange {
+        registered: Some(false),
+        ..renamed("other")
+    };
+    assert_eq!(
+        refusal(client.change_node("node-0", &out).await).0,
+        StatusCode::NOT_FOUND
+    );
+    assert_eq!(client.node("node-0").await.unwrap(), before);
+}
+
+#[tokio::test]
 async fn nodes_come_go_and_change() {
     let (server, client) = administered().await;
     let mut csi = server.controller().await;

@@ -22,6 +22,7 @@ mod expand;
 mod foreign;
 mod in_use;
 mod inline;
+mod place;
 mod reading;
 mod registration;
 mod restart;

@@ -5,10 +5,12 @@ use std::time::Duration;
 use csi_mock_driver::readiness::Ready;
 use csi_proto::v1;
 use csi_proto::v1::controller_service_capability::{Type, rpc};
+use csi_proto::v1::volume_capability::AccessType;
+use csi_proto::v1::volume_capability::access_mode::Mode;
 use tokio::time;
 use tonic::Code;
 
-use crate::server::{DEADLINE, Server};
+use crate::server::{DEADLINE, Server, mk_map, mk_mount};
 
 #[tokio::test]
 async fn identity_is_told_and_ready() {
@@ -174,4 +176,102 @@ async fn probe_says_not_yet_for_a_time_and_fails_on_demand() {
         .await
         .unwrap_err();
     assert_eq!(broken.code(), Code::FailedPrecondition);
+}
+
+#[tokio::test]
+async fn uses_of_a_volume_that_the_driver_does_not_know_are_refused_by_every_call() {
+    let newer = mk_mount("", Mode::SingleNodeMultiWriter);
+    let grouped = v1::VolumeCapability {
+        access_type: Some(AccessType::Mount(v1::volume_capability::MountVolume {
+            volume_mount_group: "7".to_owned(),
+            ..Default::default()
+        })),
+        ..mk_mount("", Mode::SingleNodeWriter)
+    };
+    // (what the driver does not have, the use, whether it is confirmed, the field and the capability named)
+    let table = [
+        (
+            "-SINGLE_NODE_MULTI_WRITER,-NODE_SINGLE_NODE_MULTI_WRITER",
+            &newer,
+            false,
+            [
+                "volume_capability: ",
+                "does not have NODE_SINGLE_NODE_MULTI_WRITER",
+            ],
+        ),
+        (
+            "-NODE_SINGLE_NODE_MULTI_WRITER",
+            &newer,
+            true,
+            [
+                "volume_capability: ",
+                "does not have NODE_SINGLE_NODE_MULTI_WRITER",
+            ],
+        ),
+        (
+            "-NODE_VOLUME_MOUNT_GROUP",
+            &grouped,
+            true,
+            [
+                "volume_capability.mount.volume_mount_group: ",
+                "does not have NODE_VOLUME_MOUNT_GROUP",
+            ],
+        ),
+    ];
+    for (offer, capability, is_confirmed, words) in table {
+        let server = Server::start_with(|_, settings| {
+            settings.offer = offer.parse().unwrap();
+            settings.node_id = Some("node-0".into());
+            settings.premade = 1;
+        })
+        .await;
+        let question = v1::ValidateVolumeCapabilitiesRequest {
+            volume_id: "vol-0".to_owned(),
+            volume_capabilities: vec![capability.clone()],
+            ..Default::default()
+        };
+        let mut controller = server.controller().await;
+        let answer = controller.validate_volume_capabilities(question).await.unwrap();
+        let answer = answer.into_inner();
+        assert_eq!(answer.confirmed.is_some(), is_confirmed, "{offer}: {answer:?}");
+        assert_eq!(
+            answer.message.contains("SINGLE_NODE_MULTI_WRITER"),
+            !is_confirmed,
+            "{answer:?}"
+        );
+
+        let (staging, target) = (server.path("staging"), server.path("target"));
+        let mut node = server.node().await;
+        let stage = v1::NodeStageVolumeRequest {
+            volume_id: "vol-0".to_owned(),
+            staging_target_path: staging.display().to_string(),
+            volume_capability: Some(capability.clone()),
+            ..Default::default()
+        };
+        let publish = |context| v1::NodePublishVolumeRequest {
+            volume_id: "vol-0".to_owned(),
+            target_path: target.display().to_string(),
+            staging_target_path: staging.display().to_string(),
+            volume_capability: Some(capability.clone()),
+            volume_context: context,
+            ..Default::default()
+        };
+        let inline = mk_map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]);
+        let refused = [
+            node.node_stage_volume(stage).await.map(drop),
+            node.node_publish_volume(publish(mk_map(&[]))).await.map(drop),
+            node.node_publish_volume(publish(inline)).await.map(drop),
+        ];
+        for refused in refused {
+            let status = refused.expect_err(offer);
+            assert_eq!(status.code(), Code::InvalidArgument, "{offer}: {status}");
+            for word in words {
+                assert!(
+                    status.message().contains(word),
+                    "{offer}: {word:?} is not in {status}"
+                );
+            }
+        }
+        server.stop().await;
+    }
 }

@@ -73,26 +73,28 @@ pub(super) async fn register(
     State(admin): State<Admin>,
     Json(new): Json<NodeNew>,
 ) -> Result<(StatusCode, Json<Node>), Refusal> {
-    request::required_node_id(&new.id)?;
+    check_id(&new.id)?;
+    let is_placed = new.topology.is_some();
     let settings = NodeSettings {
         registered: Some(true),
         limit: new.limit,
-        advertised: None,
-        segments: new.topology.map(segments),
-        became: None,
+        segments: new.topology.as_ref().map(place).transpose()?,
+        ..NodeSettings::default()
     };
-    let id = new.id.clone();
-    let done = admin
-        .driver
+    let (id, driver) = (new.id.clone(), &admin.driver);
+    let done = driver
         .store
         .change(move |array| Ok(array.set_node(&id, settings)));
     done.await?;
+    if is_placed {
+        driver.warn_if_cut_off(&new.id);
+    }
     admin.touch();
     Ok((StatusCode::CREATED, get(State(admin), Path(new.id)).await?))
 }
 
-/// Changes a node: what ails its storage, its limits, its place, whether the array knows it, or its id. One that is taken away is
-/// shown as long as volumes are attached to it.
+/// Changes a node: what ails its storage, its limits, its place, whether the array knows it, or its id. All of it is
+/// checked before any of it is done. One that is taken away is shown as long as volumes are attached to it.
 #[utoipa::path(patch, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     request_body = NodeChange, responses((status = 200, body = Node), (status = "default", body = Problem)))]
 pub(super) async fn change(
@@ -101,25 +103,46 @@ pub(super) async fn change(
     Json(change): Json<NodeChange>,
 ) -> Result<Json<Node>, Refusal> {
     let store = &admin.driver.store;
-    let known = store.read(|array| array.node_or_former(&node)).await?;
     let health = change.health.map(storage::read).transpose()?;
     let settings = NodeSettings {
         registered: change.registered,
         limit: change.limit,
         advertised: change.advertised_limit,
-        segments: change.topology.map(segments),
-        became: None,
+        segments: change.topology.as_ref().map(place).transpose()?,
+        ..NodeSettings::default()
     };
+    let new_id = change.id.filter(|id| *id != node);
+    if let Some(id) = &new_id {
+        check_id(id)?;
+    }
+    let foresee = |array: &Array| {
+        let known = array.node_or_former(&node)?;
+        let is_registered = change.registered.unwrap_or(known.registered);
+        let is_sick = !storage::of(array, Some(&node)).is_empty();
+        if !is_registered && (new_id.is_some() || health.is_some() && !known.registered && !is_sick) {
+            return Err(backend::Error::NodeNotFound { node: node.clone() });
+        }
+        match &new_id {
+            Some(id) => array.check_new_node_id(id).map(|()| known),
+            None => Ok(known),
+        }
+    };
+    let known = store.read(foresee).await?;
+    let set = settings != NodeSettings::default();
+    // One that comes back must be there before anything can ail it.
+    if set && !known.registered {
+        let settings = settings.clone();
+        store.change(|array| Ok(array.set_node(&node, settings))).await?;
+    }
     if let Some(health) = health {
         let set = |array: &mut Array| array.set_storage_health(Some(&node), health);
         store.change(set).await?;
     }
-    if settings != NodeSettings::default() {
+    if set && known.registered {
         store.change(|array| Ok(array.set_node(&node, settings))).await?;
     }
-    let node = match change.id {
-        Some(id) if id != node => {
-            request::required_node_id(&id)?;
+    let node = match new_id {
+        Some(id) => {
             store.change(|array| array.change_node_id(&node, &id)).await?;
             if admin.driver.is_here(&node)
                 && let Some(here) = admin.driver.node()
@@ -128,8 +151,11 @@ pub(super) async fn change(
             }
             id
         }
-        Some(_) | None => node,
+        None => node,
     };
+    if change.topology.is_some() {
+        admin.driver.warn_if_cut_off(&node);
+    }
     admin.touch();
     // The array forgets a node that is not registered and holds nothing.
     let gone = || backend::Node {
@@ -160,8 +186,15 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn segments(topology: BTreeMap<String, String>) -> Segments {
-    topology.into_iter().collect()
+fn check_id(id: &str) -> Result<(), Refusal> {
+    let checked = request::required_node_id(id).map(drop);
+    checked.map_err(|invalid| Refusal::invalid("id", format!("id: {}", invalid.reason)))
+}
+
+fn place(topology: &BTreeMap<String, String>) -> Result<Segments, Refusal> {
+    let pairs = topology.iter();
+    let pairs = pairs.map(|(key, value)| (key.as_str(), value.as_str()));
+    Ok(request::place("topology", pairs)?)
 }
 
 fn shown(array: &Array, node: backend::Node, volumes: usize) -> Node {

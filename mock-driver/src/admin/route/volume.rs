@@ -17,6 +17,9 @@ use crate::admin::request::{Json, Query};
 use crate::admin::resource::{Ailment, Attachment, Page, Problem, Volume, VolumeChange, VolumeNew};
 use crate::admin::server::Admin;
 use crate::backend::{self, Array, Severity, Source};
+use crate::call::Rpc;
+use crate::offer::Capability;
+use crate::request;
 
 /// Which volumes.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -90,8 +93,8 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, shown))
 }
 
-/// Changes a volume: grows it, sets mutable parameters, makes it sick or well. In this order; what was
-/// done before something is refused stays done.
+/// Changes a volume: grows it, sets mutable parameters, makes it sick or well. All of it is checked before any of it
+/// is done.
 #[utoipa::path(patch, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
     request_body = VolumeChange, responses((status = 200, body = Volume), (status = "default", body = Problem)))]
 pub(super) async fn change(
@@ -99,31 +102,51 @@ pub(super) async fn change(
     Path(volume): Path<String>,
     Json(change): Json<VolumeChange>,
 ) -> Result<Json<Volume>, Refusal> {
+    let (store, offer) = (&admin.driver.store, &admin.driver.offer);
     let read = |health: Vec<Ailment>| {
-        health
-            .into_iter()
-            .map(from_ailment)
-            .collect::<Result<Vec<_>, _>>()
+        let health = health.into_iter().map(from_ailment);
+        health.collect::<Result<Vec<_>, _>>()
     };
     let health = change.health.map(read).transpose()?;
-    if let Some(bytes) = change.capacity_bytes {
-        let request = ControllerExpandVolumeRequest {
+    let expansion = change.capacity_bytes.map(|bytes| expansion(&volume, bytes));
+    let expansion = expansion.transpose()?;
+    let modification = change.mutable_parameters.as_ref().map(|parameters| {
+        let mutable_parameters = parameters.clone().into_iter().collect();
+        ControllerModifyVolumeRequest {
             volume_id: volume.clone(),
-            capacity_range: Some(range(bytes)?),
-            ..ControllerExpandVolumeRequest::default()
-        };
+            mutable_parameters,
+            ..ControllerModifyVolumeRequest::default()
+        }
+    });
+    let growth = match &expansion {
+        Some(request) => {
+            request.check()?;
+            Some(request::size_range(request.capacity_range.as_ref())?)
+        }
+        None => None,
+    };
+    if let Some(request) = &modification {
+        request.check()?;
+    }
+    let online = offer.has(Capability::VolumeExpansionOnline);
+    let foresee = |array: &Array| {
+        array.volume(&volume)?;
+        if let Some(range) = growth {
+            array.foresee_expansion(&volume, range, online)?;
+        }
+        match &change.mutable_parameters {
+            Some(parameters) => array.foresee_modification(&volume, parameters),
+            None => Ok(()),
+        }
+    };
+    store.read(foresee).await?;
+    if let Some(request) = expansion {
         admin.perform(request).await?;
     }
-    if let Some(parameters) = change.mutable_parameters {
-        let request = ControllerModifyVolumeRequest {
-            volume_id: volume.clone(),
-            mutable_parameters: parameters.into_iter().collect(),
-            ..ControllerModifyVolumeRequest::default()
-        };
+    if let Some(request) = modification {
         admin.perform(request).await?;
     }
     if let Some(health) = health {
-        let store = &admin.driver.store;
         store
             .change(|array| array.set_volume_health(&volume, health))
             .await?;
@@ -149,7 +172,19 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
+fn expansion(volume: &str, bytes: u64) -> Result<ControllerExpandVolumeRequest, Refusal> {
+    Ok(ControllerExpandVolumeRequest {
+        volume_id: volume.to_owned(),
+        capacity_range: Some(range(bytes)?),
+        ..ControllerExpandVolumeRequest::default()
+    })
+}
+
 fn range(bytes: u64) -> Result<CapacityRange, Refusal> {
+    if bytes == 0 {
+        let message = "capacityBytes: must be at least 1, or be left out";
+        return Err(Refusal::invalid("capacityBytes", message));
+    }
     let too_large = |_| Refusal::invalid("capacityBytes", "capacityBytes: no array is so large");
     Ok(CapacityRange {
         required_bytes: i64::try_from(bytes).map_err(too_large)?,

@@ -61,7 +61,8 @@ impl Rpc for ControllerPublishVolumeRequest {
     async fn act(attach: Attach, driver: &Driver) -> Result<Self::Reply, Error> {
         let Attach { volume, node, hold } = attach;
         let (offer, capability) = (&driver.offer, std::slice::from_ref(&hold.capability));
-        request::needs_modes(offer, "volume_capability", capability)?;
+        let newer = Capability::SingleNodeMultiWriter;
+        request::needs_modes(offer, newer, "volume_capability", capability)?;
         request::needs(offer, Capability::PublishReadonly, "readonly", hold.readonly)?;
         driver.drag(&volume).await;
         let publication = driver

@@ -8,7 +8,7 @@ use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
-use crate::offer;
+use crate::offer::{self, LiveOffer};
 use crate::request::{self, Invalid, Map};
 
 /// A checked question about a volume's capabilities, with the request it came from: a confirmation
@@ -49,8 +49,7 @@ impl Rpc for ValidateVolumeCapabilitiesRequest {
     async fn act(question: Question, driver: &Driver) -> Result<Self::Reply, Error> {
         let volume = &question.request.volume_id;
         let volume = driver.store.read(|array| array.volume(volume).cloned()).await?;
-        let modifies = driver.offer.has(offer::Capability::ModifyVolume);
-        Ok(match question.objection(&volume, modifies) {
+        Ok(match question.objection(&volume, &driver.offer) {
             Some(message) => ValidateVolumeCapabilitiesResponse {
                 confirmed: None,
                 message,
@@ -67,7 +66,11 @@ impl Rpc for ValidateVolumeCapabilitiesRequest {
 
 impl Question {
     /// The first thing the volume cannot confirm.
-    fn objection(&self, volume: &Volume, modifies: bool) -> Option<String> {
+    fn objection(&self, volume: &Volume, offer: &LiveOffer) -> Option<String> {
+        let newer = offer::Capability::SingleNodeMultiWriter;
+        if let Err(unknown) = request::needs_modes(offer, newer, "volume_capabilities", &self.capabilities) {
+            return Some(unknown.to_string());
+        }
         let spec = &volume.spec;
         if let Some(asked) = self.capabilities.iter().find(|asked| !spec.supports(asked)) {
             return Some(format!(
@@ -80,8 +83,10 @@ impl Question {
         if !self.parameters.is_empty() && self.parameters != spec.parameters {
             return Some("parameters: not those the volume was created with".to_owned());
         }
-        if !modifies && !self.mutable_parameters.is_empty() {
-            return Some("mutable_parameters: the driver does not have MODIFY_VOLUME".to_owned());
+        let modifies = offer::Capability::ModifyVolume;
+        let is_set = !self.mutable_parameters.is_empty();
+        if let Err(unknown) = request::needs(offer, modifies, "mutable_parameters", is_set) {
+            return Some(unknown.to_string());
         }
         let is_other = |(key, value): &(&String, &String)| volume.qos.get(*key) != Some(*value);
         let other = self.mutable_parameters.iter().find(is_other);

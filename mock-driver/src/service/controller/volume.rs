@@ -128,5 +128,6 @@ fn check_offer(offer: &LiveOffer, wanted: &Wanted) -> Result<(), Invalid> {
         "mutable_parameters",
         !wanted.mutable_parameters.is_empty(),
     )?;
-    request::needs_modes(offer, "volume_capabilities", &wanted.capabilities)
+    let newer = Capability::SingleNodeMultiWriter;
+    request::needs_modes(offer, newer, "volume_capabilities", &wanted.capabilities)
 }

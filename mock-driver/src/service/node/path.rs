@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
+use crate::backend::{Access, Capability};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::node::{Map, Node, View};
+use crate::offer::{self, LiveOffer};
 use crate::request::{self, Invalid};
 
 /// The most bytes of a path, as the kernel has it.
 const PATH_LIMIT: usize = 4095;
+
+/// The field for the group that is to own files.
+const MOUNT_GROUP: &str = "volume_capability.mount.volume_mount_group";
 
 /// What begins the keys that kubelet adds to a volume's context; they may change between two calls.
 const KUBELET: &str = "csi.storage.k8s.io/";
@@ -47,16 +52,33 @@ pub(super) fn optional(field: &str, text: &str) -> Result<Option<String>, Invali
 }
 
 /// A group that is to own files: a number, as Kubernetes has it.
-pub(super) fn group(capability: &crate::backend::Capability) -> Result<(), Invalid> {
+pub(super) fn group(capability: &Capability) -> Result<(), Invalid> {
     match &capability.access {
-        crate::backend::Access::Mount { group, .. } if !group.is_empty() && group.parse::<u32>().is_err() => {
+        Access::Mount { group, .. } if !group.is_empty() && group.parse::<u32>().is_err() => {
             Err(Invalid::new(
-                "volume_capability.mount.volume_mount_group",
+                MOUNT_GROUP,
                 format!("must be the number of a group, is \"{group}\""),
             ))
         }
-        crate::backend::Access::Mount { .. } | crate::backend::Access::Block => Ok(()),
+        Access::Mount { .. } | Access::Block => Ok(()),
     }
+}
+
+/// Refuses uses of a volume that the driver says it does not know.
+pub(super) fn needs(offer: &LiveOffer, capability: &Capability) -> Result<(), Invalid> {
+    let newer = offer::Capability::NodeSingleNodeMultiWriter;
+    request::needs_modes(
+        offer,
+        newer,
+        "volume_capability",
+        std::slice::from_ref(capability),
+    )?;
+    let has_group = match &capability.access {
+        Access::Mount { group, .. } => !group.is_empty(),
+        Access::Block => false,
+    };
+    let by_group = offer::Capability::NodeVolumeMountGroup;
+    request::needs(offer, by_group, MOUNT_GROUP, has_group)
 }
 
 /// A volume's context without what kubelet says of the pod.

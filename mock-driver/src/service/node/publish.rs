@@ -48,6 +48,7 @@ impl Rpc for NodePublishVolumeRequest {
 
     async fn act((publish, inline): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
         let node = driver.here()?;
+        path::needs(&driver.offer, &publish.capability)?;
         match inline {
             Some(inline) => node.publish_inline(publish, inline).await?,
             None => {

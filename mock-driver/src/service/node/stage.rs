@@ -38,6 +38,7 @@ impl Rpc for NodeStageVolumeRequest {
 
     async fn act(stage: Stage, driver: &Driver) -> Result<Self::Reply, Error> {
         let (node, stage) = (driver.here()?, &stage);
+        path::needs(&driver.offer, &stage.capability)?;
         let staged = driver
             .patiently(|| async move {
                 let view = driver.view_to_use(&stage.volume, &stage.capability).await?;

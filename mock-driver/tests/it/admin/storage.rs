@@ -210,7 +210,7 @@ async fn groups_are_taken_shown_and_deleted_with_their_snapshots() {
     let (status, _, _, field) = refusal(client.create_group_snapshot(&twice).await);
     assert_eq!(
         (status, field.as_deref()),
-        (StatusCode::BAD_REQUEST, Some("source_volume_ids"))
+        (StatusCode::BAD_REQUEST, Some("sources"))
     );
 }
 

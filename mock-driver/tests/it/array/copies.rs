@@ -71,6 +71,42 @@ async fn copy_has_room_for_its_source() {
 }
 
 #[tokio::test]
+async fn copy_may_be_asked_for_with_the_size_that_its_source_was_asked_for_with() {
+    let mut world = World::start().await;
+    // (bytes asked for, bytes made of that, bytes too few for a copy)
+    let table = [(100_000_000, 100_000_256, 99_999_744), (1000, MIB, 0)];
+    for (asked, made, too_few) in table {
+        let sized = |name: &str, bytes| CreateVolumeRequest {
+            capacity_range: mk_range(bytes, 0),
+            ..mk_volume(&format!("{name} {asked}"))
+        };
+        let source = world.create(sized("source", asked)).await.unwrap();
+        assert_eq!(source.capacity_bytes, made);
+        let snapshot = world.snapshot(&format!("s {asked}"), &source.volume_id).await;
+        for (name, source) in [
+            ("clone", from_volume(&source.volume_id)),
+            ("restored", from_snapshot(&snapshot)),
+        ] {
+            let copy = |bytes, name: &str| CreateVolumeRequest {
+                volume_content_source: source.clone(),
+                ..sized(name, bytes)
+            };
+            let first = world.create(copy(asked, name)).await.unwrap();
+            assert_eq!(first.capacity_bytes, made, "{name}");
+            assert_eq!(
+                world.create(copy(asked, name)).await.unwrap(),
+                first,
+                "{name}: repeated"
+            );
+            if too_few > 0 {
+                let outcome = world.create(copy(too_few, "less")).await;
+                assert_refused(name, outcome, Code::OutOfRange, &["source"]);
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn source_must_be_there_and_named() {
     let mut world = World::start().await;
     #[rustfmt::skip]

@@ -7,6 +7,9 @@ use csi_mock_driver::backend::{Array, Pool, PoolName, StorageAilment, StorageSev
 use csi_mock_driver::driver::Settings;
 use csi_mock_driver::mode::Mode as Services;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixListener;
+use tokio::sync::Notify;
 
 use super::*;
 use crate::server::DEADLINE;
@@ -33,9 +36,14 @@ async fn array_with(shared: &TempDir, change: impl FnOnce(&mut Settings)) -> Ser
 }
 
 async fn member(shared: &TempDir, name: &'static str, devices: Choice) -> Member {
+    member_at(shared, name, devices, &[]).await
+}
+
+async fn member_at(shared: &TempDir, name: &'static str, devices: Choice, place: &[(&str, &str)]) -> Member {
     let directory = tempfile::tempdir().unwrap();
     member_in(directory, shared, name, |settings| {
-        settings.node.devices = devices
+        settings.node.devices = devices;
+        settings.node.topology = mk_map(place).into_iter().collect();
     })
     .await
 }
@@ -293,6 +301,116 @@ async fn a_node_stays_out_of_the_register_and_takes_the_id_it_is_given() {
     assert!(new.registered && new.became.is_none(), "{new:?}");
     member.site.server.stop().await;
     array.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_says_where_it_is_when_it_starts_and_what_is_set_later_holds() {
+    const KEY: &str = "mock.csi.local/zone";
+    let shared = tempfile::tempdir().unwrap();
+    let array = array(&shared).await;
+    let admin = format!("unix://{}", shared.path().join("admin.sock").display());
+    let client = Client::new(admin.parse().unwrap());
+    let info = async |member: &mut Member| {
+        let told = member.site.node.node_get_info(v1::NodeGetInfoRequest {}).await;
+        told.unwrap().into_inner().accessible_topology.unwrap().segments
+    };
+    let start = async |zone: &str| {
+        member_at(
+            &shared,
+            "node-a",
+            Choice::Emulated,
+            &[("mock.csi.local/Zone", zone)],
+        )
+        .await
+    };
+    for zone in ["a", "b"] {
+        let mut member = start(zone).await;
+        assert_eq!(info(&mut member).await, mk_map(&[(KEY, zone)]));
+        assert_eq!(client.node("node-a").await.unwrap().topology[KEY], zone);
+        member.site.server.stop().await;
+    }
+
+    let mut member = start("b").await;
+    assert_eq!(info(&mut member).await, mk_map(&[(KEY, "b")]));
+    let moved = NodeChange {
+        topology: Some([(KEY.to_owned(), "c".to_owned())].into()),
+        ..NodeChange::default()
+    };
+    client.change_node("node-a", &moved).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(info(&mut member).await, mk_map(&[(KEY, "c")]), "not undone");
+    }
+    client.remove_node("node-a").await.unwrap();
+    member.site.server.stop().await;
+
+    let mut member = start("d").await;
+    assert_eq!(info(&mut member).await, mk_map(&[(KEY, "d")]));
+    assert!(
+        !client.node("node-a").await.unwrap().registered,
+        "out, wherever it is"
+    );
+    member.site.server.stop().await;
+    array.stop().await;
+}
+
+/// What the array's process would be if it took requests and answered all but those about one volume: with 404.
+async fn answer_all_but(volume: &str, requests: UnixListener, seen: &Notify) {
+    let body = r#"{"code":"NOT_FOUND","message":"not here"}"#;
+    let head = "HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\nconnection: close";
+    let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let mut unanswered = Vec::new();
+    loop {
+        let (mut stream, _) = requests.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+            assert!(stream.read_buf(&mut request).await.unwrap() > 0);
+        }
+        if String::from_utf8_lossy(&request).contains(&format!("/volumes/{volume}")) {
+            unanswered.push(stream);
+            seen.notify_one();
+        } else {
+            stream.write_all(answer.as_bytes()).await.ok();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_volume_whose_answer_does_not_come_holds_up_no_other_and_is_given_up() {
+    let shared = tempfile::tempdir().unwrap();
+    let requests = UnixListener::bind(shared.path().join("admin.sock")).unwrap();
+    let seen = Notify::new();
+    let calls = async {
+        let member = member(&shared, "node-a", Choice::Emulated).await;
+        let (mut first, mut second) = (member.site.node.clone(), member.site.server.node().await);
+        let stage = |volume: &str| v1::NodeStageVolumeRequest {
+            volume_id: volume.to_owned(),
+            staging_target_path: text(&member.site.server.path("staging")),
+            volume_capability: Some(mk_mount("", Mode::SingleNodeWriter)),
+            ..Default::default()
+        };
+        let mut silent = std::pin::pin!(first.node_stage_volume(stage("silent")));
+        tokio::select! {
+            biased;
+            early = &mut silent => panic!("{early:?}"),
+            () = seen.notified() => {}
+        }
+        tokio::select! {
+            biased;
+            early = &mut silent => panic!("{early:?}"),
+            other = second.node_stage_volume(stage("other")) => {
+                assert_eq!(other.unwrap_err().code(), Code::NotFound);
+            }
+        }
+        let refused = silent.await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        member.site.server.stop().await;
+    };
+    let answers = answer_all_but("silent", requests, &seen);
+    tokio::select! {
+        biased;
+        outcome = tokio::time::timeout(DEADLINE, calls) => outcome.expect("no call may hang"),
+        () = answers => {}
+    }
 }
 
 #[tokio::test]
