@@ -69,36 +69,9 @@ pub(super) enum Command {
         what: Option<NodeCommand>,
     },
     /// Lists who is attached where.
-    Attachments {
-        /// Those of this volume.
-        #[arg(long)]
-        volume: Option<String>,
-        /// Those to this node.
-        #[arg(long)]
-        node: Option<String>,
-        /// Those of volumes after this one.
-        #[arg(long)]
-        after: Option<String>,
-        /// At most so many, 1 to 1000; 100 unless told otherwise.
-        #[arg(long, value_parser = limits())]
-        limit: Option<usize>,
-    },
+    Attachments(AttachmentsArgs),
     /// Attaches a volume out of band.
-    Attach {
-        /// The volume's id.
-        volume: String,
-        /// The node's id.
-        node: String,
-        /// Read-only.
-        #[arg(long)]
-        readonly: bool,
-        /// As a raw block device.
-        #[arg(long)]
-        block: bool,
-        /// The access mode, as CSI spells it.
-        #[arg(long)]
-        access_mode: Option<String>,
-    },
+    Attach(AttachArgs),
     /// Detaches a volume out of band: nobody who believes it attached is told.
     Detach {
         /// The volume's id.
@@ -133,6 +106,41 @@ pub(super) enum Command {
     Calls,
 }
 
+/// Which attachments are listed.
+#[derive(Args, Clone, Debug)]
+pub(super) struct AttachmentsArgs {
+    /// Those of this volume.
+    #[arg(long)]
+    volume: Option<String>,
+    /// Those to this node.
+    #[arg(long)]
+    node: Option<String>,
+    /// Those of volumes after this one.
+    #[arg(long)]
+    after: Option<String>,
+    /// At most so many, 1 to 1000; 100 unless told otherwise.
+    #[arg(long, value_parser = limits())]
+    limit: Option<usize>,
+}
+
+/// What is attached where, and how.
+#[derive(Args, Clone, Debug)]
+pub(super) struct AttachArgs {
+    /// The volume's id.
+    volume: String,
+    /// The node's id.
+    node: String,
+    /// Read-only.
+    #[arg(long)]
+    readonly: bool,
+    /// As a raw block device.
+    #[arg(long)]
+    block: bool,
+    /// The access mode, as CSI spells it.
+    #[arg(long)]
+    access_mode: Option<String>,
+}
+
 /// Some of many.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Part {
@@ -147,102 +155,55 @@ pub(super) struct Part {
     limit: Option<usize>,
 }
 
+/// What was given of a list's flags.
+struct Choice(Query);
+
+type Query = Vec<(&'static str, String)>;
+
 // === impl Command ===
 
 impl Command {
     pub(super) async fn run(&self, client: &Client, output: Output) -> Result<Done, Failure> {
         match self {
             Self::Info => print(&client.info().await?, output),
-            Self::Volumes {
-                part,
-                node,
-                what: Some(what),
-            } => {
-                part.is_not_given(&[("node", node)])?;
-                what.run(client, output).await
-            }
-            Self::Volumes {
-                part,
-                node,
-                what: None,
-            } => {
-                let query = part.query(&[("node", node)]);
-                print(&client.volumes(&query).await?, output)
+            Self::Volumes { part, node, what } => {
+                let choice = part.choice(&[("node", node)]);
+                match what {
+                    Some(what) => what.run(choice.of_one(client)?, output).await,
+                    None => print(&client.volumes(&choice.0).await?, output),
+                }
             }
             Self::Snapshots {
                 part,
                 source,
                 group,
-                what: Some(what),
+                what,
             } => {
-                part.is_not_given(&[("source", source), ("group", group)])?;
-                what.run(client, output).await
+                let choice = part.choice(&[("source", source), ("group", group)]);
+                match what {
+                    Some(what) => what.run(choice.of_one(client)?, output).await,
+                    None => print(&client.snapshots(&choice.0).await?, output),
+                }
             }
-            Self::Snapshots {
-                part,
-                source,
-                group,
-                what: None,
-            } => {
-                let query = part.query(&[("source", source), ("group", group)]);
-                print(&client.snapshots(&query).await?, output)
-            }
-            Self::GroupSnapshots {
-                part,
-                source,
-                what: Some(what),
-            } => {
-                part.is_not_given(&[("source", source)])?;
-                what.run(client, output).await
-            }
-            Self::GroupSnapshots {
-                part,
-                source,
-                what: None,
-            } => {
-                let query = part.query(&[("source", source)]);
-                print(&client.group_snapshots(&query).await?, output)
+            Self::GroupSnapshots { part, source, what } => {
+                let choice = part.choice(&[("source", source)]);
+                match what {
+                    Some(what) => what.run(choice.of_one(client)?, output).await,
+                    None => print(&client.group_snapshots(&choice.0).await?, output),
+                }
             }
             Self::Pools { what: Some(what) } => what.run(client, output).await,
             Self::Pools { what: None } => print(&client.pools().await?, output),
             Self::Storage { what } => storage(client, what.as_ref(), output).await,
-            Self::Nodes {
-                part,
-                what: Some(what),
-            } => {
-                part.is_not_given(&[])?;
-                what.run(client, output).await
+            Self::Nodes { part, what } => {
+                let choice = part.choice(&[]);
+                match what {
+                    Some(what) => what.run(choice.of_one(client)?, output).await,
+                    None => print(&client.nodes(&choice.0).await?, output),
+                }
             }
-            Self::Nodes { part, what: None } => print(&client.nodes(&part.query(&[])).await?, output),
-            Self::Attachments {
-                volume,
-                node,
-                after,
-                limit,
-            } => {
-                let limit = limit.map(|limit| limit.to_string());
-                let query = given(&[
-                    ("volume", volume),
-                    ("node", node),
-                    ("after", after),
-                    ("limit", &limit),
-                ]);
-                print(&client.attachments(&query).await?, output)
-            }
-            Self::Attach {
-                volume,
-                node,
-                readonly,
-                block,
-                access_mode,
-            } => {
-                let attach = Attach {
-                    access_mode: access_mode.clone(),
-                    block: *block,
-                    readonly: *readonly,
-                };
-                print(&client.attach(volume, node, &attach).await?, output)
-            }
+            Self::Attachments(which) => print(&client.attachments(&which.query()).await?, output),
+            Self::Attach(attach) => attach.run(client, output).await,
             Self::Detach { volume, node } => {
                 client.detach(volume, node).await?;
                 done(format!("detached {volume} from {node}"), output)
@@ -264,10 +225,37 @@ impl Command {
     }
 }
 
+// === impl AttachmentsArgs ===
+
+impl AttachmentsArgs {
+    fn query(&self) -> Query {
+        let limit = self.limit.map(|limit| limit.to_string());
+        given(&[
+            ("volume", &self.volume),
+            ("node", &self.node),
+            ("after", &self.after),
+            ("limit", &limit),
+        ])
+    }
+}
+
+// === impl AttachArgs ===
+
+impl AttachArgs {
+    async fn run(&self, client: &Client, output: Output) -> Result<Done, Failure> {
+        let attach = Attach {
+            access_mode: self.access_mode.clone(),
+            block: self.block,
+            readonly: self.readonly,
+        };
+        print(&client.attach(&self.volume, &self.node, &attach).await?, output)
+    }
+}
+
 // === impl Part ===
 
 impl Part {
-    fn query(&self, more: &[(&'static str, &Option<String>)]) -> Vec<(&'static str, String)> {
+    fn choice(&self, more: &[(&'static str, &Option<String>)]) -> Choice {
         let limit = self.limit.map(|limit| limit.to_string());
         let mut query = given(&[
             ("search", &self.search),
@@ -275,13 +263,18 @@ impl Part {
             ("limit", &limit),
         ]);
         query.extend(given(more));
-        query
+        Choice(query)
     }
+}
 
-    /// Nothing that chooses among many stands before a command about one of them, which would pass it over.
-    fn is_not_given(&self, more: &[(&'static str, &Option<String>)]) -> Result<(), Failure> {
-        match self.query(more).first() {
-            None => Ok(()),
+// === impl Choice ===
+
+impl Choice {
+    /// The client for a command about one of many. Nothing that chooses among them stands before it, as it would
+    /// be passed over.
+    fn of_one<'a>(&self, client: &'a Client) -> Result<&'a Client, Failure> {
+        match self.0.first() {
+            None => Ok(client),
             Some((name, _)) => Err(Failure::Usage(format!(
                 "--{name} chooses what is listed, and this command lists nothing: leave it out"
             ))),
@@ -289,12 +282,11 @@ impl Part {
     }
 }
 
-/// How many items a page of the admin API can have.
 fn limits() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1000)
 }
 
-fn given(pairs: &[(&'static str, &Option<String>)]) -> Vec<(&'static str, String)> {
+fn given(pairs: &[(&'static str, &Option<String>)]) -> Query {
     pairs
         .iter()
         .filter_map(|(name, value)| value.as_ref().map(|value| (*name, value.clone())))

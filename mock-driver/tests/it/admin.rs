@@ -1,5 +1,6 @@
 //! The admin API over its wire: what it shows, changes, refuses and never tells.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -199,31 +200,35 @@ async fn volumes_are_made_changed_and_deleted() {
     );
 }
 
+fn mk_ailments() -> Option<Vec<Ailment>> {
+    Some(vec![Ailment {
+        status: "DEGRADED".into(),
+        reason: "x".into(),
+        message: String::new(),
+    }])
+}
+
+fn mk_parameters(key: &str, value: &str) -> Option<BTreeMap<String, String>> {
+    Some([(key.to_owned(), value.to_owned())].into())
+}
+
 #[tokio::test]
 async fn what_is_refused_in_part_is_refused_whole_and_named_as_the_api_has_it() {
     let (_server, client) = administered().await;
-    let sick = || {
-        Some(vec![Ailment {
-            status: "DEGRADED".into(),
-            reason: "x".into(),
-            message: String::new(),
-        }])
-    };
-    let parameters = |key: &str, value: &str| Some([(key.to_owned(), value.to_owned())].into());
     let before = client.volume("vol-0").await.unwrap();
     // (case, bytes, mutable parameters, field, word)
     let table = [
         (
             "parameter",
             Some(2 << 30),
-            parameters("x", "1"),
+            mk_parameters("x", "1"),
             "mutableParameters",
             "\"x\"",
         ),
         (
             "value",
             Some(2 << 30),
-            parameters("iops", "many"),
+            mk_parameters("iops", "many"),
             "mutableParameters",
             "iops",
         ),
@@ -237,21 +242,21 @@ async fn what_is_refused_in_part_is_refused_whole_and_named_as_the_api_has_it() 
         (
             "no bytes",
             Some(0),
-            parameters("iops", "5"),
+            mk_parameters("iops", "5"),
             "capacityBytes",
             "at least 1",
         ),
         (
             "too large",
             Some(1 << 50),
-            parameters("iops", "5"),
+            mk_parameters("iops", "5"),
             "capacityBytes",
             "largest volume",
         ),
         (
             "beyond all",
             Some(u64::MAX),
-            parameters("iops", "5"),
+            mk_parameters("iops", "5"),
             "capacityBytes",
             "no array",
         ),
@@ -260,7 +265,7 @@ async fn what_is_refused_in_part_is_refused_whole_and_named_as_the_api_has_it() 
         let change = VolumeChange {
             capacity_bytes,
             mutable_parameters,
-            health: sick(),
+            health: mk_ailments(),
         };
         let (status, _, message, named) = refusal(client.change_volume("vol-0", &change).await);
         assert_eq!(
@@ -275,10 +280,15 @@ async fn what_is_refused_in_part_is_refused_whole_and_named_as_the_api_has_it() 
         assert!(!message.contains("_bytes"), "{case}: {message}");
         assert_eq!(client.volume("vol-0").await.unwrap(), before, "{case}");
     }
+}
+
+#[tokio::test]
+async fn a_change_of_everything_is_made_and_sizes_are_named_as_the_api_has_them() {
+    let (_server, client) = administered().await;
     let good = VolumeChange {
         capacity_bytes: Some(2 << 30),
-        mutable_parameters: parameters("iops", "5"),
-        health: sick(),
+        mutable_parameters: mk_parameters("iops", "5"),
+        health: mk_ailments(),
     };
     let now = client.change_volume("vol-0", &good).await.unwrap();
     assert_eq!((now.capacity_bytes, now.health.len()), (2 << 30, 1));

@@ -178,6 +178,32 @@ async fn probe_says_not_yet_for_a_time_and_fails_on_demand() {
     assert_eq!(broken.code(), Code::FailedPrecondition);
 }
 
+/// Uses a volume in each way that a node knows: staged, published, inline.
+async fn uses(server: &Server, capability: &v1::VolumeCapability) -> [Result<(), tonic::Status>; 3] {
+    let (staging, target) = (server.path("staging"), server.path("target"));
+    let mut node = server.node().await;
+    let stage = v1::NodeStageVolumeRequest {
+        volume_id: "vol-0".to_owned(),
+        staging_target_path: staging.display().to_string(),
+        volume_capability: Some(capability.clone()),
+        ..Default::default()
+    };
+    let publish = |context| v1::NodePublishVolumeRequest {
+        volume_id: "vol-0".to_owned(),
+        target_path: target.display().to_string(),
+        staging_target_path: staging.display().to_string(),
+        volume_capability: Some(capability.clone()),
+        volume_context: context,
+        ..Default::default()
+    };
+    let inline = mk_map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]);
+    [
+        node.node_stage_volume(stage).await.map(drop),
+        node.node_publish_volume(publish(mk_map(&[]))).await.map(drop),
+        node.node_publish_volume(publish(inline)).await.map(drop),
+    ]
+}
+
 #[tokio::test]
 async fn uses_of_a_volume_that_the_driver_does_not_know_are_refused_by_every_call() {
     let newer = mk_mount("", Mode::SingleNodeMultiWriter);
@@ -240,29 +266,7 @@ async fn uses_of_a_volume_that_the_driver_does_not_know_are_refused_by_every_cal
             "{answer:?}"
         );
 
-        let (staging, target) = (server.path("staging"), server.path("target"));
-        let mut node = server.node().await;
-        let stage = v1::NodeStageVolumeRequest {
-            volume_id: "vol-0".to_owned(),
-            staging_target_path: staging.display().to_string(),
-            volume_capability: Some(capability.clone()),
-            ..Default::default()
-        };
-        let publish = |context| v1::NodePublishVolumeRequest {
-            volume_id: "vol-0".to_owned(),
-            target_path: target.display().to_string(),
-            staging_target_path: staging.display().to_string(),
-            volume_capability: Some(capability.clone()),
-            volume_context: context,
-            ..Default::default()
-        };
-        let inline = mk_map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]);
-        let refused = [
-            node.node_stage_volume(stage).await.map(drop),
-            node.node_publish_volume(publish(mk_map(&[]))).await.map(drop),
-            node.node_publish_volume(publish(inline)).await.map(drop),
-        ];
-        for refused in refused {
+        for refused in uses(&server, capability).await {
             let status = refused.expect_err(offer);
             assert_eq!(status.code(), Code::InvalidArgument, "{offer}: {status}");
             for word in words {

@@ -352,13 +352,16 @@ async fn loop_device_is_no_other_volumes_while_a_volume_is_staged() {
         ..Default::default()
     };
     let mut node = site.server.node().await;
-    let staged = tokio::spawn(async move { code(node.node_stage_volume(stage).await) });
-    lock_is_awaited(&turn).await;
-    // By force, as of a node that is given up; the device that is free then is the next one's.
-    site.detach(&a).await;
-    let b = site.attach(b, false).await;
-    drop(turn);
-    staged.await.unwrap().ok();
+    let taken = async {
+        lock_is_awaited(&turn).await;
+        // By force, as of a node that is given up; the device that is free then is the next one's.
+        site.detach(&a).await;
+        let b = site.attach(b, false).await;
+        drop(turn);
+        b
+    };
+    // However the stage ends.
+    let (_, b) = tokio::join!(node.node_stage_volume(stage), taken);
     let found = fs::read_to_string(Path::new(&path).join("name")).ok();
     assert_ne!(found.as_deref(), Some("b"), "another volume's filesystem");
     assert_eq!(site.stage(&b).await, Ok(()));
