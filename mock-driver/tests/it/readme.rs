@@ -64,6 +64,9 @@ async fn command_lines_work_one_after_the_other() {
         match &words[..] {
             ["cargo", "run", "-p", "csi-mock-driver", "--", flags @ ..] => {
                 let flags = flags.iter().filter(|flag| !flag.starts_with("--endpoint="));
+                // It is killed at the end, and leaves what it put elsewhere.
+                let media = format!("--media-dir={}", dir.path().join("media").display());
+                let flags = flags.copied().chain([&*media]);
                 running = Some(Program::start(&dir.path().join("csi.sock"), flags).await);
                 let admin = format!("--admin-endpoint={address}");
                 let answers = async {
