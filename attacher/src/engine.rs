@@ -237,7 +237,7 @@ impl Engine {
         now: Instant,
     ) {
         let key = Key::Attachment(attachment.name.clone());
-        let finished = self.queue.finish(&key);
+        let mut finished = self.queue.finish(&key);
         self.short_of_room.remove(&attachment.node, &attachment.name);
         self.disturb(&attachment.name);
         if outcome == Outcome::Done {
@@ -271,6 +271,10 @@ impl Engine {
         if newest.uid != attachment.uid || self.wanted(newest) != Some(done) {
             self.answers.remove(&attachment.uid);
             return self.reconsider(done, attachment, Some(newest), finished, now);
+        }
+        if outlived && *class == Class::Disconnected {
+            // The driver came back while this run told of its absence: nothing else will wake it.
+            finished.again = true;
         }
         if *class == Class::Refused && self.rest(done, newest, finished.again) {
             return;

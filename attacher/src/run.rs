@@ -180,7 +180,12 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
             () = service.shutdown.cancelled() => break,
             session = first_session(service.link.clone()) => session,
         };
-        let Some(session) = session else { break };
+        let Some(session) = session else {
+            return Err(join(&mut tasks, Task::Connection)
+                .await
+                .err()
+                .unwrap_or(Error::Task(Task::Connection)));
+        };
         match service.term(&mut tasks, &session).await? {
             Term::Over => break,
             Term::Vacated => {}
@@ -232,7 +237,11 @@ impl Service {
         };
         let leadership = leads.get_or_init(|| leadership).clone();
         let (link, view) = (self.link.clone(), &self.view);
-        let engine = work::spawn(tasks, args, clients, link, driver, leadership, recorder, view);
+        let stop_work = self.shutdown.child_token();
+        let stops = stop_work.clone();
+        let engine = work::spawn(
+            tasks, args, clients, link, driver, leadership, recorder, view, stops,
+        );
         let worked = tokio::select! {
             biased;
             worked = supervise(tasks, &self.shutdown) => worked.map(|()| Term::Over),
@@ -246,6 +255,9 @@ impl Service {
                 tracing::warn!(
                     "no CSI driver for {patience} s: giving up the lease, so that a replica whose driver answers can lead"
                 );
+                // What only waits for the driver ends at once, and what it may still be at gets its grace.
+                stop_work.cancel();
+                join(tasks, Task::Dispatch).await?;
                 abandon(tasks, &stop_election, &engine).await;
                 for task in [Task::Attachments, Task::Volumes, Task::Nodes] {
                     stop(tasks, task).await;
@@ -272,14 +284,19 @@ impl Service {
         }
         let mut link = self.link.clone();
         loop {
-            let down = link.wait_for(|link| link.session().is_none()).await.is_ok();
+            let is_down = link.wait_for(|link| link.session().is_none()).await.is_ok();
             let back = link.wait_for(|link| link.session().is_some());
             let waited = tokio::time::timeout(self.args.election.lease_duration, back).await;
-            if !down || matches!(waited, Ok(Err(_))) || self.shutdown.is_cancelled() {
+            // Nothing of the link is held any longer: its keeper would wait for that.
+            let (is_over, stays_away) = match waited {
+                Ok(back) => (back.is_err(), false),
+                Err(_) => (false, true),
+            };
+            if !is_down || is_over || self.shutdown.is_cancelled() {
                 // The connection's task is over, or all is.
                 return std::future::pending().await;
             }
-            if waited.is_err() {
+            if stays_away {
                 return;
             }
         }

@@ -158,6 +158,10 @@ impl Faults {
     /// Puts a script into force at run time beside what is there, as [`Faults::put`] and [`Troubles::put`] do it
     /// with each of its parts. Rules come into force all at once.
     pub fn put_all(&self, script: Script) {
+        // Before the rules, which may end the process. The last one put is the first one asked.
+        for trouble in script.troubles.into_iter().rev() {
+            self.troubles.put(trouble);
+        }
         let outcome: Result<(), Taken> = self.change(|old| {
             let mut new = old.to_vec();
             for rule in script.rules {
@@ -166,10 +170,6 @@ impl Faults {
             Ok(new)
         });
         outcome.expect("putting rules must not fail");
-        // The last one put is the first one asked.
-        for trouble in script.troubles.into_iter().rev() {
-            self.troubles.put(trouble);
-        }
     }
 
     /// Puts other rules into force in place of all those of the same origin.

@@ -34,6 +34,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct RemoteArray {
     client: Client,
+    /// For attaching and detaching, which take what the volume's `latency` says. Whoever stopped waiting would not
+    /// know what came of it, and the next call would meet it on its way.
+    patient: Client,
     endpoint: Endpoint,
     /// Whoever acts on an answer about a volume has its turn from the question on.
     turns: Busy,
@@ -71,6 +74,7 @@ impl RemoteArray {
     pub(crate) fn at(endpoint: Endpoint) -> Self {
         Self {
             client: Client::new(endpoint.clone()).within(ANSWER_WITHIN),
+            patient: Client::new(endpoint.clone()),
             endpoint,
             turns: Busy::new(BusyRule::Wait),
             devices: RwLock::default(),
@@ -195,7 +199,7 @@ impl RemoteArray {
             block: capability.is_block(),
             readonly: false,
         };
-        let attached = self.client.attach(volume, node, &attach).await;
+        let attached = self.patient.attach(volume, node, &attach).await;
         attached.map(drop).map_err(refusal)
     }
 
@@ -204,7 +208,7 @@ impl RemoteArray {
     /// # Errors
     /// If the array refuses or does not answer.
     pub(crate) async fn detach(&self, volume: &str, node: &str) -> Result<(), node::Error> {
-        match self.client.detach(volume, node).await {
+        match self.patient.detach(volume, node).await {
             Err(error) if !is_not_found(&error) => Err(refusal(error)),
             Ok(()) | Err(_) => Ok(()),
         }

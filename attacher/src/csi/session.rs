@@ -140,6 +140,12 @@ impl Session {
         let loss = Loss::new();
         let publishes = calls.count(connect(socket, &loss).await?);
         let others = calls.count(connect(socket, &loss).await?);
+        // Who takes one connection only would never answer on the other.
+        let mut publisher = IdentityClient::new(publishes.clone());
+        call("Probe", timeout, ProbeRequest {}, |request| {
+            publisher.probe(request)
+        })
+        .await?;
         let mut identity = IdentityClient::new(others.clone());
         let ready = call("Probe", timeout, ProbeRequest {}, |request| {
             identity.probe(request)

@@ -31,7 +31,7 @@ struct Pump {
     events_tx: mpsc::Sender<Event>,
 }
 
-/// Starts all of it. The dispatcher's task ends when work is over after the shutdown that `view` knows of. What of the
+/// Starts all of it. The dispatcher's task ends when work is over after `shutdown`. What of the
 /// work was cut off by then, or when that task was, the engine tells.
 #[expect(
     clippy::too_many_arguments,
@@ -46,8 +46,8 @@ pub(super) fn spawn(
     leadership: Leadership,
     recorder: Recorder,
     view: &View,
+    shutdown: CancellationToken,
 ) -> Arc<Mutex<Engine>> {
-    let shutdown = view.shutdown.clone();
     let shared = Arc::new(driver.clone());
     let limits = Limits {
         attach: args.attach_concurrency.unwrap_or(args.worker_threads).get(),

@@ -66,7 +66,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                 };
                 let turn = Box::pin(self.turn_at(&planned.plan.target)).await?;
                 self.may_begin()?;
-                if !self.holds(&mut planned)? {
+                if !self.holds(&planned)? {
                     return Ok(());
                 }
                 match Box::pin(self.publish(&planned.plan, secrets.clone())).await {
@@ -139,20 +139,27 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// To be asked before the call, in its turn: whether the attachment is still wanted. A plan that would be
     /// another one by now, after all the waits since it was made, fails: by what is known now the node has another
     /// id, say, and the volume would be published to another machine, or its PersistentVolume is to go.
-    fn holds(&self, planned: &mut Planned) -> Result<bool, Failure> {
+    fn holds(&self, planned: &Planned) -> Result<bool, Failure> {
         let Some((attachment, now)) = self.plan_anew(planned)? else {
             return Ok(false);
         };
-        let plan = &mut planned.plan;
+        let plan = &planned.plan;
         let is_recorded = attachment.finalizer
             && now
                 .record
+                .as_ref()
                 .is_none_or(|record| attachment.recorded.is_at_one_with(&record.annotations));
         let is_claimed = now.claim.is_none() || now.claim == plan.claim;
-        if !is_recorded || !is_claimed || (&now.target, &now.secret) != (&plan.target, &plan.secret) {
+        let goes_there = |plan: &AttachPlan| {
+            (
+                plan.target.clone(),
+                plan.other_node_id.clone(),
+                plan.secret.clone(),
+            )
+        };
+        if !is_recorded || !is_claimed || goes_there(&now) != goes_there(plan) {
             return Err(Failure::outdated());
         }
-        plan.other_node_id = now.other_node_id;
         Ok(true)
     }
 

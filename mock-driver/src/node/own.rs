@@ -60,7 +60,9 @@ impl Node {
         let is_done = || self.records.at(&record.path).is_some_and(|left| left.is_done());
         if result.is_err() && !is_done() {
             let (volume, path) = (&record.volume, &record.path);
-            if let Err(error) = self.back_out(record.clone()).await {
+            // With what the path shows, which the wish does not know.
+            let known = self.records.at(&record.path).unwrap_or_else(|| record.clone());
+            if let Err(error) = self.back_out(known).await {
                 tracing::warn!(volume, path, error = chain(&error), "cannot be undone yet");
             }
         }

@@ -11,7 +11,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Error;
 use crate::backend::Capability;
@@ -38,6 +38,7 @@ pub(crate) struct Record {
     #[serde(default)]
     pub(crate) shown: Option<Shown>,
     /// How far it has come.
+    #[serde(alias = "settled", deserialize_with = "progress")]
     pub(crate) progress: Progress,
 }
 
@@ -51,6 +52,22 @@ pub(crate) enum Progress {
     Done,
     /// It is being taken away, and is there until that succeeds.
     Undoing,
+}
+
+/// Reads how far the work has come. Earlier versions wrote only whether the call had succeeded, and `false` also
+/// before they took something away.
+fn progress<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Progress, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Settled(bool),
+        Progress(Progress),
+    }
+    Ok(match Written::deserialize(deserializer)? {
+        Written::Settled(true) => Progress::Done,
+        Written::Settled(false) => Progress::Undoing,
+        Written::Progress(progress) => progress,
+    })
 }
 
 /// What a path is to a volume.
@@ -222,6 +239,27 @@ fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
 mod tests {
     use super::*;
     use crate::backend::{Access, AccessMode};
+
+    #[test]
+    fn records_of_earlier_versions_are_read() {
+        for (settled, progress) in [(true, Progress::Done), (false, Progress::Undoing)] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("node");
+            Records::open(path.clone()).unwrap();
+            let old = format!(
+                r#"{{"volume":"v","path":"/p","role":"staged","capability":{},"readonly":false,"publish_context":{{}},
+                    "volume_context":{{}},"inline":null,"settled":{settled}}}"#,
+                serde_json::to_string(&Capability {
+                    access: Access::Block,
+                    mode: AccessMode::SingleNodeWriter,
+                })
+                .unwrap(),
+            );
+            fs::write(path.join(format!("{}.json", file_name("/p"))), old).unwrap();
+            let records = Records::open(path).unwrap();
+            assert_eq!(records.at("/p").map(|record| record.progress), Some(progress));
+        }
+    }
 
     #[test]
     fn records_survive_and_halves_of_them_do_not() {

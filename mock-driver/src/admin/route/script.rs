@@ -21,6 +21,6 @@ pub(super) async fn put(
 ) -> Result<Json<Faults>, Refusal> {
     let script = Script::from_value(script).map_err(refused)?;
     admin.driver.faults.put_all(script);
-    admin.touch();
+    admin.settle_troubles().await?;
     Ok(list(State(admin)).await)
 }

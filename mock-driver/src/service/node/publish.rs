@@ -83,8 +83,13 @@ impl Rpc for NodeUnpublishVolumeRequest {
 
     async fn act((volume, target): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
         driver.bear_gone(&volume).await?;
-        driver.here()?.unpublish(&volume, &target).await?;
-        driver.release_device(&volume).await?;
+        let node = driver.here()?;
+        // The array has never heard of one.
+        let is_inline = node.is_inline(&volume);
+        node.unpublish(&volume, &target).await?;
+        if !is_inline {
+            driver.release_device(&volume).await?;
+        }
         Ok(NodeUnpublishVolumeResponse {})
     }
 }
