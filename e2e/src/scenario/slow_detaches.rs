@@ -21,7 +21,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     about: "An attach is sent to the driver while all that is done for detaches waits for its answer.",
     setting: Setting {
         nodes: 1,
-        timeout: Duration::from_secs(8),
+        // Longer than a pod takes to get to the attacher on a machine that is busy with other scenarios.
+        timeout: Duration::from_secs(25),
         ..Setting::DEFAULT
     },
     go: Verdict::Fails {
