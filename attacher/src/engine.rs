@@ -272,10 +272,8 @@ impl Engine {
             self.answers.remove(&attachment.uid);
             return self.reconsider(done, attachment, Some(newest), finished, now);
         }
-        if outlived && *class == Class::Disconnected {
-            // The driver came back while this run told of its absence: nothing else will wake it.
-            finished.again = true;
-        }
+        // The driver came back while this run told of its absence: nothing else will wake it.
+        finished.again |= outlived && *class == Class::Disconnected;
         if *class == Class::Refused && self.rest(done, newest, finished.again) {
             return;
         }
