@@ -396,4 +396,4 @@ pub fn lock(engine: &Mutex<Engine>) -> MutexGuard<'_, Engine> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -284,20 +284,16 @@ impl Service {
         }
         let mut link = self.link.clone();
         loop {
-            let is_down = link.wait_for(|link| link.session().is_none()).await.is_ok();
-            let back = link.wait_for(|link| link.session().is_some());
-            let waited = tokio::time::timeout(self.args.election.lease_duration, back).await;
-            // Nothing of the link is held any longer: its keeper would wait for that.
-            let (is_over, stays_away) = match waited {
-                Ok(back) => (back.is_err(), false),
-                Err(_) => (false, true),
-            };
-            if !is_down || is_over || self.shutdown.is_cancelled() {
-                // The connection's task is over, or all is.
+            if link.wait_for(|link| link.session().is_none()).await.is_err() {
+                // The connection's task is over.
                 return std::future::pending().await;
             }
-            if stays_away {
-                return;
+            // A value, since the link's keeper would wait for whoever held the link itself.
+            let back = async { link.wait_for(|link| link.session().is_some()).await.is_ok() };
+            match tokio::time::timeout(self.args.election.lease_duration, back).await {
+                Ok(true) => {}
+                Err(_) if !self.shutdown.is_cancelled() => return,
+                Ok(false) | Err(_) => return std::future::pending().await,
             }
         }
     }

@@ -249,6 +249,28 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             .handle(Event::Attachments(Change::Written(attachment)));
     }
 
+    /// Takes in what the API server has of an attachment. Returns what `look` makes of it; nothing, if it is gone.
+    fn taken_in<T>(
+        &self,
+        attachment: &Attachment,
+        answer: Result<Attachment, Error>,
+        failed_to: &str,
+        look: impl FnOnce(&Attachment) -> T,
+    ) -> Result<Option<T>, Failure> {
+        match answer {
+            Ok(newest) => {
+                let seen = look(&newest);
+                self.written(newest);
+                Ok(Some(seen))
+            }
+            Err(error) if error.is_gone() => {
+                self.departed(attachment);
+                Ok(None)
+            }
+            Err(error) => Err(Failure::api(failed_to, &error)),
+        }
+    }
+
     fn departed(&self, attachment: &Attachment) {
         let Attachment { name, uid, .. } = attachment;
         self.recorder.forget(uid);

@@ -345,3 +345,30 @@ impl Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// The disk whose device is this file, with all that belongs to it beside it.
+    pub(super) fn mk_disk(path: &Path) -> Disk {
+        Disk {
+            file: path.to_owned(),
+            tree: path.with_file_name("tree"),
+            formatting: path.with_file_name("formatting"),
+            device: path.to_owned(),
+            _held: None,
+            writable: true,
+        }
+    }
+
+    /// A blank one, in a directory of its own.
+    pub(super) fn mk_blank_disk(bytes: u64) -> (tempfile::TempDir, Disk) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        (directory, mk_disk(&path))
+    }
+}

@@ -12,7 +12,7 @@ use crate::engine::{Event, Outcome, Report};
 use crate::index::Change;
 use crate::lease::{Place, Settings, Standing, Timings};
 use crate::metrics::family;
-use crate::queue::{Backoff, Class, Limits};
+use crate::queue::Class;
 use crate::worker::Clock;
 
 /// A leadership that was last renewed so long ago and lasts for as long from now, if at all.
@@ -69,16 +69,7 @@ pub(super) fn mk_view() -> View {
 
 /// An engine with one place a lane that has seen nothing.
 pub(super) fn mk_unlisted() -> Engine {
-    let limits = Limits {
-        attach: 1,
-        detach: 1,
-        volume: 1,
-    };
-    let backoff = Backoff {
-        start: Duration::from_secs(1),
-        max: Duration::from_secs(300),
-    };
-    Engine::new(limits, backoff, 1)
+    engine::tests::mk_engine(1)
 }
 
 /// The same with all lists complete, and attachments of these names.

@@ -9,6 +9,20 @@ use crate::model::{Problem, Source, Target, Version};
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// An engine with so many places in each lane, which has seen nothing.
+pub(crate) fn mk_engine(places: usize) -> Engine {
+    let limits = Limits {
+        attach: places,
+        detach: places,
+        volume: places,
+    };
+    let backoff = Backoff {
+        start: SECOND,
+        max: 300 * SECOND,
+    };
+    Engine::new(limits, backoff, 1)
+}
+
 pub(super) struct Bench {
     pub(super) engine: Engine,
     pub(super) now: Instant,
@@ -17,16 +31,7 @@ pub(super) struct Bench {
 impl Bench {
     /// An engine that knows one volume, one node and `attachments`.
     pub(super) fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
-        let limits = Limits {
-            attach: 10,
-            detach: 10,
-            volume: 10,
-        };
-        let backoff = Backoff {
-            start: SECOND,
-            max: 300 * SECOND,
-        };
-        let mut engine = Engine::new(limits, backoff, 1);
+        let mut engine = mk_engine(10);
         engine.handle(Event::Volumes(Change::Put(mk_volume("pv"))));
         engine.handle(Event::Nodes(Change::Put(mk_node("node", Some("id")))));
         for attachment in attachments {

@@ -89,26 +89,16 @@ pub(super) async fn end(
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
 
     use super::*;
     use crate::decide::tests::{mk_attachment, mk_node, mk_volume};
     use crate::engine::Event;
+    use crate::engine::tests::mk_engine;
     use crate::index::Change;
-    use crate::queue::{Backoff, Limits};
 
     /// An engine that knows of an attach, which nobody has begun.
-    fn mk_engine() -> Engine {
-        let limits = Limits {
-            attach: 1,
-            detach: 1,
-            volume: 1,
-        };
-        let backoff = Backoff {
-            start: Duration::from_secs(1),
-            max: Duration::from_secs(1),
-        };
-        let mut engine = Engine::new(limits, backoff, 1);
+    fn mk_expectant() -> Engine {
+        let mut engine = mk_engine(1);
         engine.handle(Event::Volumes(Change::Put(mk_volume("pv"))));
         engine.handle(Event::Nodes(Change::Put(mk_node("node", Some("id")))));
         engine.handle(Event::Attachments(Change::Put(mk_attachment("va"))));
@@ -118,7 +108,7 @@ mod tests {
     #[tokio::test]
     async fn the_lease_is_given_back_unless_work_was_cut_off() {
         for cut_off in [false, true] {
-            let mut engine = mk_engine();
+            let mut engine = mk_expectant();
             if cut_off {
                 #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
                 let now = std::time::Instant::now();

@@ -163,12 +163,12 @@ impl Pump {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use futures::stream;
 
     use super::*;
     use crate::decide::tests::mk_attachment;
+    use crate::engine::tests::mk_engine;
     use crate::index::Change;
     use crate::model::{Attachment, Version};
 
@@ -179,16 +179,7 @@ mod tests {
             attached,
             ..mk_attachment("va")
         };
-        let limits = Limits {
-            attach: 1,
-            detach: 1,
-            volume: 1,
-        };
-        let backoff = Backoff {
-            start: Duration::from_secs(1),
-            max: Duration::from_secs(1),
-        };
-        let engine = Arc::new(Mutex::new(Engine::new(limits, backoff, 1)));
+        let engine = Arc::new(Mutex::new(mk_engine(1)));
         let change = |change| lock(&engine).handle(Event::Attachments(change));
         change(Change::Put(at(2, false)));
         // The list is made when the stream is polled for it; the answer to a write is quicker than the

@@ -258,24 +258,20 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         if attachment.finalizer && !attachment.recorded.is_at_one_with(&record.annotations) {
             self.engine().moves(attachment);
         }
-        match self.cluster.record(attachment, record).await {
-            Ok(newest) => {
-                let wanted = !newest.deleting;
-                let stored = newest.finalizer && newest.recorded.is_at_one_with(&record.annotations);
-                self.written(newest);
-                if wanted && !stored {
-                    // What is called for by another record would be undone elsewhere one day.
-                    return Err(Failure::misrecorded());
-                }
-                self.engine().stays(attachment);
-                Ok(wanted)
-            }
-            Err(error) if error.is_gone() => {
-                self.departed(attachment);
-                Ok(false)
-            }
-            Err(error) => Err(Failure::api("could not save VolumeAttachment", &error)),
+        let newest = self.cluster.record(attachment, record).await;
+        let seen = self.taken_in(attachment, newest, "could not save VolumeAttachment", |newest| {
+            let stored = newest.finalizer && newest.recorded.is_at_one_with(&record.annotations);
+            (!newest.deleting, stored)
+        })?;
+        let Some((wanted, stored)) = seen else {
+            return Ok(false);
+        };
+        if wanted && !stored {
+            // What is called for by another record would be undone elsewhere one day.
+            return Err(Failure::misrecorded());
         }
+        self.engine().stays(attachment);
+        Ok(wanted)
     }
 
     pub(super) async fn publish(

@@ -66,17 +66,9 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     }
 
     async fn is_still_there(&self, attachment: &Attachment) -> Result<bool, Failure> {
-        match self.cluster.attachment(attachment).await {
-            Ok(newest) => {
-                self.written(newest);
-                Ok(true)
-            }
-            Err(error) if error.is_gone() => {
-                self.departed(attachment);
-                Ok(false)
-            }
-            Err(error) => Err(Failure::api("could not read VolumeAttachment", &error)),
-        }
+        let newest = self.cluster.attachment(attachment).await;
+        let seen = self.taken_in(attachment, newest, "could not read VolumeAttachment", |_| ())?;
+        Ok(seen.is_some())
     }
 
     /// The volume stays where it is as long as another attachment needs it there; the last one to leave
@@ -98,10 +90,8 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         };
         let mut result = Box::pin(self.unpublish(attachment, request(plan.target.clone()))).await?;
         if let (Err(error), Some(node_id)) = (&result, &plan.other_node_id) {
-            // The node was registered anew, under another id; whoever published may have done so too. Without the
-            // Secret, INVALID_ARGUMENT may be about that, and the volume still where it was.
-            let code = error.code;
-            if code.is_not_found() || missing.is_none() && code.is_unknown_object() {
+            // The node was registered anew, under another id; whoever published may have done so too.
+            if knows_nothing(error, missing) {
                 tracing::info!(%error, %node_id, "the driver does not know the recorded node id; trying today's");
                 let today = Target {
                     node_id: node_id.clone(),
@@ -210,6 +200,12 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
 /// The volume is detached, and that is not written down yet.
 fn not_marked(error: &Error) -> Failure {
     unwritten("could not mark as detached", error, Answer::Unpublished)
+}
+
+/// Whether an unpublish failed because the driver does not know the volume or the node, so that nothing is there. After
+/// a call without the Secret that is `missing`, INVALID_ARGUMENT may be about that.
+pub(super) fn knows_nothing(error: &CallError, missing: Option<&SecretRef>) -> bool {
+    error.code.is_not_found() || missing.is_none() && error.code.is_unknown_object()
 }
 
 pub(super) fn failed_without(secret: Option<&SecretRef>, error: &CallError) -> Failure {

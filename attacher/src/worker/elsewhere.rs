@@ -40,22 +40,14 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             message: cut(&message, MESSAGE_BYTES).to_owned(),
             code: None,
         };
-        match self
+        let saved = self
             .cluster
             .save_problem(attachment, Side::Attach, &problem)
-            .await
-        {
-            Ok(newest) => {
-                let wanted = !newest.deleting;
-                self.written(newest);
-                Ok(wanted)
-            }
-            Err(error) if error.is_gone() => {
-                self.departed(attachment);
-                Ok(false)
-            }
-            Err(error) => Err(Failure::api("could not save VolumeAttachment", &error)),
-        }
+            .await;
+        let wanted = self.taken_in(attachment, saved, "could not save VolumeAttachment", |newest| {
+            !newest.deleting
+        })?;
+        Ok(wanted.unwrap_or(false))
     }
 
     /// The driver does not know the node by the id under which the volume was published: the machine

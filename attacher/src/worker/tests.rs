@@ -20,6 +20,7 @@ use crate::csi::{Caller, Code, Keeper, ListRequest, Page, PublishRequest, Unpubl
 use crate::decide::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 use crate::decide::{Claim, Record};
 use crate::engine::Held;
+use crate::engine::tests::mk_engine;
 use crate::lease::Leadership;
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Capabilities, Node, Problem, Recorded, Target, Version, VolumeSource};
@@ -272,16 +273,7 @@ impl Bench {
 
     /// A process that has just started.
     fn on(world: World) -> Self {
-        let limits = Limits {
-            attach: 10,
-            detach: 10,
-            volume: 10,
-        };
-        let backoff = Backoff {
-            start: Duration::from_secs(1),
-            max: Duration::from_secs(300),
-        };
-        let mut engine = Engine::new(limits, backoff, 1);
+        let mut engine = mk_engine(10);
         engine.handle(Event::DriverBack(mk_driver().capabilities));
         engine.handle(Event::Volumes(Change::Put(mk_secret_volume())));
         engine.handle(Event::Nodes(Change::Put(mk_node("node", Some("id")))));

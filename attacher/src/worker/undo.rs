@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Worker;
-use super::detach::failed_without;
+use super::detach::{failed_without, knows_nothing};
 use super::problem::Failure;
 use super::turns::Turn;
 use crate::cluster::Cluster;
@@ -17,19 +17,12 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// Looks at the attachment afresh. What looks like the rest of a failed attempt may have succeeded,
     /// if the answer to its last write was lost and the watch is late: that must not be unpublished.
     pub(super) async fn is_still_wanted(&self, attachment: &Attachment) -> Result<bool, Failure> {
-        match self.cluster.attachment(attachment).await {
-            Ok(newest) => {
-                // Who is attached may be wanted again, but what he has is in use.
-                let wanted = !newest.attached && decide::wanted(&newest, true) == Some(Wanted::Attach);
-                self.written(newest);
-                Ok(wanted)
-            }
-            Err(error) if error.is_gone() => {
-                self.departed(attachment);
-                Ok(false)
-            }
-            Err(error) => Err(Failure::api("could not read VolumeAttachment", &error)),
-        }
+        let newest = self.cluster.attachment(attachment).await;
+        let wanted = self.taken_in(attachment, newest, "could not read VolumeAttachment", |newest| {
+            // Who is attached may be wanted again, but what he has is in use.
+            !newest.attached && decide::wanted(newest, true) == Some(Wanted::Attach)
+        })?;
+        Ok(wanted.unwrap_or(false))
     }
 
     /// Unpublishes what an earlier attempt published elsewhere, unless somebody else needs it there. The turn
@@ -61,11 +54,8 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         match self.csi.unpublish(request).await {
             Ok(()) => Ok(turn),
             // A volume or node that the driver does not know holds nothing; the CSI specification leaves
-            // NOT_FOUND to drivers that cannot tell. Waiting for another answer would block the pod. Without
-            // the Secret, INVALID_ARGUMENT may be about that.
-            Err(error)
-                if error.code.is_not_found() || missing.is_none() && error.code.is_unknown_object() =>
-            {
+            // NOT_FOUND to drivers that cannot tell. Waiting for another answer would block the pod.
+            Err(error) if knows_nothing(&error, missing) => {
                 tracing::info!(%error, "the driver knows nothing of it");
                 Ok(turn)
             }

@@ -295,21 +295,23 @@ fn a_driver_without_calls_gets_none_and_leaves_no_finalizer() {
     });
 }
 
+/// Tells the attacher to stop when it is at its first call. Never ends.
+async fn stop_at_first_call(world: &World, stop: &CancellationToken) {
+    world.first_call().await;
+    stop.cancel();
+    std::future::pending().await
+}
+
 #[test]
 fn a_shutdown_finishes_what_is_under_way() {
     runtime().block_on(async {
         let world = World::new(11, Faults::NONE);
         let stop = CancellationToken::new();
         world.attach_all(4);
-        let kill = async {
-            world.first_call().await;
-            stop.cancel();
-            std::future::pending::<()>().await;
-        };
         tokio::select! {
             biased;
             () = attacher(&world, 11, stop.clone()) => {}
-            () = kill => {}
+            () = stop_at_first_call(&world, &stop) => {}
         }
         // Whatever call was under way has its status, and no other was sent.
         assert!(world.calls().publish > 0);
@@ -326,16 +328,11 @@ fn a_shutdown_that_cuts_a_call_off_is_told_from_one_that_does_not() {
             let world = World::new(11, Faults::NONE);
             let stop = CancellationToken::new();
             world.attach_all(4);
-            let kill = async {
-                world.first_call().await;
-                stop.cancel();
-                std::future::pending::<()>().await;
-            };
             let pace = Pace { grace, ..PACE };
             tokio::select! {
                 biased;
                 finished = attacher_at(pace, &world, 11, stop.clone()) => assert_eq!(finished, finishes),
-                () = kill => {}
+                () = stop_at_first_call(&world, &stop) => {}
             }
         });
     }

@@ -145,22 +145,8 @@ mod tests {
     use std::path::PathBuf;
 
     use super::super::filesystem::prepare;
+    use super::super::tests::mk_blank_disk;
     use super::*;
-
-    fn mk_disk() -> (tempfile::TempDir, Disk) {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("disk");
-        File::create(&path).unwrap().set_len(16 << 20).unwrap();
-        let disk = Disk {
-            file: path.clone(),
-            tree: directory.path().join("tree"),
-            formatting: directory.path().join("formatting"),
-            device: path,
-            _held: None,
-            writable: true,
-        };
-        (directory, disk)
-    }
 
     fn write(disk: &PathBuf, bytes: &[u8], offset: u64) {
         let file = File::options().write(true).open(disk).unwrap();
@@ -178,7 +164,7 @@ mod tests {
 
     #[test]
     fn mkfs_that_never_ran_leaves_no_mark() {
-        let (_directory, disk) = mk_disk();
+        let (_directory, disk) = mk_blank_disk(16 << 20);
         let missing = Program {
             name: "mkfs.nothing",
             package: "nothingprogs",
@@ -197,7 +183,7 @@ mod tests {
     #[test]
     fn what_is_written_after_the_disk_was_handed_out_is_never_formatted() {
         for rest in [&[][..], b"half a filesystem"] {
-            let (_directory, disk) = mk_disk();
+            let (_directory, disk) = mk_blank_disk(16 << 20);
             let failing = Program {
                 name: "false",
                 package: "coreutils",
@@ -224,7 +210,7 @@ mod tests {
         // (case, what is changed after mkfs)
         let mounted = (0x434, [1, 0]);
         for (case, change) in [("whole", None), ("mounted once, and dirty since", Some(mounted))] {
-            let (_directory, disk) = mk_disk();
+            let (_directory, disk) = mk_blank_disk(16 << 20);
             prepare(&disk, Some(Filesystem::Ext2)).unwrap();
             if let Some((offset, bytes)) = change {
                 write(&disk.file, &bytes, offset);
@@ -244,7 +230,7 @@ mod tests {
 
     #[test]
     fn rest_of_a_mkfs_on_a_disk_for_reading_is_told() {
-        let (_directory, mut disk) = mk_disk();
+        let (_directory, mut disk) = mk_blank_disk(16 << 20);
         fs::write(&disk.formatting, "").unwrap();
         write(&disk.file, b"half a filesystem", 1 << 20);
         disk.writable = false;

@@ -94,23 +94,8 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
+    use super::super::tests::mk_blank_disk;
     use super::*;
-
-    /// A disk on which the kernel's rules can be tried without mounting it.
-    fn mk_disk() -> (tempfile::TempDir, Disk) {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("disk");
-        File::create(&path).unwrap().set_len(320 << 20).unwrap();
-        let disk = Disk {
-            file: path.clone(),
-            tree: directory.path().join("tree"),
-            formatting: directory.path().join("formatting"),
-            device: path,
-            _held: None,
-            writable: true,
-        };
-        (directory, disk)
-    }
 
     fn has_errors(disk: &Disk) -> bool {
         let mut state = [0; 2];
@@ -121,7 +106,8 @@ mod tests {
 
     #[test]
     fn errors_are_noted_where_there_is_an_ext_filesystem_to_repair() {
-        let (_directory, mut disk) = mk_disk();
+        // One on which the kernel's rules can be tried without mounting it.
+        let (_directory, mut disk) = mk_blank_disk(320 << 20);
         let soil = |disk: &Disk| Mounter::Kernel.soil(disk).unwrap();
         soil(&disk);
         assert!(
@@ -145,7 +131,7 @@ mod tests {
 
     #[test]
     fn xfs_is_left_alone() {
-        let (_directory, disk) = mk_disk();
+        let (_directory, disk) = mk_blank_disk(320 << 20);
         filesystem::prepare(&disk, Some(Filesystem::Xfs)).unwrap();
         let before = filesystem::head(&disk.file).unwrap();
         Mounter::Kernel.soil(&disk).unwrap();

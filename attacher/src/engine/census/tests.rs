@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::*;
 use crate::decide::tests::{mk_attachment, mk_node, mk_volume};
 use crate::engine::{Job, Outcome, Report};
-use crate::queue::{Backoff, Limits};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -17,16 +16,7 @@ fn epoch() -> Instant {
 
 /// An engine with two places a lane that knows a volume, a node and attachments of these names.
 fn mk_engine(attachments: &[&str]) -> Engine {
-    let limits = Limits {
-        attach: 2,
-        detach: 2,
-        volume: 2,
-    };
-    let backoff = Backoff {
-        start: SECOND,
-        max: 300 * SECOND,
-    };
-    let mut engine = Engine::new(limits, backoff, 1);
+    let mut engine = super::super::tests::mk_engine(2);
     engine.handle(Event::Volumes(Change::Put(mk_volume("pv"))));
     engine.handle(Event::Nodes(Change::Put(mk_node("node", Some("id")))));
     for (name, second) in attachments.iter().zip(10..) {

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::decide::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
+use crate::engine::tests::mk_engine;
 use crate::engine::{Event, Job, Outcome, Report};
 use crate::index::Change;
 use crate::model::{Capabilities, Recorded, Version};
-use crate::queue::{Backoff, Limits};
 
 /// What the list says of the one volume there is.
 #[derive(Clone, Copy)]
@@ -26,18 +26,9 @@ pub(in crate::engine) struct Bench {
 impl Bench {
     /// An engine that has begun to work, knows one volume and one node, and `attachments`.
     pub(in crate::engine) fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
-        let limits = Limits {
-            attach: 10,
-            detach: 10,
-            volume: 10,
-        };
-        let backoff = Backoff {
-            start: Duration::from_secs(1),
-            max: Duration::from_secs(300),
-        };
         let mut driver = mk_driver();
         driver.capabilities.list_published = true;
-        let mut engine = Engine::new(limits, backoff, 1);
+        let mut engine = mk_engine(10);
         engine.handle(Event::DriverBack(driver.capabilities));
         engine.handle(Event::Volumes(Change::Put(mk_volume("pv"))));
         engine.handle(Event::Nodes(Change::Put(mk_node("node", Some("id")))));

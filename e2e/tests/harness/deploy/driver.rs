@@ -21,7 +21,7 @@ use csi_proto::v1::volume_content_source::{SnapshotSource, Type};
 use csi_proto::v1::{
     CapacityRange, ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, CreateSnapshotRequest,
     CreateVolumeRequest, GetPluginInfoRequest, NodeGetInfoRequest, NodeGetInfoResponse,
-    NodePublishVolumeRequest, NodeStageVolumeRequest, Topology, TopologyRequirement, VolumeCapability,
+    NodePublishVolumeRequest, NodeStageVolumeRequest, TopologyRequirement, VolumeCapability,
     VolumeContentSource,
 };
 use k8s_openapi::api::core::v1::Container;
@@ -266,14 +266,7 @@ pub(super) async fn provision(
             })
         }),
     };
-    let here = Topology {
-        segments: driver
-            .info
-            .accessible_topology
-            .clone()
-            .unwrap_or_default()
-            .segments,
-    };
+    let here = driver.info.accessible_topology.clone().unwrap_or_default();
     let request = CreateVolumeRequest {
         name: format!(
             "pvc-{}-{is_block}-{}",

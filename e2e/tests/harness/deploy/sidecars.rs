@@ -13,7 +13,7 @@ use csi_proto::v1::identity_client::IdentityClient;
 use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use csi_proto::v1::{
     CreateSnapshotRequest, CreateVolumeGroupSnapshotRequest, GetCapacityRequest, GetMetadataAllocatedRequest,
-    GetPluginCapabilitiesRequest, Topology, plugin_capability,
+    GetPluginCapabilitiesRequest, plugin_capability,
 };
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -300,14 +300,7 @@ async fn the_driver_answers(bench: Arc<Bench>) -> Result<()> {
         // As the sidecar does, with all of the class's parameters, its own among them.
         let request = GetCapacityRequest {
             parameters: class.parameters.clone().unwrap_or_default().into_iter().collect(),
-            accessible_topology: Some(Topology {
-                segments: driver
-                    .info
-                    .accessible_topology
-                    .clone()
-                    .unwrap_or_default()
-                    .segments,
-            }),
+            accessible_topology: Some(driver.info.accessible_topology.clone().unwrap_or_default()),
             ..GetCapacityRequest::default()
         };
         let left = driver.controller().get_capacity(request).await?.into_inner();

@@ -1,5 +1,6 @@
 use std::fs;
 
+use super::super::tests::mk_disk;
 use super::*;
 
 fn disk_with(writes: &[(u64, &[u8])]) -> (tempfile::TempDir, std::path::PathBuf) {
@@ -11,17 +12,6 @@ fn disk_with(writes: &[(u64, &[u8])]) -> (tempfile::TempDir, std::path::PathBuf)
         file.write_all_at(bytes, *offset).unwrap();
     }
     (directory, path)
-}
-
-fn mk_disk(directory: &tempfile::TempDir, path: &Path) -> Disk {
-    Disk {
-        file: path.to_owned(),
-        tree: directory.path().join("tree"),
-        formatting: directory.path().join("formatting"),
-        device: path.to_owned(),
-        _held: None,
-        writable: true,
-    }
 }
 
 #[test]
@@ -72,14 +62,14 @@ fn what_mkfs_makes_is_known_again() {
         (Filesystem::Ext4, 16 << 20),
         (Filesystem::Xfs, 320 << 20),
     ] {
-        let (directory, path) = disk_with(&[]);
+        let (_directory, path) = disk_with(&[]);
         File::options()
             .write(true)
             .open(&path)
             .unwrap()
             .set_len(bytes)
             .unwrap();
-        let disk = mk_disk(&directory, &path);
+        let disk = mk_disk(&path);
         assert_eq!(prepare(&disk, Some(fs)).unwrap(), fs);
         assert!(!disk.formatting.exists());
         assert_eq!(content(&path, &path).unwrap(), Content::Known(fs));
@@ -96,8 +86,8 @@ fn what_mkfs_makes_is_known_again() {
 
 #[test]
 fn disk_is_formatted_only_if_blank_or_if_we_were_interrupted() {
-    let (directory, path) = disk_with(&[(5 << 20, b"somebody's")]);
-    let mut disk = mk_disk(&directory, &path);
+    let (_directory, path) = disk_with(&[(5 << 20, b"somebody's")]);
+    let mut disk = mk_disk(&path);
     let refused = prepare(&disk, None).unwrap_err();
     assert!(matches!(refused, Error::UnknownData { .. }), "{refused}");
     let mut bytes = [0; 10];
@@ -143,8 +133,8 @@ fn dirty_filesystem_is_repaired_and_a_damaged_one_is_told_and_left() {
             .unwrap();
         u16::from_le_bytes(state)
     };
-    let (directory, path) = disk_with(&[]);
-    let mut disk = mk_disk(&directory, &path);
+    let (_directory, path) = disk_with(&[]);
+    let mut disk = mk_disk(&path);
     prepare(&disk, Some(Filesystem::Ext4)).unwrap();
     assert_eq!(state(&path), 1, "clean");
     debugfs(&path, "mkdir precious");
