@@ -281,38 +281,30 @@ impl Faults {
         if rules.is_empty() {
             return None;
         }
-        loop {
-            let state = self.state();
-            let fired = rules.iter().find_map(|armed| {
-                let is_meant = armed.is_enabled() && armed.rule.matches.covers(occasion, &state);
-                is_meant.then(|| armed.take(occasion, self.seed)).flatten()
-            })?;
-            if fired.rule().phase == Phase::After {
-                return Some(fired);
-            }
-            // Another call may have changed the state since: then other rules are meant.
-            if let Some(fired) = self.act(fired) {
-                return Some(fired);
-            }
+        // Held until the rule has acted: each call is one step, and each rule is asked once about it.
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut fired = rules.iter().find_map(|armed| {
+            let is_meant = armed.is_enabled() && armed.rule.matches.covers(occasion, &state);
+            is_meant.then(|| armed.take(occasion, self.seed)).flatten()
+        })?;
+        if fired.rule().phase != Phase::After {
+            fired.acts(&mut state);
         }
+        Some(fired)
     }
 
-    /// Has a rule act that fired: it sets the state. None if it was for a state that another call has ended
-    /// meanwhile by the same way; the firing is taken back then.
+    /// Has a rule of phase `after` act that fired: it sets the state. None if it was for a state that another call
+    /// has ended meanwhile; the firing is taken back then.
     pub fn act(&self, mut fired: Fired) -> Option<Fired> {
         if fired.has_acted() {
             return Some(fired);
         }
-        if let Some(next) = &fired.rule().action.set_state {
-            let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-            let wanted = fired.rule().matches.state.as_deref();
-            if wanted.is_some_and(|wanted| wanted != &**state) {
-                drop(state);
-                return None;
-            }
-            *state = next.as_str().into();
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let wanted = fired.rule().matches.state.as_deref();
+        if fired.rule().action.set_state.is_some() && wanted.is_some_and(|wanted| wanted != &**state) {
+            return None;
         }
-        fired.acts();
+        fired.acts(&mut state);
         Some(fired)
     }
 

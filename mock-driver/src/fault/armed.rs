@@ -56,8 +56,8 @@ pub struct Fired {
 struct Place {
     /// Which of the calls it was that came to the rule.
     turn: u64,
-    /// For whom chance was asked, if it was.
-    drawn_for: Option<u64>,
+    /// For whom chance was asked, if it was, and for the how manieth time.
+    draw: Option<(u64, u64)>,
     /// How often the counts had been set to zero by then.
     era: u64,
 }
@@ -74,16 +74,23 @@ pub(super) struct Armed {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// How many calls came, those included whose turn was given back.
-    turns: u64,
-    /// Turns that were given back: the next calls take them.
-    returned: BTreeSet<u64>,
+    /// One for each call that came.
+    turns: Numbers,
     /// How often the counts were set to zero.
     era: u64,
     fired: u64,
     methods: BTreeMap<String, u64>,
-    /// How often chance was asked, for each subject on its own: see [`draw`](super::draw).
-    draws: HashMap<u64, u64>,
+    /// One for each time that chance was asked, for each subject on its own: see [`draw`](super::draw).
+    draws: HashMap<u64, Numbers>,
+}
+
+/// Numbers from one on.
+#[derive(Debug, Default)]
+struct Numbers {
+    /// How many were handed out, those included that came back.
+    handed_out: u64,
+    /// Those that came back: they are the next ones.
+    returned: BTreeSet<u64>,
 }
 
 // === impl Fired ===
@@ -111,9 +118,12 @@ impl Fired {
         self.has_acted
     }
 
-    /// The rule begins to act, so the firing counts.
-    pub(super) fn acts(&mut self) {
+    /// The rule begins to act: the firing counts, and the rules are in the state that it leads to.
+    pub(super) fn acts(&mut self, state: &mut Arc<str>) {
         self.has_acted = true;
+        if let Some(next) = &self.rule().action.set_state {
+            *state = next.as_str().into();
+        }
     }
 }
 
@@ -126,33 +136,42 @@ impl Drop for Fired {
     }
 }
 
-// === impl Counts ===
+// === impl Numbers ===
 
-impl Counts {
-    /// The number of a call that comes.
-    fn next_turn(&mut self) -> u64 {
+impl Numbers {
+    fn next(&mut self) -> u64 {
         self.returned.pop_first().unwrap_or_else(|| {
-            self.turns += 1;
-            self.turns
+            self.handed_out += 1;
+            self.handed_out
         })
     }
 
-    /// How many calls came to the rule.
-    fn seen(&self) -> u64 {
-        self.turns - u64::try_from(self.returned.len()).unwrap_or(self.turns)
+    fn take_back(&mut self, number: u64) {
+        self.returned.insert(number);
     }
 
+    /// How many are in use.
+    fn len(&self) -> u64 {
+        self.handed_out - u64::try_from(self.returned.len()).unwrap_or(self.handed_out)
+    }
+}
+
+// === impl Counts ===
+
+impl Counts {
     fn take_back(&mut self, method: &str, place: Place) {
         if place.era != self.era {
             return;
         }
-        self.returned.insert(place.turn);
+        self.turns.take_back(place.turn);
         self.fired = self.fired.saturating_sub(1);
         if let Some(count) = self.methods.get_mut(method) {
             *count = count.saturating_sub(1);
         }
-        if let Some(draws) = place.drawn_for.and_then(|whom| self.draws.get_mut(&whom)) {
-            *draws = draws.saturating_sub(1);
+        if let Some((whom, number)) = place.draw
+            && let Some(draws) = self.draws.get_mut(&whom)
+        {
+            draws.take_back(number);
         }
     }
 }
@@ -178,7 +197,7 @@ impl Armed {
         if self.rule.times.is_some_and(|times| counts.fired >= times) {
             return None;
         }
-        let turn = counts.next_turn();
+        let turn = counts.turns.next();
         if !matches.turn.has(turn) {
             return None;
         }
@@ -196,11 +215,7 @@ impl Armed {
         let is_drawn =
             matches.probability.is_some() || !matches!(self.rule.action.delay, None | Some(Spread::Fixed(_)));
         let count = match is_drawn {
-            true => {
-                let draws = counts.draws.entry(whom).or_default();
-                *draws += 1;
-                *draws
-            }
+            true => counts.draws.entry(whom).or_default().next(),
             false => 0,
         };
         let draw = |what: &str| seed.unit(&format!("{what}/{}", self.rule.id), whom, count);
@@ -216,7 +231,7 @@ impl Armed {
             method,
             place: Place {
                 turn,
-                drawn_for: is_drawn.then_some(whom),
+                draw: is_drawn.then_some((whom, count)),
                 era: counts.era,
             },
             has_acted: false,
@@ -265,7 +280,7 @@ impl Armed {
             id: self.rule.id.clone(),
             origin: self.origin,
             enabled: self.enabled.load(Ordering::Relaxed),
-            seen: counts.seen(),
+            seen: counts.turns.len(),
             fired: counts.fired,
             methods: counts.methods.clone(),
             code: self.rule.code(),

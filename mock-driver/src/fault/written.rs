@@ -167,3 +167,6 @@ fn yes() -> bool {
 fn flaw(field: &str, reason: impl Into<String>) -> Flaw {
     Flaw(field.to_owned(), reason.into())
 }
+
+#[cfg(test)]
+mod tests;

@@ -57,7 +57,8 @@ impl Node {
     /// After success the volume is there. After an error, or a crash, nothing is mounted by this call.
     ///
     /// # Errors
-    /// As section 6 of the design has them.
+    /// If the volume is not attached here or is staged there in another way, if the path is somebody else's, or if
+    /// the capability cannot be had; and of devices and mounts.
     pub(crate) async fn stage(self: &Arc<Self>, wish: Stage, view: &View, ways: Ways) -> Result<(), Error> {
         let record = Record {
             volume: wish.volume,
@@ -85,7 +86,8 @@ impl Node {
     /// As for [`Node::stage`].
     ///
     /// # Errors
-    /// As section 6 of the design has them.
+    /// As for [`Node::stage`], and if the volume is not staged where it is to come from, or is published already in
+    /// a way that forbids a second target.
     pub(crate) async fn publish(
         self: &Arc<Self>,
         wish: Publish,

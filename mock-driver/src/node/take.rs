@@ -226,7 +226,8 @@ impl Node {
             let is_there = match record.role {
                 Role::Staged if record.capability.is_block() => true,
                 Role::Staged => node.mounter.may_be_mounted(path)?,
-                Role::Published { .. } => node.mounter.is_shown(path)?,
+                // A volume that was made for this target lives as long as the target's record.
+                Role::Published { .. } => record.inline.is_some() || node.mounter.is_shown(path)?,
             };
             if !is_there {
                 tracing::info!(
@@ -234,6 +235,7 @@ impl Node {
                     path = record.path,
                     "is there no more, as after a reboot"
                 );
+                node.withdraw(&record)?;
                 node.records.remove(&record.path)?;
             }
             Ok(())

@@ -54,6 +54,11 @@ struct Volume {
     context: std::collections::HashMap<String, String>,
 }
 
+/// Has a driver keep its state.
+fn keep(directory: &Path, settings: &mut csi_mock_driver::driver::Settings) {
+    settings.state_dir = Some(directory.join("state"));
+}
+
 // === impl Site ===
 
 impl Site {

@@ -54,6 +54,42 @@ async fn inline_volume_comes_and_goes_with_its_target() {
 }
 
 #[tokio::test]
+async fn inline_volume_outlives_a_reboot_and_goes_with_its_target_also_if_its_pod_does_not_come_back() {
+    if !privilege::is_there() {
+        return;
+    }
+    for comes_back in [true, false] {
+        let mut site = Site::start_with(Choice::Loop, keep).await;
+        let request = mk_inline(&site, "t", "64Mi");
+        let volume = volume_of(&request);
+        assert_eq!(site.publish_as(request.clone()).await, Ok(()));
+        let target = site.target("t");
+        fs::write(target.join("file"), "text").unwrap();
+        let stages = fs::read_dir(site.server.media().join("staging").join(HERE)).unwrap();
+        let stage = stages.map(|entry| entry.unwrap().path()).next().unwrap();
+        let mut site = site
+            .again(Choice::Loop, |_| {
+                for path in [&target, &stage] {
+                    rustix::mount::unmount(path.as_path(), rustix::mount::UnmountFlags::empty()).unwrap();
+                }
+            })
+            .await;
+        if comes_back {
+            assert_eq!(site.publish_as(request.clone()).await, Ok(()));
+            assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "text");
+        }
+        assert_eq!(site.unpublish(&volume, "t").await, Ok(()));
+        let ephemeral = site.server.media().join("ephemeral");
+        assert_eq!(
+            fs::read_dir(ephemeral).unwrap().count(),
+            0,
+            "its bytes are gone, comes_back={comes_back}"
+        );
+        nothing_is_left(&site.server.path(""));
+    }
+}
+
+#[tokio::test]
 async fn inline_volume_of_a_failed_call_is_gone() {
     for devices in kinds() {
         let mut site = Site::start(devices).await;

@@ -2,10 +2,6 @@
 
 use super::*;
 
-fn keep(directory: &Path, settings: &mut csi_mock_driver::driver::Settings) {
-    settings.state_dir = Some(directory.join("state"));
-}
-
 #[tokio::test]
 async fn what_is_published_outlives_the_driver_and_is_known_again() {
     for devices in kinds() {
