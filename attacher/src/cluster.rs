@@ -104,6 +104,9 @@ pub enum Side {
     Detach,
 }
 
+/// How it is told that a Secret has a value that no message of CSI can carry.
+pub(crate) const NOT_TEXT: &str = "is not valid UTF-8";
+
 /// The content of a Secret. It shows in no log: `Debug` tells the keys and nothing else.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secrets(pub BTreeMap<String, String>);

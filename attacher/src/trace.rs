@@ -1,9 +1,10 @@
-//! Traces: one for each attempt of an attach or a detach, with each request to the API server and each
-//! call of the driver as a span below it, sent by OTLP to `--otlp-endpoint`.
+//! Traces: one for an attach and one for a detach, with a span for each attempt, and each request to the API
+//! server and each call of the driver as a span below that, sent by OTLP to `--otlp-endpoint`.
 //!
-//! The attempts of one attachment are joined by the attribute `uid`. What is logged during an attempt
-//! becomes an event of its span. The driver gets the context of its call in the header `traceparent`
-//! (W3C Trace Context).
+//! A trace's id is the VolumeAttachment's UID, so whoever has the object has its traces, and so does the process after us, whose attempts
+//! go on in the same trace. Repairs and volumes' finalizers have a trace for each attempt; all of one object are
+//! joined by the attribute `uid`. What is logged during an attempt becomes an event of its span. The driver gets
+//! the context of its call in the header `traceparent` (W3C Trace Context).
 //!
 //! Invariants: nothing waits for a trace: finished spans go into a bounded queue and are dropped, and
 //! counted, when it is full or the collector is away. A span holds what the log may hold, and nothing
@@ -14,6 +15,7 @@ mod export;
 mod layer;
 pub mod wire;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,11 +24,22 @@ use tracing::{Level, Metadata, Span, field};
 use tracing_subscriber::Registry;
 use tracing_subscriber::registry::LookupSpan as _;
 
+use crate::decide::Wanted;
+use crate::model::Uid;
+
 pub use export::{Endpoint, EndpointError, Exporter};
 pub use layer::TraceLayer;
 
 /// The target of spans that only traces want.
 pub(crate) const TARGET: &str = "csi_attacher::request";
+
+/// The id of the trace that all attempts of an attach, or of a detach, belong to: the VolumeAttachment's UID, with
+/// its last bit turned for the detach. Empty for a UID that is no UUID; chance gives an id then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Id<'a> {
+    pub(crate) uid: &'a Uid,
+    pub(crate) wanted: Wanted,
+}
 
 /// Finished spans that may wait for the collector: some seconds of a burst, at about 1 kB each.
 const WAITING: usize = 4096;
@@ -105,6 +118,27 @@ const KIND_CLIENT: &str = "client";
 const CODE: &str = "code";
 /// Why a span failed.
 pub(crate) const FAILED: &str = "otel.status_description";
+/// The trace of a span that has no parent, in hexadecimal digits.
+const TRACE_ID: &str = "otel.trace_id";
+
+// === impl Id ===
+
+impl fmt::Display for Id<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.uid.0.bytes().filter(|byte| *byte != b'-');
+        let value = digits.clone().try_fold(0u128, |value, digit| {
+            let digit = char::from(digit).to_digit(16)?;
+            Some(value << 4 | u128::from(digit))
+        });
+        match value.filter(|_| digits.count() == 32) {
+            Some(attach) => {
+                let turned = u128::from(self.wanted == Wanted::Detach);
+                write!(f, "{:032x}", attach ^ turned)
+            }
+            None => Ok(()),
+        }
+    }
+}
 
 // === impl Queue ===
 

@@ -2,8 +2,8 @@
 //!
 //! - Alive: the dispatcher moves. A driver or an API server that is away is no reason to be killed.
 //! - Ready: the driver is connected and all lists are complete. A standby of a leader election is ready when
-//!   it could take over: it lists no VolumeAttachments before, but it has its lists of volumes and nodes, and
-//!   has read the Lease. So a rolling upgrade goes on, and a disruption budget counts it; and one to a version
+//!   it could take over: it lists no VolumeAttachments before, but it has its lists of volumes and nodes, has
+//!   read who holds the Lease, and no claim of its own to it has failed since. So a rolling upgrade goes on, and a disruption budget counts it; and one to a version
 //!   that the API server lets do nothing stops before it takes away the leader that works.
 //! - Leading: as in client-go, a leader is unhealthy when it has not renewed its lease for too long.
 
@@ -50,20 +50,25 @@ pub(super) fn missing(view: &View) -> Vec<String> {
     }
     let leads = !view.elects || view.election().is_some_and(|election| election.check().is_ok());
     if !leads {
-        missing.extend(no_look_at_the_lease(view));
+        missing.extend(no_way_to_the_lease(view));
     }
     missing.extend(unlisted(view, leads));
     missing
 }
 
-/// Why a standby does not even know who leads, if it does not.
-fn no_look_at_the_lease(view: &View) -> Option<String> {
+/// Why a standby could not take over, if it could not.
+fn no_way_to_the_lease(view: &View) -> Option<String> {
     let Some(standing) = view.election().map(|election| election.standing()) else {
         return Some("the leader election has not begun".to_owned());
     };
-    let standing = standing.filter(|standing| !standing.has_looked())?;
+    let standing = standing.filter(|standing| !standing.could_take_over())?;
+    let what = match standing.holder.as_deref() {
+        None => "has not been read yet",
+        Some(_) if standing.claim_failed => "cannot be taken",
+        Some(_) => "is held by nobody yet",
+    };
     let why = because(standing.trouble.as_ref());
-    Some(format!("the lease {} has not been read yet{why}", standing.lease))
+    Some(format!("the lease {} {what}{why}", standing.lease))
 }
 
 /// Which of the lists that we need are not complete.

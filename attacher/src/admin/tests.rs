@@ -297,15 +297,20 @@ async fn a_standby_is_ready_when_it_could_take_over() {
         assert_eq!(text.contains(why), missing.contains(&"CSINodes"), "{text}");
     }
 
-    // Somebody holds it, or nobody does.
-    for holder in ["pod-2", ""] {
-        let view = elects();
-        view.election_begins(mk_standby(Some(holder), None));
-        view.work_begins(mk_listed(&all));
-        assert_eq!(get(&view, "/readyz").0, 503, "without a driver");
-        view.calls.connect_one();
-        assert_eq!(get(&view, "/readyz"), (200, "ok\n".to_owned()));
-    }
+    let view = elects();
+    view.election_begins(mk_standby(Some("pod-2"), None));
+    view.work_begins(mk_listed(&all));
+    assert_eq!(get(&view, "/readyz").0, 503, "without a driver");
+    view.calls.connect_one();
+    assert_eq!(get(&view, "/readyz"), (200, "ok\n".to_owned()));
+
+    // Nobody holds it, so it is to be ours, and is not.
+    let view = elects();
+    view.election_begins(mk_standby(Some(""), Some(refused)));
+    view.work_begins(mk_listed(&all));
+    view.calls.connect_one();
+    let (status, text) = get(&view, "/readyz");
+    assert_eq!((status, text.contains(refused)), (503, true), "{text}");
 
     let leader = elects();
     leader.election_begins(mk_leadership(true, None));

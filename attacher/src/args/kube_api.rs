@@ -1,15 +1,17 @@
 //! `--kube-api-qps` and `--kube-api-burst`.
 
+use super::number;
+
 /// A limit of our own on requests to the API server, if one is asked for. The Go sidecar limits itself
 /// to 5 a second unless told otherwise; the API server has limits of its own (priority and fairness).
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
 pub struct KubeApi {
     /// Most requests a second to the API server in the long run. Not given, or negative: no limit.
-    #[arg(id = "kube-api-qps", long = "kube-api-qps", allow_negative_numbers = true, value_parser = finite, value_name = "N")]
+    #[arg(id = "kube-api-qps", long = "kube-api-qps", allow_negative_numbers = true, value_parser = rate, value_name = "N")]
     pub qps: Option<f64>,
 
     /// Most requests to the API server at once. It needs --kube-api-qps.
-    #[arg(id = "kube-api-burst", long = "kube-api-burst", value_name = "N")]
+    #[arg(id = "kube-api-burst", long = "kube-api-burst", value_parser = number::count, value_name = "N")]
     pub burst: Option<u32>,
 }
 
@@ -29,9 +31,9 @@ const DEFAULT_BURST: u32 = 10;
 // === impl KubeApi ===
 
 impl KubeApi {
-    /// The limit to keep, with client-go's meaning of zero and of a negative rate.
+    /// The limit to keep, with client-go's meaning of zero, of a negative rate, and of one without end.
     pub fn rate(&self) -> Option<Rate> {
-        let qps = self.qps.filter(|qps| *qps >= 0.0)?;
+        let qps = self.qps.filter(|qps| *qps >= 0.0 && qps.is_finite())?;
         Some(Rate {
             qps: if qps > 0.0 { qps } else { DEFAULT_QPS },
             burst: self.burst.filter(|burst| *burst > 0).unwrap_or(DEFAULT_BURST),
@@ -39,9 +41,9 @@ impl KubeApi {
     }
 }
 
-fn finite(value: &str) -> Result<f64, String> {
+fn rate(value: &str) -> Result<f64, String> {
     match value.parse::<f64>() {
-        Ok(number) if number.is_finite() => Ok(number),
+        Ok(number) if !number.is_nan() => Ok(number),
         Ok(_) | Err(_) => Err(format!("{value:?} is not a number of requests a second")),
     }
 }
@@ -51,11 +53,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_rate_is_a_number_or_without_end() {
+        assert_eq!(super::rate("+Inf"), Ok(f64::INFINITY));
+        assert_eq!(super::rate("1e2"), Ok(100.0));
+        for value in ["NaN", "", "many"] {
+            assert!(super::rate(value).is_err(), "{value}");
+        }
+    }
+
+    #[test]
     fn zero_and_less_mean_what_they_mean_to_client_go() {
         let rate = |qps, burst| KubeApi { qps, burst }.rate().map(|rate| (rate.qps, rate.burst));
         assert_eq!(rate(None, None), None);
         assert_eq!(rate(None, Some(7)), None);
         assert_eq!(rate(Some(-1.0), Some(7)), None);
+        assert_eq!(rate(Some(f64::INFINITY), Some(7)), None);
         assert_eq!(rate(Some(0.0), Some(0)), Some((5.0, 10)));
         assert_eq!(rate(Some(50.0), None), Some((50.0, 10)));
         assert_eq!(rate(Some(0.5), Some(100)), Some((0.5, 100)));

@@ -12,7 +12,7 @@ use tracing::{Instrument as _, Span};
 
 use super::limit::{Gate, Purpose};
 use super::retry::until_answered;
-use super::{Clients, Cluster, Error, Released, Secrets, Side, patch};
+use super::{Clients, Cluster, Error, NOT_TEXT, Released, Secrets, Side, patch};
 use crate::decide::{Claim, Record};
 use crate::lease::Leadership;
 use crate::model::wire::{AttachmentObject, VolumeObject};
@@ -197,7 +197,7 @@ impl Cluster for ApiServer {
         let text = |(key, value): (String, k8s_openapi::ByteString)| match String::from_utf8(value.0) {
             Ok(value) => Ok((key, value)),
             Err(_) => Err(Error::Unusable(
-                format!("the value of key {key:?} is not valid UTF-8").into(),
+                format!("the value of key {key:?} {NOT_TEXT}").into(),
             )),
         };
         Ok(Secrets(data.into_iter().map(text).collect::<Result<_, _>>()?))

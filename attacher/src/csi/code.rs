@@ -187,13 +187,20 @@ impl From<NotLeading> for CallError {
 }
 
 impl From<Status> for CallError {
-    /// Tells what the driver answered from what tonic made up. tonic differs from grpc-go in two
-    /// ways that matter: a connection that is lost during a call is UNKNOWN there, which would count
-    /// as final, and a deadline that passes is CANCELLED.
+    /// Tells what the driver answered from what tonic made up. tonic differs from grpc-go in three
+    /// ways that matter: a connection that is lost during a call is UNKNOWN there and an answer that is too large
+    /// OUT_OF_RANGE, which would both count as final, and a deadline that passes is CANCELLED.
     fn from(status: Status) -> Self {
         const TONIC_TIMEOUT: &str = "Timeout expired";
         if status.code() == tonic::Code::Cancelled && status.message() == TONIC_TIMEOUT {
             return Self::deadline_exceeded();
+        }
+        if let Some(too_large) = too_large(&status) {
+            return Self {
+                code: Code(tonic::Code::ResourceExhausted),
+                message: too_large,
+                reach: Reach::Answered,
+            };
         }
         // A status that came over the wire has no source; one that was made here from an error has.
         if let Some(reset) = status.source().and_then(reset_of_a_call) {
@@ -226,6 +233,16 @@ impl From<Status> for CallError {
     }
 }
 
+/// What grpc-go says of an answer that is too large to be read. tonic says OUT_OF_RANGE, which would be the driver's
+/// final word, though the driver may well have done what it was asked for.
+fn too_large(status: &Status) -> Option<String> {
+    const TONIC: &str = "Error, decoded message length too large: found ";
+    let sizes = status.message().strip_prefix(TONIC)?.strip_suffix(" bytes")?;
+    let (found, limit) = sizes.split_once(" bytes, the limit is: ")?;
+    (status.code() == tonic::Code::OutOfRange)
+        .then(|| format!("grpc: received message larger than max ({found} vs. {limit})"))
+}
+
 /// That the call, and not the connection, was reset.
 fn reset_of_a_call<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e h2::Error> {
     std::iter::successors(Some(error), |&error| error.source())
@@ -245,6 +262,20 @@ fn tells_that_nothing_was_sent(error: &(dyn std::error::Error + 'static)) -> boo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answer_that_is_too_large_is_told_as_grpc_go_does_and_leaves_open_what_was_done() {
+        let tonic =
+            "Error, decoded message length too large: found 5000132 bytes, the limit is: 4194304 bytes";
+        let error = CallError::from(Status::out_of_range(tonic));
+        assert_eq!(
+            error.to_string(),
+            "rpc error: code = ResourceExhausted desc = grpc: received message larger than max (5000132 vs. 4194304)"
+        );
+        assert_eq!(error.class(), Class::Uncertain);
+        let driver = CallError::from(Status::out_of_range("the volume is too large"));
+        assert_eq!((driver.code.number(), driver.class()), (11, Class::Final));
+    }
 
     #[test]
     fn every_code_is_spelt_as_in_go_and_final_or_not_as_in_kubelet() {

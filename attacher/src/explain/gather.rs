@@ -53,6 +53,9 @@ pub(super) async fn gather(
     // Attachments of a node name volumes that no pod does any more.
     walk.claims_and_volumes().await;
     walk.nodes().await;
+    if walk.has_no_trace_of_node() {
+        return Err(Trouble::Absent);
+    }
     walk.drivers(driver).await;
     walk.classes().await;
     walk.events().await;
@@ -97,6 +100,21 @@ impl Walk<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the explanation is to be of a node, and nothing tells that there ever was one of this name.
+    fn has_no_trace_of_node(&self) -> bool {
+        let Snapshot {
+            subject,
+            nodes,
+            csi_nodes,
+            attachments,
+            attachments_complete,
+            ..
+        } = &self.snapshot;
+        let is_absent = nodes.get(&subject.name).is_some_and(Look::is_absent)
+            && csi_nodes.get(&subject.name).is_some_and(Look::is_absent);
+        subject.kind == Kind::Node && is_absent && attachments.is_empty() && *attachments_complete
     }
 
     /// Claims of the pods, volumes of the claims and attachments, claims of the volumes.

@@ -247,6 +247,12 @@ impl<'s> Way<'s> {
         }
     }
 
+    /// Whether the volume is specified on the attachment itself.
+    pub(super) fn is_inline(&self) -> bool {
+        self.attachment
+            .is_some_and(|va| va.spec.source.inline_volume_spec.is_some())
+    }
+
     /// The name of the volume in a node's status.
     pub(super) fn unique_name(&self) -> Option<String> {
         let csi = self.csi()?;

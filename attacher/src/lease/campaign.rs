@@ -135,6 +135,7 @@ impl<S: LeaseServer> Campaign<S> {
         sent: std::time::Instant,
         deadline: Instant,
     ) -> Result<(), Lost> {
+        let is_claim = self.elector.is_claiming();
         let (silent, failure, result) = match request {
             Request::Look => {
                 let (silent, answer) = answer(deadline, self.server.get()).await;
@@ -158,7 +159,7 @@ impl<S: LeaseServer> Campaign<S> {
                 (silent, failure, Ok(()))
             }
         };
-        self.note(failure.as_ref());
+        self.note(failure.as_ref(), is_claim);
         match failure {
             Some(Failure::Conflict) => tracing::debug!("the lease was written by somebody else meanwhile"),
             Some(Failure::Unanswered(error) | Failure::Refused(error)) => {
@@ -265,14 +266,22 @@ impl<S: LeaseServer> Campaign<S> {
     }
 
     /// Keeps for people what came of the last request. That somebody else was quicker is no trouble.
-    fn note(&self, failure: Option<&Failure>) {
+    fn note(&self, failure: Option<&Failure>, is_claim: bool) {
         self.standing_tx.send_if_modified(|standing| {
             match (failure, &mut standing.trouble) {
-                (None | Some(Failure::Conflict), trouble) => *trouble = None,
+                // The lease can be read and is to be claimed, which came to nothing the last time.
+                (None, _) if standing.claim_failed && self.elector.is_claiming() => return false,
+                (None | Some(Failure::Conflict), trouble) => {
+                    *trouble = None;
+                    standing.claim_failed = false;
+                }
                 (Some(Failure::Unanswered(why) | Failure::Refused(why)), Some(trouble)) => trouble.again(why),
                 (Some(Failure::Unanswered(why) | Failure::Refused(why)), trouble) => {
                     *trouble = Some(Trouble::new(why));
                 }
+            }
+            if matches!(failure, Some(Failure::Unanswered(_) | Failure::Refused(_))) {
+                standing.claim_failed |= is_claim;
             }
             // Nobody waits for it.
             false

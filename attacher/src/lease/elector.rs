@@ -232,6 +232,11 @@ impl Elector {
         self.term.as_ref().map(|term| term.renewed)
     }
 
+    /// Whether we are about to claim the lease.
+    pub fn is_claiming(&self) -> bool {
+        self.term.is_none() && matches!(self.turn, Turn::Write)
+    }
+
     /// Who holds the lease, as far as we know. Empty: nobody. Nothing: no look at it has succeeded yet.
     pub fn holder(&self) -> Option<&str> {
         match &self.observed {

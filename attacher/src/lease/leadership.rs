@@ -26,8 +26,11 @@ pub struct Standing {
     pub holder: Option<String>,
     /// What we call ourselves.
     pub identity: String,
-    /// Why the last request about the lease came to nothing, if it did.
+    /// Why the last request about the lease came to nothing, if it did. Why a claim did, for as long as the lease
+    /// can be claimed: that it can be read is no comfort then.
     pub trouble: Option<Trouble>,
+    /// Whether the last claim came to nothing, and the lease could still be claimed when we last looked.
+    pub claim_failed: bool,
     /// How often a renewal had to look at the lease first.
     pub slow_renewals: u64,
     /// Name of the lease, for messages.
@@ -166,6 +169,7 @@ impl Standing {
             valid_until: None,
             renewed: None,
             holder: None,
+            claim_failed: false,
             identity: settings.identity.clone(),
             trouble: None,
             slow_renewals: 0,
@@ -174,10 +178,10 @@ impl Standing {
         }
     }
 
-    /// Whether a look at the lease, or a claim to it, has succeeded at some time: we may ask for it, and are
-    /// answered.
-    pub fn has_looked(&self) -> bool {
-        self.holder.is_some()
+    /// Whether we could take over: somebody holds the lease, as we were told, and when nobody did, as far as we
+    /// know, it was granted to us.
+    pub fn could_take_over(&self) -> bool {
+        self.holder.as_deref().is_some_and(|holder| !holder.is_empty()) && !self.claim_failed
     }
 
     /// Whether we lead at this time.
@@ -246,6 +250,23 @@ mod tests {
         );
         standing_tx.send_modify(|standing| standing.renewed = None);
         assert_eq!(leadership.health(), Ok(()), "given back");
+    }
+
+    #[test]
+    fn a_standby_could_take_over_from_somebody_if_its_claims_are_granted() {
+        for (holder, claim_failed, could) in [
+            (None, false, false),
+            (Some(""), false, false),
+            (Some("b"), false, true),
+            (Some("b"), true, false),
+        ] {
+            let standing = Standing {
+                holder: holder.map(str::to_owned),
+                claim_failed,
+                ..Standing::new(&mk_settings("a"))
+            };
+            assert_eq!(standing.could_take_over(), could, "{holder:?} {claim_failed}");
+        }
     }
 
     #[tokio::test]

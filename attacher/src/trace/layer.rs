@@ -10,7 +10,7 @@ use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::{LookupSpan, SpanRef};
 
 use super::wire::{self, KeyValue, Value};
-use super::{FAILED, KIND_CLIENT, ONLY, OTEL_KIND, OTEL_NAME, Queue, wants};
+use super::{FAILED, KIND_CLIENT, ONLY, OTEL_KIND, OTEL_NAME, Queue, TRACE_ID, wants};
 
 /// Longest text that an attribute or a status may have: a status of a VolumeAttachment has no more.
 const TEXT_BYTES: usize = 1024;
@@ -32,6 +32,7 @@ struct Attribution<'a> {
     attributes: &'a mut Vec<KeyValue>,
     kind: i32,
     failed: Option<String>,
+    trace: Option<Vec<u8>>,
 }
 
 // === impl TraceLayer ===
@@ -57,16 +58,15 @@ where
             start_time_unix_nano: now(),
             ..wire::Span::default()
         };
+        open.trace_id = take(&mut open, |fields| attributes.record(fields)).unwrap_or_else(identity::<16>);
         let parent = span.parent();
-        match parent.as_ref().and_then(|parent| {
+        if let Some((trace, parent)) = parent.as_ref().and_then(|parent| {
             let extensions = parent.extensions();
             let Open(parent) = extensions.get()?;
             Some((parent.trace_id.clone(), parent.span_id.clone()))
         }) {
-            Some((trace, parent)) => (open.trace_id, open.parent_span_id) = (trace, parent),
-            None => open.trace_id = identity::<16>(),
+            (open.trace_id, open.parent_span_id) = (trace, parent);
         }
-        take(&mut open, |fields| attributes.record(fields));
         span.extensions_mut().insert(Open(open));
     }
 
@@ -99,6 +99,7 @@ where
             attributes: &mut told.attributes,
             kind: wire::INTERNAL,
             failed: None,
+            trace: None,
         });
         open.events.push(told);
     }
@@ -145,21 +146,35 @@ fn now() -> u64 {
     u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or_default()
 }
 
-fn take(span: &mut wire::Span, record: impl FnOnce(&mut Attribution<'_>)) {
+/// Writes fields into a span. Returns the trace that they ask for.
+fn take(span: &mut wire::Span, record: impl FnOnce(&mut Attribution<'_>)) -> Option<Vec<u8>> {
     let mut fields = Attribution {
         name: &mut span.name,
         attributes: &mut span.attributes,
         kind: span.kind,
         failed: None,
+        trace: None,
     };
     record(&mut fields);
-    span.kind = fields.kind;
-    if let Some(message) = fields.failed {
+    let Attribution {
+        kind, failed, trace, ..
+    } = fields;
+    span.kind = kind;
+    if let Some(message) = failed {
         span.status = Some(wire::Status {
             message,
             code: wire::FAILED,
         });
     }
+    trace
+}
+
+/// The bytes of a trace's id; none if that is no such id.
+fn trace_id(digits: &str) -> Option<Vec<u8>> {
+    let id = u128::from_str_radix(digits, 16)
+        .ok()
+        .filter(|id| digits.len() == 32 && *id != 0)?;
+    Some(id.to_be_bytes().to_vec())
 }
 
 // === impl Attribution ===
@@ -170,6 +185,7 @@ impl Attribution<'_> {
             (OTEL_NAME | "message", Value::Text(name)) => *self.name = name,
             (OTEL_KIND, Value::Text(kind)) if kind == KIND_CLIENT => self.kind = wire::CLIENT,
             (FAILED, Value::Text(message)) => self.failed = Some(message),
+            (TRACE_ID, Value::Text(digits)) => self.trace = trace_id(&digits),
             (name, value) => {
                 let name = name.strip_prefix(ONLY).unwrap_or(name);
                 match self.attributes.iter_mut().find(|known| known.key == name) {

@@ -95,12 +95,48 @@ fn an_attempt_is_a_trace_with_its_requests_below_it() {
 }
 
 #[test]
-fn two_attempts_are_two_traces() {
+fn attempts_of_one_attach_are_one_trace_and_the_detach_is_another() {
+    let uid = Uid::from("0b3bd1c0-6a39-4d6c-a5e4-0fd1c5a0e2f1");
+    let attempt = |wanted| {
+        let id = Id { uid: &uid, wanted };
+        let _attempt = tracing::info_span!("attempt", otel.trace_id = %id, va = "va").entered();
+        drop(request("PATCH volumeattachments"));
+    };
     let (spans, _) = traced(10, || {
-        drop(tracing::info_span!("attach"));
-        drop(tracing::info_span!("attach"));
+        for wanted in [Wanted::Attach, Wanted::Attach, Wanted::Detach] {
+            attempt(wanted);
+        }
     });
-    assert_ne!(spans[0].trace_id, spans[1].trace_id);
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let traces: Vec<String> = spans.iter().map(|span| hex(&span.trace_id)).collect();
+    let [attach, detach] = [
+        "0b3bd1c06a394d6ca5e40fd1c5a0e2f1",
+        "0b3bd1c06a394d6ca5e40fd1c5a0e2f0",
+    ];
+    assert_eq!(traces, [attach, attach, attach, attach, detach, detach]);
+    assert!(spans[0].parent_span_id == spans[1].span_id && spans[1].parent_span_id.is_empty());
+    assert_eq!(
+        attributes(&spans[1].attributes),
+        BTreeMap::from([("va", text("va"))])
+    );
+}
+
+#[test]
+fn what_has_no_trace_of_its_own_gets_one_by_chance() {
+    let (spans, _) = traced(10, || {
+        drop(tracing::info_span!("release"));
+        for uid in ["u", "", "0b3bd1c0", "00000000-0000-0000-0000-000000000000"] {
+            let (uid, wanted) = (&Uid::from(uid), Wanted::Attach);
+            drop(tracing::info_span!("attach", otel.trace_id = %Id { uid, wanted }));
+        }
+    });
+    let traces: std::collections::BTreeSet<_> = spans.iter().map(|span| &span.trace_id).collect();
+    assert_eq!((traces.len(), spans.len()), (5, 5));
+    assert!(
+        traces
+            .iter()
+            .all(|id| id.len() == 16 && id.iter().any(|byte| *byte != 0))
+    );
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::csi::Controller;
 use crate::decide::Wanted;
 use crate::engine::{Fault, Finding, Subject};
 use crate::model::{Attachment, Driver};
+use crate::trace;
 
 /// The span that everything in a job is logged and traced in.
 pub(super) fn span(subject: &Subject, driver: &Driver) -> Span {
@@ -17,16 +18,26 @@ pub(super) fn span(subject: &Subject, driver: &Driver) -> Span {
     match subject {
         Subject::Attachment(Wanted::Attach, a) => info_span!(
             "attach", va = %a.name, pv = a.volume_name().map(|name| &**name), node = %a.node,
+            // A repair is no part of the attach that was reached long ago.
+            otel.trace_id = (!a.attached).then(|| field::display(trace(a, Wanted::Attach))),
             otel.uid = %a.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
         Subject::Attachment(Wanted::Detach, a) => info_span!(
             "detach", va = %a.name, pv = a.volume_name().map(|name| &**name), node = %a.node,
+            otel.trace_id = %trace(a, Wanted::Detach),
             otel.uid = %a.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
         Subject::Volume(volume) => info_span!(
             "release", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
             otel.status_description = field::Empty
         ),
+    }
+}
+
+fn trace(attachment: &Attachment, wanted: Wanted) -> trace::Id<'_> {
+    trace::Id {
+        uid: &attachment.uid,
+        wanted,
     }
 }
 

@@ -91,7 +91,7 @@ async fn who_has_not_read_the_lease_does_not_claim_that_nobody_holds_it() {
     let standing = || a_leads.standing().expect("there is an election");
     let script = async {
         sleep(19 * SECOND).await;
-        assert_eq!((standing().has_looked(), standing().holder), (false, None));
+        assert_eq!((standing().could_take_over(), standing().holder), (false, None));
         let trouble = standing().trouble.expect("no answer has come");
         assert!(trouble.times >= 2, "{trouble:?}");
         assert!(trouble.since < trouble.last, "{trouble:?}");
@@ -101,6 +101,41 @@ async fn who_has_not_read_the_lease_does_not_claim_that_nobody_holds_it() {
         assert_eq!(known, ("a".to_owned(), Some("a".to_owned()), None));
     };
     while_stands(a.run(CancellationToken::new()), script).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_read_the_lease_and_not_take_it_could_not_take_over() {
+    let server = Server::new(0, Faults::NONE);
+    let (a, a_leads) = campaign("a", QUICK, &server, CLOCKS[0]);
+    let (b, b_leads) = campaign("b", QUICK, &server, CLOCKS[1]);
+    let could_take_over = || b_leads.standing().is_some_and(|b| b.could_take_over());
+    let never = CancellationToken::new();
+    let mut b = pin!(stand_after(&a_leads, b, never.clone()));
+    let led = async {
+        a_leads.begun().await;
+        sleep(5 * SECOND).await;
+        assert!(could_take_over(), "{:?}", b_leads.standing());
+    };
+    while_stands(a.run(never), while_stands(&mut b, led)).await;
+
+    // The first is gone, and its lease lapses.
+    server.let_write(false);
+    let refused = async {
+        sleep(5 * SECOND).await;
+        for _ in 0..100 {
+            sleep(SECOND / 10).await;
+            assert!(!could_take_over(), "{:?}", b_leads.standing());
+        }
+        // Each look in between succeeded, which does not mend it.
+        let trouble = b_leads.standing().and_then(|standing| standing.trouble);
+        let trouble = trouble.expect("the claims were refused");
+        assert!(trouble.times >= 5 && trouble.why.contains("403"), "{trouble:?}");
+        server.let_write(true);
+        b_leads.begun().await;
+        let standing = b_leads.standing().expect("there is an election");
+        assert_eq!((standing.claim_failed, standing.trouble), (false, None));
+    };
+    while_stands(b, refused).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -223,11 +223,13 @@ async fn without_rights(stage: &mut Stage<'_>, asker: &Asker) -> Result<()> {
         refused.code == 2 && refused.stderr.contains("forbidden"),
         "a pod that may not be read cannot be explained: {refused:?}"
     );
-    let absent = asker.ask(Reader::Explain, stage, "pod/nowhere").await?;
-    ensure!(
-        absent.code == 2 && absent.stderr.contains("there is no such object"),
-        "a pod that is not there cannot be explained: {absent:?}"
-    );
+    for nowhere in ["pod/nowhere", "node/nowhere"] {
+        let absent = asker.ask(Reader::Explain, stage, nowhere).await?;
+        ensure!(
+            absent.code == 2 && absent.stderr.contains("there is no such object"),
+            "what is not there cannot be explained: {absent:?}"
+        );
+    }
     Ok(())
 }
 

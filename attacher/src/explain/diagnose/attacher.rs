@@ -35,11 +35,26 @@ pub(super) fn is_down(
     let finding = Finding::new(cause, state, Actor::Attacher, summary)
         .of(driver)
         .since(since);
-    Some(look_after(scene, driver, finding))
+    Some(look_after_leader(scene, driver, finding))
 }
 
-/// Adds what the lease tells and how to look after the attacher.
+/// Adds what the lease tells and how to look after an attacher that is not [down](is_down). If nobody holds the
+/// lease then, something was written since by an attacher without leader election.
 pub(super) fn look_after(scene: Scene<'_>, driver: &str, finding: Finding) -> Finding {
+    let leader = scene.leader(driver);
+    match leader {
+        Leader::Released(_) | Leader::Stale(_) => {
+            let finding = finding.because(format!(
+                "{} Yet an attacher has written since: one runs without --leader-election.",
+                in_words(scene, driver, &leader)
+            ));
+            find_attacher(finding)
+        }
+        Leader::Held(_) | Leader::NoLease | Leader::Unknown => look_after_leader(scene, driver, finding),
+    }
+}
+
+fn look_after_leader(scene: Scene<'_>, driver: &str, finding: Finding) -> Finding {
     let leader = scene.leader(driver);
     let finding = finding.because(in_words(scene, driver, &leader));
     match leader {
@@ -51,12 +66,16 @@ pub(super) fn look_after(scene: Scene<'_>, driver: &str, finding: Finding) -> Fi
                 format!("kubectl -n {namespace} get pods -o wide"),
             )
         }
-        Leader::NoLease | Leader::Unknown => finding.advise_to_run(
-            "Find the attacher: the pod that runs csi-attacher (or external-attacher) beside this driver.",
-            "kubectl get pods -A -o json | jq -r '.items[] | select(any(.spec.containers[]; \
-             .name | test(\"attacher\"))) | .metadata.namespace + \"/\" + .metadata.name + \" \" + .status.phase'",
-        ),
+        Leader::NoLease | Leader::Unknown => find_attacher(finding),
     }
+}
+
+fn find_attacher(finding: Finding) -> Finding {
+    finding.advise_to_run(
+        "Find the attacher: the pod that runs csi-attacher (or external-attacher) beside this driver.",
+        "kubectl get pods -A -o json | jq -r '.items[] | select(any(.spec.containers[]; \
+         .name | test(\"attacher\"))) | .metadata.namespace + \"/\" + .metadata.name + \" \" + .status.phase'",
+    )
 }
 
 /// What the lease tells, in a sentence.

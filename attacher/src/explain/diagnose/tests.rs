@@ -97,6 +97,38 @@ fn pod_leaving(world: &mut World) {
 }
 
 #[test]
+fn nothing_is_told_to_a_kubelet_whose_node_is_gone() {
+    let mut world = World::fine();
+    world.remove("pod");
+    let told = |world: &World| {
+        let report = explain(&world.snapshot(VA.0, VA.1));
+        let steps = &report.paths[0].steps;
+        let step = steps.iter().find(|step| step.text.starts_with("told to kubelet"));
+        step.map(|step| step.done)
+    };
+    assert_eq!(told(&world), Some(true));
+    world.remove("node");
+    assert_eq!(told(&world), Some(false));
+}
+
+#[test]
+fn a_volume_that_stands_on_its_attachment_is_no_claim() {
+    let mut world = World::unattached();
+    let inline =
+        json!({"csi": {"driver": "d.example", "volumeHandle": "h-1"}, "accessModes": ["ReadWriteOnce"]});
+    world.set(
+        "va",
+        json!({"spec": {"source": {"persistentVolumeName": null, "inlineVolumeSpec": inline}}}),
+    );
+    for gone in ["pod", "claim", "pv"] {
+        world.remove(gone);
+    }
+    let report = explain(&world.snapshot(VA.0, VA.1));
+    let title = &report.paths[0].title;
+    assert!(title.starts_with("inline volume (driver d.example"), "{title}");
+}
+
+#[test]
 fn a_volume_that_is_deleted_waits_for_its_attachments() {
     let mut world = World::deleting();
     let finalizers = json!(["external-attacher/d-example", "kubernetes.io/pv-protection"]);

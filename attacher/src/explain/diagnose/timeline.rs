@@ -11,6 +11,7 @@ pub(super) fn title(way: &Way<'_>) -> String {
     let mut title = match (way.pod_volume, &way.volume) {
         (Some(name), _) => format!("volume {name:?}"),
         (None, Some(_)) => "volume".to_owned(),
+        (None, None) if way.is_inline() => "inline volume".to_owned(),
         (None, None) => "claim".to_owned(),
     };
     if let Some(pod) = way.pod {
@@ -116,7 +117,8 @@ fn attaching(way: &Way<'_>, steps: &mut Vec<Step>) {
         "attached by the driver (status.attached)".to_owned(),
         attached.and_then(mount::attached_since),
     ));
-    let told = attached.is_some() && way.node_told() != Some(false);
+    // Of a node that could not be read, nobody knows better than the attachment.
+    let told = attached.is_some() && !way.node_is_gone() && way.node_told() != Some(false);
     steps.push(step(
         told,
         "told to kubelet (node.status.volumesAttached)".to_owned(),

@@ -4,11 +4,13 @@ use jiff::Timestamp;
 
 use super::attach::{multi_attach, node_gone};
 use super::{attacher, code, node};
+use crate::cluster::NOT_TEXT;
 use crate::decide::Refusal;
 use crate::explain::objects::Attachment;
 use crate::explain::report::{Actor, Cause, Finding, State};
 use crate::explain::scene::{Leader, Way};
 use crate::explain::snapshot::Look;
+use crate::model::SecretRef;
 use crate::model::wire::VolumeErrorObject;
 
 /// How the attacher, ours and the Go one, begins to tell that it could not read a Secret.
@@ -180,6 +182,13 @@ pub(super) fn secret_unreadable(
     since: Option<Timestamp>,
 ) -> Finding {
     let secret = way.csi().and_then(|csi| csi.publish_secret);
+    if error
+        .message
+        .as_deref()
+        .is_some_and(|message| message.contains(NOT_TEXT))
+    {
+        return secret_not_text(secret.as_ref(), error, since);
+    }
     let finding = Finding::new(
         Cause::SecretUnreadable,
         State::Stuck,
@@ -203,6 +212,31 @@ pub(super) fn secret_unreadable(
                 secret.namespace, secret.name
             ),
         )
+}
+
+/// The Secret is there, but CSI has only text for its values.
+fn secret_not_text(
+    secret: Option<&SecretRef>,
+    error: &VolumeErrorObject,
+    since: Option<Timestamp>,
+) -> Finding {
+    let finding = Finding::new(
+        Cause::SecretUnreadable,
+        State::Stuck,
+        Actor::Person,
+        "The Secret that goes with each call for this volume has a value that is no text, which CSI cannot carry.",
+    )
+    .since(since)
+    .because(said(error));
+    const CURE: &str = "Put text (UTF-8) in the place of the value that the message names, in base64 for instance, as the driver \
+                        documents it, or take the key out.";
+    match secret {
+        Some(secret) => finding.advise_to_run(
+            CURE,
+            format!("kubectl -n {} edit secret {}", secret.namespace, secret.name),
+        ),
+        None => finding.advise(CURE),
+    }
 }
 
 /// The driver was, or is being, called.

@@ -32,6 +32,7 @@ struct State {
     frozen_until: Instant,
     faults: Faults,
     watchable: bool,
+    writable: bool,
     random: fastrand::Rng,
     late: Vec<(Instant, Write)>,
 }
@@ -78,6 +79,7 @@ impl Server {
             frozen_until: Instant::now(),
             faults,
             watchable: true,
+            writable: true,
             random: fastrand::Rng::with_seed(seed),
             late: Vec::new(),
         })))
@@ -117,6 +119,14 @@ impl Server {
             .lock()
             .expect("nothing must panic while it is locked")
             .watchable = false;
+    }
+
+    /// Whether leases may be written, by its rules for who may do what.
+    pub(crate) fn let_write(&self, writable: bool) {
+        self.0
+            .lock()
+            .expect("nothing must panic while it is locked")
+            .writable = writable;
     }
 
     /// Somebody else touches the object.
@@ -179,6 +189,14 @@ impl Server {
             state.late.push((at, write.clone()));
         }
         self.travel().await;
+        if !self
+            .0
+            .lock()
+            .expect("nothing must panic while it is locked")
+            .writable
+        {
+            return Err(Failure::Refused("leases is forbidden (HTTP 403)".to_owned()));
+        }
         let answer = match fate {
             Fate::Good | Fate::LostAnswer => self
                 .0

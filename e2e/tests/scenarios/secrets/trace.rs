@@ -24,6 +24,13 @@ const OF_DETACH: [&str; 3] = [
 pub(super) fn judge(spans: &[Span], attachment: &str, contexts: &[String]) -> Result<()> {
     let attach = below(spans, "attach", attachment, &OF_ATTACH)?;
     below(spans, "detach", attachment, &OF_DETACH)?;
+    let root = spans.iter().find(|span| span.span_id == attach[0].parent_span_id);
+    let uid = root.and_then(|root| attribute(root, "uid")).context("the UID")?;
+    ensure!(
+        uid.replace('-', "") == hex(&attach[0].trace_id),
+        "the trace of {uid} is {}",
+        hex(&attach[0].trace_id)
+    );
     let publish = attach
         .iter()
         .find(|span| span.name == PUBLISH)

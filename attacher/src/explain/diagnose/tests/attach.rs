@@ -46,7 +46,32 @@ const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
         },
         VA,
         (Cause::AttachFails, Stuck, Driver),
-        &["still under way"],
+        &[
+            "still under way",
+            "Yet an attacher has written since",
+            "without --leader-election",
+        ],
+    ),
+    (
+        "lease given back before leader election was switched off",
+        World::unattached,
+        |w| {
+            w.set(
+                "lease",
+                json!({"spec": {"holderIdentity": "", "renewTime": "2026-01-01T00:40:00Z"}}),
+            );
+            w.set(
+                "va",
+                json!({"status": {"attachError": {"message": "boom", "time": EARLIER, "errorCode": 13}}}),
+            );
+        },
+        VA,
+        (Cause::AttachFails, Stuck, Driver),
+        &[
+            "was given back 20 min 0 s ago",
+            "without --leader-election",
+            "Find the attacher",
+        ],
     ),
     (
         "driver fails",
@@ -81,6 +106,17 @@ const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
         POD,
         (Cause::SecretUnreadable, Stuck, Person),
         &["kubectl -n ns get secret creds"],
+    ),
+    (
+        "secret that is no text",
+        World::unattached,
+        |w| {
+            w.set("pv", json!({"spec": {"csi": {"controllerPublishSecretRef": {"namespace": "ns", "name": "creds"}}}}));
+            w.set("va", json!({"status": {"attachError": {"message": "failed to load secret \"ns/creds\": the value of key \"bin\" is not valid UTF-8"}}}));
+        },
+        POD,
+        (Cause::SecretUnreadable, Stuck, Person),
+        &["key \"bin\"", "no text", "kubectl -n ns edit secret creds"],
     ),
     (
         "driver not on node",
