@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+/// The most that a cell widens its column; a longer one moves only what is behind it in its own row.
+const WIDEST: usize = 256;
+
 /// A table in the making.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -27,14 +30,14 @@ impl Table {
         for row in &self.rows {
             widths.resize(widths.len().max(row.len()), 0);
             for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count());
+                *width = (*width).max(cell.chars().count().min(WIDEST));
             }
         }
         let mut text = String::new();
         for row in &self.rows {
             let cells = row.iter().zip(&widths);
-            let padded: Vec<String> = cells.map(|(cell, width)| format!("{cell:width$}")).collect();
-            text.push_str(padded.join("  ").trim_end());
+            let cells: Vec<String> = cells.map(|(cell, width)| padded(cell, *width)).collect();
+            text.push_str(cells.join("  ").trim_end());
             text.push('\n');
         }
         let shown = self.rows.len() - 1;
@@ -44,6 +47,12 @@ impl Table {
         }
         text
     }
+}
+
+/// A cell with spaces up to a width. The standard library's own padding panics past 65,535.
+fn padded(cell: &str, width: usize) -> String {
+    let missing = width.saturating_sub(cell.chars().count());
+    format!("{cell}{}", " ".repeat(missing))
 }
 
 /// What was named by others may hold anything; a terminal obeys control characters.
@@ -80,6 +89,17 @@ mod tests {
             "ID      NAME\nvol-10  -\na       evil\u{fffd}[2J\n(2 of 3; --limit and --after show others)\n"
         );
         assert!(!table.text(Some(2)).contains('('));
+    }
+
+    #[test]
+    fn a_cell_of_any_length_is_shown_and_leaves_the_other_rows_narrow() {
+        let mut table = Table::new(["ID", "NAME"]);
+        table.row(["a".repeat(70_000), "b".into()]);
+        table.row(["c".into(), "d".into()]);
+        let text = table.text(None);
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(rows[1], format!("{}  b", "a".repeat(70_000)));
+        assert_eq!(rows[2], format!("c{}d", " ".repeat(WIDEST + 1)));
     }
 
     #[test]
