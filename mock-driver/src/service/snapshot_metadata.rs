@@ -4,6 +4,7 @@
 //! The blocks are found at once and then sent in messages of the size asked for. A stream that breaks is
 //! taken up again by another call with another offset; nothing is kept for it here.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use csi_proto::v1::snapshot_metadata_server::SnapshotMetadata;
@@ -147,10 +148,16 @@ impl Span {
         };
         let (base, target) = driver.store.read(both).await?;
         let size = target.size_bytes;
+        let runs = driver.conduct.block_runs;
+        let end = match runs {
+            BlockRuns::Variable => size,
+            // All are equally long, so the last one ends behind the last byte of a size that is no multiple.
+            BlockRuns::Fixed => size.next_multiple_of(BLOCK),
+        };
         let offset = u64::try_from(offset)
             .ok()
             // At the end there is nothing more, which is no mistake: so ends whoever goes on by the last block.
-            .filter(|offset| *offset <= size)
+            .filter(|offset| *offset <= end)
             .ok_or(Error::OffsetOutOfRange { offset, size })?;
         let medium = Medium::Snapshot(target.id.to_string());
         let extents = match base {
@@ -164,25 +171,25 @@ impl Span {
                 driver.media.delta(&base, &medium, offset).await?
             }
         };
-        let blocks = in_blocks(&extents, size, driver.conduct.block_runs);
+        let blocks = in_blocks(&extents, offset..size, runs);
         Ok((target, blocks))
     }
 }
 
-/// What was found, one block at a time or neighbours together, and nothing past the end.
-fn in_blocks(extents: &[Extent], size: u64, runs: BlockRuns) -> Vec<BlockMetadata> {
+/// What was found that reaches into a part of the disk, one block at a time or neighbours together.
+fn in_blocks(extents: &[Extent], part: Range<u64>, runs: BlockRuns) -> Vec<BlockMetadata> {
     let metadata = |offset: u64, length: u64| BlockMetadata {
         byte_offset: shape::bytes(offset),
         size_bytes: shape::bytes(length),
     };
     let mut blocks = Vec::new();
     for extent in extents {
-        let end = extent.end().min(size);
+        let end = extent.end().min(part.end);
+        if end <= part.start.max(extent.offset) {
+            continue;
+        }
         match runs {
-            BlockRuns::Variable if extent.offset < end => {
-                blocks.push(metadata(extent.offset, end - extent.offset));
-            }
-            BlockRuns::Variable => {}
+            BlockRuns::Variable => blocks.push(metadata(extent.offset, end - extent.offset)),
             BlockRuns::Fixed => {
                 let step = usize::try_from(BLOCK).unwrap_or(usize::MAX);
                 blocks.extend(
@@ -226,6 +233,42 @@ mod tests {
     use crate::backend::WantedSnapshot;
     use crate::call;
     use crate::driver::Settings;
+
+    /// A volume's size is a multiple of 512 and not always of a block.
+    #[test]
+    fn at_an_end_within_a_block_there_is_nothing_more() {
+        let found = [Extent {
+            offset: 0,
+            length: 3 * BLOCK,
+        }];
+        let size = 2 * BLOCK + 512;
+        let [block, end] = [BLOCK, size].map(shape::bytes);
+        // (from, how, the offsets and lengths)
+        let table: [(u64, BlockRuns, &[(i64, i64)]); 6] = [
+            (0, BlockRuns::Variable, &[(0, end)]),
+            (size, BlockRuns::Variable, &[]),
+            (
+                0,
+                BlockRuns::Fixed,
+                &[(0, block), (block, block), (2 * block, block)],
+            ),
+            (
+                size - 1,
+                BlockRuns::Fixed,
+                &[(0, block), (block, block), (2 * block, block)],
+            ),
+            (size, BlockRuns::Fixed, &[]),
+            (3 * BLOCK, BlockRuns::Fixed, &[]),
+        ];
+        for (from, how, expected) in table {
+            let blocks = in_blocks(&found, from..size, how);
+            let blocks: Vec<_> = blocks
+                .iter()
+                .map(|block| (block.byte_offset, block.size_bytes))
+                .collect();
+            assert_eq!(blocks, expected, "from {from}, {how:?}");
+        }
+    }
 
     #[tokio::test]
     async fn snapshot_that_is_being_deleted_is_waited_for_and_then_not_found() {
