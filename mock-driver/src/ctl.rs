@@ -92,7 +92,7 @@ pub async fn run(args: &[OsString]) -> io::Result<ExitCode> {
     let ctl = match matches.and_then(|matches| Ctl::from_arg_matches(&matches)) {
         Ok(ctl) => ctl,
         Err(text) => {
-            text.print()?;
+            print(&text)?;
             return Ok(ExitCode::from(u8::try_from(text.exit_code()).unwrap_or(2)));
         }
     };
@@ -101,17 +101,29 @@ pub async fn run(args: &[OsString]) -> io::Result<ExitCode> {
         Ok(Done::Told) => Ok(ExitCode::SUCCESS),
         Ok(Done::Text(text, as_asserted)) => {
             let mut out = io::stdout().lock();
-            match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-                // Whoever reads has seen enough, as `head` does.
-                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
-                Ok(()) | Err(_) => {}
-            }
+            unless_seen_enough(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
             Ok(ExitCode::from(u8::from(!as_asserted)))
         }
         Err(failure) => {
             writeln!(io::stderr().lock(), "csi-mock-driver ctl: {}", chain(&failure))?;
             Ok(ExitCode::from(failure.code()))
         }
+    }
+}
+
+/// Prints what the flags came to: help, the version or a mistake.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn print(text: &clap::Error) -> io::Result<()> {
+    unless_seen_enough(text.print())
+}
+
+/// Whoever reads may have seen enough, as `head` does.
+fn unless_seen_enough(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }
 

@@ -23,7 +23,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let args = match Args::read(words) {
         Ok(args) => args,
         Err(text) => {
-            text.print().context("cannot print")?;
+            ctl::print(&text).context("cannot print")?;
             return Ok(ExitCode::from(u8::try_from(text.exit_code()).unwrap_or(2)));
         }
     };

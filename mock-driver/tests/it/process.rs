@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::program::{Program, output};
+use crate::program::{Program, command, output};
 use crate::server::{line_in, lines, mk_publish};
 
 #[tokio::test]
@@ -169,4 +169,18 @@ fn version_help_and_unknown_flags_end_as_go_programs_do() {
         );
     }
     assert_eq!(output(&socket, &["--nonsense"]).status.code(), Some(2));
+}
+
+/// As by `--help | head -1`.
+#[test]
+fn help_that_nobody_reads_to_its_end_is_no_error() {
+    let directory = tempfile::tempdir().unwrap();
+    for words in [&["--help"][..], &["--scenario=help"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = command(&directory.path().join("csi.sock"));
+        let output = command.args(words).stdout(writer).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.as_str()), (Some(0), ""), "{words:?}");
+    }
 }
