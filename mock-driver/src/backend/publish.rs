@@ -1,10 +1,12 @@
 //! Attaching volumes to nodes and detaching them: the rules of ControllerPublishVolume and
 //! ControllerUnpublishVolume.
 
+use std::collections::BTreeMap;
+
 use siphasher::sip::SipHasher24;
 
 use super::volume::Attachment;
-use super::{Array, Change, Done, Error, Hold, NodeId, VolumeId};
+use super::{Array, Change, Done, Error, Hold, NodeId};
 
 /// What a node needs to find the device of a volume attached to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +31,7 @@ impl Array {
         if let Some(attachment) = held.attachments.get(&node) {
             return match difference(&attachment.hold, hold) {
                 None => Ok(Done {
-                    reply: Publication::of(&id, attachment),
+                    reply: Publication::of(id.as_str(), attachment),
                     change: None,
                 }),
                 Some(field) => Err(Error::AttachedDifferently {
@@ -70,7 +72,7 @@ impl Array {
             number: self.attached + 1,
             hold: hold.clone(),
         };
-        let publication = Publication::of(&id, &attachment);
+        let publication = Publication::of(id.as_str(), &attachment);
         Ok(self.done(
             publication,
             Change::Attached {
@@ -167,12 +169,26 @@ fn difference(held: &Hold, asked: &Hold) -> Option<&'static str> {
 // === impl Publication ===
 
 impl Publication {
-    fn of(volume: &VolumeId, attachment: &Attachment) -> Self {
+    /// The key of the attachment's number in the context.
+    pub(crate) const ATTACHMENT: &'static str = "attachment";
+
+    /// What there is to tell of a volume's attachment.
+    pub(crate) fn of(volume: &str, attachment: &Attachment) -> Self {
         Self {
             number: attachment.number,
-            serial: serial(volume.as_str()),
+            serial: serial(volume),
             writable: attachment.hold.writes(),
         }
+    }
+
+    /// What the node's side of the driver needs to find the device.
+    pub(crate) fn context(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([
+            (Self::ATTACHMENT.to_owned(), self.number.to_string()),
+            ("device".to_owned(), self.device_path()),
+            ("serial".to_owned(), self.serial.clone()),
+            ("writable".to_owned(), self.writable.to_string()),
+        ])
     }
 
     /// Where the device appears on the node.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::claim::{State, foreign};
 use super::rules::{self, Verdict};
 use super::{Error, Map, Node, Progress, Record, Role, Unit, View};
-use crate::backend::{Access, Capability};
+use crate::backend::{Access, Capability, Publication};
 use crate::mount::{self, Disk, Mounter, Shown, Wanted};
 
 /// What NodeStageVolume asks for.
@@ -160,7 +160,7 @@ impl Node {
             self.attach(&unit).await?;
             return Ok(unit);
         };
-        if let Some(given) = record.publish_context.get("attachment")
+        if let Some(given) = record.publish_context.get(Publication::ATTACHMENT)
             && *given != attachment.number.to_string()
         {
             return Err(Error::OldContext {
@@ -168,6 +168,17 @@ impl Node {
                 given: given.clone(),
                 current: attachment.number,
             });
+        }
+        // What an earlier version took at the staging path holds for whoever uses it with the same.
+        let staged = self.records.at(record.staging());
+        let is_known = staged.is_some_and(|staged| {
+            staged.is_done()
+                && staged.volume == record.volume
+                && staged.publish_context == record.publish_context
+        });
+        if ways.attaches && !is_known {
+            let expected = Publication::of(&record.volume, attachment).context();
+            rules::same_context(&record.volume, &expected, &record.publish_context)?;
         }
         rules::covered(
             &record.volume,

@@ -87,6 +87,18 @@ impl Node {
     /// Checks that a path is ours to change, before anything tells that it is: what is left there of a call
     /// of ours that was cut off may be taken away, and what is of the volume, but nothing else. Blocks.
     pub(super) fn claim(&self, record: &Record) -> Result<(), Error> {
+        let path = Path::new(&record.path);
+        let wanted = if record.is_staged() {
+            Some(path)
+        } else {
+            path.parent()
+        };
+        if let Some(directory) = wanted.filter(|directory| !directory.is_dir()) {
+            return Err(Error::NoDirectory {
+                field: record.path_field(),
+                path: directory.to_owned(),
+            });
+        }
         if self.shows_nothing(record) {
             return Ok(());
         }
@@ -99,7 +111,6 @@ impl Node {
                 volume: there.volume,
             });
         }
-        let path = Path::new(&record.path);
         match self.mounter.shown_at(path)? {
             Some(shown) if self.is_of(record, &shown) => Ok(()),
             Some(_) => Err(foreign(&record.path)),

@@ -66,6 +66,26 @@ pub enum Error {
         /// The attachment there is.
         current: u64,
     },
+    /// The context is not the one that the volume was attached with.
+    #[error(
+        "publish_context[{key}]: {fault}; hand on what ControllerPublishVolume answered for volume \"{volume}\""
+    )]
+    OtherContext {
+        /// The volume.
+        volume: String,
+        /// The first key that is wrong.
+        key: String,
+        /// What is wrong with it.
+        fault: String,
+    },
+    /// What the caller makes before the call is not there.
+    #[error("{field}: there is no directory {}, which the caller makes before the call", path.display())]
+    NoDirectory {
+        /// The field of the request.
+        field: &'static str,
+        /// The directory.
+        path: PathBuf,
+    },
     /// No staging path was given, and staging is needed.
     #[error("staging_target_path: must be set, this driver stages volumes")]
     NoStagingPath,
@@ -197,11 +217,13 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Self::NotThere { .. } => Code::NotFound,
+            Self::OtherContext { .. } => Code::InvalidArgument,
             Self::Otherwise { .. } | Self::Taken { .. } => Code::AlreadyExists,
             Self::StagedElsewhere { .. }
             | Self::NotAttached { .. }
             | Self::OldContext { .. }
             | Self::NoStagingPath
+            | Self::NoDirectory { .. }
             | Self::NotStaged { .. }
             | Self::Unsupported { .. }
             | Self::NotShared { .. }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Error, Node, Record, View};
+use super::{Error, Node, Record, View, Ways};
 use crate::backend::SizeRange;
 use crate::mount::Stats;
 
@@ -37,8 +37,10 @@ impl Node {
         volume: &str,
         path: &str,
         view: Option<&View>,
+        ways: Ways,
     ) -> Result<Gauge, Error> {
         let record = self.recorded(volume, path)?;
+        still_attached(&record, view, ways)?;
         let (disk, bytes) = self.disk(&self.unit_of(&record, view)).await?;
         self.blocking(move |node| {
             if !node.state(&record, &disk)?.is_there() {
@@ -103,8 +105,10 @@ impl Node {
         path: &str,
         range: SizeRange,
         view: Option<&View>,
+        ways: Ways,
     ) -> Result<u64, Error> {
         let record = self.recorded(volume, path)?;
+        still_attached(&record, view, ways)?;
         let unit = self.unit_of(&record, view);
         if range.required > unit.bytes {
             return Err(Error::Size {
@@ -156,6 +160,16 @@ impl Node {
             .filter(|record| record.volume == volume && record.is_done())
             .ok_or_else(|| not_there(volume, path))
     }
+}
+
+/// Checks that a volume on record was not detached under way, by force: its device is not about to appear.
+fn still_attached(record: &Record, view: Option<&View>, ways: Ways) -> Result<(), Error> {
+    if ways.attaches && view.is_some_and(|view| view.attachment.is_none()) {
+        return Err(Error::NotAttached {
+            volume: record.volume.clone(),
+        });
+    }
+    Ok(())
 }
 
 fn not_there(volume: &str, path: &str) -> Error {

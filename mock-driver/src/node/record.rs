@@ -120,6 +120,14 @@ impl Record {
         }
     }
 
+    /// The field of the request that names its path.
+    pub(crate) fn path_field(&self) -> &'static str {
+        match self.role {
+            Role::Staged => "staging_target_path",
+            Role::Published { .. } => "target_path",
+        }
+    }
+
     /// What was done, for messages.
     pub(crate) fn done(&self) -> &'static str {
         match self.role {

@@ -2,7 +2,7 @@
 //! decided from the records alone.
 
 use super::Error;
-use super::record::{Progress, Record};
+use super::record::{Map, Progress, Record};
 use crate::backend::{AccessMode, Capability};
 
 /// What is to be done about a call.
@@ -96,6 +96,30 @@ pub(super) fn covered(
     })
 }
 
+/// Checks that a caller hands on the publish context that it was given, whole and unchanged.
+///
+/// # Errors
+/// If not.
+pub(super) fn same_context(volume: &str, expected: &Map, given: &Map) -> Result<(), Error> {
+    let fault = |key: &String| match (expected.get(key), given.get(key)) {
+        (Some(expected), None) => Some(format!("is missing, must be \"{expected}\"")),
+        (Some(expected), Some(given)) if given != expected => {
+            Some(format!("must be \"{expected}\", is \"{given}\""))
+        }
+        (None, Some(_)) => Some("must not be there".to_owned()),
+        (Some(_), Some(_)) | (None, None) => None,
+    };
+    let mut keys = expected.keys().chain(given.keys());
+    match keys.find_map(|key| Some((key.clone(), fault(key)?))) {
+        None => Ok(()),
+        Some((key, fault)) => Err(Error::OtherContext {
+            volume: volume.to_owned(),
+            key,
+            fault,
+        }),
+    }
+}
+
 /// Whether a call differs in an argument from the one before it at the same path.
 pub(super) fn differ(there: &Record, wanted: &Record) -> bool {
     difference(there, wanted).is_some()
@@ -122,7 +146,7 @@ fn difference(there: &Record, wanted: &Record) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::backend::Access;
-    use crate::node::record::{Map, Role};
+    use crate::node::record::Role;
 
     fn mk_published(path: &str, mode: AccessMode, readonly: bool) -> Record {
         Record {

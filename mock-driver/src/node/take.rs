@@ -176,9 +176,12 @@ impl Node {
         let (unit, target) = (Unit::of_volume(volume), target.to_owned());
         self.blocking(move |node| {
             let (path, is_ours) = (Path::new(&target), |shown: &Shown| node.is_of_unit(&unit, shown));
-            if let Some(shown) = node.mounter.shown_at(path)?
-                && !is_ours(&shown)
-            {
+            let is_foreign = match node.mounter.shown_at(path)? {
+                Some(shown) => !is_ours(&shown),
+                // Only emulated volumes are shown by links.
+                None => path.is_symlink(),
+            };
+            if is_foreign {
                 tracing::warn!(
                     target,
                     volume = unit.volume,

@@ -7,7 +7,7 @@ use csi_proto::v1::{
     ControllerUnpublishVolumeResponse,
 };
 
-use crate::backend::{Hold, Publication};
+use crate::backend::Hold;
 use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
@@ -72,7 +72,7 @@ impl Rpc for ControllerPublishVolumeRequest {
         if driver.is_here(&node) {
             driver.settle_device(&volume).await?;
         }
-        let mut publish_context = publish_context(&publication);
+        let mut publish_context: HashMap<_, _> = publication.context().into_iter().collect();
         if let DeviceView::Wrong(device) = driver.faults.troubles().device(&volume, &node) {
             publish_context.insert("serial".to_owned(), format!("wrong-{}", publication.serial));
             publish_context.insert("device".to_owned(), device);
@@ -113,14 +113,4 @@ impl Rpc for ControllerUnpublishVolumeRequest {
             .await?;
         Ok(ControllerUnpublishVolumeResponse {})
     }
-}
-
-/// What the node's side of the driver needs to find the device.
-fn publish_context(publication: &Publication) -> HashMap<String, String> {
-    HashMap::from([
-        ("attachment".to_owned(), publication.number.to_string()),
-        ("device".to_owned(), publication.device_path()),
-        ("serial".to_owned(), publication.serial.clone()),
-        ("writable".to_owned(), publication.writable.to_string()),
-    ])
 }

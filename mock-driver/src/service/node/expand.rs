@@ -62,7 +62,13 @@ impl Rpc for NodeExpandVolumeRequest {
             return Err(Invalid::new("volume_capability", "is not what the volume is used as here").into());
         }
         let bytes = node
-            .expand(&growth.volume, &growth.path, growth.range, view.as_ref())
+            .expand(
+                &growth.volume,
+                &growth.path,
+                growth.range,
+                view.as_ref(),
+                driver.ways(),
+            )
             .await?;
         Ok(NodeExpandVolumeResponse {
             capacity_bytes: i64::try_from(bytes).unwrap_or(i64::MAX),

@@ -30,7 +30,8 @@ impl Rpc for NodeGetVolumeStatsRequest {
 
     async fn act((volume, path): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
         let view = driver.view_or_inline(&volume).await?;
-        let gauge = driver.here()?.stats(&volume, &path, view.as_ref()).await?;
+        let node = driver.here()?;
+        let gauge = node.stats(&volume, &path, view.as_ref(), driver.ways()).await?;
         let usage = match gauge {
             Gauge::Files(stats) => vec![usage(Unit::Bytes, stats.bytes), usage(Unit::Inodes, stats.inodes)],
             // What of a device is in use is known to who uses it.

@@ -169,6 +169,82 @@ async fn staging_gets_the_codes_of_the_specification() {
     }
 }
 
+/// What ControllerPublishVolume answers is handed on whole and unchanged, or real drivers find no device.
+#[tokio::test]
+async fn publish_context_that_is_dropped_or_changed_is_refused() {
+    let mut site = Site::start(Choice::Emulated).await;
+    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    let other = site.attached("b", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    let changed = |key: &str, value: Option<&str>| {
+        let mut context = volume.context.clone();
+        context.remove(key);
+        context.extend(value.map(|value| (key.to_owned(), value.to_owned())));
+        context
+    };
+    // (context, the key that the answer names)
+    let table = [
+        (mk_map(&[]), "publish_context[attachment]"),
+        (changed("device", None), "publish_context[device]"),
+        (
+            changed("serial", Some(&other.context["serial"])),
+            "publish_context[serial]",
+        ),
+        (changed("writable", Some("false")), "publish_context[writable]"),
+        (changed("more", Some("x")), "publish_context[more]"),
+    ];
+    let staging = site.staging(&volume);
+    for (context, named) in &table {
+        let request = v1::NodeStageVolumeRequest {
+            publish_context: context.clone(),
+            ..site.mk_stage(&volume, &staging)
+        };
+        let refused = site.node.node_stage_volume(request).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+        assert!(refused.message().starts_with(named), "{refused}");
+    }
+    site.stage(&volume).await.unwrap();
+    for (context, named) in &table {
+        let request = v1::NodePublishVolumeRequest {
+            publish_context: context.clone(),
+            ..site.mk_publish(&volume, "t")
+        };
+        let refused = site.node.node_publish_volume(request).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+        assert!(refused.message().starts_with(named), "{refused}");
+    }
+    site.publish(&volume, "t").await.unwrap();
+    site.unpublish(&volume, "t").await.unwrap();
+    site.unstage(&volume).await.unwrap();
+    site.end().await;
+}
+
+#[tokio::test]
+async fn paths_that_the_caller_makes_are_asked_for() {
+    for devices in kinds() {
+        for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
+            let mut site = Site::start(devices).await;
+            let volume = site.attached("a", 64 * MIB, capability).await;
+            let nowhere = site.server.path("staging").join("nowhere");
+            let request = site.mk_stage(&volume, &nowhere);
+            let refused = site.node.node_stage_volume(request).await.unwrap_err();
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{devices:?}: {refused}");
+            assert!(
+                refused.message().starts_with("staging_target_path: "),
+                "{refused}"
+            );
+            site.stage(&volume).await.unwrap();
+            let request = site.mk_publish(&volume, "no/where");
+            let refused = site.node.node_publish_volume(request).await.unwrap_err();
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{devices:?}: {refused}");
+            assert!(refused.message().starts_with("target_path: "), "{refused}");
+            site.publish(&volume, "t").await.unwrap();
+            site.unpublish(&volume, "t").await.unwrap();
+            site.unstage(&volume).await.unwrap();
+            site.end().await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn publishing_gets_the_codes_of_the_specification() {
     let mut site = Site::start(Choice::Emulated).await;

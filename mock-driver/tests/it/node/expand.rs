@@ -149,3 +149,31 @@ async fn what_the_array_grows_is_seen_in_the_filesystem() {
         }
     }
 }
+
+#[tokio::test]
+async fn volume_that_was_detached_by_force_is_not_waited_for() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let staging = site.staging(&volume);
+        site.stage(&volume).await.unwrap();
+        site.detach(&volume).await;
+        let request = v1::NodeExpandVolumeRequest {
+            volume_id: volume.id.clone(),
+            volume_path: text(&staging),
+            ..Default::default()
+        };
+        let refused = site.node.node_expand_volume(request).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{devices:?}: {refused}");
+        assert!(
+            refused.message().contains("not published to this node"),
+            "{refused}"
+        );
+        let stats = site.stats(&volume, &staging).await;
+        assert_eq!(stats.unwrap_err(), Code::FailedPrecondition, "{devices:?}");
+        let nowhere = site.target("t");
+        assert_eq!(site.stats(&volume, &nowhere).await.unwrap_err(), Code::NotFound);
+        site.unstage(&volume).await.unwrap();
+        site.end().await;
+    }
+}

@@ -90,6 +90,19 @@ async fn what_somebody_else_has_at_a_target_is_in_the_way_and_stays() {
     }
 }
 
+#[tokio::test]
+async fn link_of_somebody_else_where_nothing_was_published_is_left_alone() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let foreign = Foreign::at(&site.target("t"), Choice::Emulated, &site.server.path("."));
+        assert_eq!(site.unpublish(&volume, "t").await, Ok(()), "{devices:?}");
+        assert!(foreign.is_whole(), "{devices:?}");
+        drop(foreign);
+        site.end().await;
+    }
+}
+
 /// Puts something of somebody else on top of a target, or in the place of one that is a link.
 fn cover(site: &Site, devices: Choice, capability: &v1::VolumeCapability) -> Foreign {
     let (target, home) = (site.target("t"), site.server.path("."));
