@@ -16,6 +16,7 @@ use tonic::server::NamedService;
 
 use super::{ControllerService, GroupService, IdentityService, NodeService, SnapshotMetadataService, legacy};
 use crate::driver::Driver;
+use crate::method::Method;
 use crate::mode::Mode;
 
 /// Every service of a driver.
@@ -65,13 +66,14 @@ impl Service<http::Request<Body>> for Services {
         if let Some(serve) = legacy::server(&self.driver, request.uri().path()) {
             return serve(&self.driver, request);
         }
-        let service = request
-            .uri()
-            .path()
-            .split('/')
-            .nth(1)
-            .unwrap_or_default()
-            .to_owned();
+        let path = request.uri().path();
+        // The generated services refuse such a call without a word.
+        if path.starts_with("/csi.v1.") && Method::at(path).is_none() {
+            tracing::warn!(path, "call of a method that CSI does not have");
+            let status = Status::unimplemented(format!("{path} is no method of this driver"));
+            return Box::pin(async move { Ok(status.into_http()) });
+        }
+        let service = path.split('/').nth(1).unwrap_or_default().to_owned();
         if service == IdentityServer::<IdentityService>::NAME {
             return self.identity.call(request);
         }

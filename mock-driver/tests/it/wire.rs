@@ -106,3 +106,20 @@ async fn unknown_services_are_unimplemented_by_name() {
     assert_eq!(status.code(), Code::Unimplemented);
     assert!(status.message().contains("csi.v0.Controller"), "{status}");
 }
+
+#[tokio::test]
+async fn a_method_that_nobody_knows_is_unimplemented_in_words() {
+    let server = Server::start().await;
+    let channel = server.channel().await;
+    for path in [
+        "/csi.v1.Controller/ControllerFly",
+        "/csi.v1.Identity/",
+        "/csi.v1.Space/Fly",
+        "/vendor.v1.Copy/Start",
+    ] {
+        let refused = call::<_, v1::ProbeResponse>(&channel, path, v1::ProbeRequest {}).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code(), Code::Unimplemented, "{path}: {refused}");
+        assert!(!refused.message().is_empty(), "{path}: {refused}");
+    }
+}

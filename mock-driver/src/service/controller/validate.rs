@@ -3,6 +3,7 @@
 use csi_proto::v1::validate_volume_capabilities_response::Confirmed;
 use csi_proto::v1::{ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse};
 
+use super::volume::check_filesystems;
 use crate::backend::{Capability, Volume};
 use crate::call::Rpc;
 use crate::driver::Driver;
@@ -69,6 +70,9 @@ impl Question {
     fn objection(&self, volume: &Volume, offer: &LiveOffer) -> Option<String> {
         let newer = offer::Capability::SingleNodeMultiWriter;
         if let Err(unknown) = request::needs_modes(offer, newer, "volume_capabilities", &self.capabilities) {
+            return Some(unknown.to_string());
+        }
+        if let Err(unknown) = check_filesystems(&self.capabilities) {
             return Some(unknown.to_string());
         }
         let spec = &volume.spec;

@@ -6,12 +6,13 @@ use csi_proto::v1::{
     DeleteVolumeRequest, DeleteVolumeResponse,
 };
 
-use crate::backend::{Source, Wanted};
+use crate::backend::{self, Access, Source, Wanted};
 use crate::busy::{Share, Subject};
 use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::method::Method;
+use crate::mount::Mounter;
 use crate::offer::{Capability, LiveOffer};
 use crate::request::{self, Invalid};
 
@@ -56,6 +57,7 @@ impl Rpc for CreateVolumeRequest {
 
     async fn act(wanted: Wanted, driver: &Driver) -> Result<Self::Reply, Error> {
         check_offer(&driver.offer, &wanted)?;
+        check_filesystems(&wanted.capabilities)?;
         let spec = driver.create_volume(&wanted).await?;
         Ok(CreateVolumeResponse {
             volume: Some(driver.shape_volume(&spec)),
@@ -104,6 +106,19 @@ impl Rpc for ControllerGetVolumeRequest {
             status: Some(VolumeStatus { published_node_ids }),
         })
     }
+}
+
+/// No node takes a volume with a filesystem that it does not know.
+pub(super) fn check_filesystems(capabilities: &[backend::Capability]) -> Result<(), Invalid> {
+    for (index, capability) in capabilities.iter().enumerate() {
+        if let Access::Mount { fs_type, .. } = &capability.access
+            && let Err(unknown) = Mounter::supports(fs_type)
+        {
+            let field = format!("volume_capabilities[{index}].mount.fs_type");
+            return Err(Invalid::new(&field, unknown.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// A driver without a capability does not know the fields that came with it.

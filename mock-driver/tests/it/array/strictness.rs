@@ -1,9 +1,11 @@
 //! Where an array may be told to be laxer or stricter than CSI asks.
 
+use csi_proto::v1;
+use csi_proto::v1::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use super::{World, assert_refused};
-use crate::server::mk_unpublish;
+use crate::server::{mk_create, mk_mount, mk_unpublish};
 
 #[tokio::test]
 async fn lax_array_deletes_what_is_in_use() {
@@ -46,4 +48,43 @@ async fn strict_array_finds_nothing_to_detach() {
             false => assert_refused(case, outcome, Code::NotFound, &["gone"]),
         }
     }
+}
+
+/// What no node takes is neither made nor confirmed.
+#[tokio::test]
+async fn filesystems_are_those_that_nodes_take() {
+    let mut world = World::start().await;
+    let used_as = |fs_type| vec![mk_mount(fs_type, Mode::SingleNodeWriter)];
+    for fs_type in ["", "ext2", "ext3", "ext4", "xfs"] {
+        let wanted = v1::CreateVolumeRequest {
+            volume_capabilities: used_as(fs_type),
+            ..mk_create(&format!("of {fs_type}"))
+        };
+        world.create(wanted).await.expect(fs_type);
+    }
+    let wanted = v1::CreateVolumeRequest {
+        volume_capabilities: used_as("btrfs"),
+        ..mk_create("a")
+    };
+    let words = ["volume_capabilities[0].mount.fs_type", "btrfs"];
+    assert_refused(
+        "create",
+        world.create(wanted).await,
+        Code::InvalidArgument,
+        &words,
+    );
+    let volume_id = world.volume("b").await;
+    let question = v1::ValidateVolumeCapabilitiesRequest {
+        volume_id,
+        volume_capabilities: used_as("btrfs"),
+        ..Default::default()
+    };
+    let told = world.controller.validate_volume_capabilities(question).await;
+    let told = told.unwrap().into_inner();
+    assert_eq!(told.confirmed, None);
+    assert!(
+        words.iter().all(|word| told.message.contains(word)),
+        "{}",
+        told.message
+    );
 }
