@@ -1,13 +1,15 @@
 //! The flags. Written as Go programs take them: one dash or two, `-flag=value` or `-flag value`,
 //! the last one wins.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args as _, Command, CommandFactory, FromArgMatches, Parser};
 use tracing::Level;
 
 use crate::backend::{self, NodeId};
@@ -35,6 +37,24 @@ mod node;
 /// The most entries in one page of ListVolumes unless told otherwise. Keeps an answer with a
 /// hundred nodes a volume under the 4 MiB that gRPC clients take by default.
 const DEFAULT_LIST_PAGE: usize = 1000;
+
+/// The flags of the array and of the node's side that stand beside those of [`ArrayArgs`].
+const OF_THE_ARRAY: [&str; 14] = [
+    "attach_limit",
+    "busy",
+    "capabilities",
+    "device_dir",
+    "device_timeout",
+    "devices",
+    "latency",
+    "list_page",
+    "media_dir",
+    "node_unpublish_strict",
+    "nodes",
+    "state_dir",
+    "topology",
+    "volumes",
+];
 
 /// A CSI driver on an emulated array of block devices.
 #[derive(Clone, Debug, Parser)]
@@ -146,6 +166,7 @@ impl Args {
         let matches = command.try_get_matches_from(words)?;
         let mut args = Self::from_arg_matches(&matches)?;
         args.notes.extend(args.klog.notes());
+        args.notes.extend(args.without_array(&matches));
         hostpath::translate(&mut args, &matches, is_host_path);
         if let Some(objection) = args.array.objection() {
             return Err(Self::command().error(ErrorKind::ValueValidation, objection));
@@ -193,6 +214,28 @@ impl Args {
         }
     }
 
+    /// What was said of an array that a proxy does not have.
+    fn without_array(&self, matches: &ArgMatches) -> Vec<String> {
+        if self.faults.proxy_to.is_none() {
+            return Vec::new();
+        }
+        let of_array = ArrayArgs::augment_args(Command::new("array"));
+        let of_array: BTreeSet<&str> = of_array
+            .get_arguments()
+            .map(|flag| flag.get_id().as_str())
+            .collect();
+        let is_meant = |flag: &&Arg| {
+            let id = flag.get_id().as_str();
+            (of_array.contains(id) || OF_THE_ARRAY.contains(&id))
+                && matches.value_source(id) == Some(ValueSource::CommandLine)
+        };
+        let command = Self::command();
+        let names = command.get_arguments().filter(is_meant).filter_map(Arg::get_long);
+        let note =
+            |name| format!("--{name} has no effect beside --proxy-to: the array is the other driver's");
+        names.map(note).collect()
+    }
+
     /// How much to log.
     pub fn level(&self) -> Level {
         match self.v {
@@ -216,7 +259,7 @@ fn given(path: &Path) -> Option<PathBuf> {
 /// that begins with a dash is not taken for a flag.
 fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let command = Args::command();
-    let is_named = |arg: &clap::Arg, name: &str| {
+    let is_named = |arg: &Arg, name: &str| {
         let aliases = arg.get_all_aliases().unwrap_or_default();
         arg.get_long() == Some(name) || aliases.contains(&name)
     };
@@ -251,7 +294,7 @@ fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 
 /// A flag that means `true` when it stands alone, as Go's boolean flags do: its value, if any, is in the
 /// same word.
-fn is_switch(arg: &clap::Arg) -> bool {
+fn is_switch(arg: &Arg) -> bool {
     arg.is_require_equals_set()
 }
 
@@ -386,6 +429,24 @@ mod tests {
             let error = read(flags).unwrap_err().to_string();
             assert!(error.contains(name), "{flags:?}: {error}");
         }
+    }
+
+    #[test]
+    fn what_is_said_of_an_array_beside_a_proxy_is_told_to_have_no_effect() {
+        let flags = ["--volumes=3", "-nodes", "7", "--pool=a=1Gi", "--seed=4"];
+        assert_eq!(read(&flags).unwrap().notes, Vec::<String>::new());
+        let notes = read(&[&flags[..], &["--proxy-to=/run/other.sock"]].concat())
+            .unwrap()
+            .notes;
+        let mut named: Vec<_> = notes.iter().filter_map(|note| note.split(' ').next()).collect();
+        named.sort_unstable();
+        assert_eq!(named, ["--nodes", "--pool", "--volumes"], "{notes:?}");
+        let command = Args::command();
+        let ids: Vec<_> = command
+            .get_arguments()
+            .map(|flag| flag.get_id().as_str())
+            .collect();
+        assert!(OF_THE_ARRAY.iter().all(|id| ids.contains(id)));
     }
 
     #[test]

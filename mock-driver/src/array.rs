@@ -198,7 +198,7 @@ impl Driver {
     /// long as its process all that it had, except those of volumes that are there from the start. Only the
     /// process that has the array knows. Call it before anything works on the array.
     pub(crate) async fn sweep(&self) {
-        if !self.mode.has_array() || self.proxy_to.is_some() {
+        if !self.has_array() {
             return;
         }
         let known = self.store.peek(|array| {

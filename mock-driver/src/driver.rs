@@ -275,6 +275,11 @@ impl Driver {
         Ok((Arc::new(driver), fault_file))
     }
 
+    /// Whether the array is in this process, and not in another one or in the driver behind a proxy.
+    pub fn has_array(&self) -> bool {
+        self.mode.has_array() && self.proxy_to.is_none()
+    }
+
     /// What the driver says it can do; it may be changed while calls are answered.
     pub fn offer(&self) -> &LiveOffer {
         &self.offer

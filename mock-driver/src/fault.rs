@@ -108,11 +108,12 @@ pub enum Origin {
     Scenario,
 }
 
-/// A rule's id is taken by a rule of another origin.
+/// An id is taken by a rule or trouble of another origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("id \"{id}\" belongs to a rule of the {owner:?} already: take another, or remove that one")]
+#[error("id \"{id}\" belongs to a {kind} of the {owner:?} already: take another, or remove that one")]
 pub struct Taken {
     id: String,
+    kind: &'static str,
     owner: Origin,
 }
 
@@ -150,26 +151,32 @@ impl Faults {
     /// # Errors
     /// As for [`Faults::replace`].
     pub fn load(&self, origin: Origin, script: Script) -> Result<(), Taken> {
+        // So that nothing of it comes into force if anything is refused.
+        self.troubles.check(origin, &script.troubles)?;
         self.replace(origin, script.rules)?;
-        self.troubles.replace(origin, script.troubles);
-        Ok(())
+        self.troubles.replace(origin, script.troubles)
     }
 
     /// Puts a script into force at run time beside what is there, as [`Faults::put`] and [`Troubles::put`] do it
     /// with each of its parts. Rules come into force all at once.
-    pub fn put_all(&self, script: Script) {
+    ///
+    /// # Errors
+    /// If an id belongs to a rule or trouble of another origin; nothing has changed then.
+    pub fn put_all(&self, script: Script) -> Result<(), Taken> {
+        self.troubles.check(Origin::Admin, &script.troubles)?;
+        check(&self.rules(), Origin::Admin, &script.rules)?;
         // Before the rules, which may end the process. The last one put is the first one asked.
         for trouble in script.troubles.into_iter().rev() {
-            self.troubles.put(trouble);
+            self.troubles.put(trouble)?;
         }
-        let outcome: Result<(), Taken> = self.change(|old| {
+        self.change(|old| {
+            check(old, Origin::Admin, &script.rules)?;
             let mut new = old.to_vec();
             for rule in script.rules {
                 put_into(&mut new, rule);
             }
             Ok(new)
-        });
-        outcome.expect("putting rules must not fail");
+        })
     }
 
     /// Puts other rules into force in place of all those of the same origin.
@@ -178,15 +185,7 @@ impl Faults {
     /// If an id belongs to a rule of another origin; nothing has changed then.
     pub fn replace(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), Taken> {
         self.change(|old| {
-            if let Some(other) = old
-                .iter()
-                .find(|armed| armed.origin != origin && rules.iter().any(|rule| rule.id == armed.rule.id))
-            {
-                return Err(Taken {
-                    id: other.rule.id.clone(),
-                    owner: other.origin,
-                });
-            }
+            check(old, origin, &rules)?;
             let same = |rule: &Rule| {
                 old.iter()
                     .find(|armed| armed.origin == origin && armed.rule == *rule)
@@ -203,13 +202,16 @@ impl Faults {
 
     /// Puts a rule into force at run time: in the place of the one with its id, or before all others that
     /// were not set at run time.
-    pub fn put(&self, rule: Rule) {
-        let outcome: Result<(), Taken> = self.change(|old| {
+    ///
+    /// # Errors
+    /// If its id belongs to a rule of another origin, which would take it away with its next reload.
+    pub fn put(&self, rule: Rule) -> Result<(), Taken> {
+        self.change(|old| {
+            check(old, Origin::Admin, std::slice::from_ref(&rule))?;
             let mut new = old.to_vec();
             put_into(&mut new, rule);
             Ok(new)
-        });
-        outcome.expect("putting a rule must not fail");
+        })
     }
 
     /// Takes a rule out of force, and says whether there was one.
@@ -333,9 +335,24 @@ impl Faults {
 }
 
 fn put_into(rules: &mut Vec<Arc<Armed>>, rule: Rule) {
-    match rules.iter_mut().find(|armed| armed.rule.id == rule.id) {
-        Some(place) => *place = Armed::new(rule, place.origin),
-        None => rules.push(Armed::new(rule, Origin::Admin)),
+    let known = rules.iter().position(|armed| armed.rule.id == rule.id);
+    let armed = Armed::new(rule, Origin::Admin);
+    match known {
+        Some(place) => rules[place] = armed,
+        None => rules.push(armed),
+    }
+}
+
+/// Checks that no id of rules of an origin belongs to a rule of another one.
+fn check(there: &[Arc<Armed>], origin: Origin, rules: &[Rule]) -> Result<(), Taken> {
+    let others = || there.iter().filter(|armed| armed.origin != origin);
+    match others().find(|armed| rules.iter().any(|rule| rule.id == armed.rule.id)) {
+        None => Ok(()),
+        Some(other) => Err(Taken {
+            id: other.rule.id.clone(),
+            kind: "rule",
+            owner: other.origin,
+        }),
     }
 }
 

@@ -14,6 +14,7 @@ use http::header::CONTENT_TYPE;
 use tonic::Code;
 
 use super::problem::Refusal;
+use super::resource::Counts;
 use super::route::counts;
 use super::server::Admin;
 use crate::code;
@@ -43,17 +44,10 @@ pub(super) async fn metrics(State(admin): State<Admin>) -> Result<Response, Refu
         ],
         1.0,
     );
-    let gauges = [
-        ("csi_mock_volumes", "Volumes of the array.", counts.volumes),
-        ("csi_mock_nodes", "Registered nodes.", counts.nodes),
-        ("csi_mock_attachments", "Volumes on nodes.", counts.attachments),
-        ("csi_mock_snapshots", "Snapshots of the array.", counts.snapshots),
-    ];
-    for (name, help, value) in gauges {
-        text.family(name, "gauge", help);
-        text.sample(name, &[], number(value));
+    if admin.driver.has_array() {
+        array(&counts, &mut text);
+        nodes(&admin, &mut text).await?;
     }
-    nodes(&admin, &mut text).await?;
     calls(&admin, &mut text);
     faults(&admin, &mut text);
     Ok(([(CONTENT_TYPE, FORMAT)], text.0).into_response())
@@ -72,6 +66,19 @@ pub(super) async fn healthz(State(admin): State<Admin>) -> Response {
         Err(refusal) => refusal
             .with_status(StatusCode::SERVICE_UNAVAILABLE)
             .into_response(),
+    }
+}
+
+fn array(counts: &Counts, text: &mut Exposition) {
+    let gauges = [
+        ("csi_mock_volumes", "Volumes of the array.", counts.volumes),
+        ("csi_mock_nodes", "Registered nodes.", counts.nodes),
+        ("csi_mock_attachments", "Volumes on nodes.", counts.attachments),
+        ("csi_mock_snapshots", "Snapshots of the array.", counts.snapshots),
+    ];
+    for (name, help, value) in gauges {
+        text.family(name, "gauge", help);
+        text.sample(name, &[], number(value));
     }
 }
 

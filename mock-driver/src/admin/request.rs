@@ -26,6 +26,10 @@ const MAX_WAIT: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Json<T>(pub(super) T);
 
+/// What stands in the path in the places of names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path<T>(pub(super) T);
+
 /// The parameters after the question mark.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Query<T>(pub(super) T);
@@ -68,6 +72,22 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     json.end()
         .map_err(|error| Refusal::new(Code::InvalidArgument, format!("the body does not end: {error}")))?;
     Ok(value)
+}
+
+// === impl Path ===
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        match axum::extract::Path::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(names)) => Ok(Self(names)),
+            Err(rejection) => {
+                Err(Refusal::new(Code::InvalidArgument, rejection.body_text())
+                    .with_status(rejection.status()))
+            }
+        }
+    }
 }
 
 // === impl Query ===

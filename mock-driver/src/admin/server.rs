@@ -9,6 +9,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::{Stream, StreamExt};
+use http::StatusCode;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -195,6 +196,10 @@ fn app(admin: Admin, way: Way) -> axum::Router {
                 "nothing is here: /openapi.json tells what is",
             )
         })
+        .method_not_allowed_fallback(async |method: http::Method| {
+            let message = format!("nothing here answers {method}: /openapi.json tells what is");
+            Refusal::new(tonic::Code::Unimplemented, message).with_status(StatusCode::METHOD_NOT_ALLOWED)
+        })
         .layer(middleware::from_fn_with_state(admin.clone(), has_array))
         .layer(middleware::from_fn_with_state(way, guard))
         .with_state(admin)
@@ -215,17 +220,27 @@ const OF_THE_ARRAY: [&str; 7] = [
 async fn has_array(State(admin): State<Admin>, request: Request, next: Next) -> Response {
     let path = request.uri().path().strip_prefix("/api/v1/");
     let resource = path.and_then(|path| path.split('/').next()).unwrap_or_default();
-    match &admin.driver.remote {
-        Some(remote) if OF_THE_ARRAY.contains(&resource) => Refusal::new(
-            tonic::Code::FailedPrecondition,
-            format!(
-                "this process has only a node: ask the one with the array, --array-endpoint={}",
-                remote.endpoint()
-            ),
-        )
-        .into_response(),
+    match elsewhere(&admin.driver) {
+        Some(reason) if OF_THE_ARRAY.contains(&resource) => {
+            Refusal::new(tonic::Code::FailedPrecondition, reason).into_response()
+        }
         Some(_) | None => next.run(request).await,
     }
+}
+
+/// Where the array is, if it is not in this process.
+fn elsewhere(driver: &Driver) -> Option<String> {
+    if let Some(to) = &driver.proxy_to {
+        let to = to.display();
+        return Some(format!(
+            "this process has no array: it stands in front of another driver, --proxy-to={to}"
+        ));
+    }
+    let remote = driver.remote.as_ref()?;
+    Some(format!(
+        "this process has only a node: ask the one with the array, --array-endpoint={}",
+        remote.endpoint()
+    ))
 }
 
 /// The API and its description, which come from one list of routes.

@@ -358,14 +358,28 @@ fn rules_are_put_replaced_switched_and_removed_at_run_time() {
     let first = || fired(&faults, [Publish::of("a")]).remove(0);
     assert_eq!(first(), "file");
 
-    faults.put(rule(
-        r#"{"id": "mine", "action": {"code": "ABORTED"}, "times": 1}"#,
-    ));
+    faults
+        .put(rule(
+            r#"{"id": "mine", "action": {"code": "ABORTED"}, "times": 2}"#,
+        ))
+        .unwrap();
+    faults
+        .put(rule(
+            r#"{"id": "mine", "action": {"code": "ABORTED"}, "times": 1}"#,
+        ))
+        .unwrap();
     assert_eq!((first(), first()), ("mine".into(), "file".into()));
-    faults.put(rule(
-        r#"{"id": "file", "match": {"volume": "b"}, "action": {"code": "ABORTED"}}"#,
-    ));
-    assert_eq!(first(), "scene", "replaced in its place");
+    for id in ["file", "scene"] {
+        // It would be gone with the next edit of the file, or the end of the scenario.
+        let foreign = format!(r#"{{"id": "{id}", "action": {{"code": "ABORTED"}}}}"#);
+        let clash = faults.put(rule(&foreign)).unwrap_err();
+        assert!(clash.to_string().contains("take another"), "{clash}");
+        let all = format!("[{{id: new, action: {{code: ABORTED}}}}, {foreign}]");
+        assert_eq!(faults.put_all(Script::read(&all).unwrap()), Err(clash));
+    }
+    assert_eq!(faults.len(), 4, "nothing has changed");
+    assert!(faults.set_enabled("file", false));
+    assert_eq!(first(), "scene");
     assert!(faults.set_enabled("idle", true));
     assert_eq!(first(), "idle");
     assert!(faults.remove("idle") && !faults.remove("idle") && !faults.set_enabled("idle", true));
@@ -387,7 +401,7 @@ fn rules_are_put_replaced_switched_and_removed_at_run_time() {
         .collect();
     let expected = [
         ("mine", Origin::Admin, true, 1, 1),
-        ("file", Origin::File, true, 0, 0),
+        ("file", Origin::File, false, 2, 2),
         ("scene", Origin::Scenario, false, 1, 1),
     ];
     assert_eq!(list, expected);

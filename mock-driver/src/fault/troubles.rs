@@ -9,10 +9,10 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::Origin;
 use super::claim::{self, Claim, Claims};
 use super::rule::Occasion;
 use super::trouble::{Loses, Memory, Obstacle, Scope, Stock, Trouble, TroubleKind};
+use super::{Origin, Taken};
 
 /// The troubles of one array.
 #[derive(Debug)]
@@ -132,9 +132,13 @@ impl Default for Troubles {
 
 impl Troubles {
     /// Puts other troubles in place of all those of the same origin. One that comes back unchanged goes on as
-    /// it was. Of two with one id, the one set later at run time wins over files and scenarios.
-    pub fn replace(&self, origin: Origin, troubles: Vec<Trouble>) {
+    /// it was.
+    ///
+    /// # Errors
+    /// If an id belongs to a trouble of another origin; nothing has changed then.
+    pub fn replace(&self, origin: Origin, troubles: Vec<Trouble>) -> Result<(), Taken> {
         self.change(|list, now| {
+            check(list, origin, &troubles)?;
             let (mut old, others): (Vec<_>, Vec<_>) = std::mem::take(list)
                 .into_iter()
                 .partition(|standing| standing.origin == origin);
@@ -147,17 +151,33 @@ impl Troubles {
                 });
             }
             list.sort_by_key(|standing| standing.origin);
-        });
+            Ok(())
+        })
     }
 
     /// Puts a trouble in place at run time, instead of the one with its id if there is one.
-    pub fn put(&self, trouble: Trouble) {
-        self.change(
-            |list, now| match list.iter_mut().find(|standing| standing.trouble.id == trouble.id) {
-                Some(place) => *place = Standing::new(trouble, place.origin, now),
-                None => list.insert(0, Standing::new(trouble, Origin::Admin, now)),
-            },
-        );
+    ///
+    /// # Errors
+    /// If its id belongs to a trouble of another origin, which would take it away with its next reload.
+    pub fn put(&self, trouble: Trouble) -> Result<(), Taken> {
+        self.change(|list, now| {
+            check(list, Origin::Admin, std::slice::from_ref(&trouble))?;
+            let known = list.iter().position(|standing| standing.trouble.id == trouble.id);
+            let standing = Standing::new(trouble, Origin::Admin, now);
+            match known {
+                Some(place) => list[place] = standing,
+                None => list.insert(0, standing),
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether [`Troubles::replace`] would take these.
+    ///
+    /// # Errors
+    /// If not.
+    pub(super) fn check(&self, origin: Origin, troubles: &[Trouble]) -> Result<(), Taken> {
+        check(&self.list(), origin, troubles)
     }
 
     /// Ends a trouble for good, and says whether there was one.
@@ -392,5 +412,18 @@ impl Standing {
             met: 0,
             memory: Memory::beginning(now),
         }
+    }
+}
+
+/// Checks that no id of troubles of an origin belongs to a trouble of another one.
+fn check(there: &[Standing], origin: Origin, troubles: &[Trouble]) -> Result<(), Taken> {
+    let others = || there.iter().filter(|standing| standing.origin != origin);
+    match others().find(|standing| troubles.iter().any(|trouble| trouble.id == standing.trouble.id)) {
+        None => Ok(()),
+        Some(other) => Err(Taken {
+            id: other.trouble.id.clone(),
+            kind: "trouble",
+            owner: other.origin,
+        }),
     }
 }

@@ -605,6 +605,31 @@ async fn calls_are_listed_waited_for_and_judged() {
         "what is missing is waited for"
     );
 
+    // A mistake is told although nothing is to be waited for.
+    let hasty = Expectation {
+        timeout: Some("soon".into()),
+        ..expected(&came)
+    };
+    let strays = Expectation {
+        tracked: Some(vec!["/vendor.v1.Copy/Start".into(), "Atach".into()]),
+        ..expected(&came)
+    };
+    let unknown = expected(&[("ControllerPublish", "OK")]);
+    let elsewhere = expected(&[("/csi.v1.Controller/Attach", "OK")]);
+    for (mistake, named) in [
+        (hasty, "timeout"),
+        (strays, "tracked[1]"),
+        (unknown, "expected[0].method"),
+        (elsewhere, "expected[0].method"),
+    ] {
+        let (status, _, message, field) = refusal(client.judge(&mistake).await);
+        assert_eq!(
+            (status, field.as_deref()),
+            (StatusCode::BAD_REQUEST, Some(named)),
+            "{message}"
+        );
+    }
+
     let (status, code, ..) = refusal(client.wait(&Calls::of("DeleteVolume"), 1, "10ms").await);
     assert_eq!(
         (status, code.as_str()),
@@ -771,4 +796,39 @@ async fn metrics_count_what_happened() {
         );
     }
     assert_eq!(client.text("/healthz").await.unwrap(), "ok\n");
+}
+
+#[tokio::test]
+async fn a_proxy_tells_of_no_array() {
+    let (_server, client) = Server::start_administered(|directory, settings| {
+        settings.premade = 5;
+        settings.proxy_to = Some(directory.join("other.sock"));
+    })
+    .await;
+    for (status, code, message, _) in [
+        refusal(client.volumes(&[]).await),
+        refusal(client.detach("vol-0", "node-0").await),
+        refusal(client.nodes(&[]).await),
+    ] {
+        assert_eq!(
+            (status, code.as_str()),
+            (StatusCode::CONFLICT, "FAILED_PRECONDITION")
+        );
+        assert!(
+            message.contains("--proxy-to") && message.contains("other.sock"),
+            "{message}"
+        );
+    }
+    let text = client.text("/metrics").await.unwrap();
+    for word in [
+        "csi_mock_volumes",
+        "csi_mock_node",
+        "csi_mock_attachments",
+        "csi_mock_snapshots",
+    ] {
+        assert!(!text.contains(word), "{word}: {text}");
+    }
+    assert!(text.contains("csi_mock_build_info"), "{text}");
+    let counts = client.info().await.unwrap().counts;
+    assert_eq!((counts.volumes, counts.nodes), (0, 0));
 }

@@ -157,7 +157,8 @@ async fn client_that_leaves_before_the_rule_acts_leaves_it_its_turn() {
         .driver()
         .faults()
         .troubles()
-        .put(Trouble::from_value(json!({"id": "slow", "trouble": "slow-node", "time": "1s"})).unwrap());
+        .put(Trouble::from_value(json!({"id": "slow", "trouble": "slow-node", "time": "1s"})).unwrap())
+        .unwrap();
     let journal = server.path("journal");
     let asked = mk_publish("vol-0", "node-0");
     give_up_after(begun(&journal), client.controller_publish_volume(asked)).await;

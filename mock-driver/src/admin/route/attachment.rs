@@ -1,6 +1,6 @@
 //! Attachments.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use csi_proto::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 use http::StatusCode;
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use utoipa::IntoParams;
 
 use super::{limit, page, volume};
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Query};
+use crate::admin::request::{Json, Path, Query};
 use crate::admin::resource::{Attach, Attachment, Page, Problem};
 use crate::admin::server::Admin;
 

@@ -1,9 +1,9 @@
 //! What the driver says it can do.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 
 use crate::admin::problem::Refusal;
-use crate::admin::request::Json;
+use crate::admin::request::{Json, Path};
 use crate::admin::resource::{Capability, CapabilityChange, Problem};
 use crate::admin::server::Admin;
 use crate::offer;

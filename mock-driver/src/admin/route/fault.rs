@@ -1,15 +1,15 @@
 //! Fault rules.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use http::StatusCode;
 use serde_json::Value;
 use tonic::Code;
 
 use crate::admin::problem::Refusal;
-use crate::admin::request::Json;
+use crate::admin::request::{Json, Path};
 use crate::admin::resource::{FaultChange, FaultRule, Faults, Problem, Released};
 use crate::admin::server::Admin;
-use crate::fault::{Origin, Report, Rule, RuleError};
+use crate::fault::{Origin, Report, Rule, RuleError, Taken};
 use crate::journal::TOKENS;
 
 /// The rules in the order in which they are asked, and how they fare.
@@ -27,7 +27,8 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Faults> {
     })
 }
 
-/// Puts a rule into force: in the place of the one with its id, or before the rules of file and scenario.
+/// Puts a rule into force: in the place of the one with its id, or before the rules of file and scenario. An id of
+/// those is taken (ALREADY_EXISTS).
 #[utoipa::path(post, path = "/faults", tag = "faults",
     request_body(content = Object, description = "A rule, written as in the fault file but in JSON."),
     responses((status = 201, body = FaultRule), (status = "default", body = Problem)))]
@@ -37,7 +38,7 @@ pub(super) async fn put(
 ) -> Result<(StatusCode, Json<FaultRule>), Refusal> {
     let rule = Rule::from_value(rule).map_err(refused)?;
     let id = rule.id.clone();
-    admin.driver.faults.put(rule);
+    admin.driver.faults.put(rule).map_err(taken)?;
     admin.touch();
     Ok((StatusCode::CREATED, find(&admin, &id)?))
 }
@@ -52,7 +53,6 @@ pub(super) async fn replace(
 ) -> Result<Json<Faults>, Refusal> {
     let text = Value::Array(rules).to_string();
     let rules = Rule::read_list(&text).map_err(refused)?;
-    let taken = |error: crate::fault::Taken| Refusal::new(Code::AlreadyExists, error.to_string());
     admin.driver.faults.replace(Origin::Admin, rules).map_err(taken)?;
     admin.touch();
     Ok(list(State(admin)).await)
@@ -167,6 +167,11 @@ pub(super) fn origin(origin: Origin) -> String {
         Origin::Scenario => "scenario",
     }
     .to_owned()
+}
+
+/// A rule or trouble with the id of another origin's.
+pub(super) fn taken(error: Taken) -> Refusal {
+    Refusal::new(Code::AlreadyExists, error.to_string())
 }
 
 /// A rule or trouble that is not understood.

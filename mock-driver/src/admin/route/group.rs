@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use csi_proto::v1::{CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest};
 use http::StatusCode;
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 
 use super::{limit, page, snapshot};
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Query};
+use crate::admin::request::{Json, Path, Query};
 use crate::admin::resource::{GroupSnapshot, GroupSnapshotNew, Page, Problem};
 use crate::admin::server::Admin;
 use crate::array;

@@ -29,11 +29,17 @@ pub(in crate::admin) async fn counts(admin: &Admin) -> Result<Counts, Refusal> {
         .store
         .read(|array| {
             let mut counts = Counts {
+                faults: driver.faults.len(),
+                ..Counts::default()
+            };
+            if !driver.has_array() {
+                return Ok(counts);
+            }
+            counts = Counts {
                 volumes: array.volumes().len(),
                 snapshots: array.snapshots().count(),
                 groups: array.groups().count(),
-                faults: driver.faults.len(),
-                ..Counts::default()
+                ..counts
             };
             for node in array.nodes() {
                 counts.nodes += usize::from(node.registered);

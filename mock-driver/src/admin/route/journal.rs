@@ -17,6 +17,7 @@ use crate::admin::sequence;
 use crate::admin::server::Admin;
 use crate::code;
 use crate::journal::{self, Filter, Journal, Look, Outcome};
+use crate::method::Method;
 
 /// How long to wait unless told otherwise.
 const DEFAULT_WAIT: &str = "30s";
@@ -205,7 +206,15 @@ pub(super) async fn judge(
     Json(expectation): Json<Expectation>,
 ) -> Result<Json<Verdict>, Refusal> {
     let journal = admin.journal()?;
+    let timeout = match &expectation.timeout {
+        Some(timeout) => Some(request::wait("timeout", timeout)?),
+        None => None,
+    };
+    for (index, name) in expectation.tracked.iter().flatten().enumerate() {
+        check_method(&format!("tracked[{index}]"), name)?;
+    }
     for (index, expected) in expectation.expected.iter().enumerate() {
+        check_method(&format!("expected[{index}].method"), &expected.method)?;
         if expected.code != "OK" && code::named(&expected.code).is_none() {
             let field = format!("expected[{index}].code");
             let message = format!(
@@ -218,10 +227,9 @@ pub(super) async fn judge(
     }
     let judge = |look: &Look<'_>| verdict(&expectation, look);
     let now = journal.look(judge);
-    let (Some(timeout), VerdictKind::Incomplete) = (&expectation.timeout, now.verdict) else {
+    let (Some(timeout), VerdictKind::Incomplete) = (timeout, now.verdict) else {
         return Ok(Json(now));
     };
-    let timeout = request::wait("timeout", timeout)?;
     let settled = |look: &Look<'_>| {
         let verdict = judge(look);
         (verdict.verdict != VerdictKind::Incomplete).then_some(verdict)
@@ -232,6 +240,16 @@ pub(super) async fn judge(
             Ok(Json(verdict.unwrap_or_else(|_| journal.look(judge))))
         }
         () = admin.stop.cancelled() => Err(stopping()),
+    }
+}
+
+/// A method that cannot come would be waited for in vain, or tracked in vain. Another service's, which a proxy may
+/// pass on, is written as a path.
+fn check_method(field: &str, name: &str) -> Result<(), Refusal> {
+    let is_path = name.starts_with('/') && !name.starts_with("/csi.v1.");
+    match name.parse::<Method>() {
+        Err(unknown) if !is_path => Err(Refusal::invalid(field, format!("{field}: {unknown}"))),
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{limit, page, storage};
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Query};
+use crate::admin::request::{Json, Path, Query};
 use crate::admin::resource::{Node, NodeChange, NodeNew, Page, Problem};
 use crate::admin::server::Admin;
 use crate::backend::{self, Array, NodeSettings, Segments};

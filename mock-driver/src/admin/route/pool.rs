@@ -1,9 +1,9 @@
 //! Pools of space.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 
 use crate::admin::problem::Refusal;
-use crate::admin::request::Json;
+use crate::admin::request::{Json, Path};
 use crate::admin::resource::{Pool, PoolChange, Problem};
 use crate::admin::server::Admin;
 use crate::backend::{Array, Filling};

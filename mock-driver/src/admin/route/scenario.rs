@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use tonic::Code;
 
+use super::fault::taken;
 use crate::admin::problem::Refusal;
-use crate::admin::request::Json;
+use crate::admin::request::{Json, Path};
 use crate::admin::resource::{FaultChange, Problem, Scenario};
 use crate::admin::server::Admin;
-use crate::fault::{self, Origin, scenario};
+use crate::fault::{Origin, scenario};
 
 /// Every built-in scenario and whether it is played.
 #[utoipa::path(get, path = "/scenarios", tag = "faults", responses((status = 200, body = Vec<Scenario>), (status = "default", body = Problem)))]
@@ -39,7 +40,6 @@ pub(super) async fn switch(
         .iter()
         .filter(|known| played.contains(&known.name))
         .collect();
-    let taken = |error: fault::Taken| Refusal::new(Code::AlreadyExists, error.to_string());
     scenario::play(&whole, &admin.driver.faults).map_err(taken)?;
     admin.settle_troubles().await?;
     Ok(Json(shown(wanted, change.enabled)))

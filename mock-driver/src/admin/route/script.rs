@@ -3,7 +3,7 @@
 use axum::extract::State;
 use serde_json::Value;
 
-use super::fault::{list, refused};
+use super::fault::{list, refused, taken};
 use crate::admin::problem::Refusal;
 use crate::admin::request::Json;
 use crate::admin::resource::{Faults, Problem};
@@ -11,7 +11,7 @@ use crate::admin::server::Admin;
 use crate::fault::Script;
 
 /// Puts all rules and troubles of a script into force, each in the place of the one with its id if there is one;
-/// nothing of it if anything in it is wrong.
+/// nothing of it if anything in it is wrong, or has an id of the file's or a scenario's.
 #[utoipa::path(post, path = "/scripts", tag = "faults",
     request_body(content = Object, description = "A fault file in JSON: a list of rules, or lists of `rules` and `troubles`."),
     responses((status = 200, body = Faults), (status = "default", body = Problem)))]
@@ -20,7 +20,7 @@ pub(super) async fn put(
     Json(script): Json<Value>,
 ) -> Result<Json<Faults>, Refusal> {
     let script = Script::from_value(script).map_err(refused)?;
-    admin.driver.faults.put_all(script);
+    admin.driver.faults.put_all(script).map_err(taken)?;
     admin.settle_troubles().await?;
     Ok(list(State(admin)).await)
 }

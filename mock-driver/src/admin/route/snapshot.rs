@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use csi_proto::v1::{CreateSnapshotRequest, DeleteSnapshotRequest};
 use http::StatusCode;
 use jiff::Timestamp;
@@ -11,7 +11,7 @@ use utoipa::IntoParams;
 
 use super::{limit, page};
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Query};
+use crate::admin::request::{Json, Path, Query};
 use crate::admin::resource::{Page, Problem, Snapshot, SnapshotNew};
 use crate::admin::server::Admin;
 use crate::array;

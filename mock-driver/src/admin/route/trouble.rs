@@ -1,12 +1,12 @@
 //! Troubles of the array itself.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::fault::{origin, refused};
+use super::fault::{origin, refused, taken};
 use crate::admin::problem::Refusal;
-use crate::admin::request::Json;
+use crate::admin::request::{Json, Path};
 use crate::admin::resource::{FaultChange, Problem, Trouble};
 use crate::admin::server::Admin;
 use crate::fault;
@@ -18,7 +18,8 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<Trouble>> {
     Json(reports.into_iter().map(shown).collect())
 }
 
-/// Puts the array into trouble, in the place of the one with its id if there is one.
+/// Puts the array into trouble, in the place of the one with its id if there is one. An id of the file or of a
+/// scenario is taken (ALREADY_EXISTS).
 #[utoipa::path(post, path = "/troubles", tag = "faults",
     request_body(content = Object, description = "A trouble, written as in the fault file but in JSON."),
     responses((status = 201, body = Trouble), (status = "default", body = Problem)))]
@@ -28,7 +29,7 @@ pub(super) async fn put(
 ) -> Result<(StatusCode, Json<Trouble>), Refusal> {
     let trouble = fault::Trouble::from_value(trouble).map_err(refused)?;
     let id = trouble.id.clone();
-    admin.driver.faults.troubles().put(trouble);
+    admin.driver.faults.troubles().put(trouble).map_err(taken)?;
     admin.settle_troubles().await?;
     Ok((StatusCode::CREATED, find(&admin, &id)?))
 }

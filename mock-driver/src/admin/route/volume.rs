@@ -1,6 +1,6 @@
 //! Volumes.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use csi_proto::v1::volume_capability::access_mode::Mode;
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use csi_proto::v1::{
@@ -13,7 +13,7 @@ use utoipa::IntoParams;
 
 use super::{limit, page};
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Query};
+use crate::admin::request::{Json, Path, Query};
 use crate::admin::resource::{Ailment, Attachment, Page, Problem, Volume, VolumeChange, VolumeNew};
 use crate::admin::server::Admin;
 use crate::backend::{self, Array, Severity, Source};

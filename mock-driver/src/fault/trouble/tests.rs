@@ -203,9 +203,19 @@ async fn troubles_are_put_switched_and_removed_and_tell_what_they_do_together() 
 
     assert_eq!(troubles.device("v", "n"), DeviceView::Wrong("/dev/x".into()));
     assert_eq!(troubles.device("w", "n"), DeviceView::Right);
-    troubles.put(mk_trouble(
-        json!({"id": "absent", "trouble": "device-absent", "node": "n"}),
-    ));
+    troubles
+        .put(mk_trouble(
+            json!({"id": "absent", "trouble": "device-absent", "node": "n"}),
+        ))
+        .unwrap();
+    let taken = mk_trouble(json!({"id": "gone", "trouble": "tracking-off"}));
+    let clash = troubles.put(taken).unwrap_err();
+    assert!(clash.to_string().contains("a trouble of the File"), "{clash}");
+    let absent = "troubles: [{id: absent, trouble: tracking-off}]";
+    let clash = faults
+        .load(Origin::Scenario, Script::read(absent).unwrap())
+        .unwrap_err();
+    assert!(clash.to_string().contains("a trouble of the Admin"), "{clash}");
     assert_eq!(troubles.device("v", "n"), DeviceView::Absent);
     assert!(troubles.remove("absent") && !troubles.remove("absent"));
 
@@ -246,9 +256,11 @@ async fn disks_and_losses_are_as_the_first_trouble_says_that_is_there() {
     assert_eq!(now(), Some(Loses::Changes), "unless it says otherwise");
     assert!(troubles.remove("lost") && troubles.set_enabled("blank", false));
     assert_eq!(now(), None);
-    troubles.put(mk_trouble(
-        json!({"trouble": "state-loss", "loses": "attachments"}),
-    ));
+    troubles
+        .put(mk_trouble(
+            json!({"trouble": "state-loss", "loses": "attachments"}),
+        ))
+        .unwrap();
     assert_eq!(now(), Some(Loses::Attachments));
 }
 

@@ -121,6 +121,30 @@ async fn mistakes_are_told_by_field() {
     assert!(answer.contains("limt"), "{answer}");
 }
 
+#[tokio::test]
+async fn wrong_methods_and_paths_are_problems_too() {
+    let (server, _client) = Server::start_on_tcp(|_, _| ()).await;
+    // (the first line, status, code)
+    let table = [
+        ("PUT /api/v1/volumes", 405, "UNIMPLEMENTED"),
+        ("POST /metrics", 405, "UNIMPLEMENTED"),
+        ("GET /api/v1/volumes/%ff", 400, "INVALID_ARGUMENT"),
+        ("GET /api/v1/nothing", 404, "NOT_FOUND"),
+    ];
+    for (line, expected, code) in table {
+        let request = format!(
+            "{line} HTTP/1.1\nHost: HOST\nContent-Type: application/json\nContent-Length: 0\nConnection: close\n\n"
+        );
+        let (status, answer) = ask(&server, &request).await;
+        assert_eq!(status, expected, "{line}: {answer}");
+        assert!(
+            answer.contains(&format!("{{\"code\":\"{code}\"")),
+            "{line}: {answer}"
+        );
+        assert_eq!(answer.contains("allow:"), expected == 405, "{line}: {answer}");
+    }
+}
+
 #[test]
 fn addresses_that_others_reach_need_a_word() {
     let directory = tempfile::tempdir().unwrap();

@@ -309,7 +309,11 @@ async fn rules_put_at_run_time_come_first_and_outlive_a_reload() {
     let (server, mut client) =
         with_rules(&["{id: file, match: {volume: vol-0}, action: {code: INTERNAL}}"]).await;
     let rule = json!({"id": "mine", "match": {"volume": "vol-0"}, "action": {"code": "ABORTED"}});
-    server.driver().faults().put(Rule::from_value(rule).unwrap());
+    server
+        .driver()
+        .faults()
+        .put(Rule::from_value(rule).unwrap())
+        .unwrap();
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Aborted);
     std::fs::write(server.path("faults.yaml"), "[]").unwrap();
     line_in(&server.path("journal"), |line| {
@@ -322,7 +326,11 @@ async fn rules_put_at_run_time_come_first_and_outlive_a_reload() {
 
     // A file that takes a rule's name in vain is refused as a whole.
     let rule = json!({"id": "mine", "action": {"delay": "1ms"}});
-    server.driver().faults().put(Rule::from_value(rule).unwrap());
+    server
+        .driver()
+        .faults()
+        .put(Rule::from_value(rule).unwrap())
+        .unwrap();
     std::fs::write(
         server.path("faults.yaml"),
         "[{id: mine, action: {code: INTERNAL}}]",

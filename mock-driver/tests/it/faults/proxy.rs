@@ -198,7 +198,9 @@ async fn cancellation_and_deadline_reach_the_driver_behind() {
     let fronted = Fronted::start(&[]).await;
     let faults = fronted.behind.driver().faults();
     let stuck = json!({"id": "stuck", "match": {"method": "ControllerPublishVolume"}, "action": {"hang": "client-cancel"}});
-    faults.put(csi_mock_driver::fault::Rule::from_value(stuck).unwrap());
+    faults
+        .put(csi_mock_driver::fault::Rule::from_value(stuck).unwrap())
+        .unwrap();
     let mut client = fronted.client().await;
     let behind = fronted.behind.path("journal");
     let begun = async {

@@ -59,7 +59,7 @@ impl Scene {
         } else {
             self.fronted.behind()
         };
-        driver.faults().put(rule);
+        driver.faults().put(rule).unwrap();
     }
 
     /// How many messages came, and how the stream ended.
@@ -202,7 +202,9 @@ async fn array_that_tracks_no_changes_refuses_deltas_and_nothing_else() {
     let scene = Scene::start(false).await;
     let trouble = json!({"id": "off", "trouble": "tracking-off"});
     let troubles = scene.fronted.behind().faults().troubles();
-    troubles.put(csi_mock_driver::fault::Trouble::from_value(trouble).unwrap());
+    troubles
+        .put(csi_mock_driver::fault::Trouble::from_value(trouble).unwrap())
+        .unwrap();
     let (_, ended) = scene.stream(true).await;
     assert_eq!(ended.unwrap_err().code(), Code::FailedPrecondition);
     assert_eq!(scene.told(), (json!("FAILED_PRECONDITION"), json!("off")));

@@ -30,7 +30,7 @@ async fn start() -> (Server, ControllerClient<Channel>) {
 
 fn trouble(server: &Server, text: Value) {
     let trouble = Trouble::from_value(text).unwrap();
-    server.driver().faults().troubles().put(trouble);
+    server.driver().faults().troubles().put(trouble).unwrap();
 }
 
 #[tokio::test]
