@@ -69,7 +69,8 @@ pub use self::file::{FaultFile, LoadError};
 pub use self::rule::{Action, End, Exit, Hang, Match, Methods, Occasion, Phase, Place, PlaceIs, Rule, Turn};
 pub use self::script::Script;
 pub use self::trouble::{Loses, Obstacle, Scope, Stock, Trouble, TroubleKind};
-pub use self::troubles::{DeviceView, DiskView, Freeze, ListingView, Loss, Met, TroubleReport, Troubles};
+pub use self::troubles::{Met, TroubleReport, Troubles};
+pub use self::view::{DeviceView, DiskView, Freeze, ListingView, Loss};
 pub use self::written::{Part, RuleError};
 
 mod armed;
@@ -82,6 +83,7 @@ pub mod scenario;
 mod script;
 pub mod trouble;
 mod troubles;
+mod view;
 mod written;
 
 /// The state the rules are in before one sets another.

@@ -185,18 +185,6 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_off_with_all_of_its_methods() {
-        let offer: Offer = "-CONTROLLER_SERVICE,-GROUP_CONTROLLER_SERVICE,-SNAPSHOT_METADATA_SERVICE"
-            .parse()
-            .unwrap();
-        for method in Method::ALL {
-            let service = method.path().split('/').nth(1);
-            let is_on = matches!(service, Some("csi.v1.Identity" | "csi.v1.Node"));
-            assert_eq!(offer.serves(method), is_on, "{method:?}");
-        }
-    }
-
-    #[test]
     fn what_is_not_understood_is_refused_and_changes_nothing() {
         for (changes, error) in [
             ("LIST_VOLUMES", OfferError::NoSign("LIST_VOLUMES".into())),

@@ -10,7 +10,6 @@ use super::follow::meet;
 use crate::backend::{NodeSettings, StorageAilment, StorageSeverity};
 use crate::error::{Error, chain};
 use crate::fault::Place;
-use crate::method::Method;
 use crate::node::{self, Node, Told, View, Ways};
 use crate::offer::Capability;
 use crate::registration;
@@ -25,7 +24,7 @@ impl Driver {
     /// How volumes get to paths with what the driver says it can do at this moment.
     pub(crate) fn ways(&self) -> Ways {
         Ways {
-            attaches: self.offer.serves(Method::ControllerPublishVolume),
+            attaches: self.offer.has(Capability::PublishUnpublishVolume),
             stages: self.offer.has(Capability::NodeStageUnstageVolume),
         }
     }

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use super::claim::{self, Claim, Claims};
 use super::rule::Occasion;
-use super::trouble::{Loses, Memory, Obstacle, Scope, Stock, Trouble, TroubleKind};
+use super::trouble::{Memory, Obstacle, Stock, Trouble, TroubleKind};
+use super::view::{DeviceView, DiskView, Freeze, ListingView, Loss};
 use super::{Origin, Taken};
 
 /// The troubles of one array.
@@ -51,59 +52,6 @@ pub struct Met {
     pub obstacle: Option<(String, Obstacle)>,
     /// What it is about to take: to be dropped when the array has it or the call has failed.
     pub claim: Option<Claim>,
-}
-
-/// A listing that is behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Freeze {
-    /// Tells it from others: when it began.
-    pub since: Duration,
-    /// How far it is behind; none if it stays as it was when it began.
-    pub age: Option<Duration>,
-}
-
-/// What an array has lost when it comes back the next time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loss {
-    /// Tells it from others: when the trouble began.
-    pub since: Duration,
-    /// What.
-    pub loses: Loses,
-}
-
-/// How ListVolumes answers.
-#[derive(Clone, Debug, Default)]
-pub struct ListingView {
-    /// The state of so long ago, or of when the trouble began; none for the state of now.
-    pub frozen: Option<Option<Duration>>,
-    /// Volumes to leave out.
-    pub lacks: Vec<Scope>,
-    /// Volumes to put on a node.
-    pub adds: Vec<(Scope, String)>,
-}
-
-/// The device that shows up for an attachment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DeviceView {
-    /// The right one.
-    Right,
-    /// None.
-    Absent,
-    /// Another one, by its path.
-    Wrong(String),
-}
-
-/// What staging finds on the device of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DiskView {
-    /// What is there.
-    Right,
-    /// A filesystem with errors.
-    Dirty,
-    /// A filesystem with errors that are not repaired without asking.
-    Damaged,
-    /// Somebody else's data, and what it looks like.
-    Foreign(&'static str),
 }
 
 #[derive(Debug)]

@@ -14,6 +14,8 @@ use crate::method::Method;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "each variant is the capability of the same name")]
 pub enum Capability {
+    /// Only told: the Controller service's RPCs are answered all the same, since volumes must come from
+    /// somewhere.
     ControllerService,
     VolumeAccessibilityConstraints,
     GroupControllerService,
@@ -236,28 +238,20 @@ impl Capability {
     /// The capabilities without which nobody may call the method.
     pub(super) fn behind(method: Method) -> &'static [Self] {
         match method {
-            Method::CreateVolume | Method::DeleteVolume => {
-                &[Self::ControllerService, Self::CreateDeleteVolume]
-            }
+            Method::CreateVolume | Method::DeleteVolume => &[Self::CreateDeleteVolume],
             Method::ControllerPublishVolume | Method::ControllerUnpublishVolume => {
-                &[Self::ControllerService, Self::PublishUnpublishVolume]
+                &[Self::PublishUnpublishVolume]
             }
-            Method::ListVolumes => &[Self::ControllerService, Self::ListVolumes],
-            Method::ControllerListVolumeHealth => &[
-                Self::ControllerService,
-                Self::GetVolumeHealth,
-                Self::ListVolumeHealth,
-            ],
-            Method::ControllerGetVolumeHealth => &[Self::ControllerService, Self::GetVolumeHealth],
-            Method::GetCapacity => &[Self::ControllerService, Self::GetCapacity],
-            Method::CreateSnapshot | Method::DeleteSnapshot => {
-                &[Self::ControllerService, Self::CreateDeleteSnapshot]
-            }
-            Method::ListSnapshots => &[Self::ControllerService, Self::ListSnapshots],
-            Method::GetSnapshot => &[Self::ControllerService, Self::GetSnapshot],
-            Method::ControllerExpandVolume => &[Self::ControllerService, Self::ExpandVolume],
-            Method::ControllerGetVolume => &[Self::ControllerService, Self::GetVolume],
-            Method::ControllerModifyVolume => &[Self::ControllerService, Self::ModifyVolume],
+            Method::ListVolumes => &[Self::ListVolumes],
+            Method::ControllerListVolumeHealth => &[Self::GetVolumeHealth, Self::ListVolumeHealth],
+            Method::ControllerGetVolumeHealth => &[Self::GetVolumeHealth],
+            Method::GetCapacity => &[Self::GetCapacity],
+            Method::CreateSnapshot | Method::DeleteSnapshot => &[Self::CreateDeleteSnapshot],
+            Method::ListSnapshots => &[Self::ListSnapshots],
+            Method::GetSnapshot => &[Self::GetSnapshot],
+            Method::ControllerExpandVolume => &[Self::ExpandVolume],
+            Method::ControllerGetVolume => &[Self::GetVolume],
+            Method::ControllerModifyVolume => &[Self::ModifyVolume],
             Method::GroupControllerGetCapabilities => &[Self::GroupControllerService],
             Method::CreateVolumeGroupSnapshot
             | Method::DeleteVolumeGroupSnapshot
@@ -271,12 +265,11 @@ impl Capability {
             Method::NodeGetVolumeHealth => &[Self::NodeGetVolumeHealth],
             Method::NodeGetStorageHealth => &[Self::NodeGetStorageHealth],
             Method::NodeExpandVolume => &[Self::NodeExpandVolume],
-            Method::ValidateVolumeCapabilities | Method::ControllerGetCapabilities => {
-                &[Self::ControllerService]
-            }
             Method::GetPluginInfo
             | Method::GetPluginCapabilities
             | Method::Probe
+            | Method::ValidateVolumeCapabilities
+            | Method::ControllerGetCapabilities
             | Method::NodePublishVolume
             | Method::NodeUnpublishVolume
             | Method::NodeGetCapabilities

@@ -832,3 +832,19 @@ async fn a_proxy_tells_of_no_array() {
     let counts = client.info().await.unwrap().counts;
     assert_eq!((counts.volumes, counts.nodes), (0, 0));
 }
+
+#[tokio::test]
+async fn ids_of_a_scenario_are_not_taken_over_at_run_time() {
+    let (_server, client) = administered().await;
+    client.set_scenario("attach-uncertain", true).await.unwrap();
+    let rules = client.faults().await.unwrap().rules;
+    let id = rules[0].id.clone();
+    let rule = json!({"id": id, "action": {"code": "ABORTED"}});
+    let (status, code, message, _) = refusal(client.put_fault(&rule).await);
+    assert_eq!((status, code.as_str()), (StatusCode::CONFLICT, "ALREADY_EXISTS"));
+    assert!(
+        message.contains(&id) && message.contains("take another"),
+        "{message}"
+    );
+    assert_eq!(client.faults().await.unwrap().rules, rules, "nothing has changed");
+}

@@ -219,6 +219,24 @@ async fn publish_context_that_is_dropped_or_changed_is_refused() {
 }
 
 #[tokio::test]
+async fn publish_context_that_a_rule_has_edited_is_noticed_on_the_node() {
+    let mut site = Site::start(Choice::Emulated).await;
+    let rule = serde_json::json!({
+        "id": "odd", "match": {"method": "ControllerPublishVolume"}, "phase": "after",
+        "action": {"edit": {"publish_context.device": "/dev/odd"}},
+    });
+    let rule = csi_mock_driver::fault::Rule::from_value(rule).unwrap();
+    site.server.driver().faults().put(rule).unwrap();
+    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    assert_eq!(site.stage(&volume).await, Err(Code::InvalidArgument));
+    assert!(site.server.driver().faults().remove("odd"));
+    let volume = site.attach(volume, false).await;
+    site.stage(&volume).await.unwrap();
+    site.unstage(&volume).await.unwrap();
+    site.end().await;
+}
+
+#[tokio::test]
 async fn paths_that_the_caller_makes_are_asked_for() {
     for devices in kinds() {
         for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
