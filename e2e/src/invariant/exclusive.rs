@@ -98,16 +98,15 @@ const PUBLISH: &str = "ControllerPublishVolume";
 const UNPUBLISH: &str = "ControllerUnpublishVolume";
 
 /// Publish and unpublish calls that had an effect, in the order that makes the least of them overlap: a
-/// volume counts as published from the answer on and as unpublished from the call on. Whatever overlaps
-/// even so did overlap.
+/// volume counts as published from the answer on and as unpublished from the call on, also from a call in which
+/// the driver died. Whatever overlaps even so did overlap.
 fn by_effect(evidence: &Evidence) -> Vec<(Timestamp, &Call)> {
     let mut calls: Vec<_> = evidence
         .calls
         .iter()
-        .filter(|call| call.effect == Effect::Done)
-        .filter_map(|call| match call.method.as_str() {
-            PUBLISH => Some((call.effect_by.unwrap_or(call.start), call)),
-            UNPUBLISH => Some((call.start, call)),
+        .filter_map(|call| match (call.method.as_str(), call.effect) {
+            (PUBLISH, Effect::Done) => Some((call.effect_by.unwrap_or(call.start), call)),
+            (UNPUBLISH, Effect::Done | Effect::Unknown) => Some((call.start, call)),
             _ => None,
         })
         .collect();
@@ -173,6 +172,20 @@ mod tests {
         failed.effect = Effect::Nothing;
         evidence.calls = vec![publish("vol", "id-a", 1), failed, publish("vol", "id-b", 5)];
         assert_eq!(check(&evidence).len(), 1);
+    }
+
+    #[test]
+    fn an_unpublish_in_which_the_driver_died_may_have_been_done() {
+        let mut evidence = mk_evidence();
+        let mut cut_off = unpublish("vol", "id-a", 3);
+        cut_off.effect = Effect::Unknown;
+        evidence.calls = vec![
+            publish("vol", "id-a", 1),
+            cut_off,
+            publish("vol", "id-b", 5),
+            unpublish("vol", "id-a", 6),
+        ];
+        assert_eq!(check(&evidence), []);
     }
 
     #[test]
