@@ -110,11 +110,14 @@ impl Walk<'_> {
             csi_nodes,
             attachments,
             attachments_complete,
+            pods,
+            pods_hidden,
             ..
         } = &self.snapshot;
         let is_absent = nodes.get(&subject.name).is_some_and(Look::is_absent)
             && csi_nodes.get(&subject.name).is_some_and(Look::is_absent);
-        subject.kind == Kind::Node && is_absent && attachments.is_empty() && *attachments_complete
+        let is_named = !attachments.is_empty() || !attachments_complete || !pods.is_empty() || *pods_hidden;
+        subject.kind == Kind::Node && is_absent && !is_named
     }
 
     /// Claims of the pods, volumes of the claims and attachments, claims of the volumes.

@@ -101,6 +101,8 @@ impl<S: LeaseServer> Campaign<S> {
                         () = stop.cancelled() => return Ok(()),
                         change = next_change(&mut self.changes) => {
                             self.elector.seen(change, now(), self.random.f64());
+                            // That somebody else was granted the lease is told here, and by no look for minutes.
+                            self.note(None, false);
                         }
                         () = sleep_until(until.into()) => {}
                     }

@@ -139,6 +139,42 @@ async fn who_may_read_the_lease_and_not_take_it_could_not_take_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_was_refused_could_take_over_again_from_whoever_was_granted_the_lease() {
+    let server = Server::new(0, Faults::NONE);
+    let [(a, a_leads), (b, b_leads), (c, c_leads)] =
+        ["a", "b", "c"].map(|who| campaign(who, QUICK, &server, CLOCKS[0]));
+    let never = CancellationToken::new();
+    let mut b = pin!(stand_after(&a_leads, b, never.clone()));
+    let led = async {
+        a_leads.begun().await;
+        sleep(5 * SECOND).await;
+    };
+    while_stands(a.run(never.clone()), while_stands(&mut b, led)).await;
+    server.let_write(false);
+    let refused = async {
+        while !b_leads.standing().is_some_and(|standing| standing.claim_failed) {
+            sleep(SECOND / 10).await;
+        }
+    };
+    while_stands(&mut b, refused).await;
+
+    // While the second does nothing, and sees nothing but what its watch tells afterwards.
+    server.let_write(true);
+    let mut c = pin!(c.run(never));
+    while_stands(&mut c, c_leads.begun()).await;
+    let told = async {
+        sleep(10 * SECOND).await;
+        let standing = b_leads.standing().expect("there is an election");
+        assert_eq!(standing.holder.as_deref(), Some("c"));
+        assert!(
+            standing.could_take_over() && standing.trouble.is_none(),
+            "{standing:?}"
+        );
+    };
+    while_stands(c, while_stands(b, told)).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_for_centuries_is_one() {
     let longest = Duration::from_nanos(i64::MAX as u64);
     let timings = Timings {

@@ -223,13 +223,22 @@ impl Node {
                 progress: Progress::Doing,
                 ..record
             };
-            node.records.put(&record)?;
+            // What was made for this path goes with the record, so that must not tell of something unfinished
+            // when all that failed is to show it there once more, as after a reboot.
+            let keeps = repeat && record.inline.is_some() && !record.is_staged();
+            if !keeps {
+                node.records.put(&record)?;
+            }
             match node.show(&record, &disk) {
                 Ok(shown) => node.records.put(&Record {
                     shown,
                     progress: Progress::Done,
                     ..record
                 }),
+                Err(error) if keeps => {
+                    node.withdraw(&record)?;
+                    Err(error)
+                }
                 Err(error) => {
                     // What cannot be taken away is still there, and counts.
                     node.records.put(&record.when(Progress::Undoing))?;

@@ -45,7 +45,7 @@ pub(super) fn look_after(scene: Scene<'_>, driver: &str, finding: Finding) -> Fi
     match leader {
         Leader::Released(_) | Leader::Stale(_) => {
             let finding = finding.because(format!(
-                "{} Yet an attacher has written since: one runs without --leader-election.",
+                "{} Yet an attacher has written since, so one seems to run without --leader-election.",
                 in_words(scene, driver, &leader)
             ));
             find_attacher(finding)

@@ -60,10 +60,12 @@ async fn inline_volume_outlives_a_reboot_and_goes_with_its_target_also_if_its_po
     }
     for comes_back in [true, false] {
         let mut site = Site::start_with(Choice::Loop, keep).await;
-        let request = mk_inline(&site, "t", "64Mi");
+        let pod = site.target("pod");
+        fs::create_dir_all(&pod).unwrap();
+        let request = mk_inline(&site, "pod/t", "64Mi");
         let volume = volume_of(&request);
         assert_eq!(site.publish_as(request.clone()).await, Ok(()));
-        let target = site.target("t");
+        let target = site.target("pod/t");
         fs::write(target.join("file"), "text").unwrap();
         let stages = fs::read_dir(site.server.media().join("staging").join(HERE)).unwrap();
         let stage = stages.map(|entry| entry.unwrap().path()).next().unwrap();
@@ -75,10 +77,14 @@ async fn inline_volume_outlives_a_reboot_and_goes_with_its_target_also_if_its_po
             })
             .await;
         if comes_back {
+            // Kubelet has not made the pod's directory yet.
+            fs::remove_dir_all(&pod).unwrap();
+            assert_ne!(site.publish_as(request.clone()).await, Ok(()));
+            fs::create_dir_all(&pod).unwrap();
             assert_eq!(site.publish_as(request.clone()).await, Ok(()));
             assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "text");
         }
-        assert_eq!(site.unpublish(&volume, "t").await, Ok(()));
+        assert_eq!(site.unpublish(&volume, "pod/t").await, Ok(()));
         let ephemeral = site.server.media().join("ephemeral");
         assert_eq!(
             fs::read_dir(ephemeral).unwrap().count(),

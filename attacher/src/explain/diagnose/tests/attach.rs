@@ -48,7 +48,7 @@ const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
         (Cause::AttachFails, Stuck, Driver),
         &[
             "still under way",
-            "Yet an attacher has written since",
+            "Yet an attacher has written since, so one seems to run",
             "without --leader-election",
         ],
     ),
