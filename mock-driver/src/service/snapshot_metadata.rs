@@ -243,8 +243,9 @@ mod tests {
         }];
         let size = 2 * BLOCK + 512;
         let [block, end] = [BLOCK, size].map(shape::bytes);
-        // (from, how, the offsets and lengths)
-        let table: [(u64, BlockRuns, &[(i64, i64)]); 6] = [
+        // From where, how, and the offsets and lengths.
+        type Row<'a> = (u64, BlockRuns, &'a [(i64, i64)]);
+        let table: [Row<'_>; 6] = [
             (0, BlockRuns::Variable, &[(0, end)]),
             (size, BlockRuns::Variable, &[]),
             (

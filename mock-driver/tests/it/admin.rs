@@ -539,6 +539,19 @@ async fn scenarios_and_troubles_begin_and_end() {
     assert!(message.contains("node-lost"), "{message}");
 }
 
+fn expected(text: &[(&str, &str)]) -> Expectation {
+    Expectation {
+        expected: text
+            .iter()
+            .map(|(method, code)| Expected {
+                method: (*method).to_owned(),
+                code: (*code).to_owned(),
+            })
+            .collect(),
+        ..Expectation::default()
+    }
+}
+
 #[tokio::test]
 async fn calls_are_listed_waited_for_and_judged() {
     let (server, client) = administered().await;
@@ -568,16 +581,6 @@ async fn calls_are_listed_waited_for_and_judged() {
         (vec!["ListVolumes", "ControllerPublishVolume"], 5)
     );
 
-    let expected = |text: &[(&str, &str)]| Expectation {
-        expected: text
-            .iter()
-            .map(|(method, code)| Expected {
-                method: (*method).to_owned(),
-                code: (*code).to_owned(),
-            })
-            .collect(),
-        ..Expectation::default()
-    };
     let came = [
         ("ControllerPublishVolume", "NOT_FOUND"),
         ("ControllerPublishVolume", "OK"),
@@ -605,7 +608,24 @@ async fn calls_are_listed_waited_for_and_judged() {
         "what is missing is waited for"
     );
 
-    // A mistake is told although nothing is to be waited for.
+    let (status, code, ..) = refusal(client.wait(&Calls::of("DeleteVolume"), 1, "10ms").await);
+    assert_eq!(
+        (status, code.as_str()),
+        (StatusCode::GATEWAY_TIMEOUT, "DEADLINE_EXCEEDED")
+    );
+    let (_, _, message, field) = refusal(client.journal(&Calls::all().code("NOPE")).await);
+    assert_eq!(field.as_deref(), Some("code"));
+    assert!(message.contains("NOT_FOUND"), "{message}");
+    client.forget_journal().await.unwrap();
+    assert_eq!(client.journal(&Calls::all()).await.unwrap().matched, 0);
+}
+
+#[tokio::test]
+async fn mistakes_in_what_is_expected_are_told_although_nothing_is_to_be_waited_for() {
+    let (server, client) = administered().await;
+    let mut csi = server.controller().await;
+    csi.list_volumes(v1::ListVolumesRequest::default()).await.unwrap();
+    let came = [("ListVolumes", "OK")];
     let hasty = Expectation {
         timeout: Some("soon".into()),
         ..expected(&came)
@@ -629,17 +649,6 @@ async fn calls_are_listed_waited_for_and_judged() {
             "{message}"
         );
     }
-
-    let (status, code, ..) = refusal(client.wait(&Calls::of("DeleteVolume"), 1, "10ms").await);
-    assert_eq!(
-        (status, code.as_str()),
-        (StatusCode::GATEWAY_TIMEOUT, "DEADLINE_EXCEEDED")
-    );
-    let (_, _, message, field) = refusal(client.journal(&Calls::all().code("NOPE")).await);
-    assert_eq!(field.as_deref(), Some("code"));
-    assert!(message.contains("NOT_FOUND"), "{message}");
-    client.forget_journal().await.unwrap();
-    assert_eq!(client.journal(&Calls::all()).await.unwrap().matched, 0);
 }
 
 #[tokio::test]
