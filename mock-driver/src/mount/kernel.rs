@@ -5,6 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
@@ -162,12 +163,24 @@ fn inherited(from: &Path) -> Result<MountFlags, Error> {
     Ok(flags)
 }
 
-/// Unmounts what is ours at `path`, until nothing is mounted there or something else is in the way.
+/// Unmounts what is ours at `path`, until nothing is mounted there or something else is in the way. What is in use is
+/// given a moment: whoever looked at a file may be about to let go, and a program that is being started holds all
+/// that its parent had open until it runs. The kernel tells nobody when that ends.
 pub(super) fn unmount(path: &Path, is_ours: impl Fn(&Shown) -> bool) -> Result<(), Error> {
-    for _ in 0..LAYERS {
+    const TRIES: u32 = 25;
+    const PAUSE: Duration = Duration::from_millis(20);
+    let (mut layers, mut tries) = (0, 0);
+    while layers < LAYERS {
         match shown_at(path)? {
             None => return Ok(()),
-            Some(shown) if is_ours(&shown) => unmount_uppermost(path)?,
+            Some(shown) if is_ours(&shown) => match unmount_uppermost(path) {
+                Ok(()) => layers += 1,
+                Err(Error::Busy { .. }) if tries < TRIES => {
+                    tries += 1;
+                    std::thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(error),
+            },
             Some(_) => return Err(in_the_way(path, "is a mount that is not of this volume")),
         }
     }

@@ -58,3 +58,23 @@ async fn staging_path_in_use_leaves_no_place_for_another_nor_for_other_options()
     assert_eq!(site.stage_at(&volume, &elsewhere).await, Ok(()));
     site.end().await;
 }
+
+#[tokio::test]
+async fn target_that_is_in_use_for_a_moment_is_waited_for() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut site = Site::start(Choice::Loop).await;
+    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    site.stage(&volume).await.unwrap();
+    site.publish(&volume, "t").await.unwrap();
+    let open = fs::File::create(site.target("t").join("file")).unwrap();
+    // As a program does that is being started and inherits the file, until it runs.
+    let moment = async {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        drop(open);
+    };
+    let (unpublished, ()) = tokio::join!(site.unpublish(&volume, "t"), moment);
+    assert_eq!(unpublished, Ok(()));
+    site.end().await;
+}
