@@ -18,7 +18,7 @@ use crate::lease::{Leadership, NotLeading};
 const WRITES: usize = 80;
 /// How many of these may be such that no pod waits for. The rest is kept for attaches, so that a
 /// thousand detaches that end together do not delay the next attach here.
-const WRITES_NOBODY_WAITS_FOR: usize = 16;
+const WRITES_NOBODY_WAITS_FOR: usize = 32;
 /// How many of those while a write of an attach is under way or in line: so few that it does not wait for
 /// them in the API server either, which takes one or two milliseconds of a processor for each. Those that
 /// were sent before end by themselves; what follows waits here. Never none, for attaches may go on for ever.
