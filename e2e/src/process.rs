@@ -11,6 +11,7 @@
 
 mod procfs;
 mod run;
+mod script;
 mod spec;
 mod warden;
 
@@ -28,6 +29,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use tokio::sync::watch;
 
 pub use run::Run;
+pub use script::write_script;
 pub use spec::Spec;
 pub use warden::warden_main_if_asked;
 

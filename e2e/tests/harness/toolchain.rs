@@ -1,10 +1,10 @@
 //! Builds that cannot happen say what is missing and how to get it.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use csi_e2e::process::write_script;
 use csi_e2e::toolchain::{Settings, Toolchain};
 use libtest_mimic::Trial;
 
@@ -105,8 +105,7 @@ async fn refusal(bench: &Arc<Bench>, settings: Settings) -> Result<String> {
 fn with_go(bench: &Bench, name: &str, script: &str) -> Result<Settings> {
     let dir: PathBuf = bench.run.subdir(&format!("go-{name}"))?;
     let go = dir.join("go");
-    std::fs::write(&go, format!("#!/bin/sh\n{script}\n"))?;
-    std::fs::set_permissions(&go, std::fs::Permissions::from_mode(0o755))?;
+    write_script(&go, &format!("#!/bin/sh\n{script}\n"))?;
     Ok(Settings {
         path: Some(dir.into()),
         ..Settings::default()

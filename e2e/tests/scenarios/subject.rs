@@ -1,12 +1,12 @@
 //! The restart policy subjects are run under, with shell scripts in the place of an attacher.
 
 use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use csi_e2e::process::write_script;
 use csi_e2e::subject::{Kind, Subject, SubjectSpec};
 use libtest_mimic::{Failed, Trial};
 
@@ -68,9 +68,7 @@ fn script(dir: &Path, kind: Kind, then: &str) -> Result<SubjectSpec> {
         "#!/bin/sh\necho started >> {}\n{then}\n",
         dir.join(STARTS).display()
     );
-    std::fs::write(&binary, text).context("write the script")?;
-    std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o700))
-        .context("make it executable")?;
+    write_script(&binary, &text)?;
     Ok(SubjectSpec {
         kind,
         binary,
