@@ -1,10 +1,10 @@
 //! Traces: one for an attach and one for a detach, with a span for each attempt, and each request to the API
 //! server and each call of the driver as a span below that, sent by OTLP to `--otlp-endpoint`.
 //!
-//! A trace's id is the VolumeAttachment's UID, so whoever has the object has its traces, and so does the process after us, whose attempts
-//! go on in the same trace. Repairs and volumes' finalizers have a trace for each attempt; all of one object are
-//! joined by the attribute `uid`. What is logged during an attempt becomes an event of its span. The driver gets
-//! the context of its call in the header `traceparent` (W3C Trace Context).
+//! A trace's id is the VolumeAttachment's UID, so whoever has the object has its traces, and so does the process
+//! after us, whose attempts go on in the same trace. Repairs and volumes' finalizers have a trace for each attempt;
+//! all of one object are joined by the attribute `uid`. What is logged during an attempt becomes an event of its
+//! span. The driver gets the context of its call in the header `traceparent` (W3C Trace Context).
 //!
 //! Invariants: nothing waits for a trace: finished spans go into a bounded queue and are dropped, and
 //! counted, when it is full or the collector is away. A span holds what the log may hold, and nothing

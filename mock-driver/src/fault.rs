@@ -347,13 +347,23 @@ fn put_into(rules: &mut Vec<Arc<Armed>>, rule: Rule) {
 
 /// Checks that no id of rules of an origin belongs to a rule of another one.
 fn check(there: &[Arc<Armed>], origin: Origin, rules: &[Rule]) -> Result<(), Taken> {
-    let others = || there.iter().filter(|armed| armed.origin != origin);
-    match others().find(|armed| rules.iter().any(|rule| rule.id == armed.rule.id)) {
+    let there = there.iter().map(|armed| (&*armed.rule.id, armed.origin));
+    none_taken("rule", there, origin, |id| rules.iter().any(|rule| rule.id == id))
+}
+
+/// Checks that of what is there, by id and origin, nothing of another origin has an id that is wanted.
+fn none_taken<'a>(
+    kind: &'static str,
+    mut there: impl Iterator<Item = (&'a str, Origin)>,
+    origin: Origin,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<(), Taken> {
+    match there.find(|(id, owner)| *owner != origin && is_wanted(id)) {
         None => Ok(()),
-        Some(other) => Err(Taken {
-            id: other.rule.id.clone(),
-            kind: "rule",
-            owner: other.origin,
+        Some((id, owner)) => Err(Taken {
+            id: id.to_owned(),
+            kind,
+            owner,
         }),
     }
 }

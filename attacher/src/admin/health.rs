@@ -3,8 +3,9 @@
 //! - Alive: the dispatcher moves. A driver or an API server that is away is no reason to be killed.
 //! - Ready: the driver is connected and all lists are complete. A standby of a leader election is ready when
 //!   it could take over: it lists no VolumeAttachments before, but it has its lists of volumes and nodes, has
-//!   read who holds the Lease, and no claim of its own to it has failed since. So a rolling upgrade goes on, and a disruption budget counts it; and one to a version
-//!   that the API server lets do nothing stops before it takes away the leader that works.
+//!   read who holds the Lease, and no claim of its own to it has failed since. So a rolling upgrade goes on, and a
+//!   disruption budget counts it; and one to a version that the API server lets do nothing stops before it takes
+//!   away the leader that works.
 //! - Leading: as in client-go, a leader is unhealthy when it has not renewed its lease for too long.
 
 use http::StatusCode;

@@ -178,13 +178,12 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// publish call: should the driver have calls again, that volume is still to be unpublished.
     async fn attach_without_call(&self, attachment: &Attachment) -> Result<(), Failure> {
         if !attachment.attached {
-            match self.cluster.mark_attached(attachment, &BTreeMap::new()).await {
-                Ok(attachment) => self.written(attachment),
-                Err(error) if error.is_gone() => {
-                    self.departed(attachment);
-                    return Ok(());
-                }
-                Err(error) => return Err(Failure::api("failed to mark as attached", &error)),
+            let marked = self.cluster.mark_attached(attachment, &BTreeMap::new()).await;
+            if self
+                .taken_in(attachment, marked, "failed to mark as attached", |_| ())?
+                .is_none()
+            {
+                return Ok(());
             }
             tracing::debug!("attached without a call");
         }

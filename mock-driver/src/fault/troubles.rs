@@ -13,7 +13,7 @@ use super::claim::{self, Claim, Claims};
 use super::rule::Occasion;
 use super::trouble::{Memory, Obstacle, Stock, Trouble, TroubleKind};
 use super::view::{DeviceView, DiskView, Freeze, ListingView, Loss};
-use super::{Origin, Taken};
+use super::{Origin, Taken, none_taken};
 
 /// The troubles of one array.
 #[derive(Debug)]
@@ -365,13 +365,10 @@ impl Standing {
 
 /// Checks that no id of troubles of an origin belongs to a trouble of another one.
 fn check(there: &[Standing], origin: Origin, troubles: &[Trouble]) -> Result<(), Taken> {
-    let others = || there.iter().filter(|standing| standing.origin != origin);
-    match others().find(|standing| troubles.iter().any(|trouble| trouble.id == standing.trouble.id)) {
-        None => Ok(()),
-        Some(other) => Err(Taken {
-            id: other.trouble.id.clone(),
-            kind: "trouble",
-            owner: other.origin,
-        }),
-    }
+    let there = there
+        .iter()
+        .map(|standing| (&*standing.trouble.id, standing.origin));
+    none_taken("trouble", there, origin, |id| {
+        troubles.iter().any(|trouble| trouble.id == id)
+    })
 }

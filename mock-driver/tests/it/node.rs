@@ -59,6 +59,11 @@ fn keep(directory: &Path, settings: &mut csi_mock_driver::driver::Settings) {
     settings.state_dir = Some(directory.join("state"));
 }
 
+/// Unmounts behind the driver's back, as a reboot does.
+fn unmount(path: &Path) {
+    rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).unwrap();
+}
+
 // === impl Site ===
 
 impl Site {

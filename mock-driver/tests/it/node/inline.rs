@@ -72,7 +72,7 @@ async fn inline_volume_outlives_a_reboot_and_goes_with_its_target_also_if_its_po
         let mut site = site
             .again(Choice::Loop, |_| {
                 for path in [&target, &stage] {
-                    rustix::mount::unmount(path.as_path(), rustix::mount::UnmountFlags::empty()).unwrap();
+                    unmount(path);
                 }
             })
             .await;

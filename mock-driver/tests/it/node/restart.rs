@@ -104,8 +104,7 @@ async fn stage_without_a_target_is_undone_at_the_start() {
                         }
                         fs::remove_file(&path).unwrap();
                         if devices == Choice::Loop {
-                            let flags = rustix::mount::UnmountFlags::empty();
-                            rustix::mount::unmount(target.as_path(), flags).unwrap();
+                            unmount(&target);
                         } else {
                             fs::remove_file(&target).unwrap();
                         }
@@ -138,7 +137,7 @@ async fn after_a_reboot_devices_come_back_and_mounts_are_made_again() {
     let mut site = site
         .again(Choice::Loop, |directory| {
             for path in [&target, &staging] {
-                rustix::mount::unmount(path.as_path(), rustix::mount::UnmountFlags::empty()).unwrap();
+                unmount(path);
             }
             let links = directory.join("state/media/devices").join(HERE);
             for link in fs::read_dir(links).unwrap() {

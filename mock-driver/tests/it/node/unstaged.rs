@@ -101,7 +101,7 @@ async fn stage_that_somebody_unmounted_is_mounted_again_for_the_next_target() {
     let stage = stages.map(|entry| entry.unwrap().path()).next().unwrap();
     // As a reboot does, which nobody has noticed yet.
     for path in [&site.target("t1"), &stage] {
-        rustix::mount::unmount(path.as_path(), rustix::mount::UnmountFlags::empty()).unwrap();
+        unmount(path);
     }
     site.publish(&volume, "t2").await.unwrap();
     assert_eq!(
