@@ -16,8 +16,8 @@ pub use connect::{Keeper, Link, Lost};
 pub use metrics::{Calls, ConnectionCensus};
 pub use session::{OpenError, Session, Socket, SocketError};
 
-use crate::cluster::Secrets;
 use crate::decide::Capability;
+use crate::kube_api::Secrets;
 use crate::model::{Capabilities, Target};
 
 /// The calls that attaching is about.

@@ -15,9 +15,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::Cluster;
 use crate::csi::{Controller, Link};
 use crate::engine::{Engine, Event, lock};
+use crate::kube_api::Cluster;
 use crate::reconcile;
 use crate::worker::Worker;
 pub use pulse::Pulse;

@@ -27,7 +27,7 @@ use self::diagnose::{Question, diagnose};
 use self::reader::{Reader, Trouble};
 use self::report::State;
 use self::subject::{Output, Request, Subject};
-use crate::cluster::{Access, ConnectError, Requests};
+use crate::kube_api::{Access, ConnectError, Requests};
 use crate::report::chain;
 use crate::run::config;
 

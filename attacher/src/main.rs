@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use csi_attacher::{args::Args, explain, log, run, trace};
+use csi_attacher::{args::Args, explain, logging, run, trace};
 
 // One thread is enough: the API server allows some thousand writes a second, a write costs us a tenth
 // of a millisecond, and a second thread would cost memory and wake-ups in every pod.
@@ -14,18 +14,18 @@ async fn main() -> ExitCode {
     }
     let args = match Args::read(line) {
         Ok(args) => args,
-        Err(error) => return log::unreadable(&error),
+        Err(error) => return logging::unreadable(&error),
     };
     if args.version {
-        return log::version();
+        return logging::version();
     }
     let (traces, exporter) = args.collector().map(|collector| trace::to(&collector)).unzip();
-    log::init(&args.log, traces);
+    logging::init(&args.log, traces);
     for warning in args.warnings() {
         tracing::warn!("{warning}");
     }
     match run::run(args, exporter).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => log::last_words(&error),
+        Err(error) => logging::last_words(&error),
     }
 }

@@ -21,12 +21,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::JoinMap;
 
-use crate::admin::View;
 use crate::args::Args;
-use crate::cluster::{Clients, ConnectError, RateLimit};
 use crate::csi::{Keeper, Link, Lost, Session};
 use crate::engine::Engine;
-use crate::lease::{self, Leadership};
+use crate::http_server::View;
+use crate::kube_api::{Clients, ConnectError, RateLimit};
+use crate::leader_election::{self, Leadership};
 use crate::model::Driver;
 use crate::report::chain;
 use crate::trace::Exporter;
@@ -68,10 +68,10 @@ pub enum Error {
     Lost(#[from] Lost),
     /// There is no name that we could stand for election with.
     #[error(transparent)]
-    Identity(#[from] lease::IdentityError),
+    Identity(#[from] leader_election::IdentityError),
     /// We led, and do no longer. Whoever restarts us starts a standby.
     #[error("stopped leading: {0}")]
-    StoppedLeading(#[from] lease::Lost),
+    StoppedLeading(#[from] leader_election::Lost),
     /// A task ended that must not.
     #[error("the task {0} ended unexpectedly")]
     Task(Task),

@@ -28,12 +28,12 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::cluster::events::Recorder;
-use crate::cluster::{Cluster, Error, Secrets};
 use crate::csi::{CallError, Controller, Reach};
 use crate::decide::{Facts, Wanted};
 use crate::engine::{self, Answer, Engine, Event, Job, Outcome, Report, Subject};
 use crate::index::Change;
+use crate::kube_api::events::Recorder;
+use crate::kube_api::{Cluster, Error, Secrets};
 use crate::model::{Attachment, Driver, SecretRef, Target, Uid, Volume};
 use crate::trace;
 use problem::{Failure, cut};

@@ -15,9 +15,9 @@ use super::metrics::timed;
 use super::session::Session;
 use super::strip::stripped;
 use super::{Controller, ListRequest, Listed, Page, PublishRequest, UnpublishRequest};
-use crate::cluster::Secrets;
 use crate::decide::{Access, AccessMode, Capability};
-use crate::lease::Leadership;
+use crate::kube_api::Secrets;
+use crate::leader_election::Leadership;
 use crate::model::Capabilities;
 use crate::trace;
 

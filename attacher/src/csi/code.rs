@@ -5,7 +5,7 @@ use std::fmt;
 
 use tonic::Status;
 
-use crate::lease::NotLeading;
+use crate::leader_election::NotLeading;
 use crate::queue::Class;
 
 /// A gRPC status code.

@@ -19,7 +19,7 @@ use tower::{BoxError, Service};
 use super::code::{CallError, Code};
 use super::session::Session;
 use crate::grpc::readable;
-use crate::lease::{Fenced, Leadership};
+use crate::leader_election::{Fenced, Leadership};
 use crate::metrics::{Exposition, Histogram, family};
 use crate::migration::is_migration_driver;
 use crate::model::Capabilities;

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use csi_proto::secret::STRIPPED;
 
-use crate::cluster::Secrets;
+use crate::kube_api::Secrets;
 
 /// Shorter values stay, as taking them out would garble every message.
 const SHORTEST: usize = 4;

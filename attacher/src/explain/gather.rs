@@ -288,7 +288,7 @@ impl Walk<'_> {
 
     /// The name is known; the namespace is that of the attacher, wherever it is.
     async fn leases(&self, driver: &str) -> Look<Vec<Lease>> {
-        let name = crate::lease::name(driver);
+        let name = crate::leader_election::name(driver);
         let selector = format!("&fieldSelector=metadata.name%3D{}", segment(&name));
         let path = "/apis/coordination.k8s.io/v1/leases";
         let (leases, complete) = self

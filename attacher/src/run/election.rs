@@ -6,11 +6,11 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, Task, Tasks, config, join};
-use crate::admin::View;
 use crate::args::Args;
-use crate::cluster::events::{Recorder, Regarding};
 use crate::engine::Engine;
-use crate::lease::{self, ApiLease, Campaign, Change, Leadership, Place, Settings, Timings};
+use crate::http_server::View;
+use crate::kube_api::events::{Recorder, Regarding};
+use crate::leader_election::{self, ApiLease, Campaign, Change, Leadership, Place, Settings, Timings};
 use crate::model::Driver;
 
 /// Starts it, over a connection of its own. The task ends when the lease was given back after `stop`.
@@ -27,7 +27,7 @@ pub(super) fn spawn(
     let variable = config::pod_namespace();
     let settings = Settings {
         place: Place::of(&driver.name, election.namespace.as_deref(), variable.as_deref()),
-        identity: lease::identity()?,
+        identity: leader_election::identity()?,
         labels: election.labels(),
         timings: Timings {
             lease_duration: election.lease_duration,

@@ -7,11 +7,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, Task, Tasks};
-use crate::admin::{View, server};
 use crate::args::Args;
-use crate::cluster::Clients;
 use crate::csi::Keeper;
 use crate::dispatch::Pulse;
+use crate::http_server::{View, server};
+use crate::kube_api::Clients;
 
 /// What there is to look at from the start.
 pub(super) fn view(

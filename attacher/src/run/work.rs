@@ -9,14 +9,14 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, Task, Tasks};
-use crate::admin::View;
 use crate::args::Args;
-use crate::cluster::events::Recorder;
-use crate::cluster::{self, ApiServer, Clients};
 use crate::csi::{Caller, Link};
 use crate::dispatch::Dispatcher;
 use crate::engine::{Engine, Event, lock};
-use crate::lease::{self, Leadership};
+use crate::http_server::View;
+use crate::kube_api::events::Recorder;
+use crate::kube_api::{self, ApiServer, Clients};
+use crate::leader_election::{self, Leadership};
 use crate::model::Driver;
 use crate::queue::{Backoff, Limits};
 use crate::reconcile::Reconciler;
@@ -65,7 +65,7 @@ pub(super) fn spawn(
         engine: engine.clone(),
         events_tx: events_tx.clone(),
     };
-    let changes = cluster::attachments(clients, shared.clone(), fastrand::u64(..));
+    let changes = kube_api::attachments(clients, shared.clone(), fastrand::u64(..));
     let (leads, attachments) = (leadership.clone(), pump());
     tasks.spawn(Task::Attachments, async move {
         // Not before: only a list that is made when nobody else works any more shows all that earlier
@@ -73,9 +73,9 @@ pub(super) fn spawn(
         leads.begun().await;
         attachments.run(changes.map(Event::Attachments)).await
     });
-    let changes = cluster::volumes(clients, shared.clone(), fastrand::u64(..));
+    let changes = kube_api::volumes(clients, shared.clone(), fastrand::u64(..));
     tasks.spawn(Task::Volumes, pump().run(changes.map(Event::Volumes)));
-    let changes = cluster::nodes(clients, shared.clone(), fastrand::u64(..));
+    let changes = kube_api::nodes(clients, shared.clone(), fastrand::u64(..));
     tasks.spawn(Task::Nodes, pump().run(changes.map(Event::Nodes)));
 
     let reconciler = Reconciler {
@@ -128,7 +128,7 @@ pub(super) fn events(
     stop: CancellationToken,
 ) -> Recorder {
     // The name of the pod; it has no other meaning than to say which replica it was.
-    let host = lease::host_name().unwrap_or_default();
+    let host = leader_election::host_name().unwrap_or_default();
     let (recorder, publisher) = Recorder::new(
         clients.requests.clone(),
         format!("csi-attacher/{}", driver.name),

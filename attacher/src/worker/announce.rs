@@ -4,11 +4,11 @@ use tracing::{Span, field, info_span};
 
 use super::Worker;
 use super::problem::Failure;
-use crate::cluster::Cluster;
-use crate::cluster::events::{Reason, Regarding};
 use crate::csi::Controller;
 use crate::decide::Wanted;
 use crate::engine::{Fault, Finding, Subject};
+use crate::kube_api::Cluster;
+use crate::kube_api::events::{Reason, Regarding};
 use crate::model::{Attachment, Driver};
 use crate::trace;
 

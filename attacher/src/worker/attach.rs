@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::problem::Failure;
 use super::{Worker, unread, unwritten};
-use crate::cluster::{Cluster, Error, Released, Secrets};
 use crate::csi::{CallError, Controller, PublishRequest};
 use crate::decide::{self, AttachPlan, Facts, Record, Wanted};
 use crate::engine::Answer;
+use crate::kube_api::{Cluster, Error, Released, Secrets};
 use crate::model::{Attachment, Capabilities, Driver, Volume};
 
 /// How a volume is to be attached.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::Worker;
 use super::problem::Failure;
-use crate::cluster::Cluster;
 use crate::csi::Controller;
 use crate::decide::{Claim, Record};
 use crate::engine::Event;
 use crate::index::Change;
+use crate::kube_api::Cluster;
 use crate::model::{Attachment, Recorded, Volume};
 
 impl<K: Cluster, D: Controller> Worker<K, D> {

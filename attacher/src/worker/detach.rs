@@ -2,10 +2,10 @@
 
 use super::problem::Failure;
 use super::{Worker, called, unread, unwritten};
-use crate::cluster::{Cluster, Error, Released, Secrets};
 use crate::csi::{CallError, Controller, UnpublishRequest};
 use crate::decide::{self, DetachPlan, Facts, Wanted};
 use crate::engine::{Answer, Held};
+use crate::kube_api::{Cluster, Error, Released, Secrets};
 use crate::model::{Attachment, Recorded, SecretRef, Target};
 use crate::report::chain;
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::problem::{Failure, MESSAGE_BYTES, cut};
 use super::turns::Turn;
 use super::{Worker, called};
-use crate::cluster::{Cluster, Secrets, Side};
 use crate::csi::{CallError, Controller, UnpublishRequest};
 use crate::decide::{AttachPlan, Record};
+use crate::kube_api::{Cluster, Secrets, Side};
 use crate::model::{Attachment, Problem, Recorded, Target};
 use crate::report::time;
 

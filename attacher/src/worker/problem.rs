@@ -1,10 +1,10 @@
 //! What goes wrong, as it is told to people.
 
 use super::Worker;
-use crate::cluster::{Cluster, Error, Side};
 use crate::csi::Controller;
 use crate::decide::Refusal;
 use crate::engine::Answer;
+use crate::kube_api::{Cluster, Error, Side};
 use crate::model::{Attachment, Problem, Target};
 use crate::queue::Class;
 use crate::report::{chain, time};

@@ -15,13 +15,13 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::*;
-use crate::cluster::{ApiServer, Clients, Released, Side, patch};
 use crate::csi::{Caller, Code, Keeper, ListRequest, Page, PublishRequest, UnpublishRequest};
 use crate::decide::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 use crate::decide::{Claim, Record};
 use crate::engine::Held;
 use crate::engine::tests::mk_engine;
-use crate::lease::Leadership;
+use crate::kube_api::{ApiServer, Clients, Released, Side, patch};
+use crate::leader_election::Leadership;
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Capabilities, Node, Problem, Recorded, Target, Version, VolumeSource};
 use crate::queue::{Backoff, Limits};

@@ -6,10 +6,10 @@ use super::Worker;
 use super::detach::{failed_without, knows_nothing};
 use super::problem::Failure;
 use super::turns::Turn;
-use crate::cluster::Cluster;
 use crate::csi::{CallError, Controller, Reach, UnpublishRequest};
 use crate::decide::{self, AttachPlan, Stale, Wanted};
 use crate::engine::Held;
+use crate::kube_api::Cluster;
 use crate::model::{Attachment, Target};
 use crate::queue::Class;
 

@@ -8,13 +8,13 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_attacher::cluster::Secrets;
 use csi_attacher::csi::{
     CallError, Caller, Controller as _, Keeper, Link, ListRequest, Listed, Lost, PublishRequest, Reach,
     UnpublishRequest,
 };
 use csi_attacher::decide::{Access, AccessMode, Capability};
-use csi_attacher::lease::{Leadership, Place, Settings, Standing, Timings};
+use csi_attacher::kube_api::Secrets;
+use csi_attacher::leader_election::{Leadership, Place, Settings, Standing, Timings};
 use csi_attacher::model::{Capabilities, Target};
 use csi_attacher::queue::Class;
 use csi_proto::v1::controller_server::{Controller, ControllerServer};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use csi_attacher::lease::{Campaign, Leadership, Lost, Place, Settings, Timings};
+use csi_attacher::leader_election::{Campaign, Leadership, Lost, Place, Settings, Timings};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};

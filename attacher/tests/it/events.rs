@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_attacher::cluster::events::{Reason, Recorder, Regarding};
+use csi_attacher::kube_api::events::{Reason, Recorder, Regarding};
 use csi_attacher::model::Uid;
 use http::{Method, Response, StatusCode};
 use kube::Client;

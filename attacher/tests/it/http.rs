@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_attacher::admin::{View, server};
-use csi_attacher::cluster::Requests;
 use csi_attacher::csi::Keeper;
 use csi_attacher::dispatch::Pulse;
 use csi_attacher::engine::{Engine, Event};
+use csi_attacher::http_server::{View, server};
 use csi_attacher::index::Change;
+use csi_attacher::kube_api::Requests;
 use csi_attacher::queue::{Backoff, Limits};
 use futures::FutureExt as _;
 use jiff::Timestamp;

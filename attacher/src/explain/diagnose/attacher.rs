@@ -7,7 +7,7 @@ use crate::explain::print::ago;
 use crate::explain::report::{Actor, Cause, Finding, State};
 use crate::explain::scene::{Leader, Scene};
 use crate::explain::snapshot::Look;
-use crate::lease;
+use crate::leader_election;
 
 /// The finding that nobody serves `driver`, if that is so. `last_sign` is when the attacher last showed
 /// on the object in question; `since` is from when on it was needed.
@@ -80,7 +80,7 @@ fn find_attacher(finding: Finding) -> Finding {
 
 /// What the lease tells, in a sentence.
 pub(super) fn in_words(scene: Scene<'_>, driver: &str, leader: &Leader<'_>) -> String {
-    let name = lease::name(driver);
+    let name = leader_election::name(driver);
     match leader {
         Leader::Unknown => format!("The attacher's lease {name} could not be looked at."),
         Leader::NoLease => format!(

@@ -4,12 +4,12 @@ use jiff::Timestamp;
 
 use super::attach::{multi_attach, node_gone};
 use super::{attacher, code, node};
-use crate::cluster::NOT_TEXT;
 use crate::decide::Refusal;
 use crate::explain::objects::Attachment;
 use crate::explain::report::{Actor, Cause, Finding, State};
 use crate::explain::scene::{Leader, Way};
 use crate::explain::snapshot::Look;
+use crate::kube_api::NOT_TEXT;
 use crate::model::SecretRef;
 use crate::model::wire::VolumeErrorObject;
 

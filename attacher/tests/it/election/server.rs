@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_attacher::lease::{Failure, LeaseServer};
+use csi_attacher::leader_election::{Failure, LeaseServer};
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use k8s_openapi::api::coordination::v1::Lease;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_attacher::cluster::{Cluster, Error, Released, Secrets, Side, patch};
 use csi_attacher::decide::{Claim, Record};
+use csi_attacher::kube_api::{Cluster, Error, Released, Secrets, Side, patch};
 use csi_attacher::model::attachment::{
     NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION,
 };

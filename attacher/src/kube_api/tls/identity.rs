@@ -17,7 +17,7 @@ use super::{REREAD, TlsError, provider};
 
 /// A client certificate with its key.
 #[derive(Debug)]
-pub(in crate::cluster) struct Identity {
+pub(in crate::kube_api) struct Identity {
     pair: SingleCertAndKey,
     /// Tells certificates apart, with the key left out.
     chain: Vec<CertificateDer<'static>>,
@@ -25,7 +25,7 @@ pub(in crate::cluster) struct Identity {
 
 /// A client certificate and its key in files that somebody keeps fresh.
 #[derive(Debug)]
-pub(in crate::cluster) struct IdentityFiles {
+pub(in crate::kube_api) struct IdentityFiles {
     certificate: PathBuf,
     key: PathBuf,
     latest: Mutex<(Arc<Identity>, Instant)>,
@@ -39,7 +39,7 @@ impl Identity {
     /// # Errors
     ///
     /// They are no such thing, or not of one another.
-    pub(in crate::cluster) fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, TlsError> {
+    pub(in crate::kube_api) fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, TlsError> {
         let what = "client certificate";
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
         let chain = chain.map_err(|source| TlsError::Pem { what, source })?;
@@ -63,7 +63,7 @@ impl Identity {
     }
 
     /// Whether it is the same certificate, so that connections made with one can be kept for the other.
-    pub(in crate::cluster) fn is_same(&self, other: &Self) -> bool {
+    pub(in crate::kube_api) fn is_same(&self, other: &Self) -> bool {
         self.chain == other.chain
     }
 }
@@ -86,7 +86,7 @@ impl IdentityFiles {
     /// # Errors
     ///
     /// They cannot be read, or are of no use.
-    pub(in crate::cluster) fn of(user: &AuthInfo) -> Result<Option<Self>, TlsError> {
+    pub(in crate::kube_api) fn of(user: &AuthInfo) -> Result<Option<Self>, TlsError> {
         let nonempty = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
         let in_itself = nonempty(&user.client_certificate_data).is_some()
             || user
@@ -107,7 +107,7 @@ impl IdentityFiles {
     }
 
     /// What the files hold, as of a minute ago at most.
-    pub(in crate::cluster) fn identity(&self, now: Instant) -> Arc<Identity> {
+    pub(in crate::kube_api) fn identity(&self, now: Instant) -> Arc<Identity> {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if latest.1 <= now {
             latest.1 = now + REREAD;
@@ -125,7 +125,7 @@ impl IdentityFiles {
     }
 
     /// The API server did not know whose request this was, which came with that certificate.
-    pub(in crate::cluster) fn refused(&self, identity: &Arc<Identity>, now: Instant) {
+    pub(in crate::kube_api) fn refused(&self, identity: &Arc<Identity>, now: Instant) {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(identity, &latest.0) {
             latest.1 = now;

@@ -9,12 +9,12 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 
 use super::*;
-use crate::lease::{Place, Timings};
+use crate::leader_election::{Place, Timings};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The Go sidecar's timings.
-pub(in crate::lease) fn mk_settings(identity: &str) -> Settings {
+pub(in crate::leader_election) fn mk_settings(identity: &str) -> Settings {
     Settings {
         place: Place {
             namespace: "kube-system".to_owned(),

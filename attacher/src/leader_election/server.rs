@@ -7,7 +7,7 @@ use kube::Api;
 use kube::api::{PostParams, WatchEvent, WatchParams};
 
 use super::{Failure, Place};
-use crate::cluster::{Access, ConnectError, Requests};
+use crate::kube_api::{Access, ConnectError, Requests};
 use crate::report::chain;
 
 /// Where the Lease is kept.

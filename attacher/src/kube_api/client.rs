@@ -27,7 +27,7 @@ use tower::{BoxError, ServiceBuilder, service_fn};
 use super::credentials::{Credentials, CredentialsError};
 use super::tls::{self, Identity, TlsError};
 use super::{RateLimit, Requests, attempt};
-use crate::lease::Fenced;
+use crate::leader_election::Fenced;
 use crate::report::address;
 
 /// How long a connection may be silent before we ask whether anybody is there.

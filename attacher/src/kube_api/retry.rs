@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::limit::{Gate, Purpose};
 use super::{Error, attempt};
-use crate::lease::Leadership;
+use crate::leader_election::Leadership;
 use crate::report::chain;
 
 /// How long one request may take in all, its repeats included and its time in line not. A request's
@@ -171,8 +171,8 @@ mod tests {
     use super::super::Requests;
     use super::*;
     use crate::args::kube_api::Rate;
-    use crate::cluster::RateLimit;
-    use crate::lease::Leadership;
+    use crate::kube_api::RateLimit;
+    use crate::leader_election::Leadership;
 
     fn status(code: u16, reason: &str, details: serde_json::Value) -> Failure {
         let details: StatusDetails = serde_json::from_value(details).unwrap();

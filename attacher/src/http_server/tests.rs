@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::*;
-use crate::cluster::Trouble;
 use crate::decide::tests::{mk_attachment, mk_node, mk_volume};
 use crate::engine::{Event, Outcome, Report};
 use crate::index::Change;
-use crate::lease::{Place, Settings, Standing, Timings};
+use crate::kube_api::Trouble;
+use crate::leader_election::{Place, Settings, Standing, Timings};
 use crate::metrics::family;
 use crate::queue::Class;
 use crate::worker::Clock;

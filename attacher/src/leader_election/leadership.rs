@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Settings;
-use crate::cluster::Trouble;
+use crate::kube_api::Trouble;
 
 /// Whether we lead, for everybody who must know. Cheap to clone and to ask.
 ///

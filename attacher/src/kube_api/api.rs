@@ -14,7 +14,7 @@ use super::limit::{Gate, Purpose};
 use super::retry::until_answered;
 use super::{Clients, Cluster, Error, NOT_TEXT, Released, Secrets, Side, patch};
 use crate::decide::{Claim, Record};
-use crate::lease::Leadership;
+use crate::leader_election::Leadership;
 use crate::model::wire::{AttachmentObject, VolumeObject};
 use crate::model::{Attachment, Driver, Problem, SecretRef, Volume};
 use crate::trace;

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 
-use crate::lease::{Fenced, Leadership};
+use crate::leader_election::{Fenced, Leadership};
 
 /// One attempt at a request.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Requests;
 use crate::args::kube_api::Rate;
-use crate::lease::{Leadership, NotLeading};
+use crate::leader_election::{Leadership, NotLeading};
 
 /// How many writes may be under way at once. The API server is no faster beyond about this, and
 /// spends more CPU on each (docs/adr/0002-own-http-stack.md).

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{VERSION, View, health};
 use crate::engine::{Census, LaneCensus, Pending};
-use crate::lease::Leadership;
+use crate::leader_election::Leadership;
 use crate::queue::{Class, Key, Lane};
 use crate::report::time;
 pub use api::{ApiStatus, FailureStatus, MissesStatus};

@@ -105,7 +105,10 @@ async fn no_write_reaches_a_connection_that_came_about_too_late() {
         let answer = until_answered(&gate, Purpose::Attach, write).await;
         assert_eq!(answer.is_ok(), written == 1);
         if written == 0 {
-            assert_eq!(answer.unwrap_err(), Error::NotLeading(crate::lease::NotLeading));
+            assert_eq!(
+                answer.unwrap_err(),
+                Error::NotLeading(crate::leader_election::NotLeading)
+            );
             assert!(begin.elapsed() < CONNECT, "given up when the leadership was over");
         }
         assert_eq!(sent.lock().expect("no other test holds it").len(), written);

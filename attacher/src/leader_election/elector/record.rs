@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
-use crate::lease::Timings;
+use crate::leader_election::Timings;
 
 /// The newest state of the lease that we have seen.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::{Page, View};
-use crate::cluster::Trouble;
+use crate::kube_api::Trouble;
 
 /// Answers `/healthz`.
 pub(super) fn alive(view: &View) -> Page {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{Elector, Failure, Leadership, LeaseServer, Lost, Request, Settings, Standing, Step};
-use crate::cluster::Trouble;
+use crate::kube_api::Trouble;
 
 /// See the module.
 pub struct Campaign<S> {

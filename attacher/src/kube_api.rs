@@ -29,7 +29,7 @@ pub use tls::TlsError;
 pub use watch::{attachments, nodes, volumes};
 
 use crate::decide::{Claim, Record};
-use crate::lease::NotLeading;
+use crate::leader_election::NotLeading;
 use crate::model::{Attachment, Problem, SecretRef, Volume};
 
 /// The writes and reads that attaching needs.

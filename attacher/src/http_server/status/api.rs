@@ -3,8 +3,8 @@
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::admin::View;
-use crate::cluster::{Misses, Trouble};
+use crate::http_server::View;
+use crate::kube_api::{Misses, Trouble};
 
 /// The API server.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tower::{ServiceExt as _, service_fn};
 
 use super::*;
-use crate::cluster::RateLimit;
-use crate::lease::Fenced;
+use crate::kube_api::RateLimit;
+use crate::leader_election::Fenced;
 use crate::model::Capabilities;
 
 /// When the server was asked for what: the query of each request.

@@ -4,7 +4,7 @@ use http::StatusCode;
 
 use super::{Page, VERSION, View};
 use crate::engine::{Census, LaneCensus};
-use crate::lease::Leadership;
+use crate::leader_election::Leadership;
 use crate::metrics::{Exposition, Family, exposition, family, process};
 use crate::queue::{Lane, Tally};
 

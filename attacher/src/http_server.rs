@@ -21,11 +21,11 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::Requests;
 use crate::csi::Calls;
 use crate::dispatch::Pulse;
 use crate::engine::{self, Census, Engine};
-use crate::lease::Leadership;
+use crate::kube_api::Requests;
+use crate::leader_election::Leadership;
 use crate::worker::Clock;
 pub use page::Page;
 
