@@ -8,30 +8,31 @@
 //! | 5 | every driver call with its request and answer |
 //! | 8 | what other crates say of their connections |
 //!
-//! Invariants: a line is written whole and at once, so a crash loses none; credentials are in no line
-//! at any level. The latter is the work of the types that are logged; what this module adds is that
-//! crates which may print the body of an answer (kube's client does, and an answer may be a Secret)
-//! are silent.
+//! Invariants: a line is written as a whole; a stream that is blocked stops nothing but the log (see
+//! [`dropped_lines`]); credentials are in no line at any level. The latter is the work of the types that are
+//! logged; what this module adds is that crates which may print the body of an answer (kube's client does, and
+//! an answer may be a Secret) are silent.
 
-mod layer;
+mod klog;
 mod levels;
-mod line;
-mod panic;
+mod writer;
 
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use tracing_subscriber::Registry;
-use tracing_subscriber::layer::SubscriberExt as _;
+use jiff::Timestamp;
+use tracing_subscriber::filter::{FilterFn, LevelFilter};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Registry, fmt};
 
 use crate::args::{LogFormat, Logging};
 use crate::report;
-use crate::trace::TraceLayer;
-use layer::{Interests, LogLayer};
+use crate::trace::{self, TraceLayer};
+use klog::{Format, Klog, KlogFields};
 use levels::Levels;
-use line::Format;
+pub use writer::{LogGuard, dropped_lines};
 
 /// Where Kubernetes looks for a container's last words (`terminationMessagePath`, by default).
 const TERMINATION_LOG: &str = "/dev/termination-log";
@@ -39,28 +40,38 @@ const TERMINATION_LOG: &str = "/dev/termination-log";
 /// Kubernetes shows no more of them.
 const LAST_WORDS_BYTES: usize = 4096;
 
-/// Starts logging, and the record of spans that `traces` wants; from here on a panic is a line, too.
-pub fn init(logging: &Logging, traces: Option<TraceLayer>) {
-    let format = match logging.format {
-        LogFormat::Text => Format::Text,
-        LogFormat::Json => Format::Json,
+/// Starts to log, and to record spans if there are `traces`. From here on a panic is a line of the log, too.
+/// The log ends when the guard is dropped.
+pub fn init(logging: &Logging, traces: Option<TraceLayer>) -> LogGuard {
+    let (format, split) = match logging.format {
+        LogFormat::Text => (Format::Text, logging.text_split_stream),
+        LogFormat::Json => (Format::Json, logging.json_split_stream),
     };
-    let split = match logging.format {
-        LogFormat::Text => logging.text_split_stream,
-        LogFormat::Json => logging.json_split_stream,
+    let (writer, guard) = writer::new(split);
+    let klog = Klog {
+        format,
+        clock: Timestamp::now,
     };
-    let interests = Interests {
-        logged: Levels::new(logging.verbosity, &logging.vmodule.0),
-        traced: traces.is_some(),
-    };
-    let log = LogLayer::new(interests.logged.clone(), format, split);
-    Registry::default().with(interests).with(log).with(traces).init();
-    panic::become_a_line();
+    let log = fmt::layer()
+        .fmt_fields(KlogFields)
+        .event_format(klog)
+        .with_writer(writer)
+        .with_filter(Levels::new(logging.verbosity, &logging.vmodule.0));
+    let traces = traces.map(|traces| {
+        traces.with_filter(FilterFn::new(trace::wants).with_max_level_hint(LevelFilter::DEBUG))
+    });
+    Registry::default().with(log).with(traces).init();
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let text = panic.payload_as_str().unwrap_or("no text");
+        tracing::error!(place, panic = text, "panicked");
+    }));
     if logging.text_info_buffer_size.0 > 0 || logging.json_info_buffer_size.0 > 0 {
         tracing::warn!(
-            "--log-text-info-buffer-size and --log-json-info-buffer-size have no effect: each line is written at once"
+            "--log-text-info-buffer-size and --log-json-info-buffer-size have no effect: lines are written at once"
         );
     }
+    guard
 }
 
 /// Tells why the process ends, in the log and where `kubectl describe pod` shows it.

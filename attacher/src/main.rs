@@ -20,7 +20,7 @@ async fn main() -> ExitCode {
         return logging::version();
     }
     let (traces, exporter) = args.collector().map(|collector| trace::to(&collector)).unzip();
-    logging::init(&args.log, traces);
+    let _log = logging::init(&args.log, traces);
     for warning in args.warnings() {
         tracing::warn!("{warning}");
     }

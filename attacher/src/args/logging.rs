@@ -31,7 +31,7 @@ pub struct Logging {
     )]
     pub format: LogFormat,
 
-    /// How long messages may be held back. They never are; taken for the sake of manifests that set it.
+    /// Maximum number of seconds between log flushes. Ignored: lines are written at once.
     #[arg(id = "log-flush-frequency", long = "log-flush-frequency", default_value = "5s",
           value_parser = duration::positive, value_name = "DURATION")]
     pub flush_frequency: Duration,

@@ -5,6 +5,7 @@ use http::StatusCode;
 use super::{Page, VERSION, View};
 use crate::engine::{Census, LaneCensus};
 use crate::leader_election::Leadership;
+use crate::logging::dropped_lines;
 use crate::metrics::{Exposition, Family, exposition, family, process};
 use crate::queue::{Lane, Tally};
 
@@ -29,6 +30,7 @@ pub(super) fn page(view: &View) -> Page {
     }
     view.requests.expose(&mut text);
     text.family(&family::BUILD).sample(&[VERSION], 1.0);
+    text.single(&family::LOG_DROPPED, dropped_lines() as f64);
     process::expose(&mut text);
     Page {
         status: StatusCode::OK,

@@ -6,13 +6,17 @@
 
 use std::sync::Arc;
 
+use tracing::subscriber::Interest;
 use tracing::{Level, Metadata};
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, Filter};
+
+use crate::trace;
 
 /// The crate whose modules `--vmodule` is about.
 const OURS: &str = "csi_attacher";
 
-/// What to log.
+/// Filters events by `-v` and `--vmodule`.
 #[derive(Clone, Debug)]
 pub(super) struct Levels {
     verbosity: u8,
@@ -29,20 +33,13 @@ impl Levels {
         }
     }
 
-    /// Whether events of this place in the code are logged.
-    pub(super) fn log(&self, place: &Metadata<'_>) -> bool {
-        let level = level(place.target(), place.level());
-        level.is_some_and(|level| level <= self.verbosity_of(place.module_path().unwrap_or_default()))
-    }
-
-    /// Nothing beyond this is logged anywhere.
-    pub(super) fn highest(&self) -> LevelFilter {
-        let modules = self.modules.iter().map(|(_, level)| *level);
-        match modules.fold(self.verbosity, u8::max) {
-            0 | 1 => LevelFilter::INFO,
-            2..=4 => LevelFilter::DEBUG,
-            5.. => LevelFilter::TRACE,
+    /// Whether what this place in the code records is logged.
+    fn wants(&self, callsite: &Metadata<'_>) -> bool {
+        let at = verbosity(callsite.target(), callsite.level());
+        if callsite.is_span() {
+            return at == Some(0) && callsite.target() != trace::TARGET;
         }
+        at.is_some_and(|at| at <= self.verbosity_of(callsite.module_path().unwrap_or_default()))
     }
 
     fn verbosity_of(&self, module: &str) -> u8 {
@@ -63,8 +60,31 @@ impl Levels {
     }
 }
 
-/// The `-v` from which on something is logged; none for what never is.
-pub(super) fn level(target: &str, level: &Level) -> Option<u8> {
+impl<S> Filter<S> for Levels {
+    fn enabled(&self, callsite: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        self.wants(callsite)
+    }
+
+    fn callsite_enabled(&self, callsite: &'static Metadata<'static>) -> Interest {
+        if self.wants(callsite) {
+            Interest::always()
+        } else {
+            Interest::never()
+        }
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        let modules = self.modules.iter().map(|(_, level)| *level);
+        Some(match modules.fold(self.verbosity, u8::max) {
+            0 | 1 => LevelFilter::INFO,
+            2..=4 => LevelFilter::DEBUG,
+            5.. => LevelFilter::TRACE,
+        })
+    }
+}
+
+/// The lowest `-v` at which something is logged; none for what never is.
+pub(super) fn verbosity(target: &str, level: &Level) -> Option<u8> {
     let ours = below_ours(target).is_some();
     match *level {
         // The one prints answers that it cannot parse, and an answer may be a Secret; the other says of each
@@ -119,7 +139,7 @@ mod tests {
             ("kube_runtime::watcher", Level::WARN, None),
             ("kube_runtime::watcher", Level::DEBUG, None),
         ] {
-            assert_eq!(level(target, &at), v, "{target} {at}");
+            assert_eq!(verbosity(target, &at), v, "{target} {at}");
         }
     }
 

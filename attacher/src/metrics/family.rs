@@ -103,6 +103,8 @@ families! {
 
     BUILD = Gauge "csi_attacher_build_info" ["version"]
         "Always 1; the version is in the label";
+    LOG_DROPPED = Counter "csi_attacher_log_dropped_lines_total" []
+        "Log lines dropped because standard error or output was blocked";
     BACKLOG = Gauge "csi_attacher_backlog" ["lane", "state"]
         "Unfinished work by lane (attach, detach, repair: what a survey or a driver's return asks for, release) and state (running, ready: waits for a free place, waiting: failed and will be tried again)";
     LIMIT = Gauge "csi_attacher_lane_limit" ["lane"]

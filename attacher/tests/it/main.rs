@@ -4,5 +4,6 @@ mod connection;
 mod election;
 mod events;
 mod http;
+mod logging;
 mod simulation;
 mod traces;

@@ -1,47 +1,41 @@
+use std::io;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value as Json, json};
-use tracing::Subscriber;
-use tracing::span::{Attributes, Id};
-use tracing_subscriber::Registry;
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::{Registry, fmt};
 
 use super::*;
 
-/// Renders what is logged in `act`, at a fixed time.
+#[derive(Clone, Default)]
+struct Capture(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Capture {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Formats what is logged in `act`, at a fixed time.
 fn lines(format: Format, act: impl FnOnce()) -> Vec<String> {
-    struct Capture(Format, Arc<Mutex<Vec<String>>>);
-    struct Kept(Fields);
-
-    impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Capture {
-        fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-            let mut fields = Fields::default();
-            attributes.record(&mut fields);
-            context.span(id).unwrap().extensions_mut().insert(Kept(fields));
-        }
-
-        fn on_event(&self, event: &tracing::Event<'_>, context: Context<'_, S>) {
-            let mut fields = Fields::default();
-            event.record(&mut fields);
-            let at = Timestamp::from_nanosecond(1_795_277_168_072_339_999).unwrap();
-            let mut line = Line::new(at, event.metadata(), fields);
-            for span in context.event_scope(event).into_iter().flatten() {
-                line.within(span.name(), &span.extensions().get::<Kept>().unwrap().0);
-            }
-            self.1.lock().unwrap().push(line.render(self.0));
-        }
-    }
-
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    let subscriber = Registry::default().with(Capture(format, lines.clone()));
-    tracing::subscriber::with_default(subscriber, act);
-    let lines = lines.lock().unwrap().clone();
-    for line in &lines {
-        assert_eq!(line.matches('\n').count(), 1, "{line:?}");
-        assert!(line.ends_with('\n'));
-    }
-    lines
+    let capture = Capture::default();
+    let klog = Klog {
+        format,
+        clock: || Timestamp::from_nanosecond(1_795_277_168_072_339_999).unwrap(),
+    };
+    let writer = capture.clone();
+    let layer = fmt::layer()
+        .fmt_fields(KlogFields)
+        .event_format(klog)
+        .with_writer(move || writer.clone());
+    tracing::subscriber::with_default(Registry::default().with(layer), act);
+    let text = String::from_utf8(capture.0.lock().unwrap().clone()).unwrap();
+    assert!(text.ends_with('\n'));
+    text.split_inclusive('\n').map(str::to_owned).collect()
 }
 
 fn some_events() {
@@ -91,7 +85,7 @@ fn json_is_one_object_a_line() {
         .iter()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert!(lines[0].starts_with("{\"ts\":1795277168072.339,\"caller\":\"line/tests.rs:"));
+    assert!(lines[0].starts_with("{\"ts\":1795277168072.339,\"caller\":\"klog/tests.rs:"));
     let without_caller = |object: &Json| {
         let mut object = object.clone();
         object.as_object_mut().unwrap().remove("caller").unwrap();
@@ -120,4 +114,23 @@ fn numbers_that_json_does_not_have_are_texts() {
     });
     let object: Json = serde_json::from_str(&lines[0]).unwrap();
     assert_eq!((&object["inf"], &object["nan"]), (&json!("inf"), &json!("NaN")));
+}
+
+#[test]
+fn a_span_field_recorded_later_is_shown_and_a_trace_field_is_not() {
+    let lines = lines(Format::Text, || {
+        let span = tracing::info_span!(
+            "attach",
+            va = "csi-1",
+            node = tracing::field::Empty,
+            otel.name = "x"
+        );
+        span.record("node", "n=1");
+        let _span = span.entered();
+        tracing::info!("attached");
+    });
+    assert!(
+        lines[0].ends_with("] \"attached\" logger=\"attach\" va=\"csi-1\" node=\"n=1\"\n"),
+        "{lines:?}"
+    );
 }
