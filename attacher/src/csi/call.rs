@@ -219,7 +219,11 @@ impl Controller for Caller {
         )
         .await;
         match up {
-            Ok(Ok(_)) => Ok(self.session()?.capabilities),
+            // Borrowing the watch again while this guard is held would deadlock with a sender between the two.
+            Ok(Ok(link)) => match link.session() {
+                Some(session) => Ok(session.capabilities),
+                None => Err(CallError::unsent("the CSI driver is not connected")),
+            },
             Ok(Err(_)) => Err(CallError::unsent("the attacher is shutting down")),
             Err(_) => Err(CallError::unsent("the CSI driver is not connected")),
         }
@@ -251,5 +255,33 @@ impl From<Capability> for v1::VolumeCapability {
             access_type: Some(access_type),
             access_mode: Some(v1::volume_capability::AccessMode { mode: mode.into() }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// A reader that locks the watch twice waits for the writer that came in between, and the writer for the reader.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn ready_does_not_deadlock_while_the_connection_changes() {
+        let session = Arc::new(Session::disconnected("d.example"));
+        let (link_tx, link) = watch::channel(Link::Up(session.clone()));
+        let writer = thread::spawn(move || while link_tx.send(Link::Up(session.clone())).is_ok() {});
+        let caller = Caller::new(link, Duration::from_secs(60), Leadership::unopposed());
+        #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
+        let reader = tokio::spawn(async move {
+            for _ in 0..100_000 {
+                caller.ready().await.expect("the driver is connected");
+            }
+        });
+        // The runtime's other thread keeps the time.
+        tokio::time::timeout(Duration::from_secs(60), reader)
+            .await
+            .expect("no deadlock")
+            .expect("no panic");
+        writer.join().expect("no panic");
     }
 }

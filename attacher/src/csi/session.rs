@@ -177,6 +177,21 @@ impl Session {
         ))
     }
 
+    /// One whose calls all fail.
+    #[cfg(test)]
+    pub(super) fn disconnected(name: &str) -> Self {
+        let calls = Calls::default();
+        let nowhere =
+            service_fn(|_| std::future::ready(Err::<TokioIo<UnixStream>, _>(io::Error::other("nowhere"))));
+        let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(nowhere);
+        Self {
+            publishes: calls.count(channel.clone()),
+            others: calls.count(channel),
+            name: name.into(),
+            capabilities: Capabilities::default(),
+        }
+    }
+
     /// For ControllerPublishVolume.
     pub(super) fn publisher(&self) -> ControllerClient<Counted<Channel>> {
         ControllerClient::new(self.publishes.clone())
