@@ -10,7 +10,7 @@ use kube::{Api, Client, Resource};
 use serde_json::Value;
 use tracing::{Instrument as _, Span};
 
-use super::limit::{Gate, Purpose};
+use super::request_limiter::{Priority, RequestKind, RequestLimiter};
 use super::retry::until_answered;
 use super::{Clients, Cluster, Error, NOT_TEXT, Released, Secrets, Side, patch};
 use crate::decide::{Claim, Record};
@@ -25,7 +25,7 @@ pub struct ApiServer {
     volumes: Api<VolumeObject>,
     client: Client,
     driver: Arc<Driver>,
-    gate: Gate,
+    limiter: RequestLimiter,
 }
 
 #[derive(Clone, Copy)]
@@ -45,7 +45,7 @@ impl ApiServer {
             volumes: Api::all(client.clone()),
             client,
             driver,
-            gate: Gate::new(clients.rate.clone(), leadership, clients.counts.clone()),
+            limiter: RequestLimiter::new(clients.rate.clone(), leadership, clients.counts.clone()),
         }
     }
 
@@ -54,7 +54,7 @@ impl ApiServer {
         api: &Api<K>,
         name: &str,
         part: Part,
-        purpose: Purpose,
+        kind: RequestKind,
         body: &Value,
     ) -> Result<K, Error>
     where
@@ -69,7 +69,7 @@ impl ApiServer {
             Part::Object => (K::plural(&()), ""),
             Part::Status => (K::plural(&()), "/status"),
         };
-        let request = until_answered(&self.gate, purpose, || async {
+        let request = until_answered(&self.limiter, kind, || async {
             match part {
                 Part::Object => api.patch(name, &params, &patch).await,
                 Part::Status => api.patch_status(name, &params, &patch).await,
@@ -84,7 +84,7 @@ impl ApiServer {
         K: Resource<DynamicType = ()>,
         F: Future<Output = Result<K, kube::Error>>,
     {
-        let request = until_answered(&self.gate, Purpose::Read, get);
+        let request = until_answered(&self.limiter, RequestKind::Read, get);
         let span = trace::request(format_args!("GET {}", K::plural(&())));
         traced(span, request).await
     }
@@ -93,11 +93,11 @@ impl ApiServer {
         &self,
         attachment: &Attachment,
         part: Part,
-        purpose: Purpose,
+        kind: RequestKind,
         body: Value,
     ) -> Result<Attachment, Error> {
         let object = self
-            .patch(&self.attachments, &attachment.name, part, purpose, &body)
+            .patch(&self.attachments, &attachment.name, part, kind, &body)
             .await?;
         self.same(attachment, object)
     }
@@ -113,14 +113,20 @@ impl ApiServer {
 impl Cluster for ApiServer {
     async fn record(&self, attachment: &Attachment, record: &Record) -> Result<Attachment, Error> {
         let body = patch::record(attachment, record, &self.driver.finalizer);
-        self.patch_attachment(attachment, Part::Object, Purpose::Attach, body)
+        self.patch_attachment(attachment, Part::Object, RequestKind::Write(Priority::High), body)
             .await
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Volume, Error> {
         let body = patch::claim(claim, &self.driver.finalizer);
         let object = self
-            .patch(&self.volumes, &claim.volume, Part::Object, Purpose::Attach, &body)
+            .patch(
+                &self.volumes,
+                &claim.volume,
+                Part::Object,
+                RequestKind::Write(Priority::High),
+                &body,
+            )
             .await?;
         Ok(Volume::from_wire(object, &self.driver))
     }
@@ -131,20 +137,20 @@ impl Cluster for ApiServer {
         context: &BTreeMap<String, String>,
     ) -> Result<Attachment, Error> {
         let body = patch::attached(attachment, context);
-        self.patch_attachment(attachment, Part::Status, Purpose::Attach, body)
+        self.patch_attachment(attachment, Part::Status, RequestKind::Write(Priority::High), body)
             .await
     }
 
     async fn mark_detached(&self, attachment: &Attachment) -> Result<Attachment, Error> {
         let body = patch::detached(attachment);
-        self.patch_attachment(attachment, Part::Status, Purpose::Other, body)
+        self.patch_attachment(attachment, Part::Status, RequestKind::Write(Priority::Low), body)
             .await
     }
 
     async fn release(&self, attachment: &Attachment) -> Result<Released, Error> {
         let body = patch::release(&attachment.uid, &self.driver.finalizer);
         let left = self
-            .patch_attachment(attachment, Part::Object, Purpose::Other, body)
+            .patch_attachment(attachment, Part::Object, RequestKind::Write(Priority::Low), body)
             .await?;
         // The API server answers the removal of a deleted object's last finalizer with that object.
         Ok(if left.deleting && !left.finalizer && !left.foreign_finalizers {
@@ -157,7 +163,13 @@ impl Cluster for ApiServer {
     async fn release_volume(&self, volume: &Volume) -> Result<Volume, Error> {
         let body = patch::release(&volume.uid, &self.driver.finalizer);
         let object = self
-            .patch(&self.volumes, &volume.name, Part::Object, Purpose::Other, &body)
+            .patch(
+                &self.volumes,
+                &volume.name,
+                Part::Object,
+                RequestKind::Write(Priority::Low),
+                &body,
+            )
             .await?;
         Ok(Volume::from_wire(object, &self.driver))
     }
@@ -168,13 +180,12 @@ impl Cluster for ApiServer {
         side: Side,
         problem: &Problem,
     ) -> Result<Attachment, Error> {
-        let purpose = match side {
-            Side::Attach => Purpose::Attach,
-            Side::Detach => Purpose::Other,
+        let kind = match side {
+            Side::Attach => RequestKind::Write(Priority::High),
+            Side::Detach => RequestKind::Write(Priority::Low),
         };
         let body = patch::problem(attachment, side, problem);
-        self.patch_attachment(attachment, Part::Status, purpose, body)
-            .await
+        self.patch_attachment(attachment, Part::Status, kind, body).await
     }
 
     async fn attachment(&self, attachment: &Attachment) -> Result<Attachment, Error> {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderValue, Request, Response, StatusCode};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt as _, Either, Full};
+use hyper::body::{Bytes, Incoming};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -25,6 +26,8 @@ use tokio::time::timeout;
 use tower::{BoxError, ServiceBuilder, service_fn};
 
 use super::credentials::{Credentials, CredentialsError};
+use super::metrics::is_watch;
+use super::request_limiter::Priority;
 use super::tls::{self, Identity, TlsError};
 use super::{RateLimit, Requests, attempt};
 use crate::leader_election::Fenced;
@@ -36,9 +39,10 @@ const PING_AFTER: Duration = Duration::from_secs(15);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a TCP connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a request may be without the beginning of an answer. A connection that answers pings may lead to a
-/// proxy that has lost the API server, which itself gives up a request after a minute. Requests that are not
-/// watches have shorter deadlines where they are made.
+/// How long the beginning of an answer may take, and the rest of it unless it is a watch's. A connection that
+/// answers pings may lead to a proxy that has lost the API server, which itself gives up a request after a minute.
+/// Reads and writes of single objects have shorter deadlines where they are made. The wait for the rate limit comes
+/// before, so that a list does not lose its token to this timeout.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Clients for the kinds of traffic that must not get in one another's way. A watch takes an HTTP/2
@@ -80,11 +84,16 @@ struct Connections {
     current: Mutex<(Option<Arc<Identity>>, Http)>,
 }
 
+/// The body of an answer: read already, or a watch's.
+type Answer<B> = Either<Full<Bytes>, B>;
+
 /// A request got no answer.
 #[derive(Debug, thiserror::Error)]
-enum Unanswered {
+pub(super) enum Unanswered {
     #[error(transparent)]
     Lost(#[from] legacy::Error),
+    #[error("the answer was cut off")]
+    CutOff(#[source] BoxError),
     #[error("no answer within {} s", ANSWER_TIMEOUT.as_secs())]
     Late(#[from] Elapsed),
 }
@@ -219,12 +228,16 @@ impl Access {
 // === impl Connections ===
 
 impl Connections {
-    async fn send(self: Arc<Self>, mut request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+    async fn send(
+        self: Arc<Self>,
+        mut request: Request<Body>,
+    ) -> Result<Response<Answer<Incoming>>, BoxError> {
         // The pages of a list are one request to the limit, as client-go has no pages for what a cache serves.
         if let Some(rate) = &self.rate
             && !is_next_page(request.uri())
         {
-            rate.turn().await;
+            // Nothing works before the caches are synced.
+            rate.acquire(Priority::High).await;
         }
         let credentials = &self.access.0.credentials;
         let pass = credentials.pass().await?;
@@ -232,6 +245,7 @@ impl Connections {
             request.headers_mut().insert(AUTHORIZATION, authorization);
         }
         let http = self.made_with(pass.identity.as_ref());
+        let is_watch = is_watch(request.uri());
         let answer = self
             .counts
             .counted(request, |request| {
@@ -243,7 +257,7 @@ impl Connections {
         if answer.status() == StatusCode::UNAUTHORIZED {
             credentials.refused(&pass).await;
         }
-        Ok(answer)
+        Ok(complete(is_watch, answer).await?)
     }
 
     fn made_with(&self, identity: Option<&Arc<Identity>>) -> Http {
@@ -255,6 +269,27 @@ impl Connections {
         }
         http.clone()
     }
+}
+
+/// The answer with its whole body, unless it is a watch's, which has no end.
+pub(super) async fn complete<B>(
+    is_watch: bool,
+    answer: Response<B>,
+) -> Result<Response<Answer<B>>, Unanswered>
+where
+    B: hyper::body::Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    if is_watch {
+        return Ok(answer.map(Either::Right));
+    }
+    let (head, body) = answer.into_parts();
+    let body = timeout(ANSWER_TIMEOUT, body.collect()).await?;
+    let body = body.map_err(|error| Unanswered::CutOff(error.into()))?;
+    Ok(Response::from_parts(
+        head,
+        Either::Left(Full::new(body.to_bytes())),
+    ))
 }
 
 fn is_next_page(uri: &http::Uri) -> bool {

@@ -288,15 +288,9 @@ impl Drop for Running {
 impl What {
     fn of(method: &Method, uri: &Uri) -> Self {
         let (resource, named) = resource(uri.path());
-        let watches = || {
-            let query = uri.query().unwrap_or_default();
-            query
-                .split('&')
-                .any(|pair| matches!(pair, "watch=true" | "watch=1"))
-        };
         let verb = match *method {
             Method::GET if named => "get",
-            Method::GET if watches() => WATCH,
+            Method::GET if is_watch(uri) => WATCH,
             Method::GET => "list",
             Method::POST => "create",
             Method::PUT => "update",
@@ -306,6 +300,14 @@ impl What {
         };
         Self { verb, resource }
     }
+}
+
+/// Whether a GET of this address is answered by a stream of changes.
+pub(super) fn is_watch(uri: &Uri) -> bool {
+    let query = uri.query().unwrap_or_default();
+    query
+        .split('&')
+        .any(|pair| matches!(pair, "watch=true" | "watch=1"))
 }
 
 /// The resource of a path, and whether the path names one object of it. Before the API's root there

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::core::Status;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::limit::{Gate, Purpose};
+use super::request_limiter::{Priority, RequestKind, RequestLimiter};
 use super::{Error, attempt};
 use crate::leader_election::Leadership;
 use crate::report::chain;
@@ -24,11 +24,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Sends a request that may be repeated until it is answered or its deadline passes.
 ///
 /// An answer that says "not now" (429, 5xx) or none at all is waited out, for as long as the server
-/// asks (up to five minutes); any other answer is final. Each attempt passes the gate anew. No write
+/// asks (up to five minutes); any other answer is final. Each attempt passes the limiter again. No write
 /// passes it while we do not lead, and one that has not been answered when we cease to is given up.
 pub(super) async fn until_answered<T, F>(
-    gate: &Gate,
-    purpose: Purpose,
+    limiter: &RequestLimiter,
+    kind: RequestKind,
     mut request: impl FnMut() -> F,
 ) -> Result<T, Error>
 where
@@ -38,10 +38,10 @@ where
     let mut pause = FIRST_PAUSE;
     loop {
         let arrived = Instant::now();
-        let place = gate.enter(purpose).await?;
+        let place = limiter.acquire(kind).await?;
         deadline += arrived.elapsed();
         let until = deadline.min(Instant::now() + ATTEMPT);
-        let fence = gate.fence(purpose);
+        let fence = limiter.fence(kind);
         // A request's state is several kilobytes. In a box it takes no room in those who stand in line, of
         // whom there may be thousands.
         let attempt = Box::pin(attempt::attempt(fence, request()));
@@ -62,7 +62,7 @@ where
             return Err(failure.error);
         }
         tracing::debug!(error = %failure.error, ?wait, "request to the API server is tried again");
-        gate.counts().again();
+        limiter.counts().again();
         sleep(wait).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
@@ -235,8 +235,8 @@ mod tests {
     async fn a_lost_answer_is_asked_for_again_until_the_deadline() {
         let begin = Instant::now();
         let mut attempts = 0;
-        let gate = Gate::new(None, Leadership::unopposed(), Requests::default());
-        let error = until_answered(&gate, Purpose::Read, || {
+        let limiter = RequestLimiter::new(None, Leadership::unopposed(), Requests::default());
+        let error = until_answered(&limiter, RequestKind::Read, || {
             attempts += 1;
             std::future::pending::<Result<(), kube::Error>>()
         })
@@ -249,13 +249,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_write_is_not_tried_again_when_we_lead_no_longer() {
-        let gate = Gate::new(
+        let limiter = RequestLimiter::new(
             None,
             Leadership::until(Instant::now() + ATTEMPT / 2),
             Requests::default(),
         );
         let mut attempts = 0;
-        let error = until_answered(&gate, Purpose::Other, || {
+        let error = until_answered(&limiter, RequestKind::Write(Priority::Low), || {
             attempts += 1;
             std::future::pending::<Result<(), kube::Error>>()
         });
@@ -266,13 +266,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn time_in_line_is_no_part_of_the_deadline() {
         let begin = Instant::now();
-        let gate = Gate::new(
+        let limiter = RequestLimiter::new(
             Some(RateLimit::new(Rate { qps: 0.01, burst: 1 })),
             Leadership::unopposed(),
             Requests::default(),
         );
         let requests = (0..4).map(|_| {
-            until_answered(&gate, Purpose::Attach, || async {
+            until_answered(&limiter, RequestKind::Write(Priority::High), || async {
                 sleep(ATTEMPT / 2).await;
                 Ok(())
             })

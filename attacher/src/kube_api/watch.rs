@@ -15,7 +15,7 @@ use futures::{Stream, StreamExt, stream};
 use kube::Api;
 use kube::core::Resource;
 use kube::runtime::watcher::{self, Event, watcher};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use self::patience::{Patience, Proof, Stage};
 use super::{Clients, Requests, attempt};
@@ -76,13 +76,8 @@ struct Watch<K> {
     events: BoxStream<'static, watcher::Result<Event<K>>>,
     patience: Patience,
     requests: Requests,
-    /// A list is under way.
-    lists: bool,
 }
 
-/// How long the next object of a list may take, hence a page of it. Nothing else would end a list whose answer
-/// stops in its middle on a connection that lives.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Every how manieth failure in a row is a warning, beside the first: one in five minutes or so.
 const TOLD_EVERY: u32 = 10;
 
@@ -107,30 +102,13 @@ where
             api,
             patience: Patience::new(seed),
             requests: clients.counts.clone(),
-            lists: true,
         }
     }
 
     /// What comes next, after all the failures on the way to it and the pauses that they ask for.
     async fn next(&mut self) -> Event<K> {
         loop {
-            let next = attempt::attempt(None, self.events.next());
-            let (event, asked_for) = if self.lists {
-                match timeout(PAGE_TIMEOUT, next).await {
-                    Ok(next) => next,
-                    Err(_) => {
-                        let why = format!(
-                            "cannot list: a page did not come within {} s",
-                            PAGE_TIMEOUT.as_secs()
-                        );
-                        self.start_anew();
-                        self.pause(Stage::List, why, Duration::ZERO).await;
-                        continue;
-                    }
-                }
-            } else {
-                next.await
-            };
+            let (event, asked_for) = attempt::attempt(None, self.events.next()).await;
             match event {
                 Some(Ok(event)) => {
                     self.works(&event);
@@ -146,16 +124,10 @@ where
     fn works(&mut self, event: &Event<K>) {
         let proof = match event {
             // An announcement, made before anything is asked.
-            Event::Init => {
-                self.lists = true;
-                return;
-            }
+            Event::Init => return,
             // A page of a list whose next one may fail.
             Event::InitApply(_) => return,
-            Event::InitDone => {
-                self.lists = false;
-                Proof::Listed
-            }
+            Event::InitDone => Proof::Listed,
             Event::Apply(_) | Event::Delete(_) => Proof::Watched,
         };
         if let Some(failures) = self.patience.proven(proof) {
@@ -196,7 +168,6 @@ where
     }
 
     fn start_anew(&mut self) {
-        self.lists = true;
         self.events = watcher(self.api.clone(), watcher::Config::default()).boxed();
     }
 }

@@ -13,7 +13,7 @@ use kube::{Api, Client};
 use tokio::time::{Instant, sleep};
 use tower::{ServiceExt as _, service_fn};
 
-use super::super::limit::{Gate, Purpose};
+use super::super::request_limiter::{Priority, RequestKind, RequestLimiter};
 use super::super::retry::until_answered;
 use super::super::{Error, Requests};
 use super::*;
@@ -68,9 +68,9 @@ async fn a_server_that_asks_for_time_gets_it() {
         (&[("retry-after", "100")], None),
     ] {
         let (api, sent) = mk_api(Duration::ZERO, headers);
-        let gate = Gate::new(None, Leadership::unopposed(), Requests::default());
+        let limiter = RequestLimiter::new(None, Leadership::unopposed(), Requests::default());
         let begin = Instant::now();
-        let answer = until_answered(&gate, Purpose::Read, || api.get("s")).await;
+        let answer = until_answered(&limiter, RequestKind::Read, || api.get("s")).await;
         let times: Vec<u64> = {
             let sent = sent.lock().expect("no other test holds it");
             sent.iter().map(|at| (*at - begin).as_secs()).collect()
@@ -99,10 +99,10 @@ async fn no_write_reaches_a_connection_that_came_about_too_late() {
     for (leads_for, written) in [(CONNECT * 2, 1), (CONNECT - Duration::from_secs(1), 0)] {
         let (api, sent) = mk_api(CONNECT, &[]);
         let leadership = Leadership::until(Instant::now() + leads_for);
-        let gate = Gate::new(None, leadership.clone(), Requests::default());
+        let limiter = RequestLimiter::new(None, leadership.clone(), Requests::default());
         let begin = Instant::now();
         let write = || api.patch("s", &params, &patch);
-        let answer = until_answered(&gate, Purpose::Attach, write).await;
+        let answer = until_answered(&limiter, RequestKind::Write(Priority::High), write).await;
         assert_eq!(answer.is_ok(), written == 1);
         if written == 0 {
             assert_eq!(

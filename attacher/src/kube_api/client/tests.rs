@@ -11,8 +11,6 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http_body_util::Full;
-use hyper::body::Bytes;
 use hyper::service::service_fn as hyper_service_fn;
 use hyper_util::rt::TokioIo;
 use kube::config::{KubeConfigOptions, Kubeconfig};

@@ -10,10 +10,12 @@ use hyper::body::{Bytes, Frame};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use tower::{ServiceExt as _, service_fn};
+use tower::{BoxError, ServiceExt as _, service_fn};
 
 use super::*;
 use crate::kube_api::RateLimit;
+use crate::kube_api::client::complete;
+use crate::kube_api::metrics::is_watch;
 use crate::leader_election::Fenced;
 use crate::model::Capabilities;
 
@@ -71,14 +73,16 @@ fn mk_watch(
         }
     });
     let client = Client::new(
-        service_fn(move |request| {
+        service_fn(move |request: Request<Body>| {
             let (server, counted) = (server.clone(), counted.clone());
             async move {
-                counted
+                let is_watch = is_watch(request.uri());
+                let answer = counted
                     .counted(request, |request| {
                         attempt::sent(request, |request| server.oneshot(request))
                     })
-                    .await
+                    .await?;
+                Ok::<_, BoxError>(complete(is_watch, answer).await?)
             }
         }),
         "default",
@@ -201,7 +205,7 @@ async fn a_watch_that_is_granted_is_in_trouble_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_stops_in_its_middle_is_asked_for_anew() {
+async fn relists_when_a_list_stops_in_its_middle() {
     let (mut watch, asked, counts) = mk_watch(|n, _| match n {
         1 => {
             let begun = Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"{\"kind\":")));
@@ -212,13 +216,16 @@ async fn a_list_that_stops_in_its_middle_is_asked_for_anew() {
         _ => None,
     });
     let begin = Instant::now();
-    follow(&mut watch, PAGE_TIMEOUT).await;
+    follow(&mut watch, 91 * SECOND).await;
     let trouble = counts.state().watches["csinodes"].clone();
-    assert_eq!(&*trouble.why, "cannot list: a page did not come within 120 s");
+    assert_eq!(
+        &*trouble.why,
+        "cannot list: no answer within 90 s: deadline has elapsed"
+    );
     follow(&mut watch, 10 * SECOND).await;
     let lists = lists(&asked, begin);
     assert_eq!((lists.len(), lists[0]), (2, 0));
     // It has come, and the next one is not due: the watch after it may be silent for as long as it likes.
-    follow(&mut watch, 2 * PAGE_TIMEOUT).await;
+    follow(&mut watch, 200 * SECOND).await;
     assert_eq!(counts.state().watches["csinodes"].times, 1);
 }

@@ -1,0 +1,483 @@
+//! Limits how many requests may be in flight, and how many a second.
+//!
+//! Waiting here does not count against a request's deadline: a thousand statuses that are due at once must not
+//! time out before they are sent.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Mutex as FairMutex, Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep};
+
+use super::Requests;
+use crate::args::kube_api::Rate;
+use crate::leader_election::{Leadership, NotLeading};
+
+/// Maximum writes in flight. The API server is no faster beyond about this, and spends more CPU on each
+/// (docs/adr/0002-own-http-stack.md).
+const WRITES: usize = 80;
+/// Maximum writes of low priority in flight. The rest is kept for attaches, so that a thousand detaches that end
+/// together do not delay the next attach here.
+const LOW_PRIORITY_WRITES: usize = 32;
+/// Maximum writes of low priority in flight while one of high priority is in flight or queued: so few that it does
+/// not wait for them in the API server either, which takes one or two milliseconds of a processor for each. Never
+/// none, for attaches may go on for ever.
+const LOW_PRIORITY_WRITES_BESIDE_HIGH: usize = 4;
+
+/// Maximum reads of single objects in flight. A Secret is read for each call that takes one; a burst of them must
+/// leave streams of the connection to the writes.
+const READS: usize = 64;
+
+/// Admits requests to the API server.
+#[derive(Debug)]
+pub(super) struct RequestLimiter {
+    rate: Option<RateLimit>,
+    leadership: Leadership,
+    counts: Requests,
+    reads: Semaphore,
+    writes: Semaphore,
+    low_priority: Semaphore,
+    precedence: Mutex<Precedence>,
+}
+
+/// Which permits for writes of low priority are held back.
+#[derive(Debug, Default)]
+struct Precedence {
+    /// Writes of high priority that are in flight or queued.
+    high: usize,
+    /// Permits that are held back from those of low priority meanwhile.
+    held_back: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestKind {
+    Read,
+    Write(Priority),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Priority {
+    /// A pod waits for it (a write of an attach), or everything does (a list).
+    High,
+    Low,
+}
+
+/// The permit for one request in flight, until it is dropped.
+#[derive(Debug)]
+pub(super) struct RequestPermit<'a> {
+    _high: Option<HighPriority<'a>>,
+    _low: Option<LowPriority<'a>>,
+    _request: SemaphorePermit<'a>,
+}
+
+/// A write of high priority that is in flight or queued, until it is dropped.
+#[derive(Debug)]
+struct HighPriority<'a>(&'a RequestLimiter);
+
+/// The permit of a write of low priority, until it is dropped.
+#[derive(Debug)]
+struct LowPriority<'a> {
+    limiter: &'a RequestLimiter,
+    permit: Option<SemaphorePermit<'a>>,
+}
+
+/// A token bucket for all requests of the process, its lists and watches included, as the Go sidecar has one
+/// for its API client (`--kube-api-qps`, `--kube-api-burst`).
+///
+/// Not governor, which knows neither tokio's paused clock nor priorities (docs/adr/0044-libraries-not-used.md).
+#[derive(Clone, Debug)]
+pub struct RateLimit(Arc<RateLimitState>);
+
+#[derive(Debug)]
+struct RateLimitState {
+    /// Held by the first request of low priority in the queue: at most one is ahead of those of high priority.
+    low_priority: FairMutex<()>,
+    /// Held by the request that gets the next token.
+    bucket: FairMutex<TokenBucket>,
+}
+
+/// Tokens come at a steady rate and are kept up to a number.
+#[derive(Debug)]
+struct TokenBucket {
+    per_second: f64,
+    burst: f64,
+    tokens: f64,
+    counted: Instant,
+}
+
+// === impl RequestLimiter ===
+
+impl RequestLimiter {
+    pub(super) fn new(rate: Option<RateLimit>, leadership: Leadership, counts: Requests) -> Self {
+        Self {
+            rate,
+            leadership,
+            counts,
+            reads: Semaphore::new(READS),
+            writes: Semaphore::new(WRITES),
+            low_priority: Semaphore::new(LOW_PRIORITY_WRITES),
+            precedence: Mutex::default(),
+        }
+    }
+
+    /// Where repeated requests are counted.
+    pub(super) fn counts(&self) -> &Requests {
+        &self.counts
+    }
+
+    /// Waits until a request may be sent, at once.
+    ///
+    /// # Errors
+    ///
+    /// It would write, and we do not lead.
+    ///
+    /// # Cancellation
+    ///
+    /// The place in the queue is lost.
+    pub(super) async fn acquire(&self, kind: RequestKind) -> Result<RequestPermit<'_>, NotLeading> {
+        let _high = (kind == RequestKind::Write(Priority::High)).then(|| HighPriority::new(self));
+        // In this order: a write that waits for a permit of low priority keeps no other permit meanwhile.
+        let _low = match kind {
+            RequestKind::Write(Priority::Low) => Some(LowPriority {
+                permit: Some(permit(&self.low_priority).await),
+                limiter: self,
+            }),
+            RequestKind::Read | RequestKind::Write(Priority::High) => None,
+        };
+        let _request = match kind {
+            RequestKind::Read => permit(&self.reads).await,
+            RequestKind::Write(_) => permit(&self.writes).await,
+        };
+        if let Some(rate) = &self.rate {
+            rate.acquire(Priority::Low).await;
+        }
+        // After all waits: another replica may have become the leader during them.
+        if let Some(leadership) = self.fence(kind) {
+            leadership.check()?;
+        }
+        Ok(RequestPermit {
+            _high,
+            _low,
+            _request,
+        })
+    }
+
+    /// What must last for as long as such a request is in flight.
+    pub(super) fn fence(&self, kind: RequestKind) -> Option<&Leadership> {
+        match kind {
+            RequestKind::Read => None,
+            RequestKind::Write(_) => Some(&self.leadership),
+        }
+    }
+
+    fn precedence(&self) -> MutexGuard<'_, Precedence> {
+        self.precedence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How many permits are held back while there are writes of high priority.
+const HELD_BACK: usize = LOW_PRIORITY_WRITES - LOW_PRIORITY_WRITES_BESIDE_HIGH;
+
+// === impl HighPriority ===
+
+impl<'a> HighPriority<'a> {
+    fn new(limiter: &'a RequestLimiter) -> Self {
+        let mut precedence = limiter.precedence();
+        precedence.high += 1;
+        // The free ones at once; the others when they are given back.
+        let wanted = HELD_BACK - precedence.held_back;
+        precedence.held_back += limiter.low_priority.forget_permits(wanted);
+        Self(limiter)
+    }
+}
+
+impl Drop for HighPriority<'_> {
+    fn drop(&mut self) {
+        let mut precedence = self.0.precedence();
+        precedence.high -= 1;
+        if precedence.high == 0 {
+            let held_back = std::mem::take(&mut precedence.held_back);
+            self.0.low_priority.add_permits(held_back);
+        }
+    }
+}
+
+// === impl LowPriority ===
+
+impl Drop for LowPriority<'_> {
+    fn drop(&mut self) {
+        let mut precedence = self.limiter.precedence();
+        if precedence.high > 0 && precedence.held_back < HELD_BACK {
+            precedence.held_back += 1;
+            if let Some(permit) = self.permit.take() {
+                permit.forget();
+            }
+        }
+    }
+}
+
+async fn permit(semaphore: &Semaphore) -> SemaphorePermit<'_> {
+    semaphore
+        .acquire()
+        .await
+        .expect("the semaphore must never be closed")
+}
+
+// === impl RateLimit ===
+
+impl RateLimit {
+    /// A full bucket.
+    pub fn new(rate: Rate) -> Self {
+        let burst = f64::from(rate.burst);
+        Self(Arc::new(RateLimitState {
+            low_priority: FairMutex::default(),
+            bucket: FairMutex::new(TokenBucket {
+                per_second: rate.qps,
+                burst,
+                tokens: burst,
+                counted: Instant::now(),
+            }),
+        }))
+    }
+
+    /// Waits until one more request may be sent: first come, first served among those of one priority.
+    ///
+    /// # Cancellation
+    ///
+    /// The place in the queue is lost, but no token.
+    pub(super) async fn acquire(&self, priority: Priority) {
+        let _first = match priority {
+            Priority::High => None,
+            Priority::Low => Some(self.0.low_priority.lock().await),
+        };
+        let mut bucket = self.0.bucket.lock().await;
+        let wait = bucket.until_next(Instant::now());
+        if !wait.is_zero() {
+            sleep(wait).await;
+        }
+        bucket.take(Instant::now());
+    }
+}
+
+// === impl TokenBucket ===
+
+impl TokenBucket {
+    /// How long it is until there is a token.
+    fn until_next(&mut self, now: Instant) -> Duration {
+        self.refill(now);
+        let missing = (1.0 - self.tokens).max(0.0);
+        Duration::try_from_secs_f64(missing / self.per_second).unwrap_or(Duration::MAX)
+    }
+
+    fn take(&mut self, now: Instant) {
+        self.refill(now);
+        self.tokens -= 1.0;
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let since = now.saturating_duration_since(self.counted).as_secs_f64();
+        self.counted = now;
+        self.tokens = (self.tokens + since * self.per_second).min(self.burst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use futures::future::join_all;
+
+    use super::*;
+
+    const WRITE_HIGH: RequestKind = RequestKind::Write(Priority::High);
+    const WRITE_LOW: RequestKind = RequestKind::Write(Priority::Low);
+
+    fn mk_limit(qps: f64, burst: u32) -> RateLimit {
+        RateLimit::new(Rate { qps, burst })
+    }
+
+    fn mk_limiter(rate: Option<RateLimit>) -> RequestLimiter {
+        RequestLimiter::new(rate, Leadership::unopposed(), Requests::default())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn burst_passes_and_the_rest_follows_at_the_rate() {
+        let limit = mk_limit(5.0, 10);
+        let begin = Instant::now();
+        let acquired = (0..35).map(|_| async {
+            limit.acquire(Priority::Low).await;
+            begin.elapsed().as_millis()
+        });
+        let times = join_all(acquired).await;
+        assert_eq!(times[..10], [0; 10]);
+        for (n, after) in times[10..].iter().enumerate() {
+            let due = (n as u128 + 1) * 200;
+            assert!(
+                after.abs_diff(due) <= 2,
+                "token {n} came at {after} and not at {due}"
+            );
+        }
+        // A pause fills the bucket to its rim and not further.
+        sleep(Duration::from_secs(3600)).await;
+        let begin = Instant::now();
+        join_all((0..15).map(|_| limit.acquire(Priority::Low))).await;
+        assert!(begin.elapsed().abs_diff(Duration::from_secs(1)) <= Duration::from_millis(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn list_waits_for_at_most_one_request_of_low_priority() {
+        let limit = mk_limit(0.5, 1);
+        limit.acquire(Priority::Low).await;
+        let begin = Instant::now();
+        // As many as there are permits for.
+        let queued = join_all((0..WRITES + READS).map(|_| limit.acquire(Priority::Low)));
+        let list = async {
+            limit.acquire(Priority::High).await;
+            begin.elapsed().as_secs()
+        };
+        let (_, waited) = tokio::join!(queued, list);
+        assert_eq!(waited, 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cancelled_request_takes_no_token() {
+        let limit = mk_limit(1.0, 1);
+        limit.acquire(Priority::Low).await;
+        let begin = Instant::now();
+        for priority in [Priority::High, Priority::Low] {
+            for _ in 0..10 {
+                assert!(limit.acquire(priority).now_or_never().is_none());
+            }
+        }
+        limit.acquire(Priority::Low).await;
+        assert_eq!(begin.elapsed().as_secs(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn extreme_rates_are_kept() {
+        for (qps, burst) in [(1e300, 1), (1e-300, 3)] {
+            let limit = mk_limit(qps, burst);
+            for _ in 0..burst {
+                assert!(
+                    limit.acquire(Priority::Low).now_or_never().is_some(),
+                    "{qps} {burst}"
+                );
+            }
+            let next = limit.acquire(Priority::Low).now_or_never();
+            assert_eq!(next.is_some(), qps > 1e9, "{qps} {burst}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_share_one_bucket() {
+        let limit = mk_limit(1.0, 2);
+        let (one, other) = (mk_limiter(Some(limit.clone())), limit);
+        one.acquire(WRITE_HIGH).await.unwrap();
+        other.acquire(Priority::Low).await;
+        let begin = Instant::now();
+        one.acquire(RequestKind::Read).await.unwrap();
+        assert_eq!(begin.elapsed().as_secs(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn write_is_refused_if_leadership_ends_while_it_is_queued() {
+        let leadership = Leadership::until(Instant::now() + Duration::from_millis(1500));
+        let limiter = RequestLimiter::new(Some(mk_limit(1.0, 1)), leadership, Requests::default());
+        assert!(limiter.acquire(WRITE_HIGH).await.is_ok());
+        assert!(limiter.acquire(WRITE_LOW).await.is_ok(), "a second later");
+        for kind in [WRITE_HIGH, WRITE_LOW] {
+            assert_eq!(limiter.acquire(kind).await.err(), Some(NotLeading));
+        }
+        assert!(limiter.acquire(RequestKind::Read).await.is_ok());
+    }
+
+    #[test]
+    fn writes_of_low_priority_leave_room_for_high() {
+        let limiter = mk_limiter(None);
+        let detaches: Vec<_> = (0..1000)
+            .map_while(|_| limiter.acquire(WRITE_LOW).now_or_never())
+            .collect();
+        assert_eq!(detaches.len(), LOW_PRIORITY_WRITES);
+        // One in line before the attach takes nothing from it.
+        let mut waiting = std::pin::pin!(limiter.acquire(WRITE_LOW));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let attaches: Vec<_> = (0..1000)
+            .map_while(|_| limiter.acquire(WRITE_HIGH).now_or_never())
+            .collect();
+        assert_eq!(attaches.len(), WRITES - LOW_PRIORITY_WRITES);
+        assert!(limiter.acquire(RequestKind::Read).now_or_never().is_some());
+        drop(detaches);
+        assert!(waiting.now_or_never().is_some());
+    }
+
+    #[test]
+    fn reads_are_bounded_and_do_not_delay_writes() {
+        let limiter = mk_limiter(None);
+        let reads: Vec<_> = (0..1000)
+            .map_while(|_| limiter.acquire(RequestKind::Read).now_or_never())
+            .collect();
+        assert_eq!(reads.len(), READS);
+        let mut waiting = std::pin::pin!(limiter.acquire(RequestKind::Read));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        for kind in [WRITE_HIGH, WRITE_LOW] {
+            assert!(limiter.acquire(kind).now_or_never().is_some());
+        }
+        drop(reads);
+        assert!(waiting.now_or_never().is_some());
+    }
+
+    /// How many more writes of low priority could be sent now.
+    fn free(limiter: &RequestLimiter) -> usize {
+        let taken = (0..1000).map_while(|_| limiter.acquire(WRITE_LOW).now_or_never());
+        taken.collect::<Vec<_>>().len()
+    }
+
+    #[test]
+    fn writes_of_low_priority_are_held_back_while_one_of_high_is_in_flight() {
+        let limiter = mk_limiter(None);
+        let mut detaches: Vec<_> = (0..LOW_PRIORITY_WRITES)
+            .filter_map(|_| limiter.acquire(WRITE_LOW).now_or_never())
+            .collect();
+        let attach = limiter.acquire(WRITE_HIGH).now_or_never();
+        let other = limiter.acquire(WRITE_HIGH).now_or_never();
+        assert!(attach.is_some() && other.is_some());
+        // What is under way ends; few take its place.
+        while detaches.len() > LOW_PRIORITY_WRITES_BESIDE_HIGH {
+            detaches.pop();
+            assert_eq!(free(&limiter), 0, "{} are under way", detaches.len());
+        }
+        for expected in 1..=LOW_PRIORITY_WRITES_BESIDE_HIGH {
+            detaches.pop();
+            assert_eq!(free(&limiter), expected);
+        }
+        drop(attach);
+        assert_eq!(
+            free(&limiter),
+            LOW_PRIORITY_WRITES_BESIDE_HIGH,
+            "the other attach is still in flight"
+        );
+        drop(other);
+        assert_eq!(free(&limiter), LOW_PRIORITY_WRITES);
+        let attach = limiter.acquire(WRITE_HIGH).now_or_never();
+        assert_eq!(
+            free(&limiter),
+            LOW_PRIORITY_WRITES_BESIDE_HIGH,
+            "the free ones are held back at once"
+        );
+        drop(attach);
+        assert_eq!(free(&limiter), LOW_PRIORITY_WRITES);
+    }
+
+    #[test]
+    fn queued_write_of_high_priority_holds_low_back_until_it_is_dropped() {
+        let limiter = mk_limiter(None);
+        let attaches: Vec<_> = (0..WRITES)
+            .filter_map(|_| limiter.acquire(WRITE_HIGH).now_or_never())
+            .collect();
+        let mut in_line = Box::pin(limiter.acquire(WRITE_HIGH));
+        assert!(in_line.as_mut().now_or_never().is_none());
+        drop(attaches);
+        assert_eq!(free(&limiter), LOW_PRIORITY_WRITES_BESIDE_HIGH);
+        drop(in_line);
+        assert_eq!(free(&limiter), LOW_PRIORITY_WRITES);
+    }
+}
