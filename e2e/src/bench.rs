@@ -1,17 +1,17 @@
 //! Attachers measured side by side: each in turn on one control plane, with the same objects and the same
 //! driver, so that ratios hold whatever the machine is doing.
 //!
-//! A [`Row`] is one measurement, a [`Contender`] is who is measured; rounds are interleaved, so that a machine
-//! that slows down slows everybody down. Beside the attachers stands the limit: a bare loop that sends the
+//! A [`Row`] is one measurement, a [`Implementation`] is who is measured; rounds are interleaved, so that a machine
+//! that slows down slows all of them down. The limit is measured beside the attachers: a bare loop that sends the
 //! writes of an attacher and does nothing else. kube-controller-manager does not run; VolumeAttachments are
 //! made by hand.
 
 mod array;
+mod background_load;
 pub mod baseline;
-mod contender;
-mod crowd;
+mod bench_env;
 pub mod goal;
-mod ground;
+mod implementation;
 mod limit;
 mod measure;
 mod objects;
@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-pub use contender::{Contender, Workers};
+pub use implementation::{Implementation, Workers};
 pub use quantity::{Better, Quantity};
 pub use report::Report;
 pub use row::{Row, Sizes};
@@ -40,9 +40,9 @@ use crate::cluster::{Backend, Cluster};
 use crate::control_plane::{Component, Options};
 use crate::process::Run;
 use crate::toolchain::{Peer, Toolchain};
-use crowd::Crowd;
+use background_load::BackgroundLoad;
 use quantity::Figures;
-use report::{ContenderReport, RowReport};
+use report::{ImplementationReport, RowReport};
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -54,12 +54,12 @@ pub struct Plan {
     /// How often everything is measured; tables show medians.
     pub rounds: usize,
     /// Who is measured, if not the usual ones of each row.
-    pub contenders: Option<Vec<Contender>>,
+    pub implementations: Option<Vec<Implementation>>,
     /// A driver that runs already, instead of the mock driver.
     pub csi_address: Option<PathBuf>,
 }
 
-/// Programs that the contenders are made of.
+/// Programs that the implementations are made of.
 struct Programs {
     ours: PathBuf,
     go: Option<PathBuf>,
@@ -67,7 +67,7 @@ struct Programs {
 }
 
 /// What every measurement needs.
-struct Bench<'a> {
+struct Harness<'a> {
     run: &'a Arc<Run>,
     cluster: &'a Cluster,
     programs: Programs,
@@ -75,44 +75,47 @@ struct Bench<'a> {
     csi_address: Option<PathBuf>,
 }
 
-/// What one contender did in all rounds of one row.
+/// What one implementation did in all rounds of one row.
 #[derive(Debug, Default)]
 struct Found {
     figures: Vec<Figures>,
     failures: Vec<String>,
 }
 
-/// Where the contenders' service accounts live.
+/// Where the implementations' service accounts live.
 const NAMESPACE: &str = "bench";
 
 // === impl Plan ===
 
 impl Plan {
     /// Who takes part in a row, in the order of its table.
-    fn contenders(&self, row: Row) -> Vec<Contender> {
-        match &self.contenders {
-            None => row.contenders(&self.sizes),
+    fn implementations(&self, row: Row) -> Vec<Implementation> {
+        match &self.implementations {
+            None => row.implementations(&self.sizes),
             Some(chosen) => {
-                let fits = |contender: &&Contender| row.has_limit() || !contender.is_limit();
+                let fits = |implementation: &&Implementation| row.has_limit() || !implementation.is_limit();
                 chosen.iter().filter(fits).copied().collect()
             }
         }
     }
 
-    /// Rows that are measured together, round by round: those that find the same crowd in the cluster.
+    /// Rows that are measured together, round by round: those that find the same background load in the cluster.
     fn groups(&self) -> BTreeMap<usize, Vec<Row>> {
         let mut rows = self.rows.clone();
         rows.sort_unstable();
         rows.dedup();
         let mut groups: BTreeMap<usize, Vec<Row>> = BTreeMap::new();
         for row in rows {
-            groups.entry(row.crowd(&self.sizes)).or_default().push(row);
+            groups
+                .entry(row.background_load(&self.sizes))
+                .or_default()
+                .push(row);
         }
         groups
     }
 }
 
-/// Measures everything in `plan`. A measurement that fails is told in the report and ends nothing.
+/// Measures everything in `plan`. A failed measurement is reported and does not end the run.
 ///
 /// # Errors
 /// The control plane or a program is not to be had.
@@ -121,26 +124,26 @@ pub async fn run(run: &Arc<Run>, toolchain: &Toolchain, plan: &Plan) -> Result<R
     let cluster = Cluster::start(run, toolchain, Backend::ControlPlane(Options::default())).await?;
     let plane = cluster
         .control_plane()
-        .context("the bench must have started its control plane")?;
-    // While somebody makes its default service account.
+        .context("the harness must have started its control plane")?;
+    // Before the controller that creates its default service account is killed.
     cluster.create_namespace(NAMESPACE).await?;
     // It would take part: delete attachments that no pod wants, protect volumes, and use the processor.
     plane.kill(Component::ControllerManager).await?;
-    let bench = Bench {
+    let harness = Harness {
         run,
         cluster: &cluster,
         programs,
         sizes: plan.sizes.clone(),
         csi_address: plan.csi_address.clone(),
     };
-    let report = cluster.while_alive(measure_all(&bench, plan)).await?;
+    let report = cluster.while_alive(measure_all(&harness, plan)).await?;
     cluster.stop().await?;
     Ok(report)
 }
 
 async fn programs(toolchain: &Toolchain, plan: &Plan) -> Result<Programs> {
-    let mut contenders = plan.rows.iter().flat_map(|row| plan.contenders(*row));
-    let go = match contenders.any(Contender::is_go) {
+    let mut implementations = plan.rows.iter().flat_map(|row| plan.implementations(*row));
+    let go = match implementations.any(Implementation::is_go) {
         true => Some(
             toolchain
                 .peer(Peer::ExternalAttacher)
@@ -159,24 +162,24 @@ async fn programs(toolchain: &Toolchain, plan: &Plan) -> Result<Programs> {
     })
 }
 
-async fn measure_all(bench: &Bench<'_>, plan: &Plan) -> Result<Report> {
-    let mut crowd = Crowd::default();
+async fn measure_all(harness: &Harness<'_>, plan: &Plan) -> Result<Report> {
+    let mut background_load = BackgroundLoad::default();
     let mut report = Report::default();
     for (size, rows) in plan.groups() {
-        crowd.grow_to(size, bench.cluster).await?;
+        background_load.grow_to(size, harness.cluster).await?;
         let mut found: BTreeMap<Row, Vec<Found>> = BTreeMap::new();
         for round in 0..plan.rounds {
             for row in &rows {
-                let contenders = plan.contenders(*row);
+                let implementations = plan.implementations(*row);
                 let found = found.entry(*row).or_default();
-                found.resize_with(contenders.len(), Found::default);
-                for place in places(contenders.len(), round) {
-                    let contender = contenders[place];
-                    tracing::info!(round, %row, %contender, "measuring");
-                    match measure::measure(bench, *row, contender, round).await {
+                found.resize_with(implementations.len(), Found::default);
+                for place in places(implementations.len(), round) {
+                    let implementation = implementations[place];
+                    tracing::info!(round, %row, %implementation, "measuring");
+                    match measure::measure(harness, *row, implementation, round).await {
                         Ok(figures) => found[place].figures.push(figures),
                         Err(error) => {
-                            tracing::error!(round, %row, %contender, "{error:#}");
+                            tracing::error!(round, %row, %implementation, "{error:#}");
                             found[place].failures.push(format!("{error:#}"));
                         }
                     }
@@ -190,7 +193,7 @@ async fn measure_all(bench: &Bench<'_>, plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// The order of a round. Every second one is the other way round, so that what grows over time weighs on nobody
+/// The order of a round. Every second one is the other way round, so that what grows over time does not weigh on one
 /// alone.
 fn places(count: usize, round: usize) -> Vec<usize> {
     if round.is_multiple_of(2) {
@@ -201,8 +204,8 @@ fn places(count: usize, round: usize) -> Vec<usize> {
 }
 
 fn row_report(row: Row, plan: &Plan, found: Vec<Found>) -> RowReport {
-    let contenders = plan.contenders(row).into_iter().zip(found);
-    let contenders = contenders.map(|(contender, found)| {
+    let implementations = plan.implementations(row).into_iter().zip(found);
+    let implementations = implementations.map(|(implementation, found)| {
         let mut values: BTreeMap<Quantity, Vec<f64>> = BTreeMap::new();
         for (quantity, value) in found.figures.into_iter().flatten() {
             values.entry(quantity).or_default().push(value);
@@ -210,8 +213,8 @@ fn row_report(row: Row, plan: &Plan, found: Vec<Found>) -> RowReport {
         let summaries = values
             .into_iter()
             .filter_map(|(quantity, values)| Some((quantity, Summary::of(values)?)));
-        ContenderReport {
-            contender: contender.to_string(),
+        ImplementationReport {
+            implementation: implementation.to_string(),
             figures: summaries.collect(),
             failures: found.failures,
         }
@@ -219,12 +222,12 @@ fn row_report(row: Row, plan: &Plan, found: Vec<Found>) -> RowReport {
     RowReport {
         row: row.name().to_owned(),
         title: row.title(&plan.sizes),
-        contenders: contenders.collect(),
+        implementations: implementations.collect(),
     }
 }
 
 /// How long a burst may take before the bench gives up: long enough for 10 volumes a second.
-fn patience(volumes: usize) -> Duration {
+fn burst_timeout(volumes: usize) -> Duration {
     Duration::from_secs(60 + volumes as u64 / 10)
 }
 
@@ -237,7 +240,7 @@ mod tests {
             rows: rows.to_vec(),
             sizes: Sizes::quick(),
             rounds: 2,
-            contenders: None,
+            implementations: None,
             csi_address: None,
         }
     }
@@ -258,13 +261,13 @@ mod tests {
 
     #[test]
     fn chosen_contenders_take_part_where_they_can() {
-        let (limit, ours) = (Contender::Limit(16), Contender::Ours(Workers::Default));
+        let (limit, ours) = (Implementation::Limit(16), Implementation::Ours(Workers::Default));
         let plan = Plan {
-            contenders: Some(vec![limit, ours]),
+            implementations: Some(vec![limit, ours]),
             ..mk_plan(&[])
         };
-        assert_eq!(plan.contenders(Row::Burst), [limit, ours]);
-        assert_eq!(plan.contenders(Row::Slow), [ours]);
+        assert_eq!(plan.implementations(Row::Burst), [limit, ours]);
+        assert_eq!(plan.implementations(Row::Slow), [ours]);
     }
 
     #[test]
@@ -288,7 +291,7 @@ mod tests {
         ];
         let row = row_report(Row::Restart, &mk_plan(&[Row::Restart]), found);
         assert_eq!(row.medians(Quantity::Recovery, "ours"), [2.0]);
-        assert_eq!(row.contenders[1].failures, ["no luck"]);
-        assert_eq!(row.contenders[1].contender, "go-10");
+        assert_eq!(row.implementations[1].failures, ["no luck"]);
+        assert_eq!(row.implementations[1].implementation, "go-10");
     }
 }

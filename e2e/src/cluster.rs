@@ -1,7 +1,7 @@
 //! A Kubernetes cluster as scenarios see it, whatever it is made of.
 //!
-//! Owns the admin's client and credentials, and the accounts that subjects run under. Invariants: no credential
-//! of the admin is handed to a subject; a subject's account has the rights that `deploy/` gives its own, no
+//! Owns the admin's client and credentials, and the accounts that attachers run under. Invariants: no credential
+//! of the admin is handed to an attacher; an attacher's account has the rights that `deploy/` gives its own, no
 //! more and no fewer.
 
 mod account;
@@ -86,7 +86,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A client with a cluster admin's rights, for the harness; subjects never get it.
+    /// A client with a cluster admin's rights, for the harness; attachers never get it.
     pub fn client(&self) -> Client {
         self.client.clone()
     }

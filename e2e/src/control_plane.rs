@@ -3,7 +3,7 @@
 //!
 //! Owns their processes, ports, keys and files. Invariants:
 //! - a program listens on a port that was reserved for it before it started, also after a restart;
-//! - a program that dies without having been told to fails everything that goes through
+//! - a program that exits unexpectedly fails everything that goes through
 //!   [`ControlPlane::while_alive`], with its last log lines;
 //! - programs end in the reverse order of their dependence: an API server whose etcd is gone hangs in its
 //!   graceful stop.
@@ -157,7 +157,7 @@ impl ControlPlane {
         self.process(component).map(|process| process.pid())
     }
 
-    /// What service accounts asked the API server for so far, those of kube-system apart; `None` if nobody keeps
+    /// What service accounts asked the API server for so far, those of kube-system apart; `None` without an audit log
     /// count ([`Options::audit`]).
     pub fn audited(&self) -> Result<Option<BTreeSet<Request>>> {
         self.options

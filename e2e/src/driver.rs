@@ -36,7 +36,7 @@ const STOP: Duration = Duration::from_secs(10);
 /// How long new fault rules may take to come into force.
 const RELOAD: Duration = Duration::from_secs(10);
 /// Pause between two tries to reach a driver that is starting: there is nothing else to wait on.
-const KNOCK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Deadline of the harness's own calls.
 const CALL: Duration = Duration::from_secs(30);
 /// Size of every volume made.
@@ -68,7 +68,7 @@ pub struct Driver {
     journal: Journal,
     channel: Channel,
     /// Ids of all rules ever in force that let a call have its effect before they spoil it.
-    sparing: BTreeSet<String>,
+    after_effect_rules: BTreeSet<String>,
 }
 
 // === impl Driver ===
@@ -91,9 +91,9 @@ impl Driver {
             process,
             journal,
             channel,
-            sparing: BTreeSet::new(),
+            after_effect_rules: BTreeSet::new(),
         };
-        driver.answers().await?;
+        driver.wait_until_ready().await?;
         Ok(driver)
     }
 
@@ -119,9 +119,9 @@ impl Driver {
     }
 
     /// Waits until the driver says that it is ready.
-    async fn answers(&self) -> Result<()> {
+    async fn wait_until_ready(&self) -> Result<()> {
         let deadline = Instant::now() + START;
-        let knock = async {
+        let probe = async {
             loop {
                 let mut identity = IdentityClient::new(self.channel.clone());
                 let trouble = match timeout(CALL, identity.probe(ProbeRequest {})).await {
@@ -135,10 +135,10 @@ impl Driver {
                     "driver {} is not ready in {START:?}: {trouble}",
                     self.spec.name
                 );
-                sleep(KNOCK).await;
+                sleep(POLL_INTERVAL).await;
             }
         };
-        self.process.while_alive(knock).await
+        self.process.while_alive(probe).await
     }
 
     /// Name the driver calls itself.
@@ -152,7 +152,7 @@ impl Driver {
     }
 
     /// Files with what the driver wrote, for the secret check and for dumps.
-    pub fn written(&self) -> Vec<PathBuf> {
+    pub fn log_files(&self) -> Vec<PathBuf> {
         vec![
             self.process.log().to_owned(),
             self.process.stdout().to_owned(),
@@ -182,20 +182,20 @@ impl Driver {
         Ok(self.calls_of(&self.journal.lines()?))
     }
 
-    /// The calls these lines of the journal tell of.
+    /// The calls in these lines of the journal.
     pub fn calls_of(&self, lines: &[Line]) -> Vec<Call> {
-        journal::calls(lines, &self.sparing)
+        journal::calls(lines, &self.after_effect_rules)
     }
 
-    /// Waits until `judge` is satisfied with the calls so far.
+    /// Waits until `verify` is satisfied with the calls so far.
     pub async fn wait_for_calls<T>(
         &self,
         within: Duration,
         what: &str,
-        mut judge: impl FnMut(&[Call]) -> Progress<T>,
+        mut condition: impl FnMut(&[Call]) -> Progress<T>,
     ) -> Result<T> {
         self.journal
-            .wait_for(within, what, |lines| judge(&self.calls_of(lines)))
+            .wait_for(within, what, |lines| condition(&self.calls_of(lines)))
             .await
     }
 
@@ -262,20 +262,21 @@ impl Driver {
     /// # Errors
     /// The driver refused the rules or did not take them in time.
     pub async fn set_faults(&mut self, rules: &[FaultRule]) -> Result<()> {
-        let spares = rules.iter().filter(|rule| rule.spares_effect());
-        self.sparing.extend(spares.map(|rule| rule.id().to_owned()));
+        let spares = rules.iter().filter(|rule| rule.acts_after_effect());
+        self.after_effect_rules
+            .extend(spares.map(|rule| rule.id().to_owned()));
         let known = self.journal.lines()?.len();
         // JSON is YAML. Renamed into place, so that the driver never reads half a file.
-        let written = self.dir.join("faults.new");
-        std::fs::write(&written, serde_json::to_string(rules)?).context("write the fault rules")?;
-        std::fs::rename(&written, self.dir.join(FAULTS)).context("put the fault rules into place")?;
+        let log_files = self.dir.join("faults.new");
+        std::fs::write(&log_files, serde_json::to_string(rules)?).context("write the fault rules")?;
+        std::fs::rename(&log_files, self.dir.join(FAULTS)).context("put the fault rules into place")?;
         if self.process.try_exit().is_some() {
             return Ok(());
         }
         let wanted: Vec<_> = rules.iter().map(|rule| rule.id().to_owned()).collect();
         let loaded = self
             .journal
-            .wait_for(RELOAD, "the fault rules to come into force", |lines| {
+            .wait_for(RELOAD, "the fault rules to create_pods into force", |lines| {
                 lines[known.min(lines.len())..]
                     .iter()
                     .find_map(|line| match line {
@@ -288,7 +289,7 @@ impl Driver {
                         }
                     })
                     .map_or_else(
-                        || Progress::Pending("no line tells of them".to_owned()),
+                        || Progress::Pending("the journal has no line about them".to_owned()),
                         Progress::Reached,
                     )
             })
@@ -318,7 +319,7 @@ impl Driver {
             self.spec.name
         );
         self.process = Self::spawn(&self.run, &self.binary, &self.dir, &self.spec)?;
-        self.answers().await
+        self.wait_until_ready().await
     }
 
     /// Kills the driver and starts it again as one that goes without these capabilities, in the form of its
@@ -331,11 +332,17 @@ impl Driver {
 
     /// Kills the driver, if it runs, and starts it again with the state it had and with one of its scenarios of faults,
     /// drawn from `seed`. `sparing` names the rules of it that let a call have its effect before they spoil it.
-    pub async fn restart_with_scenario(&mut self, name: &str, seed: u64, sparing: &[&str]) -> Result<()> {
+    pub async fn restart_with_scenario(
+        &mut self,
+        name: &str,
+        seed: u64,
+        after_effect_rules: &[&str],
+    ) -> Result<()> {
         if self.process.try_exit().is_none() {
             self.kill().await?;
         }
-        self.sparing.extend(sparing.iter().map(|&id| id.to_owned()));
+        self.after_effect_rules
+            .extend(after_effect_rules.iter().map(|&id| id.to_owned()));
         self.spec.flags = vec![format!("--scenario={name}"), format!("--seed={seed}")];
         self.restart().await
     }

@@ -7,27 +7,27 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
 use crate::driver::journal::Call;
-use crate::node::ledger;
-use crate::scenario::Stage;
+use crate::node::event_log;
+use crate::scenario::TestEnv;
 use crate::toolchain::workspace_root;
 
-/// How many of the latest calls and deeds the summary shows.
+/// How many of the latest calls and node events the summary shows.
 const LATEST: usize = 30;
 
-/// Writes everything known of the stage into [`dir_of`] its prefix and answers with a summary for people.
+/// Writes everything known of the test environment into [`dir_of`] its prefix and answers with a summary for people.
 ///
 /// A part that cannot be had is replaced by the reason: a dump must not fail for what it is to explain.
-pub async fn write(stage: &Stage<'_>, failure: &anyhow::Error) -> Result<String> {
-    let dir = &dir_of(stage.prefix());
-    discard(stage.prefix())?;
+pub async fn write(env: &TestEnv<'_>, failure: &anyhow::Error) -> Result<String> {
+    let dir = &dir_of(env.prefix());
+    discard(env.prefix())?;
     std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
 
     save(dir, "failure.txt", &format!("{failure:?}\n"))?;
-    save(dir, "objects.yaml", &or_reason(stage.objects().await))?;
-    for path in stage.subject.written().into_iter().chain(stage.driver.written()) {
+    save(dir, "objects.yaml", &or_reason(env.objects().await))?;
+    for path in env.attacher.log_files().into_iter().chain(env.driver.log_files()) {
         copy(dir, &path)?;
     }
-    if let Some(control_plane) = stage.site().cluster().control_plane() {
+    if let Some(control_plane) = env.ctx().cluster().control_plane() {
         let component = crate::control_plane::Component::ControllerManager;
         save(
             dir,
@@ -35,29 +35,33 @@ pub async fn write(stage: &Stage<'_>, failure: &anyhow::Error) -> Result<String>
             &control_plane.log_tail(component, usize::MAX),
         )?;
     }
-    save(dir, "nodes.txt", &deeds(&stage.ledger().entries(), usize::MAX))?;
-    save(dir, "attachments-over-time.txt", &history(stage))?;
+    save(
+        dir,
+        "nodes.txt",
+        &node_events(&env.event_log().entries(), usize::MAX),
+    )?;
+    save(dir, "attachments-over-time.txt", &history(env))?;
 
-    let summary = summary(dir, stage, failure).await;
+    let summary = summary(dir, env, failure).await;
     save(dir, "summary.txt", &summary)?;
     Ok(summary)
 }
 
-async fn summary(dir: &Path, stage: &Stage<'_>, failure: &anyhow::Error) -> String {
-    let mut text = format!("{} failed: {failure:#}\n", stage.prefix());
+async fn summary(dir: &Path, env: &TestEnv<'_>, failure: &anyhow::Error) -> String {
+    let mut text = format!("{} failed: {failure:#}\n", env.prefix());
     let mut section = |title: &str, body: String| {
         text.push_str(&format!("--- {title}\n{body}"));
     };
     section(
         "attachments",
-        match stage.attachments().await {
+        match env.attachments().await {
             Ok(attachments) => attachments.iter().map(describe).collect(),
             Err(error) => format!("not to be had: {error:#}\n"),
         },
     );
     section(
         "published by the driver",
-        match stage.driver.published().await {
+        match env.driver.published().await {
             Ok(published) => published
                 .iter()
                 .map(|(volume, nodes)| format!("{volume} on {nodes:?}\n"))
@@ -67,14 +71,13 @@ async fn summary(dir: &Path, stage: &Stage<'_>, failure: &anyhow::Error) -> Stri
     );
     section(
         "latest calls of the driver",
-        stage
-            .driver
+        env.driver
             .calls()
             .map_or_else(|error| format!("{error:#}\n"), |calls| latest_calls(&calls)),
     );
     section(
-        "latest deeds of the nodes",
-        deeds(&stage.ledger().entries(), LATEST),
+        "latest events of the nodes",
+        node_events(&env.event_log().entries(), LATEST),
     );
     section("everything", format!("{}\n", dir.display()));
     text
@@ -118,19 +121,18 @@ fn latest_calls(calls: &[Call]) -> String {
         })
 }
 
-fn deeds(entries: &[ledger::Entry], latest: usize) -> String {
+fn node_events(entries: &[event_log::Entry], latest: usize) -> String {
     let mut text = String::new();
     for entry in &entries[entries.len().saturating_sub(latest)..] {
-        writeln!(text, "{} {} {:?}", entry.at, entry.node, entry.deed)
+        writeln!(text, "{} {} {:?}", entry.at, entry.node, entry.event)
             .expect("writing to a String must succeed");
     }
     text
 }
 
-fn history(stage: &Stage<'_>) -> String {
-    stage
-        .witness()
-        .sightings()
+fn history(env: &TestEnv<'_>) -> String {
+    env.recorder()
+        .watch_events()
         .iter()
         .map(|seen| {
             let gone = if seen.gone { "gone: " } else { "" };
@@ -163,7 +165,7 @@ pub fn dir_of(prefix: &str) -> PathBuf {
     workspace_root().join("target/e2e-failures").join(prefix)
 }
 
-/// Removes the dump of a scenario, if there is one: it is of another run, or tells nothing new.
+/// Removes the dump of a scenario, if there is one: it is of another run, or of an expected failure.
 pub fn discard(prefix: &str) -> Result<()> {
     let dir = dir_of(prefix);
     match std::fs::remove_dir_all(&dir) {

@@ -27,7 +27,7 @@ pub const CONTROLLER_MANAGED_ATTACH: &str = "volumes.kubernetes.io/controller-ma
 /// Label every object of the harness carries; its value is the scenario's prefix.
 pub const SCENARIO_LABEL: &str = "csi-e2e/scenario";
 
-/// Label by which the scheduler is told the node a pod belongs on.
+/// Label that pods select their node by.
 pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 
 /// Annotation by which the PersistentVolume controller marks a claim it has bound.
@@ -42,7 +42,7 @@ pub const EBS_PLUGIN: &str = "kubernetes.io/aws-ebs";
 /// The CSI driver that took over from it.
 pub const EBS_DRIVER: &str = "ebs.csi.aws.com";
 
-/// Annotation by which a kubelet tells of which in-tree plugins it uses the volumes through CSI.
+/// Annotation in which a kubelet lists the in-tree plugins whose volumes it uses through CSI.
 const MIGRATED_PLUGINS: (&str, &str) = (
     "storage.alpha.kubernetes.io/migrated-plugins",
     "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,\

@@ -7,23 +7,23 @@
 //! 4. Every attachment settles: attached, gone, or with an error that names its cause.
 //! 5. No secret value is in any log, journal, event or object.
 //!
-//! The checkers are pure: a [`Witness`](witness::Witness) collects [`Evidence`] while the scenario runs and
+//! The checkers are pure: a [`VaRecorder`](recorder::VaRecorder) collects [`Observations`] while the scenario runs and
 //! each checker turns it into [`Violation`]s. Whether no process is left is checked where processes are
-//! ended, by the subject and the driver.
+//! ended, by the attacher and the driver.
 
 pub mod attached;
-pub mod evidence;
 pub mod exclusive;
 pub mod leak;
+pub mod observations;
 pub mod secret;
 pub mod settled;
-pub mod witness;
+pub mod va_recorder;
 
 use std::fmt;
 
 use anyhow::{Result, bail};
 
-pub use evidence::Evidence;
+pub use observations::Observations;
 
 /// Something that must never be, and was.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,20 +58,20 @@ pub fn enforce(violations: &[Violation]) -> Result<()> {
 }
 
 /// The invariants that hold at any time, also while attachments exist.
-pub fn check_running(evidence: &Evidence) -> Vec<Violation> {
-    let mut violations = exclusive::check(evidence);
-    violations.extend(attached::check(evidence));
-    violations.extend(settled::check(evidence));
-    violations.extend(leak::check_running(evidence));
-    violations.extend(secret::check(evidence));
+pub fn check_running(observations: &Observations) -> Vec<Violation> {
+    let mut violations = exclusive::check(observations);
+    violations.extend(attached::check(observations));
+    violations.extend(settled::check(observations));
+    violations.extend(leak::check_running(observations));
+    violations.extend(secret::check(observations));
     violations
 }
 
 /// The invariants that hold once everything was deleted.
-pub fn check_cleaned_up(evidence: &Evidence) -> Vec<Violation> {
-    let mut violations = exclusive::check(evidence);
-    violations.extend(attached::check(evidence));
-    violations.extend(leak::check_cleaned_up(evidence));
-    violations.extend(secret::check(evidence));
+pub fn check_cleaned_up(observations: &Observations) -> Vec<Violation> {
+    let mut violations = exclusive::check(observations);
+    violations.extend(attached::check(observations));
+    violations.extend(leak::check_cleaned_up(observations));
+    violations.extend(secret::check(observations));
     violations
 }

@@ -1,5 +1,6 @@
 //! The whole attach/detach path on one machine: harness, scenarios, playground, benchmarks.
 
+pub mod attacher;
 pub mod bench;
 pub mod cluster;
 pub mod control_plane;
@@ -13,6 +14,5 @@ pub mod node;
 pub mod process;
 pub mod rights;
 pub mod scenario;
-pub mod subject;
 pub mod toolchain;
 pub mod wait;

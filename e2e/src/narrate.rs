@@ -1,9 +1,9 @@
-//! Tells a newcomer, line by line and as it happens, what each party on the attach/detach path does.
+//! Describes a newcomer, line by line and as it happens, what each party on the attach/detach path does.
 //!
 //! Translators ([`attachment`], [`call`], [`object`]) turn changes into sentences and are pure; the
 //! [`Narrator`] follows the sources, puts the sentences into order and prints them.
 //!
-//! Sources differ in how late they tell: the driver's journal and the nodes write the moment down, a watch
+//! Sources differ in in their delay: the driver's journal and the nodes write the moment down, a watch
 //! shows a change after others may have acted on it. Lines are therefore held back for a moment and printed
 //! by the time they are about.
 
@@ -25,22 +25,22 @@ use tokio::time::{MissedTickBehavior, interval};
 
 pub use names::Names;
 
-use crate::scenario::Stage;
+use crate::scenario::TestEnv;
 
 /// How long a line is held back, so that an earlier one can still come before it.
 const HOLD: Duration = Duration::from_millis(250);
 /// How often lines that were held long enough are printed.
 const PRINT: Duration = Duration::from_millis(50);
 /// How much a watch may lag behind those who act on the same change; what is seen on a watch is dated back by
-/// it, so that the cause is told before its effect.
+/// it, so that a cause is printed before its effect.
 const WATCH_LAG: SignedDuration = SignedDuration::from_millis(20);
 /// Width of the column that names the party.
-const PARTY_WIDTH: usize = 24;
+const ACTOR_WIDTH: usize = 24;
 
 /// Who does something.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Party {
-    /// The person at the keyboard, played by the story.
+pub enum Actor {
+    /// The person at the keyboard, run by the story.
     You,
     /// kube-scheduler.
     Scheduler,
@@ -59,20 +59,20 @@ pub enum Party {
 /// A sentence about something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// When it happened, as near as can be told.
+    /// When it happened, as far as known.
     pub at: Timestamp,
     /// Who did it.
-    pub party: Party,
+    pub actor: Actor,
     /// What was done.
     pub text: String,
 }
 
 /// Prints lines in the order of their times.
 #[derive(Clone)]
-pub struct Narrator(Arc<Mutex<Desk>>);
+pub struct Narrator(Arc<Mutex<Buffer>>);
 
 /// The lines that are held back, and where they go.
-struct Desk {
+struct Buffer {
     began: Timestamp,
     held: BTreeMap<(Timestamp, u64), Line>,
     taken: u64,
@@ -80,12 +80,12 @@ struct Desk {
     out: Box<dyn Write + Send>,
 }
 
-/// The tasks that follow one stage. Dropping it ends them.
+/// The tasks that follow one test environment. Dropping it ends them.
 pub struct Following(JoinSet<()>);
 
-// === impl Party ===
+// === impl Actor ===
 
-impl Party {
+impl Actor {
     fn name(&self) -> String {
         match self {
             Self::You => "you".to_owned(),
@@ -121,7 +121,7 @@ impl Narrator {
     }
 
     fn new(colour: bool, out: Box<dyn Write + Send>, began: Timestamp) -> Self {
-        Self(Arc::new(Mutex::new(Desk {
+        Self(Arc::new(Mutex::new(Buffer {
             began,
             held: BTreeMap::new(),
             taken: 0,
@@ -132,51 +132,51 @@ impl Narrator {
 
     /// Takes a line in; it is printed when its time has come.
     pub fn take(&self, line: Line) {
-        let mut desk = self.desk();
-        let key = (line.at, desk.taken);
-        desk.taken += 1;
-        desk.held.insert(key, line);
+        let mut buffer = self.buffer();
+        let key = (line.at, buffer.taken);
+        buffer.taken += 1;
+        buffer.held.insert(key, line);
     }
 
     /// Says what the story does in the name of its user.
     pub fn you(&self, text: &str) {
         self.take(Line {
             at: Timestamp::now(),
-            party: Party::You,
+            actor: Actor::You,
             text: text.to_owned(),
         });
     }
 
     /// Prints all lines about the time up to `until`.
     pub fn print(&self, until: Timestamp) -> Result<()> {
-        let mut desk = self.desk();
-        let later = desk.held.split_off(&(until, u64::MAX));
-        let due = std::mem::replace(&mut desk.held, later);
+        let mut buffer = self.buffer();
+        let later = buffer.held.split_off(&(until, u64::MAX));
+        let due = std::mem::replace(&mut buffer.held, later);
         for line in due.into_values() {
-            let text = desk.format(&line);
-            writeln!(desk.out, "{text}").context("write to the terminal")?;
+            let text = buffer.format(&line);
+            writeln!(buffer.out, "{text}").context("write to the terminal")?;
         }
-        desk.out.flush().context("write to the terminal")
+        buffer.out.flush().context("write to the terminal")
     }
 
     /// Prints whatever is held back, then a heading.
     pub async fn heading(&self, text: &str) -> Result<()> {
-        // What the last chapter set going has been seen, but perhaps not been told yet.
+        // What the last chapter set going has been seen, but perhaps not printed yet.
         tokio::time::sleep(HOLD).await;
         self.print(Timestamp::now())?;
-        let mut desk = self.desk();
-        let heading = if desk.colour {
+        let mut buffer = self.buffer();
+        let heading = if buffer.colour {
             format!("\x1b[1m{text}\x1b[0m")
         } else {
             text.to_owned()
         };
-        writeln!(desk.out, "\n{heading}").context("write to the terminal")
+        writeln!(buffer.out, "\n{heading}").context("write to the terminal")
     }
 
-    /// Follows all that happens on a stage until the answer is dropped.
-    pub fn follow(&self, stage: &Stage<'_>) -> Result<Following> {
+    /// Follows all that happens on a test environment until the answer is dropped.
+    pub fn follow(&self, env: &TestEnv<'_>) -> Result<Following> {
         let mut tasks = JoinSet::new();
-        source::follow(self, stage, &mut tasks)?;
+        source::follow(self, env, &mut tasks)?;
         let narrator = self.clone();
         tasks.spawn(async move {
             let mut ticks = interval(PRINT);
@@ -192,7 +192,7 @@ impl Narrator {
         Ok(Following(tasks))
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+    fn buffer(&self) -> MutexGuard<'_, Buffer> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -206,18 +206,18 @@ impl Following {
     }
 }
 
-// === impl Desk ===
+// === impl Buffer ===
 
-impl Desk {
+impl Buffer {
     fn format(&self, line: &Line) -> String {
         let since = line.at.duration_since(self.began).as_secs_f64().max(0.0);
-        let name = line.party.name();
+        let name = line.actor.name();
         let (on, off) = if self.colour {
-            (format!("\x1b[{}m", line.party.colour()), "\x1b[0m")
+            (format!("\x1b[{}m", line.actor.colour()), "\x1b[0m")
         } else {
             (String::new(), "")
         };
-        format!("{since:8.2}s  {on}{name:<PARTY_WIDTH$}{off}  {}", line.text)
+        format!("{since:8.2}s  {on}{name:<ACTOR_WIDTH$}{off}  {}", line.text)
     }
 }
 
@@ -227,9 +227,9 @@ mod tests {
 
     /// A place to print to that the test can read.
     #[derive(Clone, Default)]
-    struct Paper(Arc<Mutex<Vec<u8>>>);
+    struct SharedOutput(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Paper {
+    impl Write for SharedOutput {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -247,20 +247,20 @@ mod tests {
     fn line(millisecond: i64, text: &str) -> Line {
         Line {
             at: at(millisecond),
-            party: Party::Attacher,
+            actor: Actor::Attacher,
             text: text.to_owned(),
         }
     }
 
     #[test]
     fn lines_are_printed_by_time_and_not_too_early() {
-        let paper = Paper::default();
-        let narrator = Narrator::new(false, Box::new(paper.clone()), at(0));
+        let output = SharedOutput::default();
+        let narrator = Narrator::new(false, Box::new(output.clone()), at(0));
         for line in [line(2_000, "second"), line(1_000, "first"), line(3_000, "third")] {
             narrator.take(line);
         }
         narrator.print(at(2_500)).unwrap();
-        let text = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let printed: Vec<_> = text
             .lines()
             .map(|line| line.split_whitespace().last().unwrap())
@@ -271,13 +271,13 @@ mod tests {
 
     #[test]
     fn lines_of_one_moment_keep_their_order() {
-        let paper = Paper::default();
-        let narrator = Narrator::new(false, Box::new(paper.clone()), at(0));
+        let output = SharedOutput::default();
+        let narrator = Narrator::new(false, Box::new(output.clone()), at(0));
         for text in ["a", "b", "c"] {
             narrator.take(line(1_000, text));
         }
         narrator.print(at(1_000)).unwrap();
-        let text = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let printed: String = text.lines().filter_map(|line| line.chars().last()).collect();
         assert_eq!(printed, "abc");
     }

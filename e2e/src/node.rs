@@ -1,16 +1,16 @@
 //! Node stand-ins: what a kubelet does to the API for volumes, without a machine behind it.
 //!
-//! A [`NodeStandIn`] owns one Node, its CSINode and its heartbeat lease, follows the pods bound to the node
+//! A [`SimulatedNode`] owns one Node, its CSINode and its heartbeat lease, follows the pods bound to the node
 //! and does for them what kubelet's volume manager and status manager do: it reports a volume in
 //! `volumesInUse` before it uses it, waits for the controller's `volumesAttached`, checks the
 //! VolumeAttachment, reports the pod Running, and on the pod's deletion ends it, unmounts, takes the volume
-//! out of `volumesInUse` and removes the pod. Everything it does is in its [`Ledger`].
+//! out of `volumesInUse` and removes the pod. Everything it does is in its [`NodeEventLog`].
 //!
 //! All of it is driven by watches; the only timer is the heartbeat. Many stand-ins fit into one process.
 
 mod api;
+pub mod event_log;
 mod kubelet;
-pub mod ledger;
 pub mod volume_manager;
 
 use anyhow::{Context, Result};
@@ -25,12 +25,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use api::attachment_name;
-pub use ledger::{Deed, Ledger};
+pub use event_log::{NodeEvent, NodeEventLog};
 
 use crate::fixture::{NODE_LEASE_NAMESPACE, mk_csi_node, mk_node, mk_node_lease};
 
-/// A node of the cluster, played by a task of this process.
-pub struct NodeStandIn {
+/// A node of the cluster, run by a task of this process.
+pub struct SimulatedNode {
     client: Client,
     name: String,
     node_id: String,
@@ -38,9 +38,9 @@ pub struct NodeStandIn {
     task: JoinSet<()>,
 }
 
-// === impl NodeStandIn ===
+// === impl SimulatedNode ===
 
-impl NodeStandIn {
+impl SimulatedNode {
     /// Registers the node `name`, which `driver` knows as `node_id`, and starts to play it.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl NodeStandIn {
         name: &str,
         driver: &str,
         node_id: &str,
-        ledger: Ledger,
+        event_log: NodeEventLog,
     ) -> Result<Self> {
         let create = PostParams::default();
         let node = Api::<Node>::all(client.clone())
@@ -69,7 +69,7 @@ impl NodeStandIn {
 
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
-        let api = api::NodeApi::new(client.clone(), name.to_owned(), ledger);
+        let api = api::NodeApi::new(client.clone(), name.to_owned(), event_log);
         task.spawn(kubelet::Kubelet::new(api).run(stop.clone()));
         Ok(Self {
             client,
@@ -95,7 +95,7 @@ impl NodeStandIn {
     ///
     /// # Errors
     /// The API server refused the CSINode.
-    pub async fn register_anew(&self, driver: &str, node_id: &str) -> Result<()> {
+    pub async fn reregister(&self, driver: &str, node_id: &str) -> Result<()> {
         let csi_nodes = Api::<CSINode>::all(self.client.clone());
         let entry = json!({"name": driver, "nodeID": node_id});
         for drivers in [json!([]), json!([entry])] {
@@ -103,18 +103,18 @@ impl NodeStandIn {
             csi_nodes
                 .patch(&self.name, &PatchParams::default(), &patch)
                 .await
-                .with_context(|| format!("register driver {driver} anew on node {}", self.name))?;
+                .with_context(|| format!("register driver {driver} again on node {}", self.name))?;
         }
         Ok(())
     }
 
     /// The driver knows the node by another id.
-    pub fn known_as(&mut self, node_id: &str) {
+    pub fn set_node_id(&mut self, node_id: &str) {
         node_id.clone_into(&mut self.node_id);
     }
 
     /// Goes down without a word: nothing is unmounted or reported any more, and the heartbeat ends.
-    pub fn fall_silent(&self) {
+    pub fn crash(&self) {
         self.stop.cancel();
     }
 
@@ -122,21 +122,21 @@ impl NodeStandIn {
     ///
     /// # Errors
     /// The API server refused to delete an object, or the kubelet's task panicked.
-    pub async fn retire(mut self) -> Result<()> {
+    pub async fn deregister(mut self) -> Result<()> {
         self.stop.cancel();
         while let Some(ended) = self.task.join_next().await {
             ended.with_context(|| format!("the stand-in of node {} broke", self.name))?;
         }
         let delete = DeleteParams::default();
         let leases = Api::<Lease>::namespaced(self.client.clone(), NODE_LEASE_NAMESPACE);
-        forget(leases.delete(&self.name, &delete).await.map(drop))?;
-        forget(
+        ignore_not_found(leases.delete(&self.name, &delete).await.map(drop))?;
+        ignore_not_found(
             Api::<CSINode>::all(self.client.clone())
                 .delete(&self.name, &delete)
                 .await
                 .map(drop),
         )?;
-        forget(
+        ignore_not_found(
             Api::<Node>::all(self.client.clone())
                 .delete(&self.name, &delete)
                 .await
@@ -146,7 +146,7 @@ impl NodeStandIn {
 }
 
 /// Deleting what the garbage collector was quicker to delete is no failure.
-fn forget(deleted: kube::Result<()>) -> Result<()> {
+fn ignore_not_found(deleted: kube::Result<()>) -> Result<()> {
     match deleted {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         deleted => Ok(deleted?),

@@ -1,19 +1,19 @@
 //! Child processes that cannot outlive the harness.
 //!
-//! A [`Run`] owns a temporary directory, a marker and a warden. Every [`Process`] belongs to a run, leads a
+//! A [`Run`] owns a temporary directory, a marker and a reaper. Every [`Process`] belongs to a run, leads a
 //! process group of its own and writes its output to files in the run's directory.
 //!
 //! Invariants:
 //! - a process group is killed before its leader is reaped, so no child of a child outlives it and no signal
-//!   can reach a stranger that was given the same id;
+//!   can reach an unprivileged user that was given the same id;
 //! - when the harness ends, in whatever way, every process that carries the run's marker is killed: by
-//!   [`Run::finish`] in the good case, by the warden in all others.
+//!   [`Run::finish`] in the good case, by the reaper in all others.
 
 mod procfs;
+mod reaper;
 mod run;
 mod script;
 mod spec;
-mod warden;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -28,10 +28,10 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use tokio::sync::watch;
 
+pub use reaper::reaper_main_if_requested;
 pub use run::Run;
 pub use script::write_script;
 pub use spec::Spec;
-pub use warden::warden_main_if_asked;
 
 /// How many lines of a process's log go into an error about it.
 const TAIL_LINES: usize = 25;
@@ -82,7 +82,7 @@ pub struct Usage {
 /// What the waiter thread and the handle share.
 #[derive(Debug)]
 struct Shared {
-    /// Whether the leader was reaped, after which its id may belong to somebody else. Locked while a signal
+    /// Whether the leader was reaped, after which its id may belong to another process. Locked while a signal
     /// is sent, so that the two cannot cross.
     reaped: Mutex<bool>,
     /// Largest resident set seen so far.
@@ -291,7 +291,7 @@ impl Drop for Process {
 
 impl Shared {
     /// Waits until the leader has ended, kills what is left of its group and only then reaps it: as long as it
-    /// is a zombie its id, which is the group's too, cannot be given to anybody else.
+    /// is a zombie its id, which is the group's too, cannot be reused.
     fn wait(&self, mut child: Child, pid: Pid) -> Exit {
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let waited = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::Pid(pid), ended));
@@ -328,7 +328,7 @@ impl Shared {
 
 // === addresses ===
 
-/// An address on loopback for a program that must be told one. It was free a moment ago: should somebody else be
+/// An address on loopback for a program that cannot choose its port. It was free a moment ago: should another process be
 /// quicker, the program says so and ends.
 ///
 /// # Errors

@@ -41,13 +41,13 @@ pub const RESERVES: &[Reserve] = &[
         verbs: &["get"],
         group: "storage.k8s.io",
         resource: "volumeattachments",
-        why: "looked at afresh only when a write was refused or its answer lost",
+        why: "read only after a write was refused or its answer lost",
     },
     Reserve {
         verbs: &["get"],
         group: "",
         resource: "persistentvolumes",
-        why: "looked at afresh only when a write was refused or its answer lost",
+        why: "read only after a write was refused or its answer lost",
     },
 ];
 
@@ -131,8 +131,8 @@ pub fn used(requests: &BTreeSet<Request>, wanted: impl Fn(&Request) -> bool) -> 
         .collect()
 }
 
-/// What is wrong with the rights: those that were wanting, and, if everything was played that can need one, those
-/// that nobody used and that are no [`RESERVES`].
+/// What is wrong with the rights: those that were wanting, and, if everything was run that can need one, those
+/// that were not used and are no [`RESERVES`].
 pub fn complaints(granted: &BTreeSet<Right>, used: &BTreeSet<Right>, everything_played: bool) -> Vec<String> {
     let wanting = used
         .difference(granted)
@@ -146,8 +146,7 @@ pub fn complaints(granted: &BTreeSet<Right>, used: &BTreeSet<Right>, everything_
     );
     if everything_played {
         let idle = granted.difference(used).filter(|right| !reserves.contains(right));
-        complaints
-            .extend(idle.map(|right| format!("{right}: granted, but not used by anything that was played")));
+        complaints.extend(idle.map(|right| format!("{right}: granted, but not used by any scenario")));
     }
     complaints
 }
@@ -219,7 +218,7 @@ mod tests {
         granted.insert(Right::new("watch", "", "pods"));
         let used = BTreeSet::from([Right::new("list", "", "pods"), Right::new("get", "", "secrets")]);
         let wanting = "get secrets: used, but not granted";
-        let idle = "watch pods: granted, but not used by anything that was played";
+        let idle = "watch pods: granted, but not used by any scenario";
         assert_eq!(complaints(&granted, &used, false), [wanting]);
         assert_eq!(complaints(&granted, &used, true), [wanting, idle]);
         let stale = complaints(&BTreeSet::new(), &BTreeSet::new(), false);

@@ -1,12 +1,12 @@
-//! Scenarios: one way through the attach/detach path each, written once and played on any cluster with any
-//! attacher as the subject.
+//! Scenarios: one way through the attach/detach path each, written once and run on any cluster with any
+//! attacher as the attacher.
 //!
-//! A [`Scenario`] sets up a [`Stage`] of its own, does its part, and is then judged by the invariants twice:
+//! A [`Scenario`] sets up a [`TestEnv`] of its own, does its part, and is then verified by the invariants twice:
 //! as the scenario left things, and again when everything was taken back. Where the Go attacher is known to
-//! fail, the scenario says so ([`Verdict`]).
+//! fail, the scenario says so ([`ExpectedOutcome`]).
 
-pub mod site;
-pub mod stage;
+pub mod test_context;
+pub mod test_env;
 
 mod attach_fails;
 mod attach_times_out;
@@ -14,25 +14,25 @@ mod attacher_killed;
 mod burst;
 mod driver_changes;
 mod driver_restarts;
-mod explained;
-mod failures_told;
+mod driver_without_attach;
+mod explain;
+mod failure_events;
 mod flaky;
 mod foreign_volume;
-mod handover;
 mod leader;
 mod long_errors;
 mod lost_attachment;
 mod migrated_volume;
+mod move_order;
 mod node_lost;
-mod node_registered_anew;
+mod node_reregistered;
 mod pod_attaches;
 mod pod_moves;
 mod secret_namespace_gone;
 mod slow_detaches;
-mod trivial_driver;
 mod two_pods_one_volume;
 mod volume_deleted;
-mod volume_forced_away;
+mod volume_force_deleted;
 mod volume_shapes;
 
 use std::fmt;
@@ -42,10 +42,10 @@ use anyhow::{Context, Result, anyhow};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-pub use site::{Chance, Site};
-pub use stage::{Setting, Stage};
+pub use test_context::{Randomness, TestContext};
+pub use test_env::{ScenarioConfig, TestEnv};
 
-use crate::subject::Kind;
+use crate::attacher::Kind;
 use crate::{dump, invariant};
 
 /// One way through the attach/detach path.
@@ -55,24 +55,24 @@ pub struct Scenario {
     /// What it shows, in a sentence.
     pub about: &'static str,
     /// What it wants to find set up.
-    pub setting: Setting,
+    pub config: ScenarioConfig,
     /// How the Go attacher fares.
-    pub go: Verdict,
+    pub go: ExpectedOutcome,
     /// Its part. The invariants are checked after it.
-    pub play: for<'a> fn(&'a mut Stage<'_>) -> BoxFuture<'a, Result<()>>,
+    pub run: for<'a> fn(&'a mut TestEnv<'_>) -> BoxFuture<'a, Result<()>>,
 }
 
 /// How an attacher is known to fare in a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ExpectedOutcome {
     /// It passes.
     Passes,
     /// It fails, always or by a race.
     Fails {
         /// What it stumbles over.
-        oddity: Oddity,
+        issue: KnownIssue,
         /// What the failure's text must contain, so that no other failure hides behind this one.
-        sign: &'static str,
+        expected_error: &'static str,
         /// Whether it fails every time; if not, a pass is no news.
         always: bool,
     },
@@ -80,10 +80,10 @@ pub enum Verdict {
 
 /// Something odd about the Go attacher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Oddity {
+pub enum KnownIssue {
     /// Number in the list of its behaviour.
     Listed(u8),
-    /// On no list: its scenario found it, and tells of it.
+    /// Not documented there: the scenario describes it.
     FoundHere,
 }
 
@@ -95,28 +95,28 @@ pub const ALL: &[Scenario] = &[
     attach_fails::CODED,
     attach_fails::UNCODED,
     attach_times_out::SCENARIO,
-    failures_told::SCENARIO,
+    failure_events::SCENARIO,
     long_errors::SCENARIO,
     driver_restarts::SCENARIO,
     attacher_killed::AFTER_PUBLISH,
     attacher_killed::BEFORE_FINALIZER_REMOVAL,
     volume_deleted::SCENARIO,
-    volume_forced_away::SCENARIO,
+    volume_force_deleted::SCENARIO,
     volume_shapes::ALL,
     volume_shapes::PLAIN,
     foreign_volume::SCENARIO,
     node_lost::SCENARIO,
-    node_registered_anew::ATTACHED,
-    node_registered_anew::HALF_ATTACHED,
+    node_reregistered::ATTACHED,
+    node_reregistered::HALF_ATTACHED,
     secret_namespace_gone::SCENARIO,
     migrated_volume::SCENARIO,
     lost_attachment::SCENARIO,
-    trivial_driver::SCENARIO,
+    driver_without_attach::SCENARIO,
     driver_changes::SCENARIO,
     burst::SCENARIO,
     slow_detaches::SCENARIO,
-    explained::SCENARIO,
-    explained::LOSSES,
+    explain::SCENARIO,
+    explain::LOSSES,
     leader::STOPS,
     leader::CUT_OFF,
     leader::KILLED,
@@ -125,89 +125,90 @@ pub const ALL: &[Scenario] = &[
     leader::CHANGES_KIND,
 ];
 
-/// Scenarios that chance writes ([`Site::chance`]), for our attacher only: what they show of the driver and of the
+/// Randomized scenarios ([`TestContext::randomness`]), for our attacher only: what they show of the driver and of the
 /// harness they would not show again with another one.
-pub const BY_CHANCE: &[Scenario] = &[flaky::SCENARIO];
+pub const RANDOMIZED: &[Scenario] = &[flaky::SCENARIO];
 
 // === impl Scenario ===
 
 impl Scenario {
     /// The scenario of this name.
     pub fn named(name: &str) -> Option<&'static Self> {
-        ALL.iter().chain(BY_CHANCE).find(|scenario| scenario.name == name)
+        ALL.iter()
+            .chain(RANDOMIZED)
+            .find(|scenario| scenario.name == name)
     }
 
     /// How `kind` is known to fare.
-    pub fn verdict(&self, kind: Kind) -> Verdict {
+    pub fn expected_outcome(&self, kind: Kind) -> ExpectedOutcome {
         match kind {
-            Kind::Ours => Verdict::Passes,
+            Kind::Ours => ExpectedOutcome::Passes,
             Kind::Go => self.go,
         }
     }
 
-    /// Plays the scenario on a stage of its own whose names begin with `prefix`.
+    /// Runs the scenario on a test environment of its own whose names begin with `prefix`.
     ///
     /// # Errors
     /// The scenario failed or an invariant was violated. What is known of it was written to a dump, which the
-    /// error names, and nothing of the stage is left in the cluster.
-    pub async fn perform(&self, site: &Site, prefix: &str, kind: Kind) -> Result<()> {
+    /// error names, and nothing of the test environment is left in the cluster.
+    pub async fn execute(&self, ctx: &TestContext, prefix: &str, kind: Kind) -> Result<()> {
         dump::discard(prefix)?;
-        let performed = site.cluster().while_alive(async {
-            let mut stage = Stage::set(site, prefix, kind, self.setting)
+        let executed = ctx.cluster().while_alive(async {
+            let mut env = TestEnv::set_up(ctx, prefix, kind, self.config)
                 .await
-                .context("the stage could not be set")?;
-            tracing::info!(prefix, "stage set");
-            let played = AssertUnwindSafe(self.play_and_judge(&mut stage))
+                .context("set up the test environment")?;
+            tracing::info!(prefix, "environment set up");
+            let ran = AssertUnwindSafe(self.run_and_verify(&mut env))
                 .catch_unwind()
                 .await;
-            let played =
-                played.unwrap_or_else(|panic| Err(anyhow!("the scenario panicked: {}", panic_text(&*panic))));
-            if let Err(failure) = played {
-                return Err(dumped(&stage, failure).await);
+            let ran =
+                ran.unwrap_or_else(|panic| Err(anyhow!("the scenario panicked: {}", panic_text(&*panic))));
+            if let Err(failure) = ran {
+                return Err(dumped(&env, failure).await);
             }
-            tracing::info!(prefix, "cleared");
-            stage.strike().await.context("the stage could not be struck")
+            tracing::info!(prefix, "objects deleted");
+            env.teardown().await.context("tear down the test environment")
         });
-        let performed = performed.await;
-        if performed.is_err()
-            && let Err(error) = stage::sweep(site, prefix).await
+        let executed = executed.await;
+        if executed.is_err()
+            && let Err(error) = test_env::force_cleanup(ctx, prefix).await
         {
             tracing::warn!(prefix, error = %format!("{error:#}"), "a failed scenario left something behind");
         }
-        performed
+        executed
     }
 
-    async fn play_and_judge(&self, stage: &mut Stage<'_>) -> Result<()> {
-        let within = self.setting.within;
-        tokio::time::timeout(within, (self.play)(stage))
+    async fn run_and_verify(&self, env: &mut TestEnv<'_>) -> Result<()> {
+        let within = self.config.within;
+        tokio::time::timeout(within, (self.run)(env))
             .await
             .map_err(|_| anyhow!("the scenario took more than {within:?}"))??;
-        tracing::info!(prefix = stage.prefix(), "played");
-        stage.settle().await?;
-        invariant::enforce(&invariant::check_running(&stage.evidence().await?))?;
-        tracing::info!(prefix = stage.prefix(), "judged");
-        stage
-            .clear()
+        tracing::info!(prefix = env.prefix(), "scenario ran");
+        env.settle().await?;
+        invariant::enforce(&invariant::check_running(&env.observations().await?))?;
+        tracing::info!(prefix = env.prefix(), "invariants hold");
+        env.clear()
             .await
             .context("after the scenario, when everything was taken back")
     }
 }
 
-// === impl Oddity ===
+// === impl KnownIssue ===
 
-impl fmt::Display for Oddity {
+impl fmt::Display for KnownIssue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listed(number) => write!(f, "oddity {number}"),
-            Self::FoundHere => f.write_str("an oddity that was found here"),
+            Self::Listed(number) => write!(f, "known issue {number}"),
+            Self::FoundHere => f.write_str("a known issue (see the scenario)"),
         }
     }
 }
 
 // === functions ===
 
-async fn dumped(stage: &Stage<'_>, failure: anyhow::Error) -> anyhow::Error {
-    match dump::write(stage, &failure).await {
+async fn dumped(env: &TestEnv<'_>, failure: anyhow::Error) -> anyhow::Error {
+    match dump::write(env, &failure).await {
         Ok(summary) => anyhow!("{summary}"),
         Err(error) => failure.context(format!("(no dump: {error:#})")),
     }

@@ -9,8 +9,8 @@
 
 mod cargo;
 mod go;
-mod judge;
 mod progress;
+mod validator;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,7 +23,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-pub use judge::{Fields, Query, Selector, SidecarFlags, StorageSuite};
+pub use validator::{Fields, Query, Selector, SidecarFlags, StorageSuite};
 
 use crate::process::Run;
 use go::GoProgram;
@@ -89,12 +89,12 @@ pub fn csi_descriptors() -> Result<Vec<u8>> {
 }
 
 /// What Kubernetes' library answers to `questions` about in-tree volumes: a line of JSON for each line of JSON.
-/// Which questions there are, `e2e/peers/csi-translation` tells.
+/// The requests are described in `e2e/peers/csi-translation`.
 pub fn csi_translations(questions: &[u8]) -> Result<Vec<u8>> {
     answer_of(Peer::CsiTranslation, questions)
 }
 
-/// What a peer that ends by itself writes when it is told `input`.
+/// What a peer writes to stdout for `input` on stdin.
 fn answer_of(peer: Peer, input: &[u8]) -> Result<Vec<u8>> {
     without_run(async |toolchain| {
         let program = toolchain.peer(peer).await?;
@@ -106,8 +106,8 @@ fn answer_of(peer: Peer, input: &[u8]) -> Result<Vec<u8>> {
                 .spawn()?;
             let mut stdin = child.stdin.take().expect("stdin must be piped");
             // Both at once: a peer that answers while it reads would fill its pipe, and wait for us.
-            let tell = async move { stdin.write_all(input).await };
-            let (_, output) = tokio::try_join!(tell, child.wait_with_output())?;
+            let write = async move { stdin.write_all(input).await };
+            let (_, output) = tokio::try_join!(write, child.wait_with_output())?;
             std::io::Result::Ok(output)
         };
         let output = run.await.with_context(|| format!("run {}", program.display()))?;
@@ -216,7 +216,7 @@ impl Peer {
 // === impl Toolchain ===
 
 impl Toolchain {
-    /// A toolchain whose builds are processes of `run`, which is told whether its files are to stay.
+    /// A toolchain whose builds are processes of `run`.
     pub fn new(run: &Arc<Run>, settings: Settings) -> Self {
         if settings.keep_files {
             match run.keep_files() {
@@ -262,7 +262,7 @@ impl Toolchain {
         }
     }
 
-    /// A command that is killed when it is dropped, and by the run's warden when the harness is killed.
+    /// A command that is killed when it is dropped, and by the run's reaper when the harness is killed.
     fn command(&self, program: &Path, dir: &Path) -> Command {
         let mut command = Command::new(program);
         command.current_dir(dir).stdin(Stdio::null()).kill_on_drop(true);
@@ -327,7 +327,7 @@ fn is_executable(file: &Path) -> bool {
 }
 
 /// Takes the lock at `path`, which is held until the returned file is dropped, and tells the person who waits
-/// that somebody else has it.
+/// when another process holds it.
 async fn lock(path: PathBuf, what: &str) -> Result<File> {
     let file = File::create(&path).with_context(|| format!("open the lock {}", path.display()))?;
     match file.try_lock() {

@@ -47,19 +47,19 @@ impl Progress<()> {
 
 // === waits ===
 
-/// Waits until `judge` is satisfied with the object `name`, which it is shown as `None` while absent.
+/// Waits until `verify` is satisfied with the object `name`, which it is shown as `None` while absent.
 pub async fn for_object<K, T>(
     api: &Api<K>,
     name: &str,
     within: Duration,
     what: &str,
-    mut judge: impl FnMut(Option<&K>) -> Progress<T>,
+    mut condition: impl FnMut(Option<&K>) -> Progress<T>,
 ) -> Result<T>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    for_objects(api, config, within, what, |seen| judge(seen.values().next())).await
+    for_objects(api, config, within, what, |seen| condition(seen.values().next())).await
 }
 
 /// Waits until the object `name` is gone.
@@ -78,13 +78,13 @@ where
     .await
 }
 
-/// Waits until `judge` is satisfied with all objects that `config` selects.
+/// Waits until `verify` is satisfied with all objects that `config` selects.
 pub async fn for_objects<K, T>(
     api: &Api<K>,
     config: watcher::Config,
     within: Duration,
     what: &str,
-    judge: impl FnMut(&Seen<K>) -> Progress<T>,
+    condition: impl FnMut(&Seen<K>) -> Progress<T>,
 ) -> Result<T>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -93,17 +93,17 @@ where
         watcher(api.clone(), config).default_backoff(),
         within,
         what,
-        judge,
+        condition,
     )
     .await
 }
 
-/// Feeds a watch to `judge` after the first listing and after each change.
+/// Feeds a watch to `verify` after the first listing and after each change.
 async fn follow<K, T>(
     events: impl Stream<Item = watcher::Result<Event<K>>>,
     within: Duration,
     what: &str,
-    mut judge: impl FnMut(&Seen<K>) -> Progress<T>,
+    mut condition: impl FnMut(&Seen<K>) -> Progress<T>,
 ) -> Result<T>
 where
     K: Resource,
@@ -125,7 +125,7 @@ where
             Err(error) => complaint = format!(" (the watch complains: {error})"),
         }
         if listed {
-            match judge(&seen) {
+            match condition(&seen) {
                 Progress::Reached(value) => return Ok(value),
                 Progress::Pending(why) => missing = why,
             }
@@ -181,14 +181,14 @@ mod tests {
             Ok(Event::InitApply(node("b"))),
             Ok(Event::InitDone),
         ]);
-        let mut judged = 0;
+        let mut evaluated = 0;
         let found = follow(events, Duration::from_secs(1), "nodes", |seen| {
-            judged += 1;
+            evaluated += 1;
             Progress::Reached(names(seen).join(","))
         })
         .await
         .expect("the listing satisfies the condition");
-        assert_eq!((found.as_str(), judged), ("a,b", 1));
+        assert_eq!((found.as_str(), evaluated), ("a,b", 1));
     }
 
     #[tokio::test(start_paused = true)]

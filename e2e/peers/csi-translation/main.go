@@ -1,4 +1,4 @@
-// Command csi-translation tells what Kubernetes' own library makes of in-tree volumes, so that another
+// Command csi-translation prints what Kubernetes' own library makes of in-tree volumes, so that another
 // translation can be compared with it.
 //
 // It reads questions from stdin, one JSON object a line, and answers each with one line of JSON:

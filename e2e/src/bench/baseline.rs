@@ -6,16 +6,16 @@ use std::fmt::Write as _;
 use super::quantity::{Better, Quantity};
 use super::report::{Report, RowReport};
 
-/// By how much a ratio may get worse before it is told: rounds on a busy machine differ by about as much.
+/// By how much a ratio may get worse before it is reported: rounds on a busy machine differ by about as much.
 const TOLERANCE: f64 = 0.15;
 
-/// A ratio of ours to the best Go contender of the same row, then and now.
+/// A ratio of ours to the best Go implementation of the same row, then and now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// The row's name.
     pub row: String,
     /// Which of ours.
-    pub contender: String,
+    pub implementation: String,
     /// What was measured.
     pub quantity: Quantity,
     /// In the baseline.
@@ -51,12 +51,12 @@ pub fn compare(report: &Report, baseline: &Report) -> Vec<Change> {
         else {
             continue;
         };
-        for (contender, quantity, now) in ratios(row) {
-            let then = ratios(earlier).find(|(who, what, _)| *who == contender && *what == quantity);
+        for (implementation, quantity, now) in ratios(row) {
+            let then = ratios(earlier).find(|(who, what, _)| *who == implementation && *what == quantity);
             if let Some((.., then)) = then {
                 changes.push(Change {
                     row: row.row.clone(),
-                    contender: contender.to_owned(),
+                    implementation: implementation.to_owned(),
                     quantity,
                     then,
                     now,
@@ -69,16 +69,25 @@ pub fn compare(report: &Report, baseline: &Report) -> Vec<Change> {
 
 fn ratios(row: &RowReport) -> impl Iterator<Item = (&str, Quantity, f64)> {
     let ours = row
-        .contenders
+        .implementations
         .iter()
-        .filter(|contender| contender.contender.starts_with("ours"));
-    ours.flat_map(|contender| contender.figures.iter().map(move |figure| (contender, figure)))
-        .filter_map(|(contender, (quantity, found))| {
-            let (best, _) = quantity.better().ends(row.medians(*quantity, "go"))?;
-            let ratio = found.median / best;
-            // Nothing divided by nothing says nothing.
-            (ratio.is_finite() && ratio > 0.0).then_some((contender.contender.as_str(), *quantity, ratio))
-        })
+        .filter(|implementation| implementation.implementation.starts_with("ours"));
+    ours.flat_map(|implementation| {
+        implementation
+            .figures
+            .iter()
+            .map(move |figure| (implementation, figure))
+    })
+    .filter_map(|(implementation, (quantity, found))| {
+        let (best, _) = quantity.better().ends(row.medians(*quantity, "go"))?;
+        let ratio = found.median / best;
+        // Nothing divided by nothing says nothing.
+        (ratio.is_finite() && ratio > 0.0).then_some((
+            implementation.implementation.as_str(),
+            *quantity,
+            ratio,
+        ))
+    })
 }
 
 /// The comparison as Markdown: what got worse, and how much was compared.
@@ -99,7 +108,7 @@ pub fn markdown(changes: &[Change]) -> String {
             text,
             "| {} | {} | {} | {:.3} | {:.3} | {:.2} |",
             change.row,
-            change.contender,
+            change.implementation,
             change.quantity.title(),
             change.then,
             change.now,
@@ -153,8 +162,8 @@ mod tests {
 
     #[test]
     fn rows_of_another_size_are_not_compared() {
-        let contenders = [("ours-10", 1.0), ("go-10", 2.0)];
-        let now = mk_report("burst", Quantity::Cpu, &contenders);
+        let implementations = [("ours-10", 1.0), ("go-10", 2.0)];
+        let now = mk_report("burst", Quantity::Cpu, &implementations);
         let mut then = now.clone();
         then.rows[0].title = "another size".to_owned();
         assert_eq!(compare(&now, &then), []);

@@ -117,10 +117,10 @@ pub fn markdown(goals: &[Goal]) -> String {
             Bound::AtLeast(bound) => format!("at least {bound:.2}"),
             Bound::AtMost(bound) => format!("at most {bound:.2}"),
         };
-        let verdict = if goal.is_met() { "met" } else { "**missed**" };
+        let state = if goal.is_met() { "met" } else { "**missed**" };
         writeln!(
             text,
-            "| {} | {:.2} | {bound} | {verdict} |",
+            "| {} | {:.2} | {bound} | {state} |",
             goal.what, goal.reached
         )
         .expect("writing to a string must not fail");
@@ -136,13 +136,13 @@ mod tests {
 
     #[test]
     fn our_worst_is_held_against_the_best_of_the_others() {
-        let contenders = [
+        let implementations = [
             ("ours-10", 3.0),
             ("ours-64", 2.0),
             ("go-10", 8.0),
             ("go-100", 16.0),
         ];
-        let cpu = goals(&mk_report("burst", Quantity::Cpu, &contenders));
+        let cpu = goals(&mk_report("burst", Quantity::Cpu, &implementations));
         assert_eq!(cpu.len(), 1);
         assert_eq!(cpu[0].reached, 0.375);
         assert!(!cpu[0].is_met());
@@ -152,13 +152,13 @@ mod tests {
 
     #[test]
     fn throughput_counts_at_our_best() {
-        let contenders = [
+        let implementations = [
             ("limit-16", 100.0),
             ("limit-64", 80.0),
             ("ours-10", 50.0),
             ("ours-64", 90.0),
         ];
-        let rates = goals(&mk_report("burst", Quantity::AttachRate, &contenders));
+        let rates = goals(&mk_report("burst", Quantity::AttachRate, &implementations));
         assert_eq!(
             rates.len(),
             1,

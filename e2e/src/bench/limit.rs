@@ -9,17 +9,17 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::ground::Ground;
+use super::bench_env::BenchEnv;
 
-const FINALIZER: &str = "bench/limit";
+const FINALIZER: &str = "harness/limit";
 
 /// Writes what an attach writes for each of these volumes: two patches of the VolumeAttachment, the first at
 /// once with one of the PersistentVolume.
-pub(super) async fn attach(client: &Client, ground: &Ground, volumes: usize, at_once: usize) -> Result<()> {
+pub(super) async fn attach(client: &Client, env: &BenchEnv, volumes: usize, at_once: usize) -> Result<()> {
     let attachments: Api<VolumeAttachment> = Api::all(client.clone());
     let persistent: Api<PersistentVolume> = Api::all(client.clone());
     let params = PatchParams::default();
-    stream::iter(&ground.volumes[..volumes])
+    stream::iter(&env.volumes[..volumes])
         .map(Ok::<_, kube::Error>)
         .try_for_each_concurrent(at_once, |name| {
             let (attachments, persistent, params) = (&attachments, &persistent, &params);
@@ -38,7 +38,7 @@ pub(super) async fn attach(client: &Client, ground: &Ground, volumes: usize, at_
                 )?;
                 let status = Patch::Strategic(json!({ "status": {
                     "attached": true,
-                    "attachmentMetadata": { "device": "/dev/disk/by-id/bench" },
+                    "attachmentMetadata": { "device": "/dev/disk/by-id/harness" },
                 } }));
                 attachments.patch_status(name, params, &status).await.map(drop)
             }
@@ -48,11 +48,11 @@ pub(super) async fn attach(client: &Client, ground: &Ground, volumes: usize, at_
 }
 
 /// Writes what a detach writes: one patch, which ends a deleted VolumeAttachment.
-pub(super) async fn detach(client: &Client, ground: &Ground, volumes: usize, at_once: usize) -> Result<()> {
+pub(super) async fn detach(client: &Client, env: &BenchEnv, volumes: usize, at_once: usize) -> Result<()> {
     let attachments: Api<VolumeAttachment> = Api::all(client.clone());
     let release =
         Patch::Strategic(json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } }));
-    stream::iter(&ground.volumes[..volumes])
+    stream::iter(&env.volumes[..volumes])
         .map(Ok::<_, kube::Error>)
         .try_for_each_concurrent(at_once, |name| {
             let (attachments, release) = (&attachments, &release);

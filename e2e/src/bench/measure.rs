@@ -11,85 +11,96 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::contender::Contender;
-use super::ground::{Ground, Needs};
+use super::bench_env::{BenchEnv, Needs};
+use super::implementation::Implementation;
 use super::quantity::{Figures, Quantity};
 use super::row::Row;
 use super::tracker::{Life, Tracker};
-use super::{Bench, patience};
+use super::{Harness, burst_timeout};
 use crate::process::Process;
 
 /// How long an attacher may take to end when asked to.
 const STOP: Duration = Duration::from_secs(30);
 
-/// Measures one contender once.
+/// Measures one implementation once.
 pub(super) async fn measure(
-    bench: &Bench<'_>,
+    harness: &Harness<'_>,
     row: Row,
-    contender: Contender,
+    implementation: Implementation,
     round: usize,
 ) -> Result<Figures> {
-    let name = format!("{row}-{round}-{contender}");
-    let sizes = &bench.sizes;
+    let name = format!("{row}-{round}-{implementation}");
+    let sizes = &harness.sizes;
     match row {
         Row::Size => {
-            let program = contender.program(&bench.programs)?;
+            let program = implementation.program(&harness.programs)?;
             let file =
                 std::fs::metadata(program).with_context(|| format!("look at {}", program.display()))?;
             Ok(Figures::from([(Quantity::Size, file.len() as f64 / 1e6)]))
         }
-        Row::Default => burst::measure(bench, contender, name, sizes.few).await,
-        Row::Burst => burst::measure(bench, contender, name, sizes.burst).await,
-        Row::Latency | Row::LatencyFar => latency::measure(bench, contender, name, row.api_delay()).await,
-        Row::Slow => slow::all_attached(bench, contender, name).await,
-        Row::Behind => slow::behind(bench, contender, name).await,
-        Row::Restart => restart::measure(bench, contender, name).await,
-        Row::HandoverTerm => handover::measure(bench, contender, name, rustix::process::Signal::TERM).await,
-        Row::HandoverKill => handover::measure(bench, contender, name, rustix::process::Signal::KILL).await,
-        Row::Foreign | Row::ForeignMany => scale::measure(bench, contender, name, 0).await,
-        Row::Own => scale::measure(bench, contender, name, sizes.many / 10).await,
+        Row::Default => burst::measure(harness, implementation, name, sizes.few).await,
+        Row::Burst => burst::measure(harness, implementation, name, sizes.burst).await,
+        Row::Latency | Row::LatencyFar => {
+            latency::measure(harness, implementation, name, row.api_delay()).await
+        }
+        Row::Slow => slow::all_attached(harness, implementation, name).await,
+        Row::Behind => slow::behind(harness, implementation, name).await,
+        Row::Restart => restart::measure(harness, implementation, name).await,
+        Row::HandoverTerm => {
+            handover::measure(harness, implementation, name, rustix::process::Signal::TERM).await
+        }
+        Row::HandoverKill => {
+            handover::measure(harness, implementation, name, rustix::process::Signal::KILL).await
+        }
+        Row::Foreign | Row::ForeignMany => scale::measure(harness, implementation, name, 0).await,
+        Row::Own => scale::measure(harness, implementation, name, sizes.many / 10).await,
     }
 }
 
-/// Volumes that are all the contender's, on ground that is otherwise plain.
-async fn plain_ground(bench: &Bench<'_>, name: String, volumes: usize) -> Result<Ground> {
+/// Volumes that are all the implementation's, on ground that is otherwise plain.
+async fn plain_env(harness: &Harness<'_>, name: String, volumes: usize) -> Result<BenchEnv> {
     let needs = Needs {
         volumes,
         any_driver: true,
         ..Needs::default()
     };
-    let ground = Ground::prepare(bench, name, needs).await?;
-    ground.create_volumes(bench).await?;
-    Ok(ground)
+    let env = BenchEnv::prepare(harness, name, needs).await?;
+    env.create_volumes(harness).await?;
+    Ok(env)
 }
 
 /// Attaches and detaches the volume at `index`: the attacher is up, its caches are full, its connections open.
-async fn warm_up(bench: &Bench<'_>, ground: &Ground, index: usize) -> Result<()> {
-    attach_one(bench, ground, index, patience(1)).await?;
-    detach_one(bench, ground, index).await
+async fn warm_up(harness: &Harness<'_>, env: &BenchEnv, index: usize) -> Result<()> {
+    attach_one(harness, env, index, burst_timeout(1)).await?;
+    detach_one(harness, env, index).await
 }
 
 /// Attaches the volume at `index` and returns when that came to be.
-async fn attach_one(bench: &Bench<'_>, ground: &Ground, index: usize, within: Duration) -> Result<Instant> {
-    let tracker = follow(bench, ground, index);
-    ground.attach(bench, index..index + 1).await?;
+async fn attach_one(
+    harness: &Harness<'_>,
+    env: &BenchEnv,
+    index: usize,
+    within: Duration,
+) -> Result<Instant> {
+    let tracker = follow(harness, env, index);
+    env.attach(harness, index..index + 1).await?;
     tracker
         .reached(1, within, |life| life.attached)
         .await
-        .with_context(|| format!("attach {}", ground.volumes[index]))
+        .with_context(|| format!("attach {}", env.volumes[index]))
 }
 
-async fn detach_one(bench: &Bench<'_>, ground: &Ground, index: usize) -> Result<()> {
-    let tracker = follow(bench, ground, index);
-    tracker.reached(1, patience(1), |life| life.seen).await?;
-    ground.detach(bench, index..index + 1).await?;
-    let gone = tracker.reached(1, patience(1), |life| life.gone).await;
+async fn detach_one(harness: &Harness<'_>, env: &BenchEnv, index: usize) -> Result<()> {
+    let tracker = follow(harness, env, index);
+    tracker.reached(1, burst_timeout(1), |life| life.seen).await?;
+    env.detach(harness, index..index + 1).await?;
+    let gone = tracker.reached(1, burst_timeout(1), |life| life.gone).await;
     gone.map(drop)
-        .with_context(|| format!("detach {}", ground.volumes[index]))
+        .with_context(|| format!("detach {}", env.volumes[index]))
 }
 
-fn follow(bench: &Bench<'_>, ground: &Ground, index: usize) -> Tracker {
-    Tracker::follow(bench.cluster.client(), &ground.volumes[index..=index])
+fn follow(harness: &Harness<'_>, env: &BenchEnv, index: usize) -> Tracker {
+    Tracker::follow(harness.cluster.client(), &env.volumes[index..=index])
 }
 
 /// Peak memory so far, in MB.
@@ -106,9 +117,9 @@ enum Pile {
 
 /// All at once, while the attacher is stopped, so that it finds the work piled up and only its own speed
 /// counts. Returns when it was let go and when it had worked off the last one.
-async fn pile_up(
-    bench: &Bench<'_>,
-    ground: &Ground,
+async fn run_pile(
+    harness: &Harness<'_>,
+    env: &BenchEnv,
     tracker: &Tracker,
     attacher: &Process,
     pile: Pile,
@@ -117,19 +128,19 @@ async fn pile_up(
     attacher.signal(rustix::process::Signal::STOP)?;
     let (asked, done): (Milestone, Milestone) = match pile {
         Pile::Attaches => {
-            ground.attach(bench, 0..volumes).await?;
+            env.attach(harness, 0..volumes).await?;
             (|life| life.seen, |life| life.attached)
         }
         Pile::Detaches => {
-            ground.detach(bench, 0..volumes).await?;
+            env.detach(harness, 0..volumes).await?;
             (|life| life.deleting, |life| life.gone)
         }
     };
-    tracker.reached(volumes, patience(volumes), asked).await?;
+    tracker.reached(volumes, burst_timeout(volumes), asked).await?;
     let released = Instant::now();
     attacher.signal(rustix::process::Signal::CONT)?;
     let finished = tracker
-        .reached(volumes, patience(volumes), done)
+        .reached(volumes, burst_timeout(volumes), done)
         .await
         .with_context(|| format!("work off the pile of {pile:?}"))?;
     Ok((released, finished))

@@ -13,7 +13,7 @@ const AT_ONCE: usize = 32;
 
 /// An object of a kind, written as JSON.
 pub(super) fn object<K: DeserializeOwned>(value: Value) -> Result<K> {
-    serde_json::from_value(value).context("an object of the bench must be valid")
+    serde_json::from_value(value).context("an object of the harness must be valid")
 }
 
 pub(super) async fn create<K>(api: &Api<K>, objects: impl IntoIterator<Item = Result<K>>) -> Result<()>

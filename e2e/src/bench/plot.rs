@@ -1,4 +1,4 @@
-//! Bar charts as SVG, one a row: a panel for each quantity, a bar for each contender, a line from the
+//! Bar charts as SVG, one a row: a panel for each quantity, a bar for each implementation, a line from the
 //! smallest to the largest round.
 
 use std::fmt::Write as _;
@@ -37,7 +37,7 @@ struct Panel<'a> {
 }
 
 struct Bar<'a> {
-    contender: &'a str,
+    implementation: &'a str,
     median: f64,
     range: (f64, f64),
 }
@@ -47,12 +47,12 @@ struct Bar<'a> {
 impl<'a> Panel<'a> {
     fn new(row: &'a RowReport, quantity: Quantity) -> Self {
         let bars: Vec<_> = row
-            .contenders
+            .implementations
             .iter()
-            .filter_map(|contender| {
-                let found = contender.figures.get(&quantity)?;
+            .filter_map(|implementation| {
+                let found = implementation.figures.get(&quantity)?;
                 Some(Bar {
-                    contender: &contender.contender,
+                    implementation: &implementation.implementation,
                     median: found.median,
                     range: found.range(),
                 })
@@ -100,7 +100,7 @@ impl<'a> Panel<'a> {
                 r#"<text x="{:.0}" y="{:.1}" text-anchor="end">{}</text>"#,
                 BARS.0 - 8.0,
                 middle + 4.0,
-                escaped(bar.contender)
+                escaped(bar.implementation)
             )?;
             writeln!(
                 text,
@@ -108,7 +108,7 @@ impl<'a> Panel<'a> {
                 BARS.0,
                 // A bar of nothing would be no mark at all.
                 (self.x(bar.median) - BARS.0).max(1.0),
-                colour(bar.contender)
+                colour(bar.implementation)
             )?;
             if most - least > 1.0 {
                 writeln!(
@@ -154,8 +154,8 @@ fn draw(text: &mut String, row: &RowReport, panels: &[Panel<'_>], height: f64) -
     writeln!(text, "</svg>")
 }
 
-fn colour(contender: &str) -> &'static str {
-    match contender.split('-').next() {
+fn colour(implementation: &str) -> &'static str {
+    match implementation.split('-').next() {
         Some("ours") => "#c8552b",
         Some("go") => "#3f8fb5",
         _ => "#a8a8a8",
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn the_range_of_the_rounds_is_marked_and_fits() {
         let mut report = mk_report("burst", Quantity::Cpu, &[("ours-10", 1.0)]);
-        let figures = &mut report.rows[0].contenders[0].figures;
+        let figures = &mut report.rows[0].implementations[0].figures;
         figures.insert(Quantity::Cpu, Summary::of(vec![1.0, 2.0, 4.0]).expect("rounds"));
         let picture = svg(&report.rows[0]).expect("there is something to draw");
         assert!(picture.contains("M257.5 "), "{picture}");
@@ -208,7 +208,7 @@ mod tests {
         report.rows[0].title = "a < b & c".to_owned();
         let picture = svg(&report.rows[0]).expect("there is something to draw");
         assert!(picture.contains("a &lt; b &amp; c"));
-        report.rows[0].contenders.clear();
+        report.rows[0].implementations.clear();
         assert_eq!(svg(&report.rows[0]), None);
     }
 }

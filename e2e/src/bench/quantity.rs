@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What one contender took in one round of one row.
+/// What one implementation took in one round of one row.
 pub(super) type Figures = BTreeMap<Quantity, f64>;
 
 /// Something that is measured.

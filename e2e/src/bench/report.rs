@@ -23,14 +23,14 @@ pub struct RowReport {
     /// What was measured, with its sizes. Rows with different titles cannot be compared.
     pub title: String,
     /// In the order of their names in the table.
-    pub contenders: Vec<ContenderReport>,
+    pub implementations: Vec<ImplementationReport>,
 }
 
-/// One contender in one row.
+/// One implementation in one row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ContenderReport {
+pub struct ImplementationReport {
     /// Its name.
-    pub contender: String,
+    pub implementation: String,
     /// What was found.
     pub figures: BTreeMap<Quantity, Summary>,
     /// What went wrong, round by round.
@@ -48,8 +48,8 @@ impl Report {
 
     /// Whether everything that was to be measured could be.
     pub fn is_complete(&self) -> bool {
-        let mut contenders = self.rows.iter().flat_map(|row| &row.contenders);
-        contenders.all(|contender| contender.failures.is_empty())
+        let mut implementations = self.rows.iter().flat_map(|row| &row.implementations);
+        implementations.all(|implementation| implementation.failures.is_empty())
     }
 
     /// The rows as Markdown, a table each.
@@ -65,23 +65,23 @@ impl Report {
 // === impl RowReport ===
 
 impl RowReport {
-    /// All that was measured of anybody, in the order of columns.
+    /// All quantities that were measured, in the order of columns.
     pub fn quantities(&self) -> BTreeSet<Quantity> {
         let figures = self
-            .contenders
+            .implementations
             .iter()
-            .flat_map(|contender| contender.figures.keys());
+            .flat_map(|implementation| implementation.figures.keys());
         figures.copied().collect()
     }
 
-    /// The medians of this quantity of those contenders whose names begin so.
+    /// The medians of this quantity of those implementations whose names begin so.
     pub fn medians(&self, quantity: Quantity, who: &str) -> Vec<f64> {
         let theirs = self
-            .contenders
+            .implementations
             .iter()
-            .filter(|contender| contender.contender.starts_with(who));
+            .filter(|implementation| implementation.implementation.starts_with(who));
         theirs
-            .filter_map(|contender| Some(contender.figures.get(&quantity)?.median))
+            .filter_map(|implementation| Some(implementation.figures.get(&quantity)?.median))
             .collect()
     }
 
@@ -93,20 +93,20 @@ impl RowReport {
             write!(text, " {} |", quantity.title())?;
         }
         writeln!(text, "\n|---|{}", "---|".repeat(quantities.len()))?;
-        for contender in &self.contenders {
-            write!(text, "| {} |", contender.contender)?;
+        for implementation in &self.implementations {
+            write!(text, "| {} |", implementation.implementation)?;
             for quantity in &quantities {
-                let found = contender.figures.get(quantity);
+                let found = implementation.figures.get(quantity);
                 let cell = found.map_or_else(|| "-".to_owned(), |found| quantity.text(found.median));
                 write!(text, " {cell} |")?;
             }
             writeln!(text)?;
         }
-        for contender in &self.contenders {
-            for failure in &contender.failures {
+        for implementation in &self.implementations {
+            for failure in &implementation.failures {
                 // A log's tail would break the table's page; its first line says what it is about.
                 let line = failure.lines().next().unwrap_or_default();
-                writeln!(text, "\n{} failed: {line}", contender.contender)?;
+                writeln!(text, "\n{} failed: {line}", implementation.implementation)?;
             }
         }
         writeln!(text)
@@ -117,10 +117,14 @@ impl RowReport {
 pub(super) mod tests {
     use super::*;
 
-    /// A report of one row, with one quantity of some contenders.
-    pub(in crate::bench) fn mk_report(row: &str, quantity: Quantity, contenders: &[(&str, f64)]) -> Report {
-        let contender = |(name, value): &(&str, f64)| ContenderReport {
-            contender: (*name).to_owned(),
+    /// A report of one row, with one quantity of some implementations.
+    pub(in crate::bench) fn mk_report(
+        row: &str,
+        quantity: Quantity,
+        implementations: &[(&str, f64)],
+    ) -> Report {
+        let implementation = |(name, value): &(&str, f64)| ImplementationReport {
+            implementation: (*name).to_owned(),
             figures: [(quantity, Summary::of(vec![*value]).expect("there is a round"))].into(),
             failures: Vec::new(),
         };
@@ -128,7 +132,7 @@ pub(super) mod tests {
             rows: vec![RowReport {
                 row: row.to_owned(),
                 title: "T".to_owned(),
-                contenders: contenders.iter().map(contender).collect(),
+                implementations: implementations.iter().map(implementation).collect(),
             }],
         }
     }
@@ -136,7 +140,7 @@ pub(super) mod tests {
     #[test]
     fn a_table_has_what_anybody_was_measured_for() {
         let mut report = mk_report("burst", Quantity::Cpu, &[("ours-10", 0.5), ("go-10", 2.0)]);
-        let ours = &mut report.rows[0].contenders[0];
+        let ours = &mut report.rows[0].implementations[0];
         ours.figures.insert(
             Quantity::AttachRate,
             Summary::of(vec![300.0, 100.0, 200.4]).expect("rounds"),
@@ -157,7 +161,7 @@ pub(super) mod tests {
     #[test]
     fn a_report_survives_its_json() {
         let mut report = mk_report("burst", Quantity::Cpu, &[("ours-10", 0.5)]);
-        report.rows[0].contenders[0].failures.push("f".to_owned());
+        report.rows[0].implementations[0].failures.push("f".to_owned());
         let text = serde_json::to_string(&report).expect("a report is plain data");
         assert!(text.contains(r#""figures":{"cpu":{"median":0.5"#), "{text}");
         assert_eq!(serde_json::from_str::<Report>(&text).expect("the same"), report);

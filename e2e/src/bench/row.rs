@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::Contender;
-use super::contender::Workers::{Default, Number};
+use super::Implementation;
+use super::implementation::Workers::{Default, Number};
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,7 +118,7 @@ impl Row {
             Self::Slow => format!("{slow} attaches, driver calls of 1 s"),
             Self::Behind => format!("One attach behind {slow} detaches of 2 s"),
             Self::Restart => "The driver was away and is back".to_owned(),
-            Self::HandoverTerm => "Hand-over when the leader is told to stop (SIGTERM)".to_owned(),
+            Self::HandoverTerm => "Hand-over when the leader is stopped (SIGTERM)".to_owned(),
             Self::HandoverKill => "Hand-over when the leader is killed (SIGKILL)".to_owned(),
             Self::Foreign => format!("{foreign} foreign VolumeAttachments and PersistentVolumes"),
             Self::Own => format!(
@@ -129,9 +129,9 @@ impl Row {
         }
     }
 
-    /// Who is measured unless somebody chooses.
-    pub fn contenders(self, sizes: &Sizes) -> Vec<Contender> {
-        use Contender::{Go, Limit, Ours};
+    /// The implementations measured by default.
+    pub fn implementations(self, sizes: &Sizes) -> Vec<Implementation> {
+        use Implementation::{Go, Limit, Ours};
         match self {
             Self::Size | Self::Default | Self::HandoverTerm | Self::HandoverKill => {
                 vec![Ours(Default), Go(Default)]
@@ -170,7 +170,7 @@ impl Row {
     }
 
     /// How many foreign objects of each kind it wants in the cluster.
-    pub(super) fn crowd(self, sizes: &Sizes) -> usize {
+    pub(super) fn background_load(self, sizes: &Sizes) -> usize {
         match self {
             Self::Size
             | Self::Default
@@ -258,8 +258,8 @@ mod tests {
     #[test]
     fn the_crowd_never_has_to_shrink() {
         for sizes in [Sizes::full(), Sizes::quick()] {
-            let crowds: Vec<_> = Row::ALL.iter().map(|row| row.crowd(&sizes)).collect();
-            assert!(crowds.is_sorted(), "{crowds:?}");
+            let background_loads: Vec<_> = Row::ALL.iter().map(|row| row.background_load(&sizes)).collect();
+            assert!(background_loads.is_sorted(), "{background_loads:?}");
         }
         assert!(Row::ALL.is_sorted(), "rows are measured in their own order");
     }
@@ -267,11 +267,11 @@ mod tests {
     #[test]
     fn everybody_has_a_peer() {
         for row in Row::ALL {
-            let contenders = row.contenders(&Sizes::full());
-            assert!(contenders.iter().any(|c| c.is_ours()), "{row}");
-            assert!(contenders.iter().any(|c| c.is_go()), "{row}");
+            let implementations = row.implementations(&Sizes::full());
+            assert!(implementations.iter().any(|c| c.is_ours()), "{row}");
+            assert!(implementations.iter().any(|c| c.is_go()), "{row}");
             assert!(
-                row.has_limit() || !contenders.iter().any(|c| c.is_limit()),
+                row.has_limit() || !implementations.iter().any(|c| c.is_limit()),
                 "{row}"
             );
         }

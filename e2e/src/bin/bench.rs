@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use csi_e2e::bench::{self, Contender, Plan, Report, Row, Sizes, baseline, goal, plot};
-use csi_e2e::process::{Run, warden_main_if_asked};
+use csi_e2e::bench::{self, Implementation, Plan, Report, Row, Sizes, baseline, goal, plot};
+use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::toolchain::{Settings, Toolchain};
 use tracing_subscriber::EnvFilter;
 
@@ -39,7 +39,7 @@ struct Args {
     /// Who is measured, in this order and in all rows: limit-N, ours-N, go-N, N being volumes or workers at
     /// once, or ours-default, go-default.
     #[arg(long, value_delimiter = ',')]
-    contenders: Option<Vec<Contender>>,
+    implementations: Option<Vec<Implementation>>,
     /// Socket of a driver that runs already, to be used instead of the mock driver.
     #[arg(long)]
     csi_address: Option<PathBuf>,
@@ -55,7 +55,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    warden_main_if_asked();
+    reaper_main_if_requested();
     let args = Args::parse();
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("warn,kube_client=off,csi_e2e=info"));
@@ -116,7 +116,7 @@ fn plan(args: &Args) -> Plan {
         rows: args.rows.clone(),
         sizes,
         rounds: if args.quick { 1 } else { args.rounds as usize },
-        contenders: args.contenders.clone(),
+        implementations: args.implementations.clone(),
         csi_address: args.csi_address.clone(),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants: an account has the rights that `deploy/` gives its own, no more and no fewer; and it is handed out
 //! only when the API server grants them. It learns of a new binding by a watch of its own, so the first requests
-//! of somebody quick would be refused otherwise.
+//! of a fast client would be refused otherwise.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::{Cluster, SETTLED, manifest};
 use crate::kubeconfig;
 use crate::rights::{self, Right};
 
-/// How long a subject's token is valid: longer than any run.
+/// How long an attacher's token is valid: longer than any run.
 const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 /// Between two questions whether a right has taken effect: there is nothing to watch for it.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::json;
 
-/// What authorisation decided. The status would not do: admission says 403 too, to whoever writes into a namespace
+/// What authorisation decided. The status would not do: admission answers 403, too, to a write into a namespace
 /// that is being deleted.
 const DECISION: (&str, &str) = ("authorization.k8s.io/decision", "forbid");
 

@@ -225,7 +225,7 @@ impl Layout {
         flags
     }
 
-    /// Flags of a component that is a client of the API server, and lets it judge its own clients.
+    /// Flags of a component that is a client of the API server, and lets it verify its own clients.
     fn client_flags(&self, component: Component) -> Vec<String> {
         let kubeconfig = self.kubeconfig(component.name());
         let mut flags = self.serving_flags(component);

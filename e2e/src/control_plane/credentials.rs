@@ -1,4 +1,4 @@
-//! Keys, certificates and tokens of one control plane, made anew for each run.
+//! Keys, certificates and tokens of one control plane, generated for each run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Ports on loopback that nobody else can take before, or while, a component listens on them.
+//! Ports on loopback that no other process can take before or while a component listens on them.
 //!
 //! Asking the kernel for a free port, closing it and telling a program its number leaves a gap in which
 //! another process may get it. Instead the port stays bound here, without listening, and the component binds
@@ -22,7 +22,7 @@ pub(super) struct Port {
 // === impl Port ===
 
 impl Port {
-    /// Lets the kernel choose a free port. It never chooses one that is bound, whoever holds it.
+    /// Lets the kernel choose a free port. It never chooses one that is bound.
     pub(super) fn reserve() -> Result<Self> {
         let socket = rustix::net::socket_with(
             AddressFamily::INET,

@@ -1,4 +1,4 @@
-//! The array behind the driver: asked where volumes are, and robbed of them.
+//! The array behind the driver: where volumes are published, and out-of-band changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use csi_proto::v1::{ControllerUnpublishVolumeRequest, ListVolumesRequest};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{CALL, Driver, KNOCK};
+use super::{CALL, Driver, POLL_INTERVAL};
 
 /// Entries asked for in a page of ListVolumes: few, so that paging is used.
 const PAGE: i32 = 100;
@@ -46,7 +46,7 @@ impl Driver {
     }
 
     /// Waits until the array itself, not an answer, has the volume on the node (or has not, if `there` is
-    /// false). The journal tells of a call only when it is answered, so the array has to be asked.
+    /// false). The journal has a call's result only when it is answered, so this polls the array.
     pub async fn wait_until_published(
         &self,
         handle: &str,
@@ -66,12 +66,12 @@ impl Driver {
                 if there { "published to" } else { "unpublished from" },
                 published.get(handle)
             );
-            sleep(KNOCK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Takes a volume from a node behind everybody's back, as a person at the array does.
-    pub async fn take_away(&self, handle: &str, node_id: &str) -> Result<()> {
+    /// Unpublishes a volume without the attacher, as a storage administrator does.
+    pub async fn unpublish_out_of_band(&self, handle: &str, node_id: &str) -> Result<()> {
         let request = ControllerUnpublishVolumeRequest {
             volume_id: handle.to_owned(),
             node_id: node_id.to_owned(),

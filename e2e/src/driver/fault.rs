@@ -129,7 +129,7 @@ impl FaultRule {
     }
 
     /// Whether a call the rule made fail had its effect all the same.
-    pub(super) fn spares_effect(&self) -> bool {
+    pub(super) fn acts_after_effect(&self) -> bool {
         self.phase == Phase::After
     }
 }

@@ -1,6 +1,6 @@
 //! The driver's journal of calls, read back.
 //!
-//! The driver writes a line before its client can see the answer the line tells of, so whoever has seen an
+//! The driver writes a line before its client can see the answer in that line, so a client that has seen an
 //! answer finds the call here. [`Journal`] reads the file, [`calls`] puts the lines of each call together and
 //! says what the call did to the array.
 
@@ -116,7 +116,7 @@ pub enum Effect {
     Done,
     /// It did nothing.
     Nothing,
-    /// Nobody can tell: it is still running, or the driver died in it.
+    /// Unknown: it is still running, or the driver died in it.
     Unknown,
 }
 
@@ -197,19 +197,19 @@ impl Journal {
         Tail::open(&self.path)
     }
 
-    /// Waits until `judge` is satisfied with the lines written so far.
+    /// Waits until `verify` is satisfied with the lines written so far.
     pub async fn wait_for<T>(
         &self,
         within: Duration,
         what: &str,
-        mut judge: impl FnMut(&[Line]) -> Progress<T>,
+        mut condition: impl FnMut(&[Line]) -> Progress<T>,
     ) -> Result<T> {
         let deadline = Instant::now() + within;
         let mut tail = self.tail()?;
         let mut lines = Vec::new();
         loop {
             lines.extend(tail.read()?);
-            let missing = match judge(&lines) {
+            let missing = match condition(&lines) {
                 Progress::Reached(value) => return Ok(value),
                 Progress::Pending(missing) => missing,
             };
@@ -285,9 +285,9 @@ pub fn name_of(method: &str) -> &str {
 }
 
 /// Puts calls together, in the order they arrived. `sparing` names the fault rules that act after the effect.
-pub fn calls(lines: &[Line], sparing: &BTreeSet<String>) -> Vec<Call> {
+pub fn calls(lines: &[Line], after_effect_rules: &BTreeSet<String>) -> Vec<Call> {
     let mut calls: Vec<Call> = Vec::new();
-    // Call numbers begin anew when the driver starts anew: the latest call of a number is the one meant.
+    // Call numbers restart with the driver: a number means its latest call.
     let mut places: BTreeMap<u64, usize> = BTreeMap::new();
     for line in lines {
         match line {
@@ -312,10 +312,12 @@ pub fn calls(lines: &[Line], sparing: &BTreeSet<String>) -> Vec<Call> {
                 let Some(known) = places.get(call).and_then(|&place| calls.get_mut(place)) else {
                     continue;
                 };
-                let spared = fault.as_ref().is_some_and(|rule| sparing.contains(rule));
+                let spared = fault
+                    .as_ref()
+                    .is_some_and(|rule| after_effect_rules.contains(rule));
                 known.effect = match code.as_str() {
                     "OK" => Effect::Done,
-                    // Whether the array finishes what its client left is told by a later line.
+                    // Whether the array finishes what its client left is in a later line.
                     "CANCELLED" => Effect::Unknown,
                     _ if spared => Effect::Done,
                     _ => Effect::Nothing,

@@ -1,8 +1,8 @@
 //! Invariant 2: `attached: true` means that the driver has the volume on that node.
 //!
-//! Judged on every state of every attachment the watch showed. A watch tells of a state after it came to be,
-//! so the publish must have been answered before the sighting; and until the attachment's deletion is asked
-//! for, nothing may take the volume away again. Where the scenario itself sees to it that nobody can be right
+//! Judged on every state of every attachment the watch showed. A watch shows a state after it came to be,
+//! so the publish must have been answered before the watch event; and until the attachment's deletion is asked
+//! for, nothing may take the volume away again. Where the scenario itself prevents the attacher from being right
 //! all the time, only the end counts.
 
 use std::collections::BTreeMap;
@@ -10,17 +10,20 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
-use super::{Evidence, Violation};
+use super::{Observations, Violation};
 use crate::driver::journal::{Call, Effect};
 
 /// Finds attachments that claimed to be attached and were not.
-pub fn check(evidence: &Evidence) -> Vec<Violation> {
+pub fn check(observations: &Observations) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let by_volume = evidence.calls_by_volume();
-    for claim in claims(evidence).into_values() {
+    let by_volume = observations.calls_by_volume();
+    for claim in claims(observations).into_values() {
         let (volume, node) = claim.place;
         let calls = by_volume.get(volume).map_or(&[][..], Vec::as_slice);
-        if evidence.beyond.contains(&(volume.to_owned(), node.to_owned())) {
+        if observations
+            .exempt
+            .contains(&(volume.to_owned(), node.to_owned()))
+        {
             continue;
         }
         let name = claim.attachment.metadata.name.as_deref().unwrap_or_default();
@@ -44,7 +47,7 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
             ));
         }
     }
-    violations.extend(not_in_the_final_list(evidence));
+    violations.extend(not_in_the_final_list(observations));
     violations
 }
 
@@ -56,11 +59,11 @@ struct Claim<'a> {
     deletion_asked: Option<Timestamp>,
 }
 
-fn claims(evidence: &Evidence) -> BTreeMap<&str, Claim<'_>> {
+fn claims(observations: &Observations) -> BTreeMap<&str, Claim<'_>> {
     let mut claims: BTreeMap<&str, Claim<'_>> = BTreeMap::new();
-    for sighting in &evidence.sightings {
-        let attachment = &sighting.attachment;
-        let Some(place) = evidence.place_of(attachment) else {
+    for event in &observations.watch_events {
+        let attachment = &event.attachment;
+        let Some(place) = observations.publish_target(attachment) else {
             continue;
         };
         let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
@@ -73,7 +76,7 @@ fn claims(evidence: &Evidence) -> BTreeMap<&str, Claim<'_>> {
                 Claim {
                     attachment,
                     place,
-                    first_seen: sighting.at,
+                    first_seen: event.at,
                     deletion_asked,
                 },
             );
@@ -104,7 +107,7 @@ fn last_publish(calls: &[&Call], place: (&str, &str), seen: Timestamp) -> Option
         .max()
 }
 
-/// An unpublish after the publish and before anybody asked for the attachment's deletion. The API server
+/// An unpublish after the publish and before the attachment's deletionTimestamp. The API server
 /// keeps whole seconds of that moment, rounded down, so nothing innocent is ever too early.
 fn taken_away<'a>(
     calls: &[&'a Call],
@@ -119,14 +122,14 @@ fn taken_away<'a>(
         .find(|call| call.start >= published && deletion_asked.is_none_or(|asked| call.start < asked))
 }
 
-fn not_in_the_final_list(evidence: &Evidence) -> Vec<Violation> {
-    evidence
+fn not_in_the_final_list(observations: &Observations) -> Vec<Violation> {
+    observations
         .attachments
         .iter()
         .filter(|attachment| says_attached(attachment) && attachment.metadata.deletion_timestamp.is_none())
         .filter_map(|attachment| {
-            let (volume, node) = evidence.place_of(attachment)?;
-            let listed = evidence
+            let (volume, node) = observations.publish_target(attachment)?;
+            let listed = observations
                 .published
                 .get(volume)
                 .is_some_and(|nodes| nodes.contains(node));
@@ -143,55 +146,55 @@ fn not_in_the_final_list(evidence: &Evidence) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::evidence::samples::*;
+    use super::super::observations::samples::*;
     use super::*;
 
     #[test]
     fn an_honest_life_is_fine() {
-        let mut evidence = mk_evidence();
-        evidence.calls = vec![publish("vol", "id-a", 2), unpublish("vol", "id-a", 6)];
-        evidence.sightings = vec![
+        let mut observations = mk_observations();
+        observations.calls = vec![publish("vol", "id-a", 2), unpublish("vol", "id-a", 6)];
+        observations.watch_events = vec![
             seen(attachment(), 1),
             seen(attached(attachment()), 3),
             seen(deleting(attached(attachment()), 5), 5),
         ];
-        assert_eq!(check(&evidence), []);
+        assert_eq!(check(&observations), []);
     }
 
     #[test]
     fn attached_without_publish_is_found() {
-        let mut evidence = mk_evidence();
-        evidence.sightings = vec![seen(attached(attachment()), 3)];
-        assert_eq!(check(&evidence).len(), 1);
+        let mut observations = mk_observations();
+        observations.watch_events = vec![seen(attached(attachment()), 3)];
+        assert_eq!(check(&observations).len(), 1);
     }
 
     #[test]
     fn attached_before_the_publish_was_answered_is_found() {
-        let mut evidence = mk_evidence();
-        evidence.calls = vec![publish("vol", "id-a", 4)];
-        evidence.sightings = vec![seen(attached(attachment()), 3)];
-        assert_eq!(check(&evidence).len(), 1);
+        let mut observations = mk_observations();
+        observations.calls = vec![publish("vol", "id-a", 4)];
+        observations.watch_events = vec![seen(attached(attachment()), 3)];
+        assert_eq!(check(&observations).len(), 1);
     }
 
     #[test]
     fn publish_to_another_node_does_not_count() {
-        let mut evidence = mk_evidence();
-        evidence.calls = vec![publish("vol", "id-b", 2)];
-        evidence.sightings = vec![seen(attached(attachment()), 3)];
-        assert_eq!(check(&evidence).len(), 1);
+        let mut observations = mk_observations();
+        observations.calls = vec![publish("vol", "id-b", 2)];
+        observations.watch_events = vec![seen(attached(attachment()), 3)];
+        assert_eq!(check(&observations).len(), 1);
     }
 
     #[test]
     fn an_unpublish_under_a_live_attachment_is_found() {
-        let mut evidence = mk_evidence();
-        evidence.calls = vec![publish("vol", "id-a", 2), unpublish("vol", "id-a", 4)];
-        evidence.sightings = vec![seen(attached(attachment()), 3)];
-        assert_eq!(check(&evidence).len(), 1);
-        evidence
-            .sightings
+        let mut observations = mk_observations();
+        observations.calls = vec![publish("vol", "id-a", 2), unpublish("vol", "id-a", 4)];
+        observations.watch_events = vec![seen(attached(attachment()), 3)];
+        assert_eq!(check(&observations).len(), 1);
+        observations
+            .watch_events
             .push(seen(deleting(attached(attachment()), 5), 5));
         assert_eq!(
-            check(&evidence).len(),
+            check(&observations).len(),
             1,
             "a deletion asked for later does not excuse it"
         );
@@ -199,24 +202,24 @@ mod tests {
 
     #[test]
     fn what_is_beyond_the_attacher_is_judged_by_its_end() {
-        let mut evidence = mk_evidence();
-        evidence.sightings = vec![seen(attached(attachment()), 3)];
-        evidence.beyond.insert(("vol".to_owned(), "id-a".to_owned()));
-        assert_eq!(check(&evidence), []);
-        evidence.attachments = vec![attached(attachment())];
-        assert_eq!(check(&evidence).len(), 1);
+        let mut observations = mk_observations();
+        observations.watch_events = vec![seen(attached(attachment()), 3)];
+        observations.exempt.insert(("vol".to_owned(), "id-a".to_owned()));
+        assert_eq!(check(&observations), []);
+        observations.attachments = vec![attached(attachment())];
+        assert_eq!(check(&observations).len(), 1);
     }
 
     #[test]
     fn the_final_list_must_agree() {
-        let mut evidence = mk_evidence();
-        evidence.attachments = vec![attached(attachment())];
-        assert_eq!(check(&evidence).len(), 1);
-        evidence
+        let mut observations = mk_observations();
+        observations.attachments = vec![attached(attachment())];
+        assert_eq!(check(&observations).len(), 1);
+        observations
             .published
             .entry("vol".to_owned())
             .or_default()
             .insert("id-a".to_owned());
-        assert_eq!(check(&evidence), []);
+        assert_eq!(check(&observations), []);
     }
 }

@@ -7,27 +7,27 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::{Evidence, Violation};
+use super::{Observations, Violation};
 use crate::driver::journal::{Call, Effect};
-use crate::node::Deed;
+use crate::node::NodeEvent;
 
 /// Finds volumes that were in two places, or unpublished while mounted.
-pub fn check(evidence: &Evidence) -> Vec<Violation> {
-    let mut violations = two_nodes_at_the_driver(evidence);
-    violations.extend(two_nodes_mounted(evidence));
-    violations.extend(unpublished_while_mounted(evidence));
+pub fn check(observations: &Observations) -> Vec<Violation> {
+    let mut violations = two_nodes_at_the_driver(observations);
+    violations.extend(two_nodes_mounted(observations));
+    violations.extend(unpublished_while_mounted(observations));
     violations
 }
 
-fn two_nodes_at_the_driver(evidence: &Evidence) -> Vec<Violation> {
+fn two_nodes_at_the_driver(observations: &Observations) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut places: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (_, call) in by_effect(evidence) {
+    for (_, call) in by_effect(observations) {
         let nodes = places.entry(&call.volume).or_default();
         match call.method.as_str() {
             PUBLISH => {
                 nodes.insert(&call.node);
-                if nodes.len() > 1 && evidence.is_exclusive(&call.volume) {
+                if nodes.len() > 1 && observations.is_exclusive(&call.volume) {
                     violations.push(Violation::new(
                         1,
                         format!(
@@ -46,40 +46,43 @@ fn two_nodes_at_the_driver(evidence: &Evidence) -> Vec<Violation> {
     violations
 }
 
-fn two_nodes_mounted(evidence: &Evidence) -> Vec<Violation> {
+fn two_nodes_mounted(observations: &Observations) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut users: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for entry in &evidence.deeds {
-        match &entry.deed {
-            Deed::Mounted { handle } => {
+    for entry in &observations.node_events {
+        match &entry.event {
+            NodeEvent::Mounted { handle } => {
                 let nodes = users.entry(handle).or_default();
                 // A node the volume was taken from by force may believe that it still has it.
-                nodes.retain(|node| !is_forced(evidence, handle, node));
+                nodes.retain(|node| !is_force_detached(observations, handle, node));
                 nodes.insert(&entry.node);
-                if nodes.len() > 1 && evidence.is_exclusive(handle) {
+                if nodes.len() > 1 && observations.is_exclusive(handle) {
                     violations.push(Violation::new(
                         1,
                         format!("volume {handle} was mounted on {nodes:?} at once ({})", entry.at),
                     ));
                 }
             }
-            Deed::Unmounted { handle } => {
+            NodeEvent::Unmounted { handle } => {
                 users.entry(handle).or_default().remove(entry.node.as_str());
             }
-            Deed::InUse { .. } | Deed::Started { .. } | Deed::Stopped { .. } | Deed::Finished { .. } => {}
+            NodeEvent::InUse { .. }
+            | NodeEvent::Started { .. }
+            | NodeEvent::Stopped { .. }
+            | NodeEvent::Finished { .. } => {}
         }
     }
     violations
 }
 
-fn unpublished_while_mounted(evidence: &Evidence) -> Vec<Violation> {
+fn unpublished_while_mounted(observations: &Observations) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for call in evidence.calls.iter().filter(|call| call.method == UNPUBLISH) {
-        for (node, node_id) in &evidence.node_ids {
+    for call in observations.calls.iter().filter(|call| call.method == UNPUBLISH) {
+        for (node, node_id) in &observations.node_ids {
             let concerned = call.node.is_empty() || &call.node == node_id;
             if concerned
-                && mounted_at(evidence, &call.volume, node, call.start)
-                && !is_forced(evidence, &call.volume, node)
+                && mounted_at(observations, &call.volume, node, call.start)
+                && !is_force_detached(observations, &call.volume, node)
             {
                 violations.push(Violation::new(
                     1,
@@ -100,8 +103,8 @@ const UNPUBLISH: &str = "ControllerUnpublishVolume";
 /// Publish and unpublish calls that had an effect, in the order that makes the least of them overlap: a
 /// volume counts as published from the answer on and as unpublished from the call on, also from a call in which
 /// the driver died. Whatever overlaps even so did overlap.
-fn by_effect(evidence: &Evidence) -> Vec<(Timestamp, &Call)> {
-    let mut calls: Vec<_> = evidence
+fn by_effect(observations: &Observations) -> Vec<(Timestamp, &Call)> {
+    let mut calls: Vec<_> = observations
         .calls
         .iter()
         .filter_map(|call| match (call.method.as_str(), call.effect) {
@@ -114,112 +117,116 @@ fn by_effect(evidence: &Evidence) -> Vec<(Timestamp, &Call)> {
     calls
 }
 
-fn mounted_at(evidence: &Evidence, handle: &str, node: &str, at: Timestamp) -> bool {
-    evidence
-        .deeds
+fn mounted_at(observations: &Observations, handle: &str, node: &str, at: Timestamp) -> bool {
+    observations
+        .node_events
         .iter()
         .take_while(|entry| entry.at <= at)
         .filter(|entry| entry.node == node)
-        .fold(false, |mounted, entry| match &entry.deed {
-            Deed::Mounted { handle: other } if other == handle => true,
-            Deed::Unmounted { handle: other } if other == handle => false,
-            Deed::Mounted { .. }
-            | Deed::Unmounted { .. }
-            | Deed::InUse { .. }
-            | Deed::Started { .. }
-            | Deed::Stopped { .. }
-            | Deed::Finished { .. } => mounted,
+        .fold(false, |mounted, entry| match &entry.event {
+            NodeEvent::Mounted { handle: other } if other == handle => true,
+            NodeEvent::Unmounted { handle: other } if other == handle => false,
+            NodeEvent::Mounted { .. }
+            | NodeEvent::Unmounted { .. }
+            | NodeEvent::InUse { .. }
+            | NodeEvent::Started { .. }
+            | NodeEvent::Stopped { .. }
+            | NodeEvent::Finished { .. } => mounted,
         })
 }
 
-fn is_forced(evidence: &Evidence, handle: &str, node: &str) -> bool {
-    evidence.forced.contains(&(handle.to_owned(), node.to_owned()))
+fn is_force_detached(observations: &Observations, handle: &str, node: &str) -> bool {
+    observations
+        .force_detached
+        .contains(&(handle.to_owned(), node.to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::evidence::samples::*;
+    use super::super::observations::samples::*;
     use super::*;
 
     #[test]
     fn a_move_by_detach_before_attach_is_fine() {
-        let mut evidence = mk_evidence();
-        evidence.calls = vec![
+        let mut observations = mk_observations();
+        observations.calls = vec![
             publish("vol", "id-a", 1),
             unpublish("vol", "id-a", 3),
             publish("vol", "id-b", 5),
         ];
-        assert_eq!(check(&evidence), []);
+        assert_eq!(check(&observations), []);
     }
 
     #[test]
     fn a_second_publish_before_the_unpublish_is_found() {
-        let mut evidence = mk_evidence();
-        evidence.calls = vec![
+        let mut observations = mk_observations();
+        observations.calls = vec![
             publish("vol", "id-a", 1),
             publish("vol", "id-b", 3),
             unpublish("vol", "id-a", 5),
         ];
-        let violations = check(&evidence);
+        let violations = check(&observations);
         assert_eq!(violations.len(), 1, "{violations:?}");
         assert!(violations[0].seen.contains("published to"), "{violations:?}");
     }
 
     #[test]
     fn a_failed_unpublish_leaves_the_volume_where_it_is() {
-        let mut evidence = mk_evidence();
+        let mut observations = mk_observations();
         let mut failed = unpublish("vol", "id-a", 3);
         failed.effect = Effect::Nothing;
-        evidence.calls = vec![publish("vol", "id-a", 1), failed, publish("vol", "id-b", 5)];
-        assert_eq!(check(&evidence).len(), 1);
+        observations.calls = vec![publish("vol", "id-a", 1), failed, publish("vol", "id-b", 5)];
+        assert_eq!(check(&observations).len(), 1);
     }
 
     #[test]
     fn an_unpublish_in_which_the_driver_died_may_have_been_done() {
-        let mut evidence = mk_evidence();
+        let mut observations = mk_observations();
         let mut cut_off = unpublish("vol", "id-a", 3);
         cut_off.effect = Effect::Unknown;
-        evidence.calls = vec![
+        observations.calls = vec![
             publish("vol", "id-a", 1),
             cut_off,
             publish("vol", "id-b", 5),
             unpublish("vol", "id-a", 6),
         ];
-        assert_eq!(check(&evidence), []);
+        assert_eq!(check(&observations), []);
     }
 
     #[test]
     fn a_shared_volume_may_be_on_two_nodes() {
-        let mut evidence = mk_evidence();
-        evidence.calls = vec![publish("shared", "id-a", 1), publish("shared", "id-b", 3)];
-        evidence.deeds = vec![mounted("a", "shared", 2), mounted("b", "shared", 4)];
-        assert_eq!(check(&evidence), []);
+        let mut observations = mk_observations();
+        observations.calls = vec![publish("shared", "id-a", 1), publish("shared", "id-b", 3)];
+        observations.node_events = vec![mounted("a", "shared", 2), mounted("b", "shared", 4)];
+        assert_eq!(check(&observations), []);
     }
 
     #[test]
     fn two_mounts_are_found_even_if_the_driver_saw_nothing() {
-        let mut evidence = mk_evidence();
-        evidence.deeds = vec![mounted("a", "vol", 1), mounted("b", "vol", 2)];
-        assert_eq!(check(&evidence).len(), 1);
-        evidence.forced.insert(("vol".to_owned(), "a".to_owned()));
-        assert_eq!(check(&evidence), [], "the first node had lost it by force");
+        let mut observations = mk_observations();
+        observations.node_events = vec![mounted("a", "vol", 1), mounted("b", "vol", 2)];
+        assert_eq!(check(&observations).len(), 1);
+        observations
+            .force_detached
+            .insert(("vol".to_owned(), "a".to_owned()));
+        assert_eq!(check(&observations), [], "the first node had lost it by force");
     }
 
     #[test]
     fn an_unpublish_under_a_mount_is_found() {
-        let mut evidence = mk_evidence();
-        evidence.calls = vec![publish("vol", "id-a", 1), unpublish("vol", "id-a", 4)];
-        evidence.deeds = vec![mounted("a", "vol", 2), unmounted("a", "vol", 6)];
-        assert_eq!(check(&evidence).len(), 1);
-        evidence.deeds = vec![mounted("a", "vol", 2), unmounted("a", "vol", 3)];
-        assert_eq!(check(&evidence), []);
+        let mut observations = mk_observations();
+        observations.calls = vec![publish("vol", "id-a", 1), unpublish("vol", "id-a", 4)];
+        observations.node_events = vec![mounted("a", "vol", 2), unmounted("a", "vol", 6)];
+        assert_eq!(check(&observations).len(), 1);
+        observations.node_events = vec![mounted("a", "vol", 2), unmounted("a", "vol", 3)];
+        assert_eq!(check(&observations), []);
     }
 
     #[test]
     fn an_unpublish_from_all_nodes_counts_for_each() {
-        let mut evidence = mk_evidence();
-        evidence.calls = vec![publish("vol", "id-a", 1), unpublish("vol", "", 4)];
-        evidence.deeds = vec![mounted("a", "vol", 2)];
-        assert_eq!(check(&evidence).len(), 1);
+        let mut observations = mk_observations();
+        observations.calls = vec![publish("vol", "id-a", 1), unpublish("vol", "", 4)];
+        observations.node_events = vec![mounted("a", "vol", 2)];
+        assert_eq!(check(&observations).len(), 1);
     }
 }

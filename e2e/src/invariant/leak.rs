@@ -1,24 +1,24 @@
 //! Invariant 3: nothing leaks.
 //!
 //! Judged on what is left, and on each moment at which an attachment went: its volume must have been off the
-//! node by then. An attachment that goes first leaves a volume that nobody would ever detach, if the attacher
+//! node by then. An attachment that goes first leaves a volume that would never be detached, if the attacher
 //! were killed at that moment.
 
 use std::collections::BTreeSet;
 
-use super::{Evidence, Violation};
+use super::{Observations, Violation};
 use crate::driver::journal::{Call, Effect};
 
 /// While attachments exist: whatever is published belongs to one of them.
-pub fn check_running(evidence: &Evidence) -> Vec<Violation> {
-    let owned: BTreeSet<_> = evidence
+pub fn check_running(observations: &Observations) -> Vec<Violation> {
+    let owned: BTreeSet<_> = observations
         .attachments
         .iter()
-        .filter_map(|attachment| evidence.place_of(attachment))
+        .filter_map(|attachment| observations.publish_target(attachment))
         .collect();
-    let mut violations = gone_too_early(evidence);
+    let mut violations = gone_too_early(observations);
     violations.extend(
-        published(evidence)
+        published(observations)
             .filter(|place| !owned.contains(place))
             .map(|(volume, node)| {
                 Violation::new(
@@ -31,13 +31,13 @@ pub fn check_running(evidence: &Evidence) -> Vec<Violation> {
 }
 
 /// After everything was deleted: nothing published, no attachment, no volume held by our finalizer.
-pub fn check_cleaned_up(evidence: &Evidence) -> Vec<Violation> {
-    let mut violations = gone_too_early(evidence);
+pub fn check_cleaned_up(observations: &Observations) -> Vec<Violation> {
+    let mut violations = gone_too_early(observations);
     violations.extend(
-        published(evidence)
+        published(observations)
             .map(|(volume, node)| Violation::new(3, format!("{volume} is still published to {node}"))),
     );
-    violations.extend(evidence.attachments.iter().map(|attachment| {
+    violations.extend(observations.attachments.iter().map(|attachment| {
         let name = attachment.metadata.name.as_deref().unwrap_or_default();
         Violation::new(
             3,
@@ -47,18 +47,18 @@ pub fn check_cleaned_up(evidence: &Evidence) -> Vec<Violation> {
             ),
         )
     }));
-    violations.extend(evidence.persistent_volumes.iter().filter_map(|volume| {
+    violations.extend(observations.persistent_volumes.iter().filter_map(|volume| {
         let name = volume.metadata.name.as_deref().unwrap_or_default();
         let held = volume
             .metadata
             .finalizers
             .iter()
             .flatten()
-            .any(|held| *held == evidence.finalizer);
+            .any(|held| *held == observations.finalizer);
         held.then(|| {
             Violation::new(
                 3,
-                format!("volume {name} is still held by {}", evidence.finalizer),
+                format!("volume {name} is still held by {}", observations.finalizer),
             )
         })
     }));
@@ -66,13 +66,13 @@ pub fn check_cleaned_up(evidence: &Evidence) -> Vec<Violation> {
 }
 
 /// Attachments that went before their volume had left the node.
-fn gone_too_early(evidence: &Evidence) -> Vec<Violation> {
-    let by_volume = evidence.calls_by_volume();
-    let gone = evidence.sightings.iter().filter(|sighting| sighting.gone);
-    gone.filter_map(|sighting| {
-        let place = evidence.place_of(&sighting.attachment)?;
+fn gone_too_early(observations: &Observations) -> Vec<Violation> {
+    let by_volume = observations.calls_by_volume();
+    let gone = observations.watch_events.iter().filter(|event| event.gone);
+    gone.filter_map(|event| {
+        let place = observations.publish_target(&event.attachment)?;
         let had_effect =
-            |call: &&Call| call.effect == Effect::Done && call.effect_by.is_some_and(|by| by <= sighting.at);
+            |call: &&Call| call.effect == Effect::Done && call.effect_by.is_some_and(|by| by <= event.at);
         let calls = || {
             let calls = by_volume.get(place.0).into_iter().flatten().copied();
             calls.filter(had_effect)
@@ -85,13 +85,13 @@ fn gone_too_early(evidence: &Evidence) -> Vec<Violation> {
                 && (call.node == place.1 || call.node.is_empty())
                 && call.start >= published.start
         });
-        let name = sighting.attachment.metadata.name.as_deref().unwrap_or_default();
+        let name = event.attachment.metadata.name.as_deref().unwrap_or_default();
         (!unpublished).then(|| {
             Violation::new(
                 3,
                 format!(
                     "attachment {name} was gone at {} with {place:?} still published",
-                    sighting.at
+                    event.at
                 ),
             )
         })
@@ -99,8 +99,8 @@ fn gone_too_early(evidence: &Evidence) -> Vec<Violation> {
     .collect()
 }
 
-fn published(evidence: &Evidence) -> impl Iterator<Item = (&str, &str)> {
-    evidence
+fn published(observations: &Observations) -> impl Iterator<Item = (&str, &str)> {
+    observations
         .published
         .iter()
         .flat_map(|(volume, nodes)| nodes.iter().map(move |node| (volume.as_str(), node.as_str())))
@@ -108,27 +108,27 @@ fn published(evidence: &Evidence) -> impl Iterator<Item = (&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::evidence::samples::*;
+    use super::super::observations::samples::*;
     use super::*;
 
     #[test]
     fn a_publication_needs_an_attachment() {
-        let mut evidence = mk_evidence();
-        evidence
+        let mut observations = mk_observations();
+        observations
             .published
             .entry("vol".to_owned())
             .or_default()
             .insert("id-a".to_owned());
-        assert_eq!(check_running(&evidence).len(), 1);
-        evidence.attachments = vec![attachment()];
-        assert_eq!(check_running(&evidence), []);
-        evidence
+        assert_eq!(check_running(&observations).len(), 1);
+        observations.attachments = vec![attachment()];
+        assert_eq!(check_running(&observations), []);
+        observations
             .published
             .entry("vol".to_owned())
             .or_default()
             .insert("id-b".to_owned());
         assert_eq!(
-            check_running(&evidence).len(),
+            check_running(&observations).len(),
             1,
             "the attachment is for the other node"
         );
@@ -136,53 +136,53 @@ mod tests {
 
     #[test]
     fn an_attachment_may_go_only_after_its_volume() {
-        let mut evidence = mk_evidence();
+        let mut observations = mk_observations();
         let going = || deleting(attached(attachment()), 3);
-        evidence.calls = vec![publish("vol", "id-a", 1), unpublish("vol", "id-a", 4)];
-        evidence.sightings = vec![gone(going(), 5)];
-        assert_eq!(check_cleaned_up(&evidence), []);
-        evidence.calls[1] = unpublish("vol", "id-a", 6);
+        observations.calls = vec![publish("vol", "id-a", 1), unpublish("vol", "id-a", 4)];
+        observations.watch_events = vec![gone(going(), 5)];
+        assert_eq!(check_cleaned_up(&observations), []);
+        observations.calls[1] = unpublish("vol", "id-a", 6);
         assert_eq!(
-            check_cleaned_up(&evidence).len(),
+            check_cleaned_up(&observations).len(),
             1,
             "the finalizer went before the unpublish had ended"
         );
-        evidence.calls.truncate(1);
-        assert_eq!(check_cleaned_up(&evidence).len(), 1, "nobody unpublished");
-        evidence.calls.clear();
-        assert_eq!(check_cleaned_up(&evidence), [], "it was never published");
+        observations.calls.truncate(1);
+        assert_eq!(check_cleaned_up(&observations).len(), 1, "no unpublish");
+        observations.calls.clear();
+        assert_eq!(check_cleaned_up(&observations), [], "it was never published");
     }
 
     #[test]
     fn an_unpublish_of_an_earlier_life_does_not_count() {
-        let mut evidence = mk_evidence();
-        evidence.calls = vec![
+        let mut observations = mk_observations();
+        observations.calls = vec![
             publish("vol", "id-a", 1),
             unpublish("vol", "id-a", 2),
             publish("vol", "id-a", 4),
         ];
-        evidence.sightings = vec![gone(attachment(), 5)];
-        assert_eq!(check_running(&evidence).len(), 1);
+        observations.watch_events = vec![gone(attachment(), 5)];
+        assert_eq!(check_running(&observations).len(), 1);
     }
 
     #[test]
     fn nothing_may_be_left_after_clean_up() {
-        let mut evidence = mk_evidence();
-        assert_eq!(check_cleaned_up(&evidence), []);
-        evidence
+        let mut observations = mk_observations();
+        assert_eq!(check_cleaned_up(&observations), []);
+        observations
             .published
             .entry("vol".to_owned())
             .or_default()
             .insert("id-a".to_owned());
-        evidence.attachments = vec![attachment()];
-        evidence.persistent_volumes = vec![persistent_volume(&["external-attacher/d"])];
-        assert_eq!(check_cleaned_up(&evidence).len(), 3);
+        observations.attachments = vec![attachment()];
+        observations.persistent_volumes = vec![persistent_volume(&["external-attacher/d"])];
+        assert_eq!(check_cleaned_up(&observations).len(), 3);
     }
 
     #[test]
     fn finalizers_of_others_are_not_ours_to_remove() {
-        let mut evidence = mk_evidence();
-        evidence.persistent_volumes = vec![persistent_volume(&["kubernetes.io/pv-protection"])];
-        assert_eq!(check_cleaned_up(&evidence), []);
+        let mut observations = mk_observations();
+        observations.persistent_volumes = vec![persistent_volume(&["kubernetes.io/pv-protection"])];
+        assert_eq!(check_cleaned_up(&observations), []);
     }
 }

@@ -1,13 +1,13 @@
 //! Invariant 5: no secret value is written anywhere.
 
-use super::{Evidence, Violation};
+use super::{Observations, Violation};
 
 /// Finds secret values in logs, journals, events and objects, as they are and in base64.
-pub fn check(evidence: &Evidence) -> Vec<Violation> {
+pub fn check(observations: &Observations) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for secret in evidence.secrets.iter().filter(|secret| !secret.is_empty()) {
+    for secret in observations.secrets.iter().filter(|secret| !secret.is_empty()) {
         let forms = [secret.clone(), base64(secret.as_bytes())];
-        for (place, text) in &evidence.texts {
+        for (place, text) in &observations.texts {
             if forms.iter().any(|form| text.contains(form.as_str())) {
                 // The value is left out here too: this text goes into a log.
                 violations.push(Violation::new(5, format!("a secret value is in {place}")));
@@ -35,7 +35,7 @@ fn base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::evidence::samples::*;
+    use super::super::observations::samples::*;
     use super::*;
 
     #[test]
@@ -45,16 +45,16 @@ mod tests {
 
     #[test]
     fn a_secret_is_found_in_any_form() {
-        let mut evidence = mk_evidence();
-        evidence.secrets = vec!["hunter2-hunter2".to_owned()];
-        evidence.texts = vec![("the attacher's log".to_owned(), "attached vol".to_owned())];
-        assert_eq!(check(&evidence), []);
+        let mut observations = mk_observations();
+        observations.secrets = vec!["hunter2-hunter2".to_owned()];
+        observations.texts = vec![("the attacher's log".to_owned(), "attached vol".to_owned())];
+        assert_eq!(check(&observations), []);
         for leaked in [
             "secrets: {password: hunter2-hunter2}",
             "password: aHVudGVyMi1odW50ZXIy",
         ] {
-            evidence.texts[0].1 = leaked.to_owned();
-            let violations = check(&evidence);
+            observations.texts[0].1 = leaked.to_owned();
+            let violations = check(&observations);
             assert_eq!(violations.len(), 1, "{leaked}");
             assert!(
                 !violations[0].seen.contains("hunter2"),

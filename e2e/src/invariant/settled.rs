@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeError};
 
-use super::{Evidence, Violation};
+use super::{Observations, Violation};
 
-/// Finds attachments of which nobody can say where they stand.
-pub fn check(evidence: &Evidence) -> Vec<Violation> {
-    evidence
+/// Finds attachments that are neither attached nor have an error.
+pub fn check(observations: &Observations) -> Vec<Violation> {
+    observations
         .attachments
         .iter()
         .filter_map(|attachment| {
@@ -43,7 +43,7 @@ fn names_a_cause(error: Option<&VolumeError>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::evidence::samples::*;
+    use super::super::observations::samples::*;
     use super::*;
 
     #[test]
@@ -62,9 +62,9 @@ mod tests {
             ("leaving in silence", deleting(attached(attachment()), 1), false),
         ];
         for (case, attachment, settled) in cases {
-            let mut evidence = mk_evidence();
-            evidence.attachments = vec![attachment];
-            assert_eq!(check(&evidence).is_empty(), settled, "{case}");
+            let mut observations = mk_observations();
+            observations.attachments = vec![attachment];
+            assert_eq!(check(&observations).is_empty(), settled, "{case}");
         }
     }
 }

@@ -4,19 +4,19 @@ use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
 use kube::ResourceExt;
 
-use super::{Line, Names, Party, WATCH_LAG};
-use crate::invariant::evidence::Sighting;
+use super::{Actor, Line, Names, WATCH_LAG};
+use crate::invariant::observations::WatchEvent;
 
 /// The annotation that holds the driver's id of the node.
 const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 
-/// Tells how `now` differs from the state before it.
-pub fn tell(before: Option<&VolumeAttachment>, now: &Sighting, names: &Names) -> Vec<Line> {
+/// Describes how `now` differs from the state before it.
+pub fn describe(before: Option<&VolumeAttachment>, now: &WatchEvent, names: &Names) -> Vec<Line> {
     let attachment = &now.attachment;
     let name = names.short(&attachment.name_any());
     let early = now.at - WATCH_LAG;
     let mut lines = Vec::new();
-    let mut say = |at: Timestamp, party: Party, text: String| lines.push(Line { at, party, text });
+    let mut say = |at: Timestamp, actor: Actor, text: String| lines.push(Line { at, actor, text });
 
     let Some(before) = before else {
         let pv = attachment
@@ -32,7 +32,7 @@ pub fn tell(before: Option<&VolumeAttachment>, now: &Sighting, names: &Names) ->
         );
         say(
             early,
-            Party::AttachDetach,
+            Actor::AttachDetach,
             format!("creates VolumeAttachment {name}: attach {place}"),
         );
         return lines;
@@ -46,7 +46,7 @@ pub fn tell(before: Option<&VolumeAttachment>, now: &Sighting, names: &Names) ->
             .unwrap_or_default();
         say(
             early,
-            Party::Attacher,
+            Actor::Attacher,
             format!("takes {name} on: adds its finalizer, notes the driver's node id {node}"),
         );
     }
@@ -58,32 +58,32 @@ pub fn tell(before: Option<&VolumeAttachment>, now: &Sighting, names: &Names) ->
         };
         say(
             early,
-            Party::AttachDetach,
+            Actor::AttachDetach,
             format!("deletes VolumeAttachment {name}{pending}"),
         );
     }
     let (old, new) = (status(before), status(attachment));
     if !old.attached && new.attached {
-        say(now.at, Party::Attacher, format!("reports {name} attached"));
+        say(now.at, Actor::Attacher, format!("reports {name} attached"));
     }
     if let Some(text) = news(old.attach_error.as_ref(), new.attach_error.as_ref()) {
         say(
             now.at,
-            Party::Attacher,
+            Actor::Attacher,
             format!("reports on {name} why it is not attached: {text}"),
         );
     }
     if let Some(text) = news(old.detach_error.as_ref(), new.detach_error.as_ref()) {
         say(
             now.at,
-            Party::Attacher,
+            Actor::Attacher,
             format!("reports on {name} why it is not detached: {text}"),
         );
     }
     if now.gone {
         say(
             now.at,
-            Party::Attacher,
+            Actor::Attacher,
             format!("removes its finalizer: {name} is gone, the volume is detached"),
         );
     }
@@ -111,21 +111,25 @@ mod tests {
         mk_attachment("s", "csi-1", "d", "pv", "node-a")
     }
 
-    fn told(before: Option<&VolumeAttachment>, after: VolumeAttachment, gone: bool) -> Vec<(Party, String)> {
-        let sighting = Sighting {
+    fn described(
+        before: Option<&VolumeAttachment>,
+        after: VolumeAttachment,
+        gone: bool,
+    ) -> Vec<(Actor, String)> {
+        let event = WatchEvent {
             at: Timestamp::UNIX_EPOCH,
             gone,
             attachment: after,
         };
-        let lines = tell(before, &sighting, &Names::of_stage("s"));
-        lines.into_iter().map(|line| (line.party, line.text)).collect()
+        let lines = describe(before, &event, &Names::with_prefix("s"));
+        lines.into_iter().map(|line| (line.actor, line.text)).collect()
     }
 
     #[test]
     fn a_new_attachment_is_the_controllers_doing() {
-        let lines = told(None, attachment(), false);
+        let lines = described(None, attachment(), false);
         assert!(
-            matches!(&lines[..], [(Party::AttachDetach, text)] if text.contains("attach pv to node-a")),
+            matches!(&lines[..], [(Actor::AttachDetach, text)] if text.contains("attach pv to node-a")),
             "{lines:?}"
         );
     }
@@ -135,7 +139,7 @@ mod tests {
         let mut marked = attachment();
         marked.metadata.finalizers = Some(vec!["f".to_owned()]);
         assert!(
-            told(Some(&attachment()), marked.clone(), false)[0]
+            described(Some(&attachment()), marked.clone(), false)[0]
                 .1
                 .starts_with("takes csi-1 on")
         );
@@ -145,10 +149,10 @@ mod tests {
             ..Default::default()
         });
         assert_eq!(
-            told(Some(&marked), attached.clone(), false),
-            [(Party::Attacher, "reports csi-1 attached".to_owned())]
+            described(Some(&marked), attached.clone(), false),
+            [(Actor::Attacher, "reports csi-1 attached".to_owned())]
         );
-        assert_eq!(told(Some(&attached), attached.clone(), false), []);
+        assert_eq!(described(Some(&attached), attached.clone(), false), []);
     }
 
     #[test]
@@ -162,8 +166,8 @@ mod tests {
             attach_error: Some(error),
             ..Default::default()
         });
-        assert_eq!(told(Some(&attachment()), failed.clone(), false).len(), 1);
-        assert_eq!(told(Some(&failed), failed.clone(), false), []);
+        assert_eq!(described(Some(&attachment()), failed.clone(), false).len(), 1);
+        assert_eq!(described(Some(&failed), failed.clone(), false), []);
     }
 
     #[test]
@@ -171,12 +175,12 @@ mod tests {
         let mut deleting = attachment();
         deleting.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         deleting.metadata.finalizers = Some(vec!["f".to_owned()]);
-        let lines = told(Some(&attachment()), deleting.clone(), false);
+        let lines = described(Some(&attachment()), deleting.clone(), false);
         assert!(
-            lines.iter().any(|(party, _)| *party == Party::AttachDetach),
+            lines.iter().any(|(actor, _)| *actor == Actor::AttachDetach),
             "{lines:?}"
         );
-        let lines = told(Some(&deleting), deleting.clone(), true);
+        let lines = described(Some(&deleting), deleting.clone(), true);
         assert!(lines[0].1.contains("is gone"), "{lines:?}");
     }
 }

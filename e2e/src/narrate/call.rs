@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::{Line, Names, Party};
+use super::{Actor, Line, Names};
 use crate::driver::journal;
 
-/// Tells a line of the driver's journal; nothing for calls that are not about attaching.
-pub fn tell(line: &journal::Line, names: &Names) -> Option<Line> {
+/// Describes a line of the driver's journal; nothing for calls that are not about attaching.
+pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
     match line {
         journal::Line::Begin {
             method,
@@ -23,7 +23,7 @@ pub fn tell(line: &journal::Line, names: &Names) -> Option<Line> {
             let text = format!("asks the driver to {verb} {volume}: {method}, node {node}");
             Some(Line {
                 at: *start,
-                party: Party::Attacher,
+                actor: Actor::Attacher,
                 text,
             })
         }
@@ -44,14 +44,16 @@ pub fn tell(line: &journal::Line, names: &Names) -> Option<Line> {
                 field(request, "node_id"),
             );
             let text = match code.as_str() {
-                "OK" if method == PUBLISH => format!("answers OK after {took} ms: {volume} is on {node} now"),
+                "OK" if method == PUBLISH => {
+                    format!("answers OK after {took} ms: {volume} is on {node} now")
+                }
                 "OK" => format!("answers OK after {took} ms: {volume} is not on {node} any more"),
                 "CANCELLED" => format!("sees its caller go after {took} ms, unanswered"),
                 code => format!("answers {code} after {took} ms: {message}"),
             };
             Some(Line {
                 at: *end,
-                party: Party::Driver,
+                actor: Actor::Driver,
                 text,
             })
         }
@@ -77,8 +79,8 @@ fn field<'a>(request: &'a Value, name: &str) -> &'a str {
 mod tests {
     use super::*;
 
-    fn told(line: &str) -> Option<String> {
-        tell(&serde_json::from_str(line).unwrap(), &Names::of_stage("s")).map(|line| line.text)
+    fn described(line: &str) -> Option<String> {
+        describe(&serde_json::from_str(line).unwrap(), &Names::with_prefix("s")).map(|line| line.text)
     }
 
     #[test]
@@ -88,7 +90,7 @@ mod tests {
             r#"{{"event":"begin","call":1,"method":"/csi.v1.Controller/ControllerPublishVolume","start":"2026-01-01T00:00:00Z",{request}}}"#
         );
         assert_eq!(
-            told(&begin).as_deref(),
+            described(&begin).as_deref(),
             Some("asks the driver to attach vol-1: ControllerPublishVolume, node node-0")
         );
         let end = |code: &str| {
@@ -98,15 +100,15 @@ mod tests {
             )
         };
         assert_eq!(
-            told(&end("OK")).as_deref(),
+            described(&end("OK")).as_deref(),
             Some("answers OK after 300 ms: vol-1 is on node-0 now")
         );
         assert_eq!(
-            told(&end("CANCELLED")).as_deref(),
+            described(&end("CANCELLED")).as_deref(),
             Some("sees its caller go after 300 ms, unanswered")
         );
         assert_eq!(
-            told(&end("RESOURCE_EXHAUSTED")).as_deref(),
+            described(&end("RESOURCE_EXHAUSTED")).as_deref(),
             Some("answers RESOURCE_EXHAUSTED after 300 ms: no slot")
         );
     }
@@ -115,6 +117,6 @@ mod tests {
     fn other_calls_are_not() {
         let probe =
             r#"{"event":"begin","call":1,"method":"Probe","start":"2026-01-01T00:00:00Z","request":{}}"#;
-        assert_eq!(told(probe), None);
+        assert_eq!(described(probe), None);
     }
 }

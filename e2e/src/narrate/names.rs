@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 
-/// How many characters of an attachment's name, a long hash, are told.
+/// How many characters of an attachment's name, a long hash, are printed.
 const HASH: usize = 8;
 
-/// The names of one stage.
+/// The names of one test environment.
 #[derive(Clone, Debug)]
 pub struct Names {
     prefix: String,
@@ -20,8 +20,8 @@ pub struct Names {
 // === impl Names ===
 
 impl Names {
-    /// The names on a stage whose names begin with `prefix`.
-    pub fn of_stage(prefix: &str) -> Self {
+    /// The names on a test environment whose names begin with `prefix`.
+    pub fn with_prefix(prefix: &str) -> Self {
         Self {
             prefix: format!("{prefix}-"),
             volumes: Arc::default(),
@@ -45,7 +45,7 @@ impl Names {
             .map_or_else(|| handle.to_owned(), Clone::clone)
     }
 
-    /// The name of an object without the stage's prefix, or the beginning of an attachment's hash.
+    /// The name of an object without the test environment's prefix, or the beginning of an attachment's hash.
     pub fn short(&self, name: &str) -> String {
         match (name.strip_prefix(&self.prefix), name.strip_prefix("csi-")) {
             (Some(short), _) => short.to_owned(),
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn names_are_shortened() {
-        let names = Names::of_stage("round-1");
+        let names = Names::with_prefix("round-1");
         for (long, short) in [
             ("round-1-a", "a"),
             ("csi-0123456789abcdef", "csi-01234567…"),
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn volumes_go_by_their_own_name_once_it_is_known() {
-        let names = Names::of_stage("s");
+        let names = Names::with_prefix("s");
         assert_eq!(names.volume("mock-1"), "mock-1");
         let source = VolumeSource {
             driver: "d".to_owned(),

@@ -5,27 +5,27 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Pod};
 use kube::ResourceExt;
 
-use super::{Names, Party};
-use crate::node::Deed;
+use super::{Actor, Names};
+use crate::node::NodeEvent;
 
 /// What happened to an object, without its time.
-pub type Told = (Party, String);
+pub type Narration = (Actor, String);
 
-/// Tells how a pod changed.
-pub fn pod(before: Option<&Pod>, now: &Pod, names: &Names) -> Vec<Told> {
-    let mut told = Vec::new();
+/// Describes how a pod changed.
+pub fn pod(before: Option<&Pod>, now: &Pod, names: &Names) -> Vec<Narration> {
+    let mut described = Vec::new();
     let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
     if let (None, Some(node)) = (before.and_then(node), node(now)) {
-        told.push((
-            Party::Scheduler,
+        described.push((
+            Actor::Scheduler,
             format!("puts pod {} on {}", now.name_any(), names.short(&node)),
         ));
     }
-    told
+    described
 }
 
-/// Tells how a node's list of attached volumes changed.
-pub fn node(before: Option<&Node>, now: &Node, names: &Names) -> Vec<Told> {
+/// Describes how a node's list of attached volumes changed.
+pub fn node(before: Option<&Node>, now: &Node, names: &Names) -> Vec<Narration> {
     let listed = |node: &Node| -> BTreeSet<String> {
         let attached = node
             .status
@@ -41,24 +41,28 @@ pub fn node(before: Option<&Node>, now: &Node, names: &Names) -> Vec<Told> {
     let name = names.short(&now.name_any());
     let added = new.difference(&old).map(|handle| {
         format!(
-            "tells kubelet on {name} that {} is attached",
+            "reports to kubelet on {name} that {} is attached",
             names.volume(handle)
         )
     });
     let removed = old.difference(&new).map(|handle| {
         format!(
-            "tells kubelet on {name} that {} is about to go",
+            "reports to kubelet on {name} that {} is about to be detached",
             names.volume(handle)
         )
     });
     added
         .chain(removed)
-        .map(|text| (Party::AttachDetach, text))
+        .map(|text| (Actor::AttachDetach, text))
         .collect()
 }
 
-/// Tells how a volume changed; nothing as `now` means that it is gone.
-pub fn volume(before: Option<&PersistentVolume>, now: Option<&PersistentVolume>, names: &Names) -> Vec<Told> {
+/// Describes how a volume changed; nothing as `now` means that it is gone.
+pub fn volume(
+    before: Option<&PersistentVolume>,
+    now: Option<&PersistentVolume>,
+    names: &Names,
+) -> Vec<Narration> {
     match (before, now) {
         (before, Some(now)) => {
             let held = |volume: &PersistentVolume| volume.finalizers().iter().any(|name| is_attachers(name));
@@ -67,46 +71,46 @@ pub fn volume(before: Option<&PersistentVolume>, now: Option<&PersistentVolume>,
                     "adds its finalizer to volume {}, so that it stays while attached",
                     names.short(&now.name_any())
                 );
-                return vec![(Party::Attacher, text)];
+                return vec![(Actor::Attacher, text)];
             }
             Vec::new()
         }
         (Some(before), None) => vec![(
-            Party::Api,
+            Actor::Api,
             format!("volume {} is gone", names.short(&before.name_any())),
         )],
         (None, None) => Vec::new(),
     }
 }
 
-/// Tells an event that warns about a pod.
-pub fn event(event: &Event) -> Option<Told> {
+/// Describes an event that warns about a pod.
+pub fn event(event: &Event) -> Option<Narration> {
     let message = event.message.as_deref()?;
     let pod = event.involved_object.name.as_deref()?;
     let reason = event.reason.as_deref()?;
     (reason == "FailedAttachVolume").then(|| {
         (
-            Party::AttachDetach,
-            format!("tells the owner of pod {pod}: {message}"),
+            Actor::AttachDetach,
+            format!("emits an event for pod {pod}: {message}"),
         )
     })
 }
 
-/// Tells what a node did.
-pub fn deed(node: &str, deed: &Deed, names: &Names) -> Told {
-    let text = match deed {
-        Deed::InUse { handles } if handles.is_empty() => "reports no volume in use".to_owned(),
-        Deed::InUse { handles } => {
+/// Describes what a node did.
+pub fn node_event(node: &str, event: &NodeEvent, names: &Names) -> Narration {
+    let text = match event {
+        NodeEvent::InUse { handles } if handles.is_empty() => "reports no volume in use".to_owned(),
+        NodeEvent::InUse { handles } => {
             let volumes: Vec<_> = handles.iter().map(|handle| names.volume(handle)).collect();
             format!("reports in use: {}", volumes.join(", "))
         }
-        Deed::Mounted { handle } => format!("mounts {}", names.volume(handle)),
-        Deed::Unmounted { handle } => format!("unmounts {}", names.volume(handle)),
-        Deed::Started { pod } => format!("pod {pod} runs"),
-        Deed::Stopped { pod } => format!("ends the containers of pod {pod}"),
-        Deed::Finished { pod } => format!("removes pod {pod}"),
+        NodeEvent::Mounted { handle } => format!("mounts {}", names.volume(handle)),
+        NodeEvent::Unmounted { handle } => format!("unmounts {}", names.volume(handle)),
+        NodeEvent::Started { pod } => format!("pod {pod} runs"),
+        NodeEvent::Stopped { pod } => format!("ends the containers of pod {pod}"),
+        NodeEvent::Finished { pod } => format!("removes pod {pod}"),
     };
-    (Party::Kubelet(names.short(node)), text)
+    (Actor::Kubelet(names.short(node)), text)
 }
 
 fn is_attachers(finalizer: &str) -> bool {
@@ -128,7 +132,7 @@ mod tests {
     use crate::fixture::{mk_meta, mk_pod};
 
     fn as_is() -> Names {
-        Names::of_stage("s")
+        Names::with_prefix("s")
     }
 
     fn node_with(volumes: &[&str]) -> Node {
@@ -154,20 +158,20 @@ mod tests {
         scheduled.spec.as_mut().unwrap().node_name = Some("a".to_owned());
         assert_eq!(
             pod(Some(&unscheduled), &scheduled, &as_is()),
-            [(Party::Scheduler, "puts pod web on a".to_owned())]
+            [(Actor::Scheduler, "puts pod web on a".to_owned())]
         );
         assert_eq!(pod(Some(&scheduled), &scheduled, &as_is()), []);
     }
 
     #[test]
     fn attached_volumes_come_and_go() {
-        let told = node(Some(&node_with(&["v1"])), &node_with(&["v2"]), &as_is());
-        let texts: Vec<_> = told.iter().map(|(_, text)| text.as_str()).collect();
+        let described = node(Some(&node_with(&["v1"])), &node_with(&["v2"]), &as_is());
+        let texts: Vec<_> = described.iter().map(|(_, text)| text.as_str()).collect();
         assert_eq!(
             texts,
             [
-                "tells kubelet on node-a that v2 is attached",
-                "tells kubelet on node-a that v1 is about to go"
+                "reports to kubelet on node-a that v2 is attached",
+                "reports to kubelet on node-a that v1 is about to be detached"
             ]
         );
     }

@@ -1,4 +1,4 @@
-//! The sources of the narration: watches, the driver's journal and the nodes' ledger, a task each.
+//! The sources of the narration: watches, the driver's journal and the nodes' event log, a task each.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -14,26 +14,26 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-use super::object::Told;
+use super::object::Narration;
 use super::{Line, Names, Narrator, WATCH_LAG, attachment, call, object};
 use crate::fixture::SCENARIO_LABEL;
-use crate::scenario::Stage;
+use crate::scenario::TestEnv;
 use crate::wait::{Key, key_of};
 
 /// Starts a task for each source.
-pub(super) fn follow(narrator: &Narrator, stage: &Stage<'_>, tasks: &mut JoinSet<()>) -> Result<()> {
-    let names = Names::of_stage(stage.prefix());
-    attachments(narrator, stage, &names, tasks);
-    journal(narrator, stage, &names, tasks)?;
-    ledger(narrator, stage, &names, tasks);
+pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet<()>) -> Result<()> {
+    let names = Names::with_prefix(env.prefix());
+    attachments(narrator, env, &names, tasks);
+    journal(narrator, env, &names, tasks)?;
+    event_log(narrator, env, &names, tasks);
 
-    let client = stage.client();
-    let mine = watcher::Config::default().labels(&format!("{SCENARIO_LABEL}={}", stage.prefix()));
+    let client = env.client();
+    let mine = watcher::Config::default().labels(&format!("{SCENARIO_LABEL}={}", env.prefix()));
     let seen_by = names.clone();
     watched(
         narrator,
         tasks,
-        Api::<Pod>::namespaced(client.clone(), stage.prefix()),
+        Api::<Pod>::namespaced(client.clone(), env.prefix()),
         mine.clone(),
         SignedDuration::ZERO,
         move |old, new| new.map(|new| object::pod(old, new, &seen_by)).unwrap_or_default(),
@@ -63,7 +63,7 @@ pub(super) fn follow(narrator: &Narrator, stage: &Stage<'_>, tasks: &mut JoinSet
             object::volume(old, new, &names)
         },
     );
-    let events = Api::<Event>::namespaced(client, stage.prefix());
+    let events = Api::<Event>::namespaced(client, env.prefix());
     watched(
         narrator,
         tasks,
@@ -78,65 +78,65 @@ pub(super) fn follow(narrator: &Narrator, stage: &Stage<'_>, tasks: &mut JoinSet
     Ok(())
 }
 
-fn attachments(narrator: &Narrator, stage: &Stage<'_>, names: &Names, tasks: &mut JoinSet<()>) {
+fn attachments(narrator: &Narrator, env: &TestEnv<'_>, names: &Names, tasks: &mut JoinSet<()>) {
     let (narrator, names) = (narrator.clone(), names.clone());
-    let mut sightings = stage.witness().follow();
+    let mut watch_events = env.recorder().follow();
     tasks.spawn(async move {
-        let mut told = 0;
+        let mut described = 0;
         let mut states: BTreeMap<String, VolumeAttachment> = BTreeMap::new();
         loop {
-            let fresh = sightings.borrow_and_update()[told..].to_vec();
-            told += fresh.len();
-            for sighting in fresh {
-                let uid = sighting.attachment.metadata.uid.clone().unwrap_or_default();
-                for line in attachment::tell(states.get(&uid), &sighting, &names) {
+            let fresh = watch_events.borrow_and_update()[described..].to_vec();
+            described += fresh.len();
+            for event in fresh {
+                let uid = event.attachment.metadata.uid.clone().unwrap_or_default();
+                for line in attachment::describe(states.get(&uid), &event, &names) {
                     narrator.take(line);
                 }
-                states.insert(uid, sighting.attachment);
+                states.insert(uid, event.attachment);
             }
-            if sightings.changed().await.is_err() {
+            if watch_events.changed().await.is_err() {
                 return;
             }
         }
     });
 }
 
-fn journal(narrator: &Narrator, stage: &Stage<'_>, names: &Names, tasks: &mut JoinSet<()>) -> Result<()> {
+fn journal(narrator: &Narrator, env: &TestEnv<'_>, names: &Names, tasks: &mut JoinSet<()>) -> Result<()> {
     let (narrator, names) = (narrator.clone(), names.clone());
-    let mut tail = stage.driver.journal().tail()?;
+    let mut tail = env.driver.journal().tail()?;
     tasks.spawn(async move {
         loop {
             let lines = match tail.read() {
                 Ok(lines) => lines,
                 Err(error) => {
-                    return tracing::warn!(error = %format!("{error:#}"), "the journal cannot be told");
+                    return tracing::warn!(error = %format!("{error:#}"), "the journal cannot be read");
                 }
             };
             lines
                 .iter()
-                .filter_map(|line| call::tell(line, &names))
+                .filter_map(|line| call::describe(line, &names))
                 .for_each(|line| narrator.take(line));
             if let Err(error) = tail.changed().await {
-                return tracing::warn!(error = %format!("{error:#}"), "the journal cannot be told");
+                return tracing::warn!(error = %format!("{error:#}"), "the journal cannot be read");
             }
         }
     });
     Ok(())
 }
 
-fn ledger(narrator: &Narrator, stage: &Stage<'_>, names: &Names, tasks: &mut JoinSet<()>) {
+fn event_log(narrator: &Narrator, env: &TestEnv<'_>, names: &Names, tasks: &mut JoinSet<()>) {
     let (narrator, names) = (narrator.clone(), names.clone());
-    let mut entries = stage.ledger().follow();
+    let mut entries = env.event_log().follow();
     tasks.spawn(async move {
-        let mut told = 0;
+        let mut described = 0;
         loop {
-            let fresh = entries.borrow_and_update()[told..].to_vec();
-            told += fresh.len();
+            let fresh = entries.borrow_and_update()[described..].to_vec();
+            described += fresh.len();
             for entry in fresh {
-                let (party, text) = object::deed(&entry.node, &entry.deed, &names);
+                let (actor, text) = object::node_event(&entry.node, &entry.event, &names);
                 narrator.take(Line {
                     at: entry.at,
-                    party,
+                    actor,
                     text,
                 });
             }
@@ -147,7 +147,7 @@ fn ledger(narrator: &Narrator, stage: &Stage<'_>, names: &Names, tasks: &mut Joi
     });
 }
 
-/// Follows a watch and tells each change by `tell`, which gets the states before and after. What others may
+/// Follows a watch and reports each change by `describe`, which gets the states before and after. What others may
 /// have acted on by the time it is seen is dated back by `lag`.
 fn watched<K>(
     narrator: &Narrator,
@@ -155,7 +155,7 @@ fn watched<K>(
     api: Api<K>,
     config: watcher::Config,
     lag: SignedDuration,
-    tell: impl Fn(Option<&K>, Option<&K>) -> Vec<Told> + Send + 'static,
+    describe: impl Fn(Option<&K>, Option<&K>) -> Vec<Narration> + Send + 'static,
 ) where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -164,27 +164,27 @@ fn watched<K>(
         let mut known: BTreeMap<Key, K> = BTreeMap::new();
         let mut events = watcher(api, config).default_backoff().boxed();
         while let Some(event) = events.next().await {
-            let told = match event {
+            let described = match event {
                 Ok(watcher::Event::InitApply(object) | watcher::Event::Apply(object)) => {
                     let key = key_of(&object);
-                    let told = tell(known.get(&key), Some(&object));
+                    let described = describe(known.get(&key), Some(&object));
                     known.insert(key, object);
-                    told
+                    described
                 }
                 Ok(watcher::Event::Delete(object)) => {
                     known.remove(&key_of(&object));
-                    tell(Some(&object), None)
+                    describe(Some(&object), None)
                 }
                 Ok(watcher::Event::Init | watcher::Event::InitDone) => Vec::new(),
                 Err(error) => {
-                    tracing::warn!(%error, "a watch cannot be told");
+                    tracing::warn!(%error, "a watch cannot be read");
                     Vec::new()
                 }
             };
-            for (party, text) in told {
+            for (actor, text) in described {
                 narrator.take(Line {
                     at: Timestamp::now() - lag,
-                    party,
+                    actor,
                     text,
                 });
             }

@@ -17,7 +17,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::ledger::{Deed, Ledger};
+use super::event_log::{NodeEvent, NodeEventLog};
 use super::volume_manager::{PodKey, UniqueName, VolumeKey};
 use crate::fixture::{NODE_LEASE_NAMESPACE, driver_and_handle, mk_ready_condition, unique_volume_name};
 
@@ -31,14 +31,18 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub(super) struct NodeApi {
     client: Client,
     node: String,
-    ledger: Ledger,
+    event_log: NodeEventLog,
 }
 
 // === impl NodeApi ===
 
 impl NodeApi {
-    pub(super) fn new(client: Client, node: String, ledger: Ledger) -> Self {
-        Self { client, node, ledger }
+    pub(super) fn new(client: Client, node: String, event_log: NodeEventLog) -> Self {
+        Self {
+            client,
+            node,
+            event_log,
+        }
     }
 
     pub(super) fn client(&self) -> Client {
@@ -51,7 +55,7 @@ impl NodeApi {
 
     /// The CSI volumes behind the pod's claims. A pod that is gone has none.
     pub(super) async fn volumes_of(&self, pod: &PodKey) -> Vec<VolumeKey> {
-        insist("resolve the pod's volumes", || self.try_volumes_of(pod)).await
+        retry_until_ok("resolve the pod's volumes", || self.try_volumes_of(pod)).await
     }
 
     async fn try_volumes_of(&self, key: &PodKey) -> Result<Vec<VolumeKey>> {
@@ -88,14 +92,14 @@ impl NodeApi {
     pub(super) async fn store_in_use(&self, names: &BTreeSet<UniqueName>) -> Node {
         let nodes = Api::<Node>::all(self.client());
         let patch = Patch::Strategic(json!({"status": {"volumesInUse": names}}));
-        let node = insist("store volumesInUse", || async {
+        let node = retry_until_ok("store volumesInUse", || async {
             Ok(nodes
                 .patch_status(&self.node, &PatchParams::default(), &patch)
                 .await?)
         })
         .await;
         let handles = names.iter().map(|name| handle_of(name).to_owned()).collect();
-        self.ledger.record(&self.node, Deed::InUse { handles });
+        self.event_log.record(&self.node, NodeEvent::InUse { handles });
         node
     }
 
@@ -120,9 +124,9 @@ impl NodeApi {
         }
         .await;
         match verified {
-            Ok(()) => self.ledger.record(
+            Ok(()) => self.event_log.record(
                 &self.node,
-                Deed::Mounted {
+                NodeEvent::Mounted {
                     handle: volume.handle.clone(),
                 },
             ),
@@ -133,9 +137,9 @@ impl NodeApi {
 
     /// Stops using the volume.
     pub(super) fn unmount(&self, volume: &VolumeKey) {
-        self.ledger.record(
+        self.event_log.record(
             &self.node,
-            Deed::Unmounted {
+            NodeEvent::Unmounted {
                 handle: volume.handle.clone(),
             },
         );
@@ -155,9 +159,9 @@ impl NodeApi {
             }),
         )
         .await;
-        self.ledger.record(
+        self.event_log.record(
             &self.node,
-            Deed::Started {
+            NodeEvent::Started {
                 pod: pod.name.clone(),
             },
         );
@@ -178,9 +182,9 @@ impl NodeApi {
             }),
         )
         .await;
-        self.ledger.record(
+        self.event_log.record(
             &self.node,
-            Deed::Stopped {
+            NodeEvent::Stopped {
                 pod: pod.name.clone(),
             },
         );
@@ -189,8 +193,8 @@ impl NodeApi {
     async fn patch_pod_status(&self, pod: &PodKey, status: serde_json::Value) {
         let pods = Api::<Pod>::namespaced(self.client(), &pod.namespace);
         let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": status}));
-        insist("patch the pod's status", || async {
-            forgive_absence(
+        retry_until_ok("patch the pod's status", || async {
+            ignore_not_found(
                 pods.patch_status(&pod.name, &PatchParams::default(), &patch)
                     .await
                     .map(drop),
@@ -208,13 +212,13 @@ impl NodeApi {
                 uid: Some(pod.uid.clone()),
                 resource_version: None,
             });
-        insist("remove the pod", || async {
-            forgive_absence(pods.delete(&pod.name, &params).await.map(drop))
+        retry_until_ok("remove the pod", || async {
+            ignore_not_found(pods.delete(&pod.name, &params).await.map(drop))
         })
         .await;
-        self.ledger.record(
+        self.event_log.record(
             &self.node,
-            Deed::Finished {
+            NodeEvent::Finished {
                 pod: pod.name.clone(),
             },
         );
@@ -225,7 +229,7 @@ impl NodeApi {
     /// The condition is not for the node's health only, for which the lease would do: the attach/detach
     /// controller takes `volumesInUse` into account when the Node changes and at no other time, so a volume
     /// it learns of after the last change would count as in use until the next one.
-    pub(super) async fn beat(&self, ready_since: Timestamp) {
+    pub(super) async fn renew_heartbeat(&self, ready_since: Timestamp) {
         let now = Timestamp::now();
         let leases = Api::<Lease>::namespaced(self.client(), NODE_LEASE_NAMESPACE);
         let lease = Patch::Merge(json!({"spec": {"renewTime": format!("{now:.6}")}}));
@@ -278,7 +282,7 @@ fn container_status(ready: bool, state: serde_json::Value) -> serde_json::Value 
 }
 
 /// A pod that is gone, or that another one of the same name took the place of, needs nothing from us.
-fn forgive_absence(result: kube::Result<()>) -> Result<()> {
+fn ignore_not_found(result: kube::Result<()>) -> Result<()> {
     match result {
         Err(kube::Error::Api(status)) if [404, 409, 422].contains(&status.code) => Ok(()),
         result => Ok(result?),
@@ -286,7 +290,7 @@ fn forgive_absence(result: kube::Result<()>) -> Result<()> {
 }
 
 /// Repeats `attempt` with a growing pause until it succeeds.
-async fn insist<T, F>(what: &str, mut attempt: impl FnMut() -> F) -> T
+async fn retry_until_ok<T, F>(what: &str, mut attempt: impl FnMut() -> F) -> T
 where
     F: Future<Output = Result<T>>,
 {
@@ -323,7 +327,7 @@ mod tests {
     async fn a_failing_call_is_repeated_until_it_succeeds() {
         let mut left = 3;
         let started = tokio::time::Instant::now();
-        insist("try", || {
+        retry_until_ok("try", || {
             left -= 1;
             let done = left == 0;
             async move {

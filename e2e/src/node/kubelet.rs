@@ -26,7 +26,7 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 pub(super) struct Kubelet {
     api: NodeApi,
     manager: VolumeManager,
-    /// Pods the manager was told of; after a re-listing, the ones not listed are gone.
+    /// Pods the manager knows; after a relist, the ones not listed are gone.
     known: BTreeSet<String>,
     listed: BTreeSet<String>,
     /// Newest version of the own Node taken into account: an answer to a write can overtake the watch.
@@ -40,7 +40,7 @@ enum Outcome {
     Report(Report),
     /// `volumesInUse` was stored, and this is the node as it was then.
     InUseStored(BTreeSet<UniqueName>, Box<Node>),
-    /// Nothing anybody waits for.
+    /// No result.
     Nothing,
 }
 
@@ -67,19 +67,19 @@ impl Kubelet {
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             for action in self.manager.reconcile() {
-                let doing = self.perform(action);
+                let doing = self.execute(action);
                 self.running.push(doing);
             }
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                Some(outcome) = self.running.next(), if !self.running.is_empty() => self.take_in(outcome),
-                Some(event) = pods.next() => self.see_pod(event),
-                Some(event) = node.next() => self.see_node_event(event),
+                Some(outcome) = self.running.next(), if !self.running.is_empty() => self.handle(outcome),
+                Some(event) = pods.next() => self.on_pod_event(event),
+                Some(event) = node.next() => self.on_node_event(event),
                 _ = heartbeat.tick() => {
                     let api = self.api.clone();
                     self.running.push(async move {
-                        api.beat(ready_since).await;
+                        api.renew_heartbeat(ready_since).await;
                         Outcome::Nothing
                     }.boxed());
                 }
@@ -97,7 +97,7 @@ impl Kubelet {
         watcher(Api::<Node>::all(self.api.client()), config).default_backoff()
     }
 
-    fn see_pod(&mut self, event: watcher::Result<Event<Pod>>) {
+    fn on_pod_event(&mut self, event: watcher::Result<Event<Pod>>) {
         match event {
             Ok(Event::Init) => self.listed.clear(),
             Ok(Event::InitApply(pod)) => {
@@ -140,15 +140,15 @@ impl Kubelet {
         }
     }
 
-    fn see_node_event(&mut self, event: watcher::Result<Event<Node>>) {
+    fn on_node_event(&mut self, event: watcher::Result<Event<Node>>) {
         match event {
-            Ok(Event::InitApply(node) | Event::Apply(node)) => self.see_node(&node),
+            Ok(Event::InitApply(node) | Event::Apply(node)) => self.on_node(&node),
             Ok(Event::Init | Event::InitDone | Event::Delete(_)) => {}
             Err(error) => tracing::warn!(node = self.api.node(), %error, "node watch failed"),
         }
     }
 
-    fn see_node(&mut self, node: &Node) {
+    fn on_node(&mut self, node: &Node) {
         let version = node
             .metadata
             .resource_version
@@ -171,20 +171,20 @@ impl Kubelet {
         self.manager.apply(Report::Attached(attached));
     }
 
-    fn take_in(&mut self, outcome: Outcome) {
+    fn handle(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Report(report) => self.manager.apply(report),
             Outcome::InUseStored(stored, node) => {
                 // The node as it was when the report was stored shows what the controller has attached
                 // knowing that we use it; older pictures from the watch do not count any more.
-                self.see_node(&node);
+                self.on_node(&node);
                 self.manager.apply(Report::InUseStored(stored));
             }
             Outcome::Nothing => {}
         }
     }
 
-    fn perform(&self, action: Action) -> BoxFuture<'static, Outcome> {
+    fn execute(&self, action: Action) -> BoxFuture<'static, Outcome> {
         let api = self.api.clone();
         async move {
             match action {

@@ -1,7 +1,7 @@
 //! What a kubelet's volume manager decides, as a pure state machine.
 //!
 //! Reports from the outside go in through [`VolumeManager::apply`], what is to be done next comes out of
-//! [`VolumeManager::reconcile`]. Nothing here reads a clock or talks to anybody.
+//! [`VolumeManager::reconcile`]. Nothing here reads a clock or does I/O.
 //!
 //! Invariants, the ones the attach/detach controller relies on:
 //! - a volume is mounted only after the API server has it in this node's `volumesInUse` and the controller
@@ -21,7 +21,7 @@ pub type UniqueName = String;
 /// A pod assigned to this node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodKey {
-    /// UID, which tells a re-created pod from its predecessor.
+    /// UID, which differs for a re-created pod.
     pub uid: PodUid,
     /// Namespace of the pod.
     pub namespace: String,
@@ -78,7 +78,7 @@ pub enum Action {
     Mount(VolumeKey),
     /// Tell the API that the pod runs; answered by `Started`.
     Start(PodKey),
-    /// End the pod's containers and tell the API; answered by `Stopped`.
+    /// End the pod's containers and update its status; answered by `Stopped`.
     Stop(PodKey),
     /// Unmount the volume; answered by `Unmounted`.
     Unmount(VolumeKey),

@@ -1,4 +1,4 @@
-//! What `/proc` tells about processes.
+//! What `/proc` has about processes.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ pub(super) fn peak_rss(pid: Pid) -> Option<u64> {
 
 /// Living processes whose environment has `variable`, an entry of the form `NAME=value`.
 ///
-/// A process whose environment cannot be read belongs to somebody else and is left out; so is a zombie, whose
+/// A process whose environment cannot be read belongs to another user and is left out; so is a zombie, whose
 /// environment is empty.
 pub(super) fn with_environment(variable: &[u8]) -> io::Result<Vec<Pid>> {
     let mut found = Vec::new();

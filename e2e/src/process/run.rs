@@ -1,4 +1,4 @@
-//! A run of the harness: its temporary directory, its marker and its warden.
+//! A run of the harness: its temporary directory, its marker and its reaper.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,39 +7,39 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::procfs;
-use super::warden::{MARKER, Sweep, Warden, marker_entry};
+use super::reaper::{MARKER, MarkedProcesses, Reaper, marker_entry};
 
-/// How long processes that were told to die may take to be gone.
+/// How long killed processes may take to be gone.
 const DYING: Duration = Duration::from_secs(5);
 
 /// Everything one run of the harness leaves on the machine while it lasts: processes and files.
 ///
-/// Dropping it without [`Run::finish`] hands the cleaning up to the warden.
+/// Dropping it without [`Run::finish`] hands the cleaning up to the reaper.
 #[derive(Debug)]
 pub struct Run {
     dir: PathBuf,
-    warden: Mutex<Option<Warden>>,
+    reaper: Mutex<Option<Reaper>>,
 }
 
 // === impl Run ===
 
 impl Run {
-    /// Makes the temporary directory and starts the warden.
+    /// Makes the temporary directory and starts the reaper.
     ///
     /// # Errors
     /// Fails if the executable's `main` does not begin with
-    /// [`warden_main_if_asked`](super::warden_main_if_asked).
+    /// [`reaper_main_if_requested`](super::reaper_main_if_requested).
     pub fn start() -> Result<Arc<Self>> {
         let dir = tempfile::Builder::new()
             .prefix("csi-e2e-")
             .rand_bytes(12)
             .tempdir()
             .context("make the run's temporary directory")?;
-        let warden = Warden::start(dir.path())?;
-        // From here on the warden removes it, also if this process is killed.
+        let reaper = Reaper::start(dir.path())?;
+        // From here on the reaper removes it, also if this process is killed.
         Ok(Arc::new(Self {
             dir: dir.keep(),
-            warden: Mutex::new(Some(warden)),
+            reaper: Mutex::new(Some(reaper)),
         }))
     }
 
@@ -55,7 +55,7 @@ impl Run {
         Ok(dir)
     }
 
-    /// Makes a directory that nobody else in the run has: of the given name, or of that name and a number.
+    /// Makes a directory that is unique in the run: of the given name, or of that name and a number.
     pub fn new_subdir(&self, name: &str) -> Result<PathBuf> {
         let mut dir = self.dir.join(name);
         let mut number = 1;
@@ -79,15 +79,15 @@ impl Run {
         (MARKER, &self.dir)
     }
 
-    /// Has the directory kept at the end, so that somebody can look into the logs.
+    /// Keeps the directory at the end, for its logs.
     pub fn keep_files(&self) -> Result<()> {
-        match &mut *self.warden.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(warden) => warden.keep_files(),
+        match &mut *self.reaper.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(reaper) => reaper.keep_files(),
             None => bail!("the run is finished already"),
         }
     }
 
-    /// Ends the run: kills what is left of it, lets the warden remove the directory and end.
+    /// Ends the run: kills what is left of it, lets the reaper remove the directory and end.
     ///
     /// # Errors
     /// A process that was neither stopped nor dropped before this is a leak: it is killed and named in the
@@ -100,16 +100,16 @@ impl Run {
     }
 
     fn close(&self) -> Result<()> {
-        let Some(warden) = self.warden.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+        let Some(reaper) = self.reaper.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Ok(());
         };
-        let sweep = Sweep::new(marker_entry(&self.dir));
-        let leaked: Vec<String> = sweep
+        let force_cleanup = MarkedProcesses::new(marker_entry(&self.dir));
+        let leaked: Vec<String> = force_cleanup
             .survivors(DYING)?
             .into_iter()
             .map(|pid| format!("{} {}", pid.as_raw_nonzero(), procfs::command_line(pid)))
             .collect();
-        warden.dismiss()?;
+        reaper.stop()?;
         if !leaked.is_empty() {
             bail!(
                 "processes of the run were left over and had to be killed: {}",

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 /// Makes an executable script.
 ///
 /// Another program writes it. A child that some thread is starting holds all that this process has open until it
-/// runs, and the kernel runs no file that anybody has open for writing (ETXTBSY).
+/// runs, and the kernel runs no file that is open for writing (ETXTBSY).
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
     let draft = path.with_extension("draft");
     fs::write(&draft, text).with_context(|| format!("write {}", draft.display()))?;

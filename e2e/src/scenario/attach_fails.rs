@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::stage::{A, PATIENCE, Setting, Stage};
-use super::{Scenario, Verdict};
+use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
 use crate::wait::Progress;
@@ -16,43 +16,43 @@ const REASON: &str = "no free slot on this node";
 pub(super) const CODED: Scenario = Scenario {
     name: "attach-fails",
     about: "The driver's error reaches the attachment, with its code, and the pod's events; then the attach recovers.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: 1,
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Passes,
-    play: |stage| Box::pin(play(stage, Some(RESOURCE_EXHAUSTED))),
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env, Some(RESOURCE_EXHAUSTED))),
 };
 
 /// For API servers that know no code and refuse a status that has one.
 pub(super) const UNCODED: Scenario = Scenario {
     name: "attach-fails-uncoded",
     about: "With the feature gate for codes off, the attachment's error has none.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: 1,
         flags: &["--feature-gates=MutableCSINodeAllocatableCount=false"],
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Passes,
-    play: |stage| Box::pin(play(stage, None)),
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env, None)),
 };
 
-async fn play(stage: &mut Stage<'_>, code: Option<i32>) -> Result<()> {
+async fn run(env: &mut TestEnv<'_>, code: Option<i32>) -> Result<()> {
     let full = FaultRule::fail(
         "full",
         Method::ControllerPublishVolume,
         "RESOURCE_EXHAUSTED",
         REASON,
     );
-    stage.driver.set_faults(&[full]).await?;
-    let volume = stage.volume("data", Access::OneNode).await?;
-    stage.pod("web", A, &[&volume]).await?;
+    env.driver.set_faults(&[full]).await?;
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("web", A, &[&volume]).await?;
 
-    let error = stage
+    let error = env
         .wait_for_attachment(
             &volume,
             A,
-            PATIENCE,
+            STEP_TIMEOUT,
             "the attachment's attachError",
             |attachment| {
                 let status = attachment.and_then(|attachment| attachment.status.as_ref());
@@ -71,16 +71,15 @@ async fn play(stage: &mut Stage<'_>, code: Option<i32>) -> Result<()> {
         error.error_code
     );
     ensure!(error.time.is_some(), "the attachError has no time");
-    stage
-        .wait_for_event("web", "FailedAttachVolume", REASON, PATIENCE)
+    env.wait_for_event("web", "FailedAttachVolume", REASON, STEP_TIMEOUT)
         .await?;
-    stage.ensure_not_running("web").await?;
-    let published = stage.driver.published().await?;
+    env.ensure_not_running("web").await?;
+    let published = env.driver.published().await?;
     ensure!(
         published.is_empty(),
         "published although the driver refused: {published:?}"
     );
 
-    stage.driver.clear_faults().await?;
-    stage.wait_until_running("web", PATIENCE).await
+    env.driver.clear_faults().await?;
+    env.wait_until_running("web", STEP_TIMEOUT).await
 }

@@ -1,12 +1,12 @@
-//! The driver attaches but its answer is lost: nobody knows whether the volume is on the node.
+//! The driver attaches but its answer is lost: the attacher cannot know whether the volume is on the node.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 
-use super::stage::{A, PATIENCE, Setting, Stage};
-use super::{Scenario, Verdict};
+use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
 use crate::wait::Progress;
@@ -14,31 +14,30 @@ use crate::wait::Progress;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "attach-times-out",
     about: "An attach without an answer is never taken for a failed one: the volume is unpublished when the attachment goes.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: 1,
         timeout: Duration::from_secs(2),
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Passes,
-    play: |stage| Box::pin(play(stage)),
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env)),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let lost = FaultRule::hang_after_effect("lost-answer", Method::ControllerPublishVolume);
-    stage.driver.set_faults(&[lost]).await?;
-    let volume = stage.volume("data", Access::OneNode).await?;
-    stage.pod("web", A, &[&volume]).await?;
+    env.driver.set_faults(&[lost]).await?;
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("web", A, &[&volume]).await?;
 
-    let node_id = stage.node(A).node_id().to_owned();
-    stage
-        .driver
-        .wait_until_published(&volume.handle, &node_id, true, PATIENCE)
+    let node_id = env.node(A).node_id().to_owned();
+    env.driver
+        .wait_until_published(&volume.handle, &node_id, true, STEP_TIMEOUT)
         .await?;
-    let attachment = stage
+    let attachment = env
         .wait_for_attachment(
             &volume,
             A,
-            PATIENCE,
+            STEP_TIMEOUT,
             "an attachError about the time-out",
             |attachment| {
                 let status = attachment.and_then(|attachment| attachment.status.as_ref());
@@ -55,25 +54,24 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
         "it says attached without an answer from the driver"
     );
     ensure!(
-        attachment.finalizers().contains(&stage.finalizer()),
+        attachment.finalizers().contains(&env.finalizer()),
         "nothing holds it: {:?}",
         attachment.finalizers()
     );
 
     // The controller must have taken note of the failure: only then does it know that there may be something
     // to detach once the pod is gone.
-    stage
-        .wait_for_event("web", "FailedAttachVolume", "DeadlineExceeded", PATIENCE)
+    env.wait_for_event("web", "FailedAttachVolume", "DeadlineExceeded", STEP_TIMEOUT)
         .await?;
-    stage.delete_pod("web").await?;
-    stage.wait_until_detached(&volume, A, PATIENCE).await?;
-    let published = stage.driver.published().await?;
+    env.delete_pod("web").await?;
+    env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
+    let published = env.driver.published().await?;
     ensure!(
         published.is_empty(),
         "the attachment is gone but the volume is not: {published:?}"
     );
     let unpublished =
-        stage.driver.calls()?.iter().any(|call| {
+        env.driver.calls()?.iter().any(|call| {
             call.method == "ControllerUnpublishVolume" && call.node == node_id && call.succeeded()
         });
     ensure!(unpublished, "the attacher never unpublished the volume");

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use kube::ResourceExt;
 
-use super::stage::{A, PATIENCE, Setting, Stage};
-use super::{Scenario, Verdict};
+use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
 use crate::wait::Progress;
@@ -19,48 +19,46 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 pub(super) const AFTER_PUBLISH: Scenario = Scenario {
     name: "killed-after-publish",
     about: "Killed when the array has attached and before the status says so: the next one finishes the attach.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: 1,
         timeout: TIMEOUT,
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Passes,
-    play: |stage| Box::pin(after_publish(stage)),
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(after_publish(env)),
 };
 
 pub(super) const BEFORE_FINALIZER_REMOVAL: Scenario = Scenario {
     name: "killed-before-release",
     about: "Killed when the array has detached and before the finalizer is gone: the next one finishes the detach.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: 1,
         timeout: TIMEOUT,
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Passes,
-    play: |stage| Box::pin(before_finalizer_removal(stage)),
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(before_finalizer_removal(env)),
 };
 
-async fn after_publish(stage: &mut Stage<'_>) -> Result<()> {
+async fn after_publish(env: &mut TestEnv<'_>) -> Result<()> {
     let method = Method::ControllerPublishVolume;
-    stage
-        .driver
+    env.driver
         .set_faults(&[FaultRule::delay_answer("mute", method, ENDLESS)])
         .await?;
-    let volume = stage.volume("data", Access::OneNode).await?;
-    stage.pod("web", A, &[&volume]).await?;
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("web", A, &[&volume]).await?;
 
-    let node_id = stage.node(A).node_id().to_owned();
-    stage
-        .driver
-        .wait_until_published(&volume.handle, &node_id, true, PATIENCE)
+    let node_id = env.node(A).node_id().to_owned();
+    env.driver
+        .wait_until_published(&volume.handle, &node_id, true, STEP_TIMEOUT)
         .await?;
-    stage.subject.crash().await?;
-    let attachments = stage.attachments().await?;
+    env.attacher.crash().await?;
+    let attachments = env.attachments().await?;
     let [attachment] = &attachments[..] else {
         anyhow::bail!("one attachment, not {}", attachments.len())
     };
     ensure!(
-        attachment.finalizers().contains(&stage.finalizer()),
+        attachment.finalizers().contains(&env.finalizer()),
         "the volume is published and nothing holds its attachment: {:?}",
         attachment.finalizers()
     );
@@ -69,38 +67,41 @@ async fn after_publish(stage: &mut Stage<'_>) -> Result<()> {
         "it says attached already"
     );
 
-    stage.driver.clear_faults().await?;
-    stage.subject.revive().await?;
-    stage.wait_until_running("web", PATIENCE).await
+    env.driver.clear_faults().await?;
+    env.attacher.revive().await?;
+    env.wait_until_running("web", STEP_TIMEOUT).await
 }
 
-async fn before_finalizer_removal(stage: &mut Stage<'_>) -> Result<()> {
-    let volume = stage.volume("data", Access::OneNode).await?;
-    stage.pod("web", A, &[&volume]).await?;
-    stage.wait_until_running("web", PATIENCE).await?;
+async fn before_finalizer_removal(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("web", A, &[&volume]).await?;
+    env.wait_until_running("web", STEP_TIMEOUT).await?;
 
     let method = Method::ControllerUnpublishVolume;
-    stage
-        .driver
+    env.driver
         .set_faults(&[FaultRule::delay_answer("mute", method, ENDLESS)])
         .await?;
-    stage.delete_pod("web").await?;
-    let node_id = stage.node(A).node_id().to_owned();
-    stage
-        .driver
-        .wait_until_published(&volume.handle, &node_id, false, PATIENCE)
+    env.delete_pod("web").await?;
+    let node_id = env.node(A).node_id().to_owned();
+    env.driver
+        .wait_until_published(&volume.handle, &node_id, false, STEP_TIMEOUT)
         .await?;
-    stage.subject.crash().await?;
-    stage
-        .wait_for_attachment(&volume, A, PATIENCE, "the attachment to be held", |attachment| {
+    env.attacher.crash().await?;
+    env.wait_for_attachment(
+        &volume,
+        A,
+        STEP_TIMEOUT,
+        "the attachment to be held",
+        |attachment| {
             let held = attachment.is_some_and(|attachment| {
                 attachment.metadata.deletion_timestamp.is_some() && !attachment.finalizers().is_empty()
             });
             Progress::of(held, || format!("it is {attachment:?}"))
-        })
-        .await?;
+        },
+    )
+    .await?;
 
-    stage.driver.clear_faults().await?;
-    stage.subject.revive().await?;
-    stage.wait_until_detached(&volume, A, PATIENCE).await
+    env.driver.clear_faults().await?;
+    env.attacher.revive().await?;
+    env.wait_until_detached(&volume, A, STEP_TIMEOUT).await
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::stage::{Setting, Stage};
-use super::{Scenario, Verdict};
+use super::test_env::{ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario};
 
 const VOLUMES: usize = 500;
 const NODES: usize = 5;
@@ -18,34 +18,32 @@ const LONG: Duration = Duration::from_secs(180);
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "burst",
     about: "500 volumes on 5 nodes are attached at once and detached at once, and none is lost or left.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: NODES,
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Passes,
-    play: |stage| Box::pin(play(stage)),
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env)),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let volumes = stage.many_volumes(VOLUMES).await?;
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let volumes = env.many_volumes(VOLUMES).await?;
     tracing::info!(VOLUMES, "volumes made and bound");
     for (index, volumes) in volumes.chunks(VOLUMES_A_POD).enumerate() {
         let volumes: Vec<_> = volumes.iter().collect();
-        stage
-            .pod(&format!("web-{index}"), index % NODES, &volumes)
-            .await?;
+        env.pod(&format!("web-{index}"), index % NODES, &volumes).await?;
     }
-    stage.wait_until_all_running(PODS, LONG).await?;
+    env.wait_until_all_running(PODS, LONG).await?;
     tracing::info!(PODS, "pods run");
 
-    let published = stage.driver.published().await?;
+    let published = env.driver.published().await?;
     ensure!(
         published.len() == VOLUMES,
         "{} of {VOLUMES} volumes are published",
         published.len()
     );
     for (index, volume) in volumes.iter().enumerate() {
-        let node = stage.node(index / VOLUMES_A_POD % NODES).node_id();
+        let node = env.node(index / VOLUMES_A_POD % NODES).node_id();
         let places: Vec<_> = published.get(&volume.handle).into_iter().flatten().collect();
         ensure!(
             places == [node],
@@ -55,11 +53,11 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
     }
 
     for index in 0..PODS {
-        stage.delete_pod(&format!("web-{index}")).await?;
+        env.delete_pod(&format!("web-{index}")).await?;
     }
-    stage.wait_until_all_detached(LONG).await?;
+    env.wait_until_all_detached(LONG).await?;
     tracing::info!(VOLUMES, "volumes detached");
-    let published = stage.driver.published().await?;
+    let published = env.driver.published().await?;
     ensure!(
         published.is_empty(),
         "{} volumes are still published",

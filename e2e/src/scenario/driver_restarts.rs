@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::stage::{A, B, PATIENCE, Setting, Stage, StageVolume};
-use super::{Scenario, Verdict};
+use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
+use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::wait::Progress;
 
@@ -19,42 +19,41 @@ const ENDLESS: Duration = Duration::from_secs(600);
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "driver-restarts",
     about: "Whatever was under way when the driver died is done when it is back; ours never ends for it.",
-    setting: Setting {
+    config: ScenarioConfig {
         latency: Duration::from_millis(100),
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
     // It exits when the connection is lost and is started again, which the scenario allows it.
-    go: Verdict::Passes,
-    play: |stage| Box::pin(play(stage)),
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env)),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let volumes = stage.many_volumes(VOLUMES).await?;
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let volumes = env.many_volumes(VOLUMES).await?;
 
-    hold(stage, Method::ControllerPublishVolume, &volumes[0]).await?;
+    hold(env, Method::ControllerPublishVolume, &volumes[0]).await?;
     for (index, volume) in volumes.iter().enumerate() {
-        stage.pod(&pod_name(index), [A, B][index % 2], &[volume]).await?;
+        env.pod(&pod_name(index), [A, B][index % 2], &[volume]).await?;
     }
-    kill_in_the_middle(stage, "ControllerPublishVolume", &volumes[0]).await?;
-    stage.wait_until_all_running(VOLUMES, PATIENCE).await?;
-    let published = stage.driver.published().await?;
+    kill_in_the_middle(env, "ControllerPublishVolume", &volumes[0]).await?;
+    env.wait_until_all_running(VOLUMES, STEP_TIMEOUT).await?;
+    let published = env.driver.published().await?;
     ensure!(
         published.len() == VOLUMES,
         "{} of {VOLUMES} volumes are published",
         published.len()
     );
 
-    hold(stage, Method::ControllerUnpublishVolume, &volumes[0]).await?;
+    hold(env, Method::ControllerUnpublishVolume, &volumes[0]).await?;
     for index in 0..VOLUMES {
-        stage.delete_pod(&pod_name(index)).await?;
+        env.delete_pod(&pod_name(index)).await?;
     }
-    kill_in_the_middle(stage, "ControllerUnpublishVolume", &volumes[0]).await?;
+    kill_in_the_middle(env, "ControllerUnpublishVolume", &volumes[0]).await?;
     for (index, volume) in volumes.iter().enumerate() {
-        stage
-            .wait_until_detached(volume, [A, B][index % 2], PATIENCE)
+        env.wait_until_detached(volume, [A, B][index % 2], STEP_TIMEOUT)
             .await?;
     }
-    let published = stage.driver.published().await?;
+    let published = env.driver.published().await?;
     ensure!(published.is_empty(), "still published: {published:?}");
     Ok(())
 }
@@ -63,30 +62,33 @@ fn pod_name(index: usize) -> String {
     format!("web-{index}")
 }
 
-async fn hold(stage: &mut Stage<'_>, method: Method, volume: &StageVolume) -> Result<()> {
+async fn hold(env: &mut TestEnv<'_>, method: Method, volume: &TestVolume) -> Result<()> {
     let rule =
         FaultRule::delay_answer(&format!("hold-{method:?}"), method, ENDLESS).for_volume(&volume.handle);
-    stage.driver.set_faults(&[rule]).await
+    env.driver.set_faults(&[rule]).await
 }
 
 /// Kills the driver when some calls have ended and the held one has not, and starts it again without faults.
-async fn kill_in_the_middle(stage: &mut Stage<'_>, method: &str, held: &StageVolume) -> Result<()> {
-    stage
-        .driver
-        .wait_for_calls(PATIENCE, "calls that ended and the one that is held", |calls| {
-            let ended = calls
-                .iter()
-                .filter(|call| call.method == method && call.succeeded())
-                .count();
-            let under_way = calls
-                .iter()
-                .any(|call| call.method == method && call.volume == held.handle && call.end.is_none());
-            Progress::of(ended >= ENDED && under_way, || {
-                format!("{ended} ended, the held one: {under_way}")
-            })
-        })
+async fn kill_in_the_middle(env: &mut TestEnv<'_>, method: &str, held: &TestVolume) -> Result<()> {
+    env.driver
+        .wait_for_calls(
+            STEP_TIMEOUT,
+            "calls that ended and the one that is held",
+            |calls| {
+                let ended = calls
+                    .iter()
+                    .filter(|call| call.method == method && call.succeeded())
+                    .count();
+                let under_way = calls
+                    .iter()
+                    .any(|call| call.method == method && call.volume == held.handle && call.end.is_none());
+                Progress::of(ended >= ENDED && under_way, || {
+                    format!("{ended} ended, the held one: {under_way}")
+                })
+            },
+        )
         .await?;
-    stage.driver.kill().await?;
-    stage.driver.clear_faults().await?;
-    stage.driver.restart().await
+    env.driver.kill().await?;
+    env.driver.clear_faults().await?;
+    env.driver.restart().await
 }

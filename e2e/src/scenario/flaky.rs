@@ -3,11 +3,11 @@
 //!
 //! VolumeAttachments are made and deleted by hand: the attach/detach controller would take its time, and would
 //! keep away from the attacher most of what makes it hard here, such as an attachment that is deleted before it
-//! is attached. All chance comes from the site's seed: who attaches what where and how long it stays, when
+//! is attached. All chance comes from the test context's seed: who attaches what where and how long it stays, when
 //! which program is killed, and which call goes wrong how. In which order the calls of different volumes meet
 //! is up to the machine.
 
-mod crew;
+mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,19 +20,19 @@ use kube::Api;
 use kube::runtime::watcher;
 use tokio::sync::watch;
 
-use self::crew::Hand;
-use super::stage::{Setting, Stage};
-use super::{Scenario, Verdict};
+use self::worker::Worker;
+use super::test_env::{ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario};
+use crate::attacher::AttacherProcess;
 use crate::driver::Driver;
 use crate::driver::journal::{Call, Line};
 use crate::fixture::Access;
-use crate::subject::Subject;
 use crate::wait::{self, Progress};
 
 /// Attachments made unless the settings say otherwise; each is attached and detached, or given up before that.
 const ATTACHMENTS: usize = 500;
 /// How many people work at the same time, each with volumes of their own.
-const HANDS: usize = 24;
+const WORKERS: usize = 24;
 /// Volumes of each that one node may have, and that many nodes may have.
 const EACH: (usize, usize) = (2, 1);
 const NODES: usize = 5;
@@ -45,71 +45,71 @@ const LONG: Duration = Duration::from_secs(180);
 /// What goes wrong, by its name in the driver.
 const FAULTS: &str = "flaky-10pct";
 /// The rule of it that spoils the answer only.
-const SPARING: &str = "flaky-10pct-unheard";
+const AFTER_EFFECT_RULE: &str = "flaky-10pct-unheard";
 /// The share of calls that must have gone wrong, or the run has shown nothing; it is ten in a hundred on average.
 const LEAST_SPOILED: f64 = 0.06;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "flaky",
     about: "With one call in ten spoiled and programs killed, the array ends with what the attachments say, and nothing leaks.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: NODES,
         latency: Duration::from_millis(5),
         within: WHOLE,
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Passes,
-    play: |stage| Box::pin(play(stage)),
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env)),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let chance = stage.site().chance();
-    let attachments = chance.attachments.unwrap_or(ATTACHMENTS);
-    let mut volumes = stage.volumes("one", HANDS * EACH.0, Access::OneNode).await?;
-    let mut shared = stage.volumes("many", HANDS * EACH.1, Access::ManyNodes).await?;
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let randomness = env.ctx().randomness();
+    let attachments = randomness.attachments.unwrap_or(ATTACHMENTS);
+    let mut volumes = env.volumes("one", WORKERS * EACH.0, Access::OneNode).await?;
+    let mut shared = env.volumes("many", WORKERS * EACH.1, Access::ManyNodes).await?;
     let began = watch::Sender::new(0);
-    let mut rng = Rng::with_seed(chance.seed);
-    let mut hands: Vec<_> = (0..HANDS)
+    let mut rng = Rng::with_seed(randomness.seed);
+    let mut workers: Vec<_> = (0..WORKERS)
         .map(|number| {
             let mut mine = volumes.split_off(volumes.len() - EACH.0);
             mine.extend(shared.split_off(shared.len() - EACH.1));
-            let quota = attachments / HANDS + usize::from(number < attachments % HANDS);
-            Hand::new(stage, rng.fork(), mine, &began).with_quota(quota)
+            let quota = attachments / WORKERS + usize::from(number < attachments % WORKERS);
+            Worker::new(env, rng.fork(), mine, &began).with_quota(quota)
         })
         .collect();
-    let mut trouble = Trouble {
+    let mut killer = Killer {
         rng: rng.fork(),
-        seed: chance.seed,
+        seed: randomness.seed,
         driver_starts: 0,
         attacher_kills: 0,
         began: began.subscribe(),
     };
-    trouble.restart(&mut stage.driver).await?;
+    killer.restart(&mut env.driver).await?;
 
-    let work = try_join_all(hands.iter_mut().map(Hand::work));
-    let (driver, subject) = (&mut stage.driver, &mut stage.subject);
+    let work = try_join_all(workers.iter_mut().map(Worker::work));
+    let (driver, attacher) = (&mut env.driver, &mut env.attacher);
     tokio::select! {
         biased;
         worked = work => worked.map(drop)?,
-        troubled = trouble.make(driver, subject) => troubled?,
+        killed = killer.make(driver, attacher) => killed?,
     }
-    // Wherever the trouble was given up, both are needed for the rest.
-    trouble.end(driver, subject).await?;
+    // Wherever the killer was given up, both are needed for the rest.
+    killer.end(driver, attacher).await?;
 
-    let held: BTreeSet<_> = hands.iter().flat_map(Hand::held).collect();
-    wait_until_attached(stage, &held).await?;
-    array_has_what_attachments_say(stage, &held).await?;
-    try_join_all(hands.iter_mut().map(Hand::let_go)).await?;
-    stage.wait_until_all_detached(LONG).await?;
-    let published = stage.driver.published().await?;
+    let held: BTreeSet<_> = workers.iter().flat_map(Worker::held).collect();
+    wait_until_attached(env, &held).await?;
+    array_has_what_attachments_say(env, &held).await?;
+    try_join_all(workers.iter_mut().map(Worker::delete_all)).await?;
+    env.wait_until_all_detached(LONG).await?;
+    let published = env.driver.published().await?;
     ensure!(published.is_empty(), "still published: {published:?}");
-    tell(stage, &trouble, attachments, held.len())
+    report(env, &killer, attachments, held.len())
 }
 
-// === trouble ===
+// === killer ===
 
 /// Kills the attacher and the driver.
-struct Trouble {
+struct Killer {
     rng: Rng,
     seed: u64,
     /// How often the driver was started with its faults.
@@ -119,9 +119,9 @@ struct Trouble {
     began: watch::Receiver<usize>,
 }
 
-impl Trouble {
+impl Killer {
     /// Kills one of the two in turn, after as many attachments as chance has it.
-    async fn make(&mut self, driver: &mut Driver, subject: &mut Subject) -> Result<()> {
+    async fn make(&mut self, driver: &mut Driver, attacher: &mut AttacherProcess) -> Result<()> {
         let mut drivers_turn = self.rng.bool();
         loop {
             let next = *self.began.borrow() + self.rng.usize(BETWEEN_KILLS.0..=BETWEEN_KILLS.1);
@@ -132,16 +132,16 @@ impl Trouble {
                 self.restart(driver).await?;
             } else {
                 self.attacher_kills += 1;
-                subject.crash().await?;
-                subject.revive().await?;
+                attacher.crash().await?;
+                attacher.revive().await?;
             }
             drivers_turn = !drivers_turn;
         }
     }
 
     /// Has both programs running, whatever was under way.
-    async fn end(&mut self, driver: &mut Driver, subject: &mut Subject) -> Result<()> {
-        subject.revive().await?;
+    async fn end(&mut self, driver: &mut Driver, attacher: &mut AttacherProcess) -> Result<()> {
+        attacher.revive().await?;
         self.restart(driver).await
     }
 
@@ -149,17 +149,19 @@ impl Trouble {
     async fn restart(&mut self, driver: &mut Driver) -> Result<()> {
         let seed = self.seed.wrapping_add(self.driver_starts);
         self.driver_starts += 1;
-        driver.restart_with_scenario(FAULTS, seed, &[SPARING]).await
+        driver
+            .restart_with_scenario(FAULTS, seed, &[AFTER_EFFECT_RULE])
+            .await
     }
 }
 
 // === what is left ===
 
 /// Waits until the driver's attachments are the ones held, all of them attached.
-async fn wait_until_attached(stage: &Stage<'_>, held: &BTreeSet<(String, String)>) -> Result<()> {
-    let attacher = stage.driver.name();
-    let all = Api::<VolumeAttachment>::all(stage.client());
-    let what = "all attachments that nobody deleted to be attached";
+async fn wait_until_attached(env: &TestEnv<'_>, held: &BTreeSet<(String, String)>) -> Result<()> {
+    let attacher = env.driver.name();
+    let all = Api::<VolumeAttachment>::all(env.client());
+    let what = "all attachments that were not deleted to be attached";
     wait::for_objects(&all, watcher::Config::default(), LONG, what, |seen| {
         let mine = || seen.values().filter(|va| va.spec.attacher == attacher);
         let attached = mine().filter(|va| va.status.as_ref().is_some_and(|status| status.attached));
@@ -172,14 +174,14 @@ async fn wait_until_attached(stage: &Stage<'_>, held: &BTreeSet<(String, String)
 }
 
 /// Compares the array's own list with the attachments, and with what was asked for.
-async fn array_has_what_attachments_say(stage: &Stage<'_>, held: &BTreeSet<(String, String)>) -> Result<()> {
-    let evidence = stage.evidence().await?;
+async fn array_has_what_attachments_say(env: &TestEnv<'_>, held: &BTreeSet<(String, String)>) -> Result<()> {
+    let observations = env.observations().await?;
     let mut said: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut places = BTreeSet::new();
-    for attachment in &evidence.attachments {
-        let (volume, node) = evidence
-            .place_of(attachment)
-            .context("an attachment must be of a volume and a node of the stage")?;
+    for attachment in &observations.attachments {
+        let (volume, node) = observations
+            .publish_target(attachment)
+            .context("an attachment must be of a volume and a node of the test environment")?;
         said.entry(volume.to_owned()).or_default().insert(node.to_owned());
         places.insert((volume.to_owned(), node.to_owned()));
     }
@@ -188,19 +190,19 @@ async fn array_has_what_attachments_say(stage: &Stage<'_>, held: &BTreeSet<(Stri
         "the attachments are {places:?}, and these were asked for: {held:?}"
     );
     ensure!(
-        evidence.published == said,
+        observations.published == said,
         "the array has {:?}, and the attachments say {said:?}",
-        evidence.published
+        observations.published
     );
     Ok(())
 }
 
 /// Says what the run consisted of, and fails if next to nothing of it went wrong.
-fn tell(stage: &Stage<'_>, trouble: &Trouble, attachments: usize, held: usize) -> Result<()> {
-    let lines = stage.driver.journal().lines()?;
+fn report(env: &TestEnv<'_>, killer: &Killer, attachments: usize, held: usize) -> Result<()> {
+    let lines = env.driver.journal().lines()?;
     let moves =
         |call: &Call| ["ControllerPublishVolume", "ControllerUnpublishVolume"].contains(&&*call.method);
-    let calls: Vec<_> = stage.driver.calls_of(&lines).into_iter().filter(moves).collect();
+    let calls: Vec<_> = env.driver.calls_of(&lines).into_iter().filter(moves).collect();
     let mut faults: BTreeMap<&str, usize> = BTreeMap::new();
     for line in &lines {
         if let Line::End { fault: Some(id), .. } = line {
@@ -210,15 +212,15 @@ fn tell(stage: &Stage<'_>, trouble: &Trouble, attachments: usize, held: usize) -
     let spoiled: usize = faults.values().sum();
     let succeeded = calls.iter().filter(|call| call.succeeded()).count();
     tracing::info!(
-        seed = trouble.seed,
+        seed = killer.seed,
         attachments,
         held,
         calls = calls.len(),
         succeeded,
         spoiled,
         ?faults,
-        driver_starts = trouble.driver_starts,
-        attacher_kills = trouble.attacher_kills,
+        driver_starts = killer.driver_starts,
+        attacher_kills = killer.attacher_kills,
         "flaky"
     );
     ensure!(

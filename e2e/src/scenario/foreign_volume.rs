@@ -1,49 +1,49 @@
-//! Somebody asks for a volume of one driver to be attached by another.
+//! A VolumeAttachment names the attacher of one driver and a volume of another.
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::stage::{A, Setting, Stage};
-use super::{Oddity, Scenario, Verdict};
+use super::test_env::{A, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, KnownIssue, Scenario};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "foreign-volume",
     about: "A volume of another driver is refused without a call, although this driver has one of the same handle.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: 1,
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Fails {
-        oddity: Oddity::Listed(9),
-        sign: "the driver was asked for a volume of another",
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue::Listed(9),
+        expected_error: "the driver was asked for a volume of another",
         always: true,
     },
-    play: |stage| Box::pin(play(stage)),
+    run: |env| Box::pin(run(env)),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     // Handles are unique within a driver only.
-    let handle = stage.loose_volume("data").await?;
-    let pv = format!("{}-data", stage.prefix());
-    let other = format!("other.{}", stage.driver.name());
+    let handle = env.unbound_volume("data").await?;
+    let pv = format!("{}-data", env.prefix());
+    let other = format!("other.{}", env.driver.name());
     let spec = json!({
         "accessModes": ["ReadWriteOnce"],
         "csi": {"driver": other, "volumeHandle": handle},
     });
-    stage.loose_persistent_volume(&pv, spec).await?;
-    stage.ask_to_attach(&pv, A).await?;
+    env.unbound_persistent_volume(&pv, spec).await?;
+    env.create_attachment(&pv, A).await?;
 
-    let attachment = stage.wait_until_answered(&pv).await?;
-    never_asked(stage, &handle)?;
+    let attachment = env.wait_until_attached_or_failed(&pv).await?;
+    never_asked(env, &handle)?;
     let status = attachment.status.clone().unwrap_or_default();
     let Some(error) = status.attach_error.filter(|_| !status.attached) else {
         bail!("attached without a call");
     };
     let error = error.message.context("an attachError must have a message")?;
     ensure!(
-        error.contains(&other) && error.contains(stage.driver.name()),
+        error.contains(&other) && error.contains(env.driver.name()),
         "the error names the two drivers not: {error}"
     );
     ensure!(
@@ -51,20 +51,20 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
         "nothing was published, but it is held by {:?}",
         attachment.finalizers()
     );
-    let volume = Api::<PersistentVolume>::all(stage.client()).get(&pv).await?;
+    let volume = Api::<PersistentVolume>::all(env.client()).get(&pv).await?;
     ensure!(
-        !volume.finalizers().contains(&stage.finalizer()),
+        !volume.finalizers().contains(&env.finalizer()),
         "a volume of another driver is held by {:?}",
         volume.finalizers()
     );
 
-    stage.ask_to_detach(&pv).await?;
-    stage.wait_until_let_go(&pv).await?;
-    never_asked(stage, &handle)
+    env.delete_attachment(&pv).await?;
+    env.wait_until_attachment_gone(&pv).await?;
+    never_asked(env, &handle)
 }
 
-fn never_asked(stage: &Stage<'_>, handle: &str) -> Result<()> {
-    let calls = stage.driver.calls()?;
+fn never_asked(env: &TestEnv<'_>, handle: &str) -> Result<()> {
+    let calls = env.driver.calls()?;
     let call = calls.iter().find(|call| {
         call.volume == handle
             && ["ControllerPublishVolume", "ControllerUnpublishVolume"].contains(&&*call.method)

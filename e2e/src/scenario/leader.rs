@@ -12,85 +12,85 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::stage::{A, B, PATIENCE, Setting, Stage};
-use super::{Oddity, Scenario, Verdict};
+use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, KnownIssue, Scenario};
+use crate::attacher::{Kind, LEASE_DURATION};
 use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::Call;
 use crate::fixture::Access;
-use crate::subject::{Kind, LEASE_DURATION};
 use crate::wait::{self, Progress};
 
 /// How much later than the attachers the harness may see a change of the lease on a busy machine.
 const LAG: Duration = Duration::from_millis(700);
 
-const SETTING: Setting = Setting::DEFAULT;
+const CONFIG: ScenarioConfig = ScenarioConfig::DEFAULT;
 
 pub(super) const STOPS: Scenario = Scenario {
     name: "leader-stops",
     about: "The leader is asked to stop: the standby takes over and goes on attaching.",
-    setting: SETTING,
-    go: Verdict::Passes,
-    play: |stage| Box::pin(stops(stage)),
+    config: CONFIG,
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(stops(env)),
 };
 
 pub(super) const CUT_OFF: Scenario = Scenario {
     name: "leader-cut-off",
     about: "The leader is asked to stop and has no time for a call that is under way: the standby waits for the lease to lapse.",
-    setting: Setting {
+    config: ScenarioConfig {
         timeout: Duration::from_secs(60),
         own_flags: &["--shutdown-grace=500ms"],
-        ..SETTING
+        ..CONFIG
     },
-    go: Verdict::Passes,
-    play: |stage| Box::pin(cut_off(stage)),
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(cut_off(env)),
 };
 
 pub(super) const KILLED: Scenario = Scenario {
     name: "leader-killed",
     about: "The leader is killed: the standby takes over when the lease has lapsed.",
-    setting: SETTING,
-    go: Verdict::Passes,
-    play: |stage| Box::pin(killed(stage)),
+    config: CONFIG,
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(killed(env)),
 };
 
 pub(super) const LOSES_DRIVER: Scenario = Scenario {
     name: "leader-loses-driver",
     about: "The leader's driver is gone and the standby's is there: the standby takes over; ours never ends for it.",
-    setting: SETTING,
+    config: CONFIG,
     // It exits when the connection is lost and is started again, which the scenario allows it.
-    go: Verdict::Passes,
-    play: |stage| Box::pin(loses_driver(stage)),
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(loses_driver(env)),
 };
 
 pub(super) const SUSPENDED: Scenario = Scenario {
     name: "leader-suspended",
     about: "The leader stands still until another leads: back again, it does nothing more.",
-    setting: SETTING,
-    // A leader that comes back works off what it holds until its next renewal tells it that it leads no more: it
+    config: CONFIG,
+    // A leader that comes back works off what it holds until its next renewal fails: it
     // unpublishes what its successor has unpublished.
-    go: Verdict::Fails {
-        oddity: Oddity::FoundHere,
-        sign: "somebody called the driver or wrote when the suspended leader came back",
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue::FoundHere,
+        expected_error: "a replica called the driver or wrote when the suspended leader resumed",
         always: false,
     },
-    play: |stage| Box::pin(suspended(stage)),
+    run: |env| Box::pin(suspended(env)),
 };
 
 pub(super) const CHANGES_KIND: Scenario = Scenario {
     name: "leader-changes-kind",
-    about: "From the other kind of attacher to this one and back, replica by replica, while pods come.",
-    setting: SETTING,
-    go: Verdict::Passes,
-    play: |stage| Box::pin(changes_kind(stage)),
+    about: "From the other kind of attacher to this one and back, replica by replica, while pods create_pods.",
+    config: CONFIG,
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(changes_kind(env)),
 };
 
-async fn stops(stage: &mut Stage<'_>) -> Result<()> {
-    let kind = stage.subject.kind();
-    let mut history = History::begin(stage).await?;
-    let mut first = stage.replica(kind, "one").await?;
+async fn stops(env: &mut TestEnv<'_>) -> Result<()> {
+    let kind = env.attacher.kind();
+    let mut history = History::begin(env).await?;
+    let mut first = env.replica(kind, "one").await?;
     history.wait_for_holder("one").await?;
-    let mut second = stage.replica(kind, "two").await?;
-    attach(stage, "before", A).await?;
+    let mut second = env.replica(kind, "two").await?;
+    attach(env, "before", A).await?;
 
     let asked = Instant::now();
     first.stop().await?;
@@ -102,32 +102,31 @@ async fn stops(stage: &mut Stage<'_>) -> Result<()> {
         kind == Kind::Go || took < LEASE_DURATION,
         "the lease changed hands only {took:?} after its holder was asked to stop"
     );
-    attach(stage, "after", B).await?;
+    attach(env, "after", B).await?;
     history.ensure_one_at_a_time(2)?;
     second.stop().await?;
-    stage.subject.revive().await
+    env.attacher.revive().await
 }
 
-async fn cut_off(stage: &mut Stage<'_>) -> Result<()> {
-    let kind = stage.subject.kind();
-    let mut history = History::begin(stage).await?;
-    let mut first = stage.replica(kind, "one").await?;
+async fn cut_off(env: &mut TestEnv<'_>) -> Result<()> {
+    let kind = env.attacher.kind();
+    let mut history = History::begin(env).await?;
+    let mut first = env.replica(kind, "one").await?;
     history.wait_for_holder("one").await?;
-    let mut second = stage.replica(kind, "two").await?;
+    let mut second = env.replica(kind, "two").await?;
 
     let hangs = FaultRule::hang_after_effect("hangs", Method::ControllerPublishVolume);
-    stage.driver.set_faults(&[hangs]).await?;
-    let volume = stage.volume("data", Access::OneNode).await?;
-    stage.pod("web", A, &[&volume]).await?;
-    let node_id = stage.node(A).node_id().to_owned();
-    stage
-        .driver
-        .wait_until_published(&volume.handle, &node_id, true, PATIENCE)
+    env.driver.set_faults(&[hangs]).await?;
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("web", A, &[&volume]).await?;
+    let node_id = env.node(A).node_id().to_owned();
+    env.driver
+        .wait_until_published(&volume.handle, &node_id, true, STEP_TIMEOUT)
         .await?;
     first.stop().await?;
-    stage.driver.set_faults(&[]).await?;
+    env.driver.set_faults(&[]).await?;
     history.wait_for_holder("two").await?;
-    stage.wait_until_running("web", PATIENCE).await?;
+    env.wait_until_running("web", STEP_TIMEOUT).await?;
     ensure!(
         !history.holders().contains(&String::new()),
         "the lease was given back although the driver was at a call: {:?}",
@@ -135,41 +134,41 @@ async fn cut_off(stage: &mut Stage<'_>) -> Result<()> {
     );
     history.ensure_one_at_a_time(2)?;
     second.stop().await?;
-    stage.subject.revive().await
+    env.attacher.revive().await
 }
 
-async fn killed(stage: &mut Stage<'_>) -> Result<()> {
-    let kind = stage.subject.kind();
-    let mut history = History::begin(stage).await?;
-    let mut first = stage.replica(kind, "one").await?;
+async fn killed(env: &mut TestEnv<'_>) -> Result<()> {
+    let kind = env.attacher.kind();
+    let mut history = History::begin(env).await?;
+    let mut first = env.replica(kind, "one").await?;
     history.wait_for_holder("one").await?;
-    let mut second = stage.replica(kind, "two").await?;
-    attach(stage, "before", A).await?;
+    let mut second = env.replica(kind, "two").await?;
+    attach(env, "before", A).await?;
 
     first.crash().await?;
-    let volume = stage.volume("after", Access::OneNode).await?;
-    stage.pod("after", B, &[&volume]).await?;
+    let volume = env.volume("after", Access::OneNode).await?;
+    env.pod("after", B, &[&volume]).await?;
     history.wait_for_holder("two").await?;
-    stage.wait_until_running("after", PATIENCE).await?;
+    env.wait_until_running("after", STEP_TIMEOUT).await?;
     history.ensure_one_at_a_time(2)?;
     second.stop().await?;
-    stage.subject.revive().await
+    env.attacher.revive().await
 }
 
-async fn loses_driver(stage: &mut Stage<'_>) -> Result<()> {
-    let kind = stage.subject.kind();
-    let mut history = History::begin(stage).await?;
-    let detour = stage.detour()?;
-    let mut first = stage.replica_over(&detour, kind, "one").await?;
+async fn loses_driver(env: &mut TestEnv<'_>) -> Result<()> {
+    let kind = env.attacher.kind();
+    let mut history = History::begin(env).await?;
+    let socket_proxy = env.socket_proxy()?;
+    let mut first = env.replica_over(&socket_proxy, kind, "one").await?;
     history.wait_for_holder("one").await?;
-    let mut second = stage.replica(kind, "two").await?;
-    attach(stage, "before", A).await?;
+    let mut second = env.replica(kind, "two").await?;
+    attach(env, "before", A).await?;
 
-    drop(detour);
-    let volume = stage.volume("during", Access::OneNode).await?;
-    stage.pod("during", B, &[&volume]).await?;
+    drop(socket_proxy);
+    let volume = env.volume("during", Access::OneNode).await?;
+    env.pod("during", B, &[&volume]).await?;
     history.wait_for_holder("two").await?;
-    stage.wait_until_running("during", PATIENCE).await?;
+    env.wait_until_running("during", STEP_TIMEOUT).await?;
 
     // The Go one does not give the lease back, so the other waits for its end.
     ensure!(
@@ -178,104 +177,104 @@ async fn loses_driver(stage: &mut Stage<'_>) -> Result<()> {
     );
 
     // It has its driver back, and is as good a successor as any.
-    let _detour = stage.detour()?;
+    let _detour = env.socket_proxy()?;
     second.stop().await?;
     history.wait_for_holder("one").await?;
-    attach(stage, "after", B).await?;
+    attach(env, "after", B).await?;
     history.ensure_one_at_a_time(3)?;
     first.stop().await?;
-    stage.subject.revive().await
+    env.attacher.revive().await
 }
 
-async fn suspended(stage: &mut Stage<'_>) -> Result<()> {
-    let kind = stage.subject.kind();
-    let mut history = History::begin(stage).await?;
-    let mut first = stage.replica(kind, "one").await?;
+async fn suspended(env: &mut TestEnv<'_>) -> Result<()> {
+    let kind = env.attacher.kind();
+    let mut history = History::begin(env).await?;
+    let mut first = env.replica(kind, "one").await?;
     history.wait_for_holder("one").await?;
-    let mut second = stage.replica(kind, "two").await?;
-    attach(stage, "before", A).await?;
+    let mut second = env.replica(kind, "two").await?;
+    attach(env, "before", A).await?;
 
     first.suspend()?;
     // What it hears of when it is back, and must leave to the other.
-    let volume = stage.volume("during", Access::OneNode).await?;
-    stage.pod("during", B, &[&volume]).await?;
-    stage.delete_pod("before").await?;
+    let volume = env.volume("during", Access::OneNode).await?;
+    env.pod("during", B, &[&volume]).await?;
+    env.delete_pod("before").await?;
     history.wait_for_holder("two").await?;
-    stage.wait_until_running("during", PATIENCE).await?;
-    stage.settle().await?;
+    env.wait_until_running("during", STEP_TIMEOUT).await?;
+    env.settle().await?;
 
-    let done = deeds(stage).await?;
+    let done = activity(env).await?;
     first.resume()?;
-    first.wait_for_surprise_ends(1, PATIENCE).await?;
+    first.wait_for_unexpected_exits(1, STEP_TIMEOUT).await?;
     ensure!(
-        deeds(stage).await? == done,
-        "somebody called the driver or wrote when the suspended leader came back"
+        activity(env).await? == done,
+        "a replica called the driver or wrote when the suspended leader resumed"
     );
     history.ensure_one_at_a_time(2)?;
     first.stop().await?;
     second.stop().await?;
-    stage.subject.revive().await
+    env.attacher.revive().await
 }
 
-async fn changes_kind(stage: &mut Stage<'_>) -> Result<()> {
-    let kind = stage.subject.kind();
+async fn changes_kind(env: &mut TestEnv<'_>) -> Result<()> {
+    let kind = env.attacher.kind();
     let other = match kind {
         Kind::Ours => Kind::Go,
         Kind::Go => Kind::Ours,
     };
-    let mut history = History::begin(stage).await?;
-    let mut first = stage.replica(other, "one").await?;
+    let mut history = History::begin(env).await?;
+    let mut first = env.replica(other, "one").await?;
     history.wait_for_holder("one").await?;
-    let mut second = stage.replica(kind, "two").await?;
-    attach(stage, "before", A).await?;
+    let mut second = env.replica(kind, "two").await?;
+    attach(env, "before", A).await?;
 
-    let upgrade = come(stage, "up").await?;
+    let upgrade = create_pods(env, "up").await?;
     first.stop().await?;
     history.wait_for_holder("two").await?;
     for pod in &upgrade {
-        stage.wait_until_running(pod, PATIENCE).await?;
+        env.wait_until_running(pod, STEP_TIMEOUT).await?;
     }
-    let mut third = stage.replica(other, "three").await?;
-    let downgrade = come(stage, "down").await?;
+    let mut third = env.replica(other, "three").await?;
+    let downgrade = create_pods(env, "down").await?;
     second.stop().await?;
     history.wait_for_holder("three").await?;
     for pod in &downgrade {
-        stage.wait_until_running(pod, PATIENCE).await?;
+        env.wait_until_running(pod, STEP_TIMEOUT).await?;
     }
     history.ensure_one_at_a_time(3)?;
     third.stop().await?;
-    stage.subject.revive().await
+    env.attacher.revive().await
 }
 
-/// Pods that come without anybody waiting for them.
-async fn come(stage: &mut Stage<'_>, name: &str) -> Result<Vec<String>> {
+/// Creates pods without waiting until they run.
+async fn create_pods(env: &mut TestEnv<'_>, name: &str) -> Result<Vec<String>> {
     let mut pods = Vec::new();
     for (number, node) in [A, B, A, B].into_iter().enumerate() {
         let pod = format!("{name}-{number}");
-        let volume = stage.volume(&pod, Access::OneNode).await?;
-        stage.pod(&pod, node, &[&volume]).await?;
+        let volume = env.volume(&pod, Access::OneNode).await?;
+        env.pod(&pod, node, &[&volume]).await?;
         pods.push(pod);
     }
     Ok(pods)
 }
 
-async fn attach(stage: &mut Stage<'_>, name: &str, node: usize) -> Result<()> {
-    let volume = stage.volume(name, Access::OneNode).await?;
-    stage.pod(name, node, &[&volume]).await?;
-    stage.wait_until_running(name, PATIENCE).await
+async fn attach(env: &mut TestEnv<'_>, name: &str, node: usize) -> Result<()> {
+    let volume = env.volume(name, Access::OneNode).await?;
+    env.pod(name, node, &[&volume]).await?;
+    env.wait_until_running(name, STEP_TIMEOUT).await
 }
 
 /// Every publish and unpublish so far, and the version of every attachment.
-async fn deeds(stage: &Stage<'_>) -> Result<(Vec<Call>, Vec<(String, Option<String>)>)> {
-    let calls = stage.driver.calls()?.into_iter();
+async fn activity(env: &TestEnv<'_>) -> Result<(Vec<Call>, Vec<(String, Option<String>)>)> {
+    let calls = env.driver.calls()?.into_iter();
     let calls =
         calls.filter(|call| call.method.ends_with("publishVolume") || call.method.ends_with("PublishVolume"));
-    let versions = stage.attachments().await?.into_iter();
+    let versions = env.attachments().await?.into_iter();
     let versions = versions.map(|attachment| (attachment.name_any(), attachment.resource_version()));
     Ok((calls.collect(), versions.collect()))
 }
 
-/// Every state of the stage's lease, and when it was seen.
+/// Every state of the test environment's lease, and when it was seen.
 struct History {
     states: watch::Receiver<Vec<(Instant, Lease)>>,
     api: Api<Lease>,
@@ -286,15 +285,15 @@ struct History {
 // === impl History ===
 
 impl History {
-    /// Takes the stage's own attacher, which knows of no lease, out of the way, and looks at the lease from now on.
-    async fn begin(stage: &mut Stage<'_>) -> Result<Self> {
-        stage.subject.crash().await?;
-        let finalizer = stage.finalizer();
+    /// Takes the test environment's own attacher, which knows of no lease, out of the way, and looks at the lease from now on.
+    async fn begin(env: &mut TestEnv<'_>) -> Result<Self> {
+        env.attacher.crash().await?;
+        let finalizer = env.finalizer();
         let driver = finalizer
             .strip_prefix("external-attacher/")
             .context("the finalizer has another form")?;
         let name = format!("external-attacher-leader-{driver}");
-        let api = Api::<Lease>::namespaced(stage.client(), stage.prefix());
+        let api = Api::<Lease>::namespaced(env.client(), env.prefix());
         let (states_tx, states) = watch::channel(Vec::new());
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
         let events = watcher(api.clone(), config);
@@ -322,7 +321,7 @@ impl History {
 
     async fn wait_for_holder(&mut self, holder: &str) -> Result<()> {
         let what = format!("{holder} to hold the lease");
-        wait::for_object(&self.api, &self.name, PATIENCE, &what, |lease| {
+        wait::for_object(&self.api, &self.name, STEP_TIMEOUT, &what, |lease| {
             let held_by = lease.map(holder_of).unwrap_or_default();
             Progress::of(held_by == holder, || format!("{held_by:?} holds it"))
         })
@@ -331,11 +330,11 @@ impl History {
         let seen = |states: &Vec<(Instant, Lease)>| {
             states.last().is_some_and(|(_, lease)| holder_of(lease) == holder)
         };
-        tokio::time::timeout(PATIENCE, self.states.wait_for(seen)).await??;
+        tokio::time::timeout(STEP_TIMEOUT, self.states.wait_for(seen)).await??;
         Ok(())
     }
 
-    /// Who held the lease, in order; nobody is an empty name.
+    /// The holders of the lease, in order; a released lease has an empty one.
     fn holders(&self) -> Vec<String> {
         let mut holders: Vec<_> = self
             .states
@@ -347,7 +346,7 @@ impl History {
         holders
     }
 
-    /// Whether nobody held it once somebody had.
+    /// Whether a holder released it.
     fn was_given_back(&self) -> bool {
         let states = self.states.borrow();
         states.iter().any(|(_, lease)| holder_of(lease).is_empty())

@@ -1,10 +1,10 @@
-//! The driver tells a long story in its errors.
+//! The driver's errors are very long.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::storage::v1::{VolumeAttachmentStatus, VolumeError};
 
-use super::stage::{A, PATIENCE, Setting, Stage, StageVolume};
-use super::{Oddity, Scenario, Verdict};
+use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
+use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
 use crate::wait::Progress;
@@ -13,30 +13,30 @@ use crate::wait::Progress;
 const LONGEST: usize = 1024;
 /// How each story begins.
 const REASON: &str = "the shelf says: ";
-/// Calls after which the first of them must be told of.
+/// Calls after which the status must have the error of the first.
 const CALLS: usize = 4;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "long-errors",
-    about: "Of an error that is longer than the API server takes, the beginning is told, for attach and for detach.",
-    setting: Setting {
+    about: "Of an error that is longer than the API server takes, the beginning is in the status, for attach and for detach.",
+    config: ScenarioConfig {
         nodes: 1,
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Fails {
-        oddity: Oddity::Listed(5),
-        sign: "calls failed and the attachment has no attachError",
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue::Listed(5),
+        expected_error: "calls failed and the attachment has no attachError",
         always: true,
     },
-    play: |stage| Box::pin(play(stage)),
+    run: |env| Box::pin(run(env)),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let volume = stage.volume("data", Access::OneNode).await?;
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OneNode).await?;
     let attach = fault(Method::ControllerPublishVolume);
-    stage.driver.set_faults(&[attach]).await?;
-    stage.pod("web", A, &[&volume]).await?;
-    let status = told(stage, &volume, "ControllerPublishVolume").await?;
+    env.driver.set_faults(&[attach]).await?;
+    env.pod("web", A, &[&volume]).await?;
+    let status = error_status(env, &volume, "ControllerPublishVolume").await?;
     let error = status
         .attach_error
         .with_context(|| format!("{CALLS} calls failed and the attachment has no attachError"))?;
@@ -46,22 +46,21 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
         "its errorCode is {:?}",
         error.error_code
     );
-    stage
-        .wait_for_event("web", "FailedAttachVolume", REASON, PATIENCE)
+    env.wait_for_event("web", "FailedAttachVolume", REASON, STEP_TIMEOUT)
         .await?;
-    stage.driver.clear_faults().await?;
-    stage.wait_until_running("web", PATIENCE).await?;
+    env.driver.clear_faults().await?;
+    env.wait_until_running("web", STEP_TIMEOUT).await?;
 
     let detach = fault(Method::ControllerUnpublishVolume);
-    stage.driver.set_faults(&[detach]).await?;
-    stage.delete_pod("web").await?;
-    let status = told(stage, &volume, "ControllerUnpublishVolume").await?;
+    env.driver.set_faults(&[detach]).await?;
+    env.delete_pod("web").await?;
+    let status = error_status(env, &volume, "ControllerUnpublishVolume").await?;
     let error = status
         .detach_error
         .with_context(|| format!("{CALLS} calls failed and the attachment has no detachError"))?;
     is_cut(&error).context("the detachError")?;
-    stage.driver.clear_faults().await?;
-    stage.wait_until_detached(&volume, A, PATIENCE).await
+    env.driver.clear_faults().await?;
+    env.wait_until_detached(&volume, A, STEP_TIMEOUT).await
 }
 
 /// The number of gRPC's `INTERNAL`.
@@ -74,11 +73,14 @@ fn fault(method: Method) -> FaultRule {
 }
 
 /// The attachment's status when the driver has failed so many calls that the first of them has long been dealt with.
-async fn told(stage: &Stage<'_>, volume: &StageVolume, method: &str) -> Result<VolumeAttachmentStatus> {
+async fn error_status(
+    env: &TestEnv<'_>,
+    volume: &TestVolume,
+    method: &str,
+) -> Result<VolumeAttachmentStatus> {
     let what = format!("{CALLS} failed calls of {method}");
-    stage
-        .driver
-        .wait_for_calls(PATIENCE, &what, |calls| {
+    env.driver
+        .wait_for_calls(STEP_TIMEOUT, &what, |calls| {
             let failed = calls
                 .iter()
                 .filter(|call| call.method == method && call.end.is_some() && !call.succeeded())
@@ -86,18 +88,17 @@ async fn told(stage: &Stage<'_>, volume: &StageVolume, method: &str) -> Result<V
             Progress::of(failed >= CALLS, || format!("{failed} so far"))
         })
         .await?;
-    stage
-        .wait_for_attachment(
-            volume,
-            A,
-            PATIENCE,
-            "the attachment",
-            |attachment| match attachment {
-                Some(attachment) => Progress::Reached(attachment.status.clone().unwrap_or_default()),
-                None => Progress::Pending("there is none".to_owned()),
-            },
-        )
-        .await
+    env.wait_for_attachment(
+        volume,
+        A,
+        STEP_TIMEOUT,
+        "the attachment",
+        |attachment| match attachment {
+            Some(attachment) => Progress::Reached(attachment.status.clone().unwrap_or_default()),
+            None => Progress::Pending("there is none".to_owned()),
+        },
+    )
+    .await
 }
 
 /// As long as can be, whole characters, and the beginning of the story.

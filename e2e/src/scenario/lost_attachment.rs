@@ -1,11 +1,11 @@
-//! Somebody takes a volume from a node at the array itself.
+//! An administrator unpublishes a volume at the array itself.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::stage::{A, PATIENCE, Setting, Stage};
-use super::{Oddity, Scenario, Verdict};
+use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::driver::journal::Call;
 use crate::wait::Progress;
 
@@ -17,47 +17,45 @@ const MORE_LISTS: usize = 3;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "lost-attachment",
     about: "A volume that the array lost is published again, by one call; its neighbours are left alone.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: 1,
         reconcile_sync: Duration::from_secs(1),
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
     // It may publish a second time from a stale cache.
-    go: Verdict::Fails {
-        oddity: Oddity::Listed(11),
-        sign: "publish calls",
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue::Listed(11),
+        expected_error: "publish calls",
         always: false,
     },
-    play: |stage| Box::pin(play(stage)),
+    run: |env| Box::pin(run(env)),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let volumes = stage.many_volumes(VOLUMES).await?;
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let volumes = env.many_volumes(VOLUMES).await?;
     for (index, volume) in volumes.iter().enumerate() {
-        stage.pod(&format!("web-{index}"), A, &[volume]).await?;
+        env.pod(&format!("web-{index}"), A, &[volume]).await?;
     }
-    stage.wait_until_all_running(VOLUMES, PATIENCE).await?;
-    let before = count(&stage.driver.calls()?, PUBLISH);
+    env.wait_until_all_running(VOLUMES, STEP_TIMEOUT).await?;
+    let before = count(&env.driver.calls()?, PUBLISH);
 
     let lost = &volumes[0];
-    stage.take_away(lost, A).await?;
-    let node_id = stage.node(A).node_id().to_owned();
-    stage
-        .driver
-        .wait_until_published(&lost.handle, &node_id, true, PATIENCE)
+    env.unpublish_out_of_band(lost, A).await?;
+    let node_id = env.node(A).node_id().to_owned();
+    env.driver
+        .wait_until_published(&lost.handle, &node_id, true, STEP_TIMEOUT)
         .await?;
 
-    let lists = count(&stage.driver.calls()?, LIST);
-    stage
-        .driver
-        .wait_for_calls(PATIENCE, "more lists", |calls| {
+    let lists = count(&env.driver.calls()?, LIST);
+    env.driver
+        .wait_for_calls(STEP_TIMEOUT, "more lists", |calls| {
             let more = count(calls, LIST) - lists;
             Progress::of(more >= MORE_LISTS, || format!("{more} so far"))
         })
         .await?;
-    let more = count(&stage.driver.calls()?, PUBLISH) - before;
+    let more = count(&env.driver.calls()?, PUBLISH) - before;
     ensure!(more == 1, "{more} publish calls for one volume that was lost");
-    for attachment in stage.attachments().await? {
+    for attachment in env.attachments().await? {
         let status = attachment.status.unwrap_or_default();
         ensure!(
             status.attached && status.attach_error.is_none() && status.detach_error.is_none(),

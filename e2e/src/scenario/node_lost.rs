@@ -2,31 +2,30 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::stage::{A, B, PATIENCE, Setting, Stage};
-use super::{Scenario, Verdict};
+use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario};
 use crate::fixture::Access;
-use crate::node::Deed;
+use crate::node::NodeEvent;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "node-lost",
     about: "A volume mounted on a dead node is detached by force, and only then attached to another.",
-    setting: Setting::DEFAULT,
-    go: Verdict::Passes,
-    play: |stage| Box::pin(play(stage)),
+    config: ScenarioConfig::DEFAULT,
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env)),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let volume = stage.volume("data", Access::OneNode).await?;
-    stage.pod("before", A, &[&volume]).await?;
-    stage.wait_until_running("before", PATIENCE).await?;
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("before", A, &[&volume]).await?;
+    env.wait_until_running("before", STEP_TIMEOUT).await?;
 
-    stage.lose_node(A);
-    stage.pod("after", B, &[&volume]).await?;
-    // As long as nobody vouches for the node, the volume is not taken from it.
-    stage
-        .wait_for_event("after", "FailedAttachVolume", "Multi-Attach error", PATIENCE)
+    env.lose_node(A);
+    env.pod("after", B, &[&volume]).await?;
+    // Without the out-of-service taint the volume is not detached.
+    env.wait_for_event("after", "FailedAttachVolume", "Multi-Attach error", STEP_TIMEOUT)
         .await?;
-    let calls = stage.driver.calls()?;
+    let calls = env.driver.calls()?;
     ensure!(
         calls
             .iter()
@@ -34,31 +33,30 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
         "detached from a node that may still write to the volume"
     );
 
-    stage.give_node_up(A, "before", &volume).await?;
-    stage.wait_until_running("after", PATIENCE).await?;
-    stage.wait_until_detached(&volume, A, PATIENCE).await?;
+    env.mark_out_of_service(A, "before", &volume).await?;
+    env.wait_until_running("after", STEP_TIMEOUT).await?;
+    env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
 
-    let unmounted = Deed::Unmounted {
+    let unmounted = NodeEvent::Unmounted {
         handle: volume.handle.clone(),
     };
-    let dead = stage.node(A).name();
+    let dead = env.node(A).name();
     ensure!(
-        !stage
-            .ledger()
+        !env.event_log()
             .entries()
             .iter()
-            .any(|entry| entry.node == dead && entry.deed == unmounted),
-        "the dead node unmounted the volume, so nothing was forced"
+            .any(|entry| entry.node == dead && entry.event == unmounted),
+        "the dead node unmounted the volume, so nothing was force-detached"
     );
-    let calls = stage.driver.calls()?;
+    let calls = env.driver.calls()?;
     let call = |method: &str, node: &str| {
         calls
             .iter()
             .find(|call| call.method == method && call.node == node && call.succeeded())
             .with_context(|| format!("no successful {method} for node {node}"))
     };
-    let detached = call("ControllerUnpublishVolume", stage.node(A).node_id())?;
-    let attached = call("ControllerPublishVolume", stage.node(B).node_id())?;
+    let detached = call("ControllerUnpublishVolume", env.node(A).node_id())?;
+    let attached = call("ControllerPublishVolume", env.node(B).node_id())?;
     let detached_at = detached.end.as_ref().context("a successful call has an end")?.at;
     ensure!(
         detached_at <= attached.start,

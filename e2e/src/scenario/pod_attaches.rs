@@ -5,37 +5,37 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 
-use super::stage::{A, PATIENCE, SECRET_KEY, Setting, Stage};
-use super::{Oddity, Scenario, Verdict};
+use super::test_env::{A, SECRET_KEY, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::fixture::Access;
 use crate::wait::Progress;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "pod-attaches",
-    about: "A pod's volume is published once, the attachment tells where and how, and all of it goes with the pod.",
-    setting: Setting {
+    about: "A pod's volume is published once, the attachment has node id and publish context, and all of it goes with the pod.",
+    config: ScenarioConfig {
         nodes: 1,
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
     // From a cache that does not show its own success yet, the Go attacher may publish a second time.
-    go: Verdict::Fails {
-        oddity: Oddity::Listed(2),
-        sign: "ControllerPublishVolume was called",
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue::Listed(2),
+        expected_error: "ControllerPublishVolume was called",
         always: false,
     },
-    play: |stage| Box::pin(play(stage)),
+    run: |env| Box::pin(run(env)),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let volume = stage.volume("data", Access::OneNode).await?;
-    stage.pod("web", A, &[&volume]).await?;
-    stage.wait_until_running("web", PATIENCE).await?;
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("web", A, &[&volume]).await?;
+    env.wait_until_running("web", STEP_TIMEOUT).await?;
 
-    let attachment = stage
+    let attachment = env
         .wait_for_attachment(
             &volume,
             A,
-            PATIENCE,
+            STEP_TIMEOUT,
             "the attachment",
             |attachment| match attachment {
                 Some(attachment) => Progress::Reached(attachment.clone()),
@@ -43,9 +43,9 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
             },
         )
         .await?;
-    let node_id = stage.node(A).node_id();
+    let node_id = env.node(A).node_id();
     ensure!(
-        attachment.finalizers().contains(&stage.finalizer()),
+        attachment.finalizers().contains(&env.finalizer()),
         "no finalizer: {:?}",
         attachment.finalizers()
     );
@@ -56,7 +56,7 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
     );
     let status = attachment.status.context("an attached volume has a status")?;
 
-    let calls = stage.driver.calls()?;
+    let calls = env.driver.calls()?;
     let publish = calls
         .iter()
         .find(|call| call.method == "ControllerPublishVolume")
@@ -84,20 +84,20 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
         "the publish context {context:?} arrived as {:?}",
         status.attachment_metadata
     );
-    let pv = stage.persistent_volume(&volume).await?;
+    let pv = env.persistent_volume(&volume).await?;
     ensure!(
-        pv.finalizers().contains(&stage.finalizer()),
+        pv.finalizers().contains(&env.finalizer()),
         "the volume is not held: {:?}",
         pv.finalizers()
     );
 
-    stage.delete_pod("web").await?;
-    stage.wait_until_pod_gone("web", PATIENCE).await?;
-    stage.wait_until_detached(&volume, A, PATIENCE).await?;
-    let published = stage.driver.published().await?;
+    env.delete_pod("web").await?;
+    env.wait_until_pod_gone("web", STEP_TIMEOUT).await?;
+    env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
+    let published = env.driver.published().await?;
     ensure!(published.is_empty(), "still published: {published:?}");
     for method in ["ControllerPublishVolume", "ControllerUnpublishVolume"] {
-        let times = stage
+        let times = env
             .driver
             .calls()?
             .iter()

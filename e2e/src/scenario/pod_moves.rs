@@ -2,34 +2,34 @@
 
 use anyhow::{Result, ensure};
 
-use super::stage::{A, B, PATIENCE, Setting, Stage};
-use super::{Scenario, Verdict, handover};
+use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario, move_order};
 use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "pod-moves",
     about: "A volume follows its workload to another node: unmounted, detached, attached, mounted, in this order.",
-    setting: Setting::DEFAULT,
-    go: Verdict::Passes,
-    play: |stage| Box::pin(play(stage)),
+    config: ScenarioConfig::DEFAULT,
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env)),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let volume = stage.volume("data", Access::OneNode).await?;
-    stage.pod("before", A, &[&volume]).await?;
-    stage.wait_until_running("before", PATIENCE).await?;
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("before", A, &[&volume]).await?;
+    env.wait_until_running("before", STEP_TIMEOUT).await?;
 
     // Both at once: the new pod does not wait for the old one to be gone.
-    stage.delete_pod("before").await?;
-    stage.pod("after", B, &[&volume]).await?;
-    stage.wait_until_running("after", PATIENCE).await?;
+    env.delete_pod("before").await?;
+    env.pod("after", B, &[&volume]).await?;
+    env.wait_until_running("after", STEP_TIMEOUT).await?;
 
-    handover::ensure_in_order(stage, &volume, A, B)?;
-    stage.wait_until_detached(&volume, A, PATIENCE).await?;
-    let published = stage.driver.published().await?;
+    move_order::ensure_moved_in_order(env, &volume, A, B)?;
+    env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
+    let published = env.driver.published().await?;
     let places: Vec<_> = published.get(&volume.handle).into_iter().flatten().collect();
     ensure!(
-        places == [stage.node(B).node_id()],
+        places == [env.node(B).node_id()],
         "after the move it is on {places:?}"
     );
     Ok(())

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 
-use super::stage::{A, ACCOUNT, PATIENCE, SECRET, SECRET_KEY, Setting, Stage};
-use super::{Oddity, Scenario, Verdict};
+use super::test_env::{A, ACCOUNT, SECRET, SECRET_KEY, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::fixture::SCENARIO_LABEL;
 use crate::rights::SECRET_NAMESPACE_GONE;
 use crate::wait;
@@ -16,38 +16,38 @@ use crate::wait;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: SECRET_NAMESPACE_GONE,
     about: "A volume is detached without its publish secret when the namespace of the secret was deleted.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: 1,
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Fails {
-        oddity: Oddity::Listed(10),
-        sign: "is forbidden",
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue::Listed(10),
+        expected_error: "is forbidden",
         always: true,
     },
-    play: |stage| Box::pin(play(stage)),
+    run: |env| Box::pin(run(env)),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let vault = format!("{}-vault", stage.prefix());
-    open_vault(stage, &vault).await?;
-    let (pv, handle) = stage.loose_secret_volume(&vault).await?;
-    stage.ask_to_attach(&pv, A).await?;
-    stage.wait_until_attached(&pv).await?;
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let vault = format!("{}-vault", env.prefix());
+    open_vault(env, &vault).await?;
+    let (pv, handle) = env.unbound_volume_with_secret(&vault).await?;
+    env.create_attachment(&pv, A).await?;
+    env.wait_until_attached(&pv).await?;
 
-    let namespaces = Api::<Namespace>::all(stage.client());
+    let namespaces = Api::<Namespace>::all(env.client());
     namespaces.delete(&vault, &DeleteParams::default()).await?;
-    wait::for_absence(&namespaces, &vault, PATIENCE, "the secret's namespace to go").await?;
-    let cluster = stage.site().cluster();
+    wait::for_absence(&namespaces, &vault, STEP_TIMEOUT, "the secret's namespace to go").await?;
+    let cluster = env.ctx().cluster();
     cluster
-        .wait_until_secrets_are(false, stage.prefix(), ACCOUNT, &vault)
+        .wait_until_secrets_are(false, env.prefix(), ACCOUNT, &vault)
         .await?;
 
-    stage.ask_to_detach(&pv).await?;
-    stage.wait_until_let_go(&pv).await?;
-    let published = stage.driver.published().await?;
+    env.delete_attachment(&pv).await?;
+    env.wait_until_attachment_gone(&pv).await?;
+    let published = env.driver.published().await?;
     ensure!(published.is_empty(), "still published: {published:?}");
-    let calls = stage.driver.calls()?;
+    let calls = env.driver.calls()?;
     let secrets_of = |method: &str| {
         let mut calls = calls.iter();
         let call = calls.find(|call| call.method == method && call.volume == handle && call.succeeded());
@@ -67,11 +67,11 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Makes a namespace with the stage's secret in it, and lets the attacher read secrets there as `deploy/` says
+/// Makes a namespace with the test environment's secret in it, and lets the attacher read secrets there as `deploy/` says
 /// that it be done.
-async fn open_vault(stage: &Stage<'_>, vault: &str) -> Result<()> {
-    let prefix = stage.prefix();
-    let cluster = stage.site().cluster();
+async fn open_vault(env: &TestEnv<'_>, vault: &str) -> Result<()> {
+    let prefix = env.prefix();
+    let cluster = env.ctx().cluster();
     let manifest = format!(
         "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {vault}, labels: {{{SCENARIO_LABEL}: {prefix}}}}}\n\
          ---\napiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\n\
@@ -80,8 +80,8 @@ async fn open_vault(stage: &Stage<'_>, vault: &str) -> Result<()> {
          subjects: [{{kind: ServiceAccount, name: {ACCOUNT}, namespace: {prefix}}}]\n"
     );
     cluster.apply(&manifest).await.context("open the vault")?;
-    // The very secret whose value nobody may write anywhere.
-    let own = Api::<Secret>::namespaced(stage.client(), prefix)
+    // The secret whose value must not be written anywhere.
+    let own = Api::<Secret>::namespaced(env.client(), prefix)
         .get(SECRET)
         .await?;
     let mut secret = Secret {
@@ -89,7 +89,7 @@ async fn open_vault(stage: &Stage<'_>, vault: &str) -> Result<()> {
         ..Secret::default()
     };
     secret.metadata.name = Some(SECRET.to_owned());
-    Api::<Secret>::namespaced(stage.client(), vault)
+    Api::<Secret>::namespaced(env.client(), vault)
         .create(&PostParams::default(), &secret)
         .await
         .context("put the secret into the vault")?;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::stage::{A, PATIENCE, Setting, Stage};
-use super::{Oddity, Scenario, Verdict};
+use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::Call;
 use crate::fixture::Access;
@@ -19,48 +19,47 @@ const LEAVING: usize = WORKERS + 4;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "slow-detaches",
     about: "An attach is sent to the driver while all that is done for detaches waits for its answer.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: 1,
         // Longer than a pod takes to get to the attacher on a machine that is busy with other scenarios.
         timeout: Duration::from_secs(25),
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Fails {
-        oddity: Oddity::Listed(20),
-        sign: "before the attach began, a detach had to end",
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue::Listed(20),
+        expected_error: "before the attach began, a detach had to end",
         always: true,
     },
-    play: |stage| Box::pin(play(stage)),
+    run: |env| Box::pin(run(env)),
 };
 
 const PUBLISH: &str = "ControllerPublishVolume";
 const UNPUBLISH: &str = "ControllerUnpublishVolume";
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let leaving = stage.many_volumes(LEAVING).await?;
-    let late = stage.volume("late", Access::OneNode).await?;
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let leaving = env.many_volumes(LEAVING).await?;
+    let late = env.volume("late", Access::OneNode).await?;
     for (index, volume) in leaving.iter().enumerate() {
-        stage.pod(&format!("web-{index}"), A, &[volume]).await?;
+        env.pod(&format!("web-{index}"), A, &[volume]).await?;
     }
-    stage.wait_until_all_running(LEAVING, PATIENCE).await?;
+    env.wait_until_all_running(LEAVING, STEP_TIMEOUT).await?;
 
     let slow = FaultRule::hang_after_effect("slow", Method::ControllerUnpublishVolume);
-    stage.driver.set_faults(&[slow]).await?;
+    env.driver.set_faults(&[slow]).await?;
     for index in 0..LEAVING {
-        stage.delete_pod(&format!("web-{index}")).await?;
+        env.delete_pod(&format!("web-{index}")).await?;
     }
-    stage
-        .driver
-        .wait_for_calls(PATIENCE, "all workers to detach", |calls| {
+    env.driver
+        .wait_for_calls(STEP_TIMEOUT, "all workers to detach", |calls| {
             let busy = calls.iter().filter(|call| call.method == UNPUBLISH).count();
             Progress::of(busy >= WORKERS, || format!("{busy} of {WORKERS} do"))
         })
         .await?;
 
-    stage.pod("late", A, &[&late]).await?;
-    let attach: Call = stage
+    env.pod("late", A, &[&late]).await?;
+    let attach: Call = env
         .driver
-        .wait_for_calls(PATIENCE, "the late volume's attach", |calls| {
+        .wait_for_calls(STEP_TIMEOUT, "the late volume's attach", |calls| {
             let mut calls = calls.iter();
             match calls.find(|call| call.method == PUBLISH && call.volume == late.handle) {
                 Some(call) => Progress::Reached(call.clone()),
@@ -68,7 +67,7 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
             }
         })
         .await?;
-    let calls = stage.driver.calls()?;
+    let calls = env.driver.calls()?;
     let detaches = || calls.iter().filter(|call| call.method == UNPUBLISH);
     let ended = detaches()
         .filter(|call| call.end.as_ref().is_some_and(|end| end.at <= attach.start))
@@ -82,9 +81,8 @@ async fn play(stage: &mut Stage<'_>) -> Result<()> {
         busy >= WORKERS,
         "when the attach began, only {busy} detaches were under way"
     );
-    stage.wait_until_running("late", PATIENCE).await?;
-    stage
-        .driver
+    env.wait_until_running("late", STEP_TIMEOUT).await?;
+    env.driver
         .clear_faults()
         .await
         .context("let the detaches succeed")

@@ -2,36 +2,35 @@
 
 use anyhow::{Result, ensure};
 
-use super::stage::{A, B, PATIENCE, Setting, Stage};
-use super::{Scenario, Verdict, handover};
+use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario, move_order};
 use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "two-pods-one-volume",
-    about: "The second pod is told why it has to wait, and gets the volume when the first one is gone.",
-    setting: Setting::DEFAULT,
-    go: Verdict::Passes,
-    play: |stage| Box::pin(play(stage)),
+    about: "The second pod's event says why it waits, and gets the volume when the first one is gone.",
+    config: ScenarioConfig::DEFAULT,
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env)),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let volume = stage.volume("data", Access::OneNode).await?;
-    stage.pod("holder", A, &[&volume]).await?;
-    stage.wait_until_running("holder", PATIENCE).await?;
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("holder", A, &[&volume]).await?;
+    env.wait_until_running("holder", STEP_TIMEOUT).await?;
 
-    stage.pod("waiter", B, &[&volume]).await?;
-    stage
-        .wait_for_event("waiter", "FailedAttachVolume", "Multi-Attach error", PATIENCE)
+    env.pod("waiter", B, &[&volume]).await?;
+    env.wait_for_event("waiter", "FailedAttachVolume", "Multi-Attach error", STEP_TIMEOUT)
         .await?;
-    stage.ensure_not_running("waiter").await?;
-    let attachments = stage.attachments().await?;
+    env.ensure_not_running("waiter").await?;
+    let attachments = env.attachments().await?;
     ensure!(
         attachments.len() == 1,
         "{} attachments for a volume with one node",
         attachments.len()
     );
 
-    stage.delete_pod("holder").await?;
-    stage.wait_until_running("waiter", PATIENCE).await?;
-    handover::ensure_in_order(stage, &volume, A, B)
+    env.delete_pod("holder").await?;
+    env.wait_until_running("waiter", STEP_TIMEOUT).await?;
+    move_order::ensure_moved_in_order(env, &volume, A, B)
 }

@@ -1,10 +1,10 @@
-//! Somebody deletes the PersistentVolume of a running pod.
+//! The PersistentVolume of a running pod is deleted.
 
 use anyhow::{Result, ensure};
 use kube::ResourceExt;
 
-use super::stage::{A, PATIENCE, Setting, Stage};
-use super::{Scenario, Verdict};
+use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
 use crate::wait::Progress;
@@ -14,69 +14,66 @@ const REASON: &str = "the array is busy";
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "volume-deleted",
     about: "A deleted PersistentVolume stays, held by the attacher's finalizer, until its volume is detached.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: 1,
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Passes,
-    play: |stage| Box::pin(play(stage)),
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env)),
 };
 
-async fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let volume = stage.volume("data", Access::OneNode).await?;
-    stage.pod("web", A, &[&volume]).await?;
-    stage.wait_until_running("web", PATIENCE).await?;
-    stage.delete_persistent_volume(&volume).await?;
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("web", A, &[&volume]).await?;
+    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    env.delete_persistent_volume(&volume).await?;
 
     // The detach fails until further notice, so that what holds the volume meanwhile can be seen.
     let busy = FaultRule::fail("busy", Method::ControllerUnpublishVolume, "ABORTED", REASON);
-    stage.driver.set_faults(&[busy]).await?;
-    stage.delete_claim(&volume).await?;
-    stage.delete_pod("web").await?;
-    stage.wait_until_pod_gone("web", PATIENCE).await?;
-    stage
-        .wait_for_attachment(
-            &volume,
-            A,
-            PATIENCE,
-            "the attachment's detachError",
-            |attachment| {
-                let status = attachment.and_then(|attachment| attachment.status.as_ref());
-                let error = status.and_then(|status| status.detach_error.as_ref());
-                let told = error
-                    .and_then(|error| error.message.as_deref())
-                    .is_some_and(|text| text.contains(REASON));
-                Progress::of(told, || format!("its status is {status:?}"))
-            },
-        )
-        .await?;
-    let ours = [stage.finalizer()];
-    stage
-        .wait_for_persistent_volume(
-            &volume,
-            PATIENCE,
-            "only the attacher to hold the volume",
-            |pv| match pv {
-                Some(pv) => Progress::of(pv.finalizers() == ours, || {
-                    format!("it is held by {:?}", pv.finalizers())
-                }),
-                None => Progress::Pending("it is gone although its volume is attached".to_owned()),
-            },
-        )
-        .await?;
-    let published = stage.driver.published().await?;
+    env.driver.set_faults(&[busy]).await?;
+    env.delete_claim(&volume).await?;
+    env.delete_pod("web").await?;
+    env.wait_until_pod_gone("web", STEP_TIMEOUT).await?;
+    env.wait_for_attachment(
+        &volume,
+        A,
+        STEP_TIMEOUT,
+        "the attachment's detachError",
+        |attachment| {
+            let status = attachment.and_then(|attachment| attachment.status.as_ref());
+            let error = status.and_then(|status| status.detach_error.as_ref());
+            let told = error
+                .and_then(|error| error.message.as_deref())
+                .is_some_and(|text| text.contains(REASON));
+            Progress::of(told, || format!("its status is {status:?}"))
+        },
+    )
+    .await?;
+    let ours = [env.finalizer()];
+    env.wait_for_persistent_volume(
+        &volume,
+        STEP_TIMEOUT,
+        "only the attacher to hold the volume",
+        |pv| match pv {
+            Some(pv) => Progress::of(pv.finalizers() == ours, || {
+                format!("it is held by {:?}", pv.finalizers())
+            }),
+            None => Progress::Pending("it is gone although its volume is attached".to_owned()),
+        },
+    )
+    .await?;
+    let published = env.driver.published().await?;
     ensure!(
         published.contains_key(&volume.handle),
         "the volume was detached too early"
     );
 
-    stage.driver.clear_faults().await?;
-    stage.wait_until_detached(&volume, A, PATIENCE).await?;
-    stage
-        .wait_for_persistent_volume(&volume, PATIENCE, "the volume to go", |pv| {
-            Progress::of(pv.is_none(), || {
-                format!("it is held by {:?}", pv.map(ResourceExt::finalizers))
-            })
+    env.driver.clear_faults().await?;
+    env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
+    env.wait_for_persistent_volume(&volume, STEP_TIMEOUT, "the volume to go", |pv| {
+        Progress::of(pv.is_none(), || {
+            format!("it is held by {:?}", pv.map(ResourceExt::finalizers))
         })
-        .await
+    })
+    .await
 }

@@ -9,34 +9,34 @@ use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::stage::{A, PATIENCE, SECRET, SECRET_KEY, Setting, Stage};
-use super::{Scenario, Verdict};
+use super::test_env::{A, SECRET, SECRET_KEY, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario};
 use crate::driver::journal::Line;
 use crate::wait::{self, Progress};
 
-/// A driver that tells pods of one node apart and takes attachments for reading.
+/// A driver with SINGLE_NODE_MULTI_WRITER and PUBLISH_READONLY.
 pub(super) const ALL: Scenario = Scenario {
     name: "volume-shapes",
     about: "Block and mount, access modes, read-only, secrets, contexts and inline volumes arrive at the driver as they were asked for.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: 1,
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Passes,
-    play: |stage| Box::pin(play(stage, Driver::Complete)),
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env, Driver::Complete)),
 };
 
 /// A driver that can do neither.
 pub(super) const PLAIN: Scenario = Scenario {
     name: "volume-shapes-plain",
     about: "A driver with neither SINGLE_NODE_MULTI_WRITER nor PUBLISH_READONLY is asked for what it understands.",
-    setting: Setting {
+    config: ScenarioConfig {
         nodes: 1,
         capabilities: "-SINGLE_NODE_MULTI_WRITER,-PUBLISH_READONLY",
-        ..Setting::DEFAULT
+        ..ScenarioConfig::DEFAULT
     },
-    go: Verdict::Passes,
-    play: |stage| Box::pin(play(stage, Driver::Plain)),
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env, Driver::Plain)),
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -187,26 +187,26 @@ fn shapes(driver: Driver, namespace: &str) -> Vec<Shape> {
 
 // === the scenario ===
 
-async fn play(stage: &mut Stage<'_>, driver: Driver) -> Result<()> {
-    let shapes = shapes(driver, stage.prefix());
-    let attachments = Api::<VolumeAttachment>::all(stage.client());
+async fn run(env: &mut TestEnv<'_>, driver: Driver) -> Result<()> {
+    let shapes = shapes(driver, env.prefix());
+    let attachments = Api::<VolumeAttachment>::all(env.client());
     let mut made = Vec::new();
     for shape in &shapes {
-        let handle = stage.loose_volume(shape.name).await?;
+        let handle = env.unbound_volume(shape.name).await?;
         let mut spec = shape.spec.clone();
         spec["csi"] = shape.csi.clone();
-        spec["csi"]["driver"] = stage.driver.name().into();
+        spec["csi"]["driver"] = env.driver.name().into();
         spec["csi"]["volumeHandle"] = handle.clone().into();
-        let name = format!("{}-{}", stage.prefix(), shape.name);
+        let name = format!("{}-{}", env.prefix(), shape.name);
         let source = if shape.inline {
             json!({ "inlineVolumeSpec": spec })
         } else {
-            stage.loose_persistent_volume(&name, spec).await?;
+            env.unbound_persistent_volume(&name, spec).await?;
             json!({ "persistentVolumeName": name })
         };
         let attachment: VolumeAttachment = serde_json::from_value(json!({
             "metadata": {"name": name},
-            "spec": {"attacher": stage.driver.name(), "nodeName": stage.node(A).name(), "source": source},
+            "spec": {"attacher": env.driver.name(), "nodeName": env.node(A).name(), "source": source},
         }))?;
         attachments
             .create(&PostParams::default(), &attachment)
@@ -215,18 +215,18 @@ async fn play(stage: &mut Stage<'_>, driver: Driver) -> Result<()> {
         made.push((shape, name, handle));
     }
     for (shape, name, handle) in &made {
-        let judged = judge(stage, shape, name, handle).await;
+        let judged = verify(env, shape, name, handle).await;
         judged.with_context(|| format!("a volume of the shape {}", shape.name))?;
     }
     for (_, name, _) in &made {
         attachments.delete(name, &DeleteParams::default()).await?;
     }
-    stage.wait_until_all_detached(PATIENCE).await?;
-    let published = stage.driver.published().await?;
+    env.wait_until_all_detached(STEP_TIMEOUT).await?;
+    let published = env.driver.published().await?;
     ensure!(published.is_empty(), "still published: {published:?}");
     for (shape, _, handle) in &made {
         if let Outcome::Published(wanted) = &shape.outcome {
-            let request = request(stage, "ControllerUnpublishVolume", handle)?
+            let request = request(env, "ControllerUnpublishVolume", handle)?
                 .with_context(|| format!("{}: no ControllerUnpublishVolume", shape.name))?;
             has_secrets(&request, wanted.secret).with_context(|| format!("unpublish of {}", shape.name))?;
         }
@@ -234,10 +234,10 @@ async fn play(stage: &mut Stage<'_>, driver: Driver) -> Result<()> {
     Ok(())
 }
 
-async fn judge(stage: &Stage<'_>, shape: &Shape, name: &str, handle: &str) -> Result<()> {
-    let attachments = Api::<VolumeAttachment>::all(stage.client());
+async fn verify(env: &TestEnv<'_>, shape: &Shape, name: &str, handle: &str) -> Result<()> {
+    let attachments = Api::<VolumeAttachment>::all(env.client());
     let what = format!("{name} to be attached or refused");
-    let attachment = wait::for_object(&attachments, name, PATIENCE, &what, |attachment| {
+    let attachment = wait::for_object(&attachments, name, STEP_TIMEOUT, &what, |attachment| {
         let status = attachment.and_then(|attachment| attachment.status.as_ref());
         match (attachment, status) {
             (Some(attachment), Some(status)) if status.attached || status.attach_error.is_some() => {
@@ -248,13 +248,13 @@ async fn judge(stage: &Stage<'_>, shape: &Shape, name: &str, handle: &str) -> Re
     })
     .await?;
     let status = attachment.status.clone().unwrap_or_default();
-    let told = status.attach_error.and_then(|error| error.message);
-    let request = request(stage, "ControllerPublishVolume", handle)?;
+    let reported = status.attach_error.and_then(|error| error.message);
+    let request = request(env, "ControllerPublishVolume", handle)?;
     let wanted = match (&shape.outcome, request) {
         (Outcome::Refused(error), None) => {
             ensure!(
-                told.as_ref().is_some_and(|told| told.contains(error)),
-                "the error is {told:?} and should hold \"{error}\""
+                reported.as_ref().is_some_and(|reported| reported.contains(error)),
+                "the error is {reported:?} and should hold \"{error}\""
             );
             ensure!(
                 attachment.finalizers().is_empty(),
@@ -264,11 +264,11 @@ async fn judge(stage: &Stage<'_>, shape: &Shape, name: &str, handle: &str) -> Re
             return Ok(());
         }
         (Outcome::Refused(_), Some(request)) => bail!("the driver was asked: {request}"),
-        (Outcome::Published(_), None) => bail!("the driver was not asked; the error is {told:?}"),
+        (Outcome::Published(_), None) => bail!("the driver was not asked; the error is {reported:?}"),
         (Outcome::Published(wanted), Some(request)) => (wanted, request),
     };
     let (wanted, request) = wanted;
-    ensure!(status.attached, "published, but not attached: {told:?}");
+    ensure!(status.attached, "published, but not attached: {reported:?}");
     let mut capability = wanted.access.clone();
     capability["access_mode"] = json!({"mode": wanted.mode});
     ensure!(
@@ -289,7 +289,7 @@ async fn judge(stage: &Stage<'_>, shape: &Shape, name: &str, handle: &str) -> Re
     );
     has_secrets(&request, wanted.secret)?;
     ensure!(
-        attachment.finalizers() == [stage.finalizer()],
+        attachment.finalizers() == [env.finalizer()],
         "the attachment is held by {:?}",
         attachment.finalizers()
     );
@@ -297,8 +297,8 @@ async fn judge(stage: &Stage<'_>, shape: &Shape, name: &str, handle: &str) -> Re
 }
 
 /// The latest request of this method about a volume.
-fn request(stage: &Stage<'_>, method: &str, handle: &str) -> Result<Option<Value>> {
-    let lines = stage.driver.journal().lines()?;
+fn request(env: &TestEnv<'_>, method: &str, handle: &str) -> Result<Option<Value>> {
+    let lines = env.driver.journal().lines()?;
     let mut requests = lines.into_iter().filter_map(|line| match line {
         Line::Begin { method, request, .. } => Some((method, request)),
         Line::End { .. } | Line::Late { .. } | Line::Faults { .. } => None,

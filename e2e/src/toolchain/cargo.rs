@@ -13,7 +13,7 @@ use crate::process;
 /// How many lines of a failed build are shown.
 const TAIL_LINES: usize = 60;
 
-/// The caller's profile, and the folder of the target directory it builds into. Debug assertions tell the two
+/// The caller's profile, and the folder of the target directory it builds into. Debug assertions distinguish the two
 /// apart: only the release profile is without.
 const PROFILE: (&str, &str) = if cfg!(debug_assertions) {
     ("dev", "debug")
@@ -21,7 +21,7 @@ const PROFILE: (&str, &str) = if cfg!(debug_assertions) {
     ("release", "release")
 };
 
-/// What cargo tells a test or `cargo run` about its package. Handed on to another cargo, build scripts that watch
+/// The variables that cargo sets for a test or `cargo run`. Inherited by another cargo, build scripts that watch
 /// these variables (ring's does) would see them change, and all that is built on them would be compiled again, here
 /// and then at the caller's next build.
 const OF_THE_CALLERS_PACKAGE: &[&str] = &[

@@ -1,4 +1,4 @@
-//! Telling the person who waits what is being built and how far it is.
+//! Progress messages of builds.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitStatus;
@@ -13,12 +13,12 @@ const REDRAW: Duration = Duration::from_secs(1);
 /// How often a new line is written where lines stay.
 const REPEAT: Duration = Duration::from_secs(15);
 
-/// Writes one line for the person who waits. Nobody there to read it is no error.
+/// Writes one line for the person who waits. A closed stderr is no error.
 pub(super) fn say(line: &str) {
     drop(writeln!(std::io::stderr(), "csi-e2e: {line}"));
 }
 
-/// Waits for a build, and meanwhile tells every so often its elapsed time and what `progress` says.
+/// Waits for a build, and prints its elapsed time and `progress` meanwhile.
 pub(super) async fn watch(
     child: &mut Child,
     what: &str,

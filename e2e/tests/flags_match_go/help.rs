@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Flags and their defaults, from a help of Go's flag package: a line `  -name type`, then an indented text that may
-/// end with `(default X)`. Zero values are not told.
+/// end with `(default X)`. Zero values are left out.
 pub(super) fn of_go(help: &str) -> BTreeMap<String, String> {
     let mut flags: BTreeMap<String, String> = BTreeMap::new();
     let mut current = None;
@@ -25,7 +25,7 @@ pub(super) fn gates(help: &str) -> Vec<String> {
     help.lines().filter_map(gate).collect()
 }
 
-/// Flags and their defaults, from clap's help: a line `--name <VALUE>`, and `[default: X]` where it is told.
+/// Flags and their defaults, from clap's help: a line `--name <VALUE>`, and `[default: X]`.
 pub(super) fn of_ours(help: &str) -> BTreeMap<String, String> {
     let mut flags: BTreeMap<String, String> = BTreeMap::new();
     let mut current = None;

@@ -1,4 +1,4 @@
-//! Our flags beside those that the Go sidecar's own `--help` tells: names, defaults, and what values are taken.
+//! Our flags compared with those in the Go sidecar's `--help`: names, defaults, and what values are taken.
 
 mod help;
 
@@ -75,7 +75,7 @@ const LINES: &[(&str, Taken, Taken)] = &[
     ("--log-json-split-stream", No, Yes),
     ("--logging-format=json --vmodule=a=1", No, Yes),
     ("--log-text-info-buffer-size=4Ki", No, Yes),
-    // The Go sidecar takes these and fails later, or does something that nobody can want.
+    // The Go sidecar takes these and fails later, or misbehaves.
     ("--timeout=-1s", Yes, No),
     ("--timeout=0", Yes, No),
     ("--retry-interval-max=0", Yes, No),

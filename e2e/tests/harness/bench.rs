@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use csi_e2e::bench::{self, Contender, Plan, Quantity, Row, Sizes, Workers};
+use csi_e2e::bench::{self, Implementation, Plan, Quantity, Row, Sizes, Workers};
 use libtest_mimic::Trial;
 
 use crate::{Bench, trial};
@@ -26,7 +26,10 @@ async fn rows_have_their_figures(bench: Arc<Bench>) -> Result<()> {
             ..Sizes::quick()
         },
         rounds: 1,
-        contenders: Some(vec![Contender::Limit(4), Contender::Ours(Workers::Number(4))]),
+        implementations: Some(vec![
+            Implementation::Limit(4),
+            Implementation::Ours(Workers::Number(4)),
+        ]),
         csi_address: None,
     };
     let report = bench::run(&bench.run, &bench.toolchain, &plan).await?;
@@ -39,7 +42,7 @@ async fn rows_have_their_figures(bench: Arc<Bench>) -> Result<()> {
             .copied()
             .with_context(|| format!("{row:?} lacks {quantity:?}"))
     };
-    // What does not hang on the machine: the writes of an attach and a detach, and the length of a detour.
+    // What does not hang on the machine: the writes of an attach and a detach, and the length of a socket proxy.
     ensure!(
         ours(Row::Burst, Quantity::AttachWrites)? == 2.0,
         "{}",

@@ -63,7 +63,7 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
     ]
 }
 
-/// Every permission an attacher has, and those that somebody who took it over would like to have.
+/// Every permission an attacher has, and those that an attacker would like to have.
 const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
     (true, "", "persistentvolumes", &["get", "list", "watch", "patch"]),
     (true, "storage.k8s.io", "csinodes", &["list", "watch"]),
@@ -223,7 +223,7 @@ async fn requests_are_counted(bench: Arc<Bench>) -> Result<()> {
         secret.metadata.name = Some(format!("secret-{number}"));
         secrets.create(&PostParams::default(), &secret).await?;
     }
-    // Nobody else posts secrets: other tests apply theirs, and no controller makes any.
+    // Nothing else posts secrets: other tests apply theirs, and no controller makes any.
     let counted = cluster
         .metrics()
         .await?

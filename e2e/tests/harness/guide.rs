@@ -1,4 +1,4 @@
-//! What the driver's README tells people to write in Go: taken from there and run.
+//! The Go test in the driver's README, extracted and run.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::{Bench, trial};
 
 /// Stands for the code under test: the README leaves it to its readers.
 const SUBJECT: &str = include_str!("guide_subject.go");
-/// Also compiles what of Go's library it needs, if nobody did before.
+/// Also compiles what of Go's library it needs, if it is not cached.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {

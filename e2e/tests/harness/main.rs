@@ -16,7 +16,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use csi_e2e::cluster::{Backend, Cluster};
 use csi_e2e::control_plane::Options;
-use csi_e2e::process::{Run, warden_main_if_asked};
+use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::toolchain::{Settings, Toolchain};
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
@@ -34,7 +34,7 @@ struct Bench {
 }
 
 fn main() -> Result<ExitCode> {
-    warden_main_if_asked();
+    reaper_main_if_requested();
     process::victim_main_if_asked()?;
     let arguments = Arguments::from_args();
     let run = Run::start()?;

@@ -1,4 +1,4 @@
-//! What our attacher tells about itself, beside what the Go one tells, and beside what really happened.
+//! Our attacher's metrics, compared with the Go one's and with what happened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -26,8 +26,8 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::{Bench, trial};
 
 /// For a process to start, or the API server to be seen.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks at what a process tells over HTTP: there is nothing to wait on.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Pause between two requests to a process over HTTP.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Families of the Go sidecar that we do without, and why.
@@ -64,7 +64,7 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
 
 async fn are_those_of_the_go_sidecar(bench: Arc<Bench>) -> Result<()> {
     let dir = bench.run.subdir("metrics-match")?;
-    // Nobody is there: both attachers tell their metrics all the same.
+    // No driver is there: both attachers serve their metrics all the same.
     let kubeconfig = dir.join("kubeconfig");
     std::fs::write(&kubeconfig, NOWHERE).context("write a kubeconfig")?;
     // A driver that in-tree volumes are migrated to, which has a label more.
@@ -143,7 +143,7 @@ async fn tell_what_happened(bench: Arc<Bench>) -> Result<()> {
         attach(name).await?;
     }
     for (name, _) in &handles[..ATTACHED] {
-        wait::for_object(&attachments, name, PATIENCE, "to be attached", |va| {
+        wait::for_object(&attachments, name, STEP_TIMEOUT, "to be attached", |va| {
             let status = va.and_then(|va| va.status.as_ref());
             Progress::of(status.is_some_and(|status| status.attached), || {
                 format!("{status:?}")
@@ -187,7 +187,7 @@ async fn tell_what_happened(bench: Arc<Bench>) -> Result<()> {
     until(address, "/metrics", |text| text.contains(running)).await?;
 
     driver.clear_faults().await?;
-    attacher.stop(PATIENCE).await?;
+    attacher.stop(STEP_TIMEOUT).await?;
     driver.stop().await
 }
 
@@ -265,10 +265,10 @@ fn mk_attacher(
 
 /// Asks for `path` until the answer is as wanted.
 async fn until(address: SocketAddr, path: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + STEP_TIMEOUT;
     let mut last = None;
     while Instant::now() < deadline {
-        match timeout(PATIENCE, get(address, path)).await? {
+        match timeout(STEP_TIMEOUT, get(address, path)).await? {
             Ok(text) if wanted(&text) => return Ok(text),
             other => last = Some(other),
         }

@@ -1,4 +1,4 @@
-//! Processes end when they are told to, when their parent ends, and when the harness is killed.
+//! Processes end when they are stopped, when their parent ends, and when the harness is killed.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -75,7 +75,7 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
     ]
 }
 
-/// Plays a harness with children, one of which has left its process group, until it is killed.
+/// Runs a harness with children, one of which has left its process group, until it is killed.
 pub(crate) fn victim_main_if_asked() -> Result<()> {
     if std::env::args().nth(1).as_deref() != Some(VICTIM) {
         return Ok(());

@@ -27,7 +27,7 @@ const OTHERS: usize = 4000;
 const FEWEST: usize = 300;
 /// How many handles must at least be repaired, and how many beyond repair.
 const FEWEST_REPAIRED: usize = 150;
-/// How many differences are told.
+/// How many differences are printed.
 const TOLD: usize = 10;
 /// What the Go sidecar puts before the library's error.
 const SIDECAR_SAYS: &str = "failed to translate in tree pv to CSI: ";
@@ -105,7 +105,7 @@ fn volumes_are_translated_alike(field: &str, generator: volumes::Generator) -> R
     Ok(())
 }
 
-/// Where the texts are ours: in brackets, Go tells at length why an address is none. And CSI's handles are text, so
+/// Where the texts are ours: in brackets, Go explains why an address is invalid. And CSI's handles are text, so
 /// that we refuse at once the bytes with which the Go sidecar fails in each call (here they arrive as U+FFFD).
 fn are_alike(ours: &Outcome, theirs: &Outcome) -> bool {
     match (ours, theirs) {

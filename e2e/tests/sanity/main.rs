@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use csi_e2e::process::{Run, warden_main_if_asked};
+use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::toolchain::{Settings, Toolchain};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Runtime;
@@ -26,7 +26,7 @@ struct Bench {
 }
 
 fn main() -> Result<ExitCode> {
-    warden_main_if_asked();
+    reaper_main_if_requested();
     let arguments = Arguments::from_args();
     let run = Run::start()?;
     let bench = Arc::new(Bench {
@@ -72,7 +72,7 @@ async fn passes_twice(bench: &Bench, setup: &SetUp, devices: Devices) -> Result<
             .start(bench, devices, &dir)
             .await
             .with_context(|| format!("{round}: start the driver"))?;
-        let judged = setup.judge(bench, &dir).await;
+        let judged = setup.verify(bench, &dir).await;
         let stopped = driver.stop().await;
         judged.with_context(|| format!("{round}: the driver's log ends with\n{}", driver.log_tail()))?;
         stopped.with_context(|| format!("{round}: stop the driver"))?;

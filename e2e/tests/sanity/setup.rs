@@ -201,7 +201,7 @@ impl SetUp {
     }
 
     /// Runs csi-sanity, all of which must pass.
-    pub(crate) async fn judge(&self, bench: &Bench, dir: &Path) -> Result<()> {
+    pub(crate) async fn verify(&self, bench: &Bench, dir: &Path) -> Result<()> {
         let report = dir.join("report.json");
         let write = |name: &str, value: &Value| -> Result<PathBuf> {
             let file = dir.join(name);
@@ -285,7 +285,7 @@ async fn listens(socket: &Path) -> Result<()> {
     while UnixStream::connect(socket).await.is_err() {
         ensure!(
             Instant::now() < deadline,
-            "nobody listens on {} after {DEADLINE:?}",
+            "no process listens on {} after {DEADLINE:?}",
             socket.display()
         );
         sleep(PAUSE).await;

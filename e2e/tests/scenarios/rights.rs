@@ -4,16 +4,16 @@ use anyhow::{Result, ensure};
 use csi_e2e::cluster::Cluster;
 use csi_e2e::control_plane::Request;
 use csi_e2e::rights::{complaints, is_refused_on_purpose, used};
-use csi_e2e::scenario::stage::ACCOUNT;
+use csi_e2e::scenario::test_env::ACCOUNT;
 
 /// Compares rights granted with rights used, by the API server's own account of who asked for what.
 ///
 /// The Go attacher acts under the same rights and must not want others, so that there is a way back to it. What
-/// nobody used is only wrong if everything was played that may use it.
+/// was not used is only wrong if every scenario that may use it ran.
 ///
 /// # Errors
 /// One line for each right that is wrong.
-pub(crate) fn judge(cluster: &Cluster, everything_played: bool) -> Result<()> {
+pub(crate) fn verify(cluster: &Cluster, everything_played: bool) -> Result<()> {
     let requests = match cluster.control_plane() {
         Some(plane) => plane.audited()?,
         None => None,

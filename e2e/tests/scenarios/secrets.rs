@@ -3,8 +3,8 @@
 //! Before it speaks, an attach and a detach show what else is in their traces.
 
 mod collector;
+mod leaky_driver;
 mod page;
-mod telltale;
 mod trace;
 
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use csi_e2e::attacher::Kind;
 use csi_e2e::fixture::{self, Access, VolumeSource, mk_attachment, mk_claim, mk_csi_node, mk_meta, mk_node};
-use csi_e2e::invariant::witness::Witness;
+use csi_e2e::invariant::va_recorder::VaRecorder;
 use csi_e2e::process::{Process, Spec, free_address};
-use csi_e2e::scenario::Site;
-use csi_e2e::subject::Kind;
+use csi_e2e::scenario::TestContext;
 use csi_e2e::wait::{self, Progress};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Secret};
@@ -26,8 +26,8 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use libtest_mimic::{Failed, Trial};
 
 use self::collector::Collector;
-use self::telltale::{Credentials, Telltale};
-use crate::house::House;
+use self::leaky_driver::{Credentials, LeakyDriver};
+use crate::shared_cluster::SharedCluster;
 
 const PREFIX: &str = "ours-secrets";
 const DRIVER: &str = "ours-secrets.csi.local";
@@ -37,36 +37,36 @@ const ACCOUNT: &str = "csi-attacher";
 /// What stands in the place of a credential.
 const STRIPPED: &str = "***stripped***";
 /// For an attach with all its failures, on a machine that is busy with other trials.
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) fn trials(house: &Arc<House>) -> Vec<Trial> {
-    let house = Arc::clone(house);
+pub(crate) fn trials(shared: &Arc<SharedCluster>) -> Vec<Trial> {
+    let shared = Arc::clone(shared);
     vec![Trial::test("secrets::are_nowhere", move || {
-        house
-            .block_on(are_nowhere(&house))
+        shared
+            .block_on(are_nowhere(&shared))
             .map_err(|error| Failed::from(format!("{error:#}")))
     })]
 }
 
 /// What one run of the attacher needs.
-struct Ground<'a> {
-    site: &'a Site,
+struct BenchEnv<'a> {
+    ctx: &'a TestContext,
     dir: PathBuf,
     kubeconfig: PathBuf,
     socket: PathBuf,
     collector: Collector,
 }
 
-async fn are_nowhere(house: &House) -> Result<()> {
-    let site = house.own_site().await?;
-    let (client, create) = (site.cluster().client(), PostParams::default());
+async fn are_nowhere(shared: &SharedCluster) -> Result<()> {
+    let ctx = shared.own_context().await?;
+    let (client, create) = (ctx.cluster().client(), PostParams::default());
     let credentials = Credentials::random();
-    let dir = site.run().subdir(PREFIX)?;
-    site.cluster().create_namespace(PREFIX).await?;
-    site.cluster()
+    let dir = ctx.run().subdir(PREFIX)?;
+    ctx.cluster().create_namespace(PREFIX).await?;
+    ctx.cluster()
         .create_attacher_account(PREFIX, ACCOUNT, true)
         .await?;
-    let kubeconfig = site
+    let kubeconfig = ctx
         .cluster()
         .service_account_kubeconfig(PREFIX, ACCOUNT, &dir)
         .await?;
@@ -88,38 +88,38 @@ async fn are_nowhere(house: &House) -> Result<()> {
         .create(&create, &mk_volume())
         .await?;
 
-    let witness = Witness::start(client.clone(), DRIVER).await?;
-    let driver = Telltale::serve(&dir, DRIVER, credentials.clone())?;
-    let ground = Ground {
-        site,
+    let recorder = VaRecorder::start(client.clone(), DRIVER).await?;
+    let driver = LeakyDriver::serve(&dir, DRIVER, credentials.clone())?;
+    let ground = BenchEnv {
+        ctx,
         kubeconfig,
         socket: driver.socket().to_owned(),
         collector: Collector::serve().await?,
         dir,
     };
-    let mut written = attach_and_detach(&ground, "text", 1).await?;
-    trace::judge(&ground.collector.spans()?, &name("text", 1), &driver.contexts())?;
-    driver.speak();
+    let mut log_files = attach_and_detach(&ground, "text", 1).await?;
+    trace::verify(&ground.collector.spans()?, &name("text", 1), &driver.contexts())?;
+    driver.leak();
     for format in ["text", "json"] {
         for v in [0, 2, 5, 8, 10] {
-            written.extend(attach_and_detach(&ground, format, v).await?);
+            log_files.extend(attach_and_detach(&ground, format, v).await?);
         }
     }
     ensure!(driver.knows(), "the driver never got its credentials");
-    for sighting in witness.end().await? {
-        let text = serde_json::to_string(&sighting.attachment)?;
-        written.push(("a VolumeAttachment".to_owned(), text.into_bytes()));
+    for event in recorder.end().await? {
+        let text = serde_json::to_string(&event.attachment)?;
+        log_files.push(("a VolumeAttachment".to_owned(), text.into_bytes()));
     }
     let events = Api::<Event>::namespaced(client.clone(), "default");
     for event in events.list(&ListParams::default()).await?.items {
         let component = event.source.as_ref().and_then(|source| source.component.clone());
         if component.is_some_and(|component| component.ends_with(DRIVER)) {
-            written.push(("an Event".to_owned(), serde_json::to_vec(&event)?));
+            log_files.push(("an Event".to_owned(), serde_json::to_vec(&event)?));
         }
     }
-    written.push(("the traces".to_owned(), ground.collector.seen()));
-    judge(&written, &credentials)?;
-    clear(site).await
+    log_files.push(("the traces".to_owned(), ground.collector.seen()));
+    verify(&log_files, &credentials)?;
+    clear(ctx).await
 }
 
 /// Of a life of the attacher, and of the VolumeAttachment in it.
@@ -128,12 +128,12 @@ fn name(format: &str, v: u8) -> String {
 }
 
 /// One life of the attacher. Answers with what it wrote.
-async fn attach_and_detach(ground: &Ground<'_>, format: &str, v: u8) -> Result<Vec<(String, Vec<u8>)>> {
+async fn attach_and_detach(ground: &BenchEnv<'_>, format: &str, v: u8) -> Result<Vec<(String, Vec<u8>)>> {
     let name = name(format, v);
-    let program = ground.site.attacher(Kind::Ours).await?;
+    let program = ground.ctx.attacher(Kind::Ours).await?;
     let pages = free_address()?;
     let process = Process::spawn(
-        ground.site.run(),
+        ground.ctx.run(),
         Spec::new(&name, program).dir(&ground.dir).args([
             format!("--kubeconfig={}", ground.kubeconfig.display()),
             format!("--csi-address={}", ground.socket.display()),
@@ -145,14 +145,14 @@ async fn attach_and_detach(ground: &Ground<'_>, format: &str, v: u8) -> Result<V
             "--retry-interval-max=20ms".to_owned(),
         ]),
     )?;
-    let client = ground.site.cluster().client();
+    let client = ground.ctx.cluster().client();
     let attachments = Api::<VolumeAttachment>::all(client);
     let attachment = mk_attachment(PREFIX, &name, DRIVER, VOLUME, NODE);
-    let mut written = Vec::new();
+    let mut log_files = Vec::new();
     let turned = process
-        .while_alive(page::reading(pages, &mut written, async {
+        .while_alive(page::reading(pages, &mut log_files, async {
             attachments.create(&PostParams::default(), &attachment).await?;
-            wait::for_object(&attachments, &name, PATIENCE, "the attach", |seen| {
+            wait::for_object(&attachments, &name, STEP_TIMEOUT, "the attach", |seen| {
                 let status = seen.and_then(|seen| seen.status.as_ref());
                 Progress::of(status.is_some_and(|status| status.attached), || {
                     "it is not attached".to_owned()
@@ -160,19 +160,19 @@ async fn attach_and_detach(ground: &Ground<'_>, format: &str, v: u8) -> Result<V
             })
             .await?;
             attachments.delete(&name, &DeleteParams::default()).await?;
-            wait::for_absence(&attachments, &name, PATIENCE, "the detach").await
+            wait::for_absence(&attachments, &name, STEP_TIMEOUT, "the detach").await
         }))
         .await;
     turned.with_context(|| format!("with --logging-format={format} -v={v}"))?;
-    let exit = process.stop(PATIENCE).await?;
+    let exit = process.stop(STEP_TIMEOUT).await?;
     ensure!(exit.status.success(), "the attacher ended with {}", exit.status);
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("read {}", path.display()));
-    written.push((format!("the log {name}"), read(process.log())?));
-    written.push((format!("the output {name}"), read(process.stdout())?));
-    Ok(written)
+    log_files.push((format!("the log {name}"), read(process.log())?));
+    log_files.push((format!("the output {name}"), read(process.stdout())?));
+    Ok(log_files)
 }
 
-fn judge(written: &[(String, Vec<u8>)], credentials: &Credentials) -> Result<()> {
+fn verify(log_files: &[(String, Vec<u8>)], credentials: &Credentials) -> Result<()> {
     let holds = |text: &[u8], part: &[u8]| text.windows(part.len()).any(|window| window == part);
     // Where nothing was said of the errors, nothing was shown.
     for kind in [
@@ -183,13 +183,13 @@ fn judge(written: &[(String, Vec<u8>)], credentials: &Credentials) -> Result<()>
         "/statusz",
     ] {
         ensure!(
-            written
+            log_files
                 .iter()
                 .any(|(place, text)| place.starts_with(kind) && holds(text, STRIPPED.as_bytes())),
-            "{kind} tells nothing of the driver's errors"
+            "{kind} has nothing of the driver's errors"
         );
     }
-    for (place, text) in written {
+    for (place, text) in log_files {
         if let Some((what, _)) = credentials.parts().iter().find(|(_, part)| holds(text, part)) {
             // The value is left out: this text goes into a log.
             anyhow::bail!("{place} holds {what}");
@@ -208,13 +208,13 @@ fn mk_volume() -> PersistentVolume {
     };
     let claim = mk_claim(PREFIX, "none", VOLUME, Access::OneNode);
     let mut volume = fixture::mk_persistent_volume(PREFIX, VOLUME, &source, &claim);
-    // Nobody claims it.
+    // It has no claim.
     if let Some(spec) = &mut volume.spec {
         spec.claim_ref = None;
     }
     volume
 }
 
-async fn clear(site: &Site) -> Result<()> {
-    csi_e2e::scenario::stage::sweep(site, PREFIX).await
+async fn clear(ctx: &TestContext) -> Result<()> {
+    csi_e2e::scenario::test_env::force_cleanup(ctx, PREFIX).await
 }

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::{Pile, STOP, memory, pile_up, plain_ground, warm_up};
-use crate::bench::contender::Contender;
-use crate::bench::ground::Ground;
+use super::{Pile, STOP, memory, plain_env, run_pile, warm_up};
+use crate::bench::bench_env::BenchEnv;
+use crate::bench::implementation::Implementation;
 use crate::bench::quantity::{Figures, Quantity};
 use crate::bench::tracker::Tracker;
-use crate::bench::{Bench, limit, patience};
+use crate::bench::{Harness, burst_timeout, limit};
 use crate::cluster::Metrics;
 use crate::kubeconfig;
 use crate::process::Process;
@@ -18,41 +18,41 @@ use crate::process::Process;
 const READ: [&str; 4] = ["volumeattachments", "persistentvolumes", "csinodes", "secrets"];
 
 pub(super) async fn measure(
-    bench: &Bench<'_>,
-    contender: Contender,
+    harness: &Harness<'_>,
+    implementation: Implementation,
     name: String,
     volumes: usize,
 ) -> Result<Figures> {
     // One more, for the attacher to show that it is up.
-    let ground = plain_ground(bench, name, volumes + 1).await?;
-    if let Contender::Limit(at_once) = contender {
-        let figures = bare_loop(bench, &ground, volumes, at_once).await?;
-        ground.clear(bench).await?;
+    let env = plain_env(harness, name, volumes + 1).await?;
+    if let Implementation::Limit(at_once) = implementation {
+        let figures = bare_loop(harness, &env, volumes, at_once).await?;
+        env.clear(harness).await?;
         return Ok(figures);
     }
-    let spec = contender.spec("attacher", &bench.programs, &ground)?;
-    let attacher = Process::spawn(bench.run, spec)?;
+    let spec = implementation.spec("attacher", &harness.programs, &env)?;
+    let attacher = Process::spawn(harness.run, spec)?;
     let measured = attacher
-        .while_alive(both_ways(bench, &ground, &attacher, volumes))
+        .while_alive(both_ways(harness, &env, &attacher, volumes))
         .await?;
     attacher.stop(STOP).await?;
-    ground.clear(bench).await?;
+    env.clear(harness).await?;
     Ok(measured)
 }
 
 async fn both_ways(
-    bench: &Bench<'_>,
-    ground: &Ground,
+    harness: &Harness<'_>,
+    env: &BenchEnv,
     attacher: &Process,
     volumes: usize,
 ) -> Result<Figures> {
-    warm_up(bench, ground, volumes).await?;
-    let tracker = Tracker::follow(bench.cluster.client(), &ground.volumes[..volumes]);
-    let (cpu, before) = (attacher.usage().cpu, bench.cluster.metrics().await?);
-    let attaches = pile_up(bench, ground, &tracker, attacher, Pile::Attaches, volumes).await?;
-    let between = bench.cluster.metrics().await?;
-    let detaches = pile_up(bench, ground, &tracker, attacher, Pile::Detaches, volumes).await?;
-    let after = bench.cluster.metrics().await?;
+    warm_up(harness, env, volumes).await?;
+    let tracker = Tracker::follow(harness.cluster.client(), &env.volumes[..volumes]);
+    let (cpu, before) = (attacher.usage().cpu, harness.cluster.metrics().await?);
+    let attaches = run_pile(harness, env, &tracker, attacher, Pile::Attaches, volumes).await?;
+    let between = harness.cluster.metrics().await?;
+    let detaches = run_pile(harness, env, &tracker, attacher, Pile::Detaches, volumes).await?;
+    let after = harness.cluster.metrics().await?;
     let cpu = attacher.usage().cpu - cpu;
 
     let rate = |(from, to): (Instant, Instant)| volumes as f64 / (to - from).as_secs_f64();
@@ -80,21 +80,21 @@ async fn both_ways(
     ]))
 }
 
-async fn bare_loop(bench: &Bench<'_>, ground: &Ground, volumes: usize, at_once: usize) -> Result<Figures> {
-    let client = kubeconfig::client(&ground.kubeconfig).await?;
-    let tracker = Tracker::follow(bench.cluster.client(), &ground.volumes[..volumes]);
+async fn bare_loop(harness: &Harness<'_>, env: &BenchEnv, volumes: usize, at_once: usize) -> Result<Figures> {
+    let client = kubeconfig::client(&env.kubeconfig).await?;
+    let tracker = Tracker::follow(harness.cluster.client(), &env.volumes[..volumes]);
     let rate = |from: Instant, to: Instant| volumes as f64 / (to - from).as_secs_f64();
-    ground.attach(bench, 0..volumes).await?;
-    let within = patience(volumes);
+    env.attach(harness, 0..volumes).await?;
+    let within = burst_timeout(volumes);
     tracker.reached(volumes, within, |life| life.seen).await?;
     let from = Instant::now();
-    limit::attach(&client, ground, volumes, at_once).await?;
+    limit::attach(&client, env, volumes, at_once).await?;
     let attached = tracker.reached(volumes, within, |life| life.attached).await?;
     let attach = rate(from, attached);
-    ground.detach(bench, 0..volumes).await?;
+    env.detach(harness, 0..volumes).await?;
     tracker.reached(volumes, within, |life| life.deleting).await?;
     let from = Instant::now();
-    limit::detach(&client, ground, volumes, at_once).await?;
+    limit::detach(&client, env, volumes, at_once).await?;
     let gone = tracker.reached(volumes, within, |life| life.gone).await?;
     Ok(Figures::from([
         (Quantity::AttachRate, attach),

@@ -5,50 +5,50 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::{STOP, warm_up};
-use crate::bench::contender::Contender;
-use crate::bench::ground::{Ground, Needs};
+use crate::bench::bench_env::{BenchEnv, Needs};
+use crate::bench::implementation::Implementation;
 use crate::bench::quantity::{Figures, Quantity};
 use crate::bench::statistic::percentile;
 use crate::bench::tracker::{Life, Tracker};
-use crate::bench::{Bench, patience};
+use crate::bench::{Harness, burst_timeout};
 use crate::process::Process;
 
 pub(super) async fn measure(
-    bench: &Bench<'_>,
-    contender: Contender,
+    harness: &Harness<'_>,
+    implementation: Implementation,
     name: String,
     api_delay: Option<Duration>,
 ) -> Result<Figures> {
     let needs = Needs {
-        volumes: bench.sizes.samples + 1,
+        volumes: harness.sizes.samples + 1,
         api_delay,
         any_driver: true,
         ..Needs::default()
     };
-    let ground = Ground::prepare(bench, name, needs).await?;
-    ground.create_volumes(bench).await?;
-    let spec = contender.spec("attacher", &bench.programs, &ground)?;
-    let attacher = Process::spawn(bench.run, spec)?;
-    let figures = attacher.while_alive(one_by_one(bench, &ground)).await?;
+    let env = BenchEnv::prepare(harness, name, needs).await?;
+    env.create_volumes(harness).await?;
+    let spec = implementation.spec("attacher", &harness.programs, &env)?;
+    let attacher = Process::spawn(harness.run, spec)?;
+    let figures = attacher.while_alive(one_by_one(harness, &env)).await?;
     attacher.stop(STOP).await?;
-    ground.clear(bench).await?;
+    env.clear(harness).await?;
     Ok(figures)
 }
 
-async fn one_by_one(bench: &Bench<'_>, ground: &Ground) -> Result<Figures> {
-    let samples = bench.sizes.samples;
-    warm_up(bench, ground, samples).await?;
-    let tracker = Tracker::follow(bench.cluster.client(), &ground.volumes[..samples]);
-    let mut tick = tokio::time::interval(Duration::from_secs(1) / bench.sizes.rate);
+async fn one_by_one(harness: &Harness<'_>, env: &BenchEnv) -> Result<Figures> {
+    let samples = harness.sizes.samples;
+    warm_up(harness, env, samples).await?;
+    let tracker = Tracker::follow(harness.cluster.client(), &env.volumes[..samples]);
+    let mut tick = tokio::time::interval(Duration::from_secs(1) / harness.sizes.rate);
     for index in 0..samples {
         tick.tick().await;
-        ground.attach(bench, index..index + 1).await?;
+        env.attach(harness, index..index + 1).await?;
     }
-    let within = patience(samples);
+    let within = burst_timeout(samples);
     tracker.reached(samples, within, |life| life.attached).await?;
     for index in 0..samples {
         tick.tick().await;
-        ground.detach(bench, index..index + 1).await?;
+        env.detach(harness, index..index + 1).await?;
     }
     tracker.reached(samples, within, |life| life.gone).await?;
 

@@ -1,20 +1,20 @@
-//! A cluster full of objects, most of which are somebody else's.
+//! A cluster full of objects, most of which belong to another driver.
 
 use std::time::Instant;
 
 use anyhow::Result;
 
 use super::{STOP, detach_one, follow, memory};
-use crate::bench::contender::Contender;
-use crate::bench::ground::{Ground, Needs};
+use crate::bench::bench_env::{BenchEnv, Needs};
+use crate::bench::implementation::Implementation;
 use crate::bench::quantity::{Figures, Quantity};
-use crate::bench::{Bench, patience};
+use crate::bench::{Harness, burst_timeout};
 use crate::process::Process;
 
 /// Starts an attacher that finds one volume to be attached, and `own` that are.
 pub(super) async fn measure(
-    bench: &Bench<'_>,
-    contender: Contender,
+    harness: &Harness<'_>,
+    implementation: Implementation,
     name: String,
     own: usize,
 ) -> Result<Figures> {
@@ -22,20 +22,23 @@ pub(super) async fn measure(
         volumes: own + 1,
         ..Needs::default()
     };
-    let ground = Ground::prepare(bench, name, needs).await?;
-    ground.create_attached(bench, 0..own).await?;
-    ground.create_volume(bench, own).await?;
-    let tracker = follow(bench, &ground, own);
-    ground.attach(bench, own..own + 1).await?;
-    tracker.reached(1, patience(1), |life| life.seen).await?;
+    let env = BenchEnv::prepare(harness, name, needs).await?;
+    env.create_attached(harness, 0..own).await?;
+    env.create_volume(harness, own).await?;
+    let tracker = follow(harness, &env, own);
+    env.attach(harness, own..own + 1).await?;
+    tracker.reached(1, burst_timeout(1), |life| life.seen).await?;
 
     let started = Instant::now();
-    let attacher = Process::spawn(bench.run, contender.spec("attacher", &bench.programs, &ground)?)?;
+    let attacher = Process::spawn(
+        harness.run,
+        implementation.spec("attacher", &harness.programs, &env)?,
+    )?;
     let work = async {
         // Long enough for a list of everything.
-        let within = patience(bench.sizes.many / 10);
+        let within = burst_timeout(harness.sizes.many / 10);
         let ready = tracker.reached(1, within, |life| life.attached).await?;
-        detach_one(bench, &ground, own).await?;
+        detach_one(harness, &env, own).await?;
         Ok(Figures::from([
             (Quantity::Ready, (ready - started).as_secs_f64()),
             (Quantity::StartCpu, attacher.usage().cpu.as_secs_f64()),
@@ -45,6 +48,6 @@ pub(super) async fn measure(
     let figures = attacher.while_alive(work).await?;
     attacher.stop(STOP).await?;
     // Ten thousand detaches are what the burst is for.
-    ground.wipe(bench).await?;
+    env.wipe(harness).await?;
     Ok(figures)
 }

@@ -31,8 +31,11 @@ fn late(call: u64, code: &str) -> Line {
 }
 
 fn effects(lines: &[Line]) -> Vec<Effect> {
-    let sparing = BTreeSet::from(["after".to_owned()]);
-    calls(lines, &sparing).iter().map(|call| call.effect).collect()
+    let after_effect_rules = BTreeSet::from(["after".to_owned()]);
+    calls(lines, &after_effect_rules)
+        .iter()
+        .map(|call| call.effect)
+        .collect()
 }
 
 #[test]

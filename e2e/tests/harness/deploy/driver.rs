@@ -92,7 +92,7 @@ impl RunningDriver {
             let mut pods = workloads
                 .iter()
                 .filter_map(|workload| Some((workload, workload.container_of_image(image)?)));
-            pods.next().with_context(|| format!("nobody runs {image}"))
+            pods.next().with_context(|| format!("no container runs {image}"))
         };
         let (deployment, driver) = pod("csi-mock-driver")?;
         let controller = spawn(bench, &root, "controller", &program, deployment, driver)?;
@@ -341,7 +341,7 @@ pub(super) async fn reaches_a_pod(driver: &RunningDriver, volume: &Provisioned) 
     Ok(target)
 }
 
-/// The API server takes them in the namespace of whoever tries them, and what they name is there.
+/// The API server takes them in any namespace, and what they name is there.
 async fn examples_are_taken(bench: Arc<Bench>) -> Result<()> {
     let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
     kinds::install(cluster).await?;
@@ -535,7 +535,7 @@ async fn appears(path: &Path) -> Result<()> {
     there.with_context(|| format!("{} does not appear", path.display()))
 }
 
-/// What kubelet does when a socket appears in its registry: it asks who is there and goes to the socket that it is told.
+/// What kubelet does when a socket appears in its registry: it calls GetInfo and connects to the endpoint in its answer.
 async fn register(root: &Path) -> Result<Channel> {
     const LOOK_AGAIN: Duration = Duration::from_millis(20);
     let registry = root.join(REGISTRY);

@@ -92,7 +92,7 @@ async fn layouts_hold(bench: Arc<Bench>) -> Result<()> {
 
 /// A folder that holds the layouts of another build gets those of this one only; a binary that is missing is missed.
 async fn layouts_are_made_anew(bench: Arc<Bench>) -> Result<()> {
-    let dir = bench.run.subdir("images-anew")?;
+    let dir = bench.run.subdir("images-again")?;
     let (old, new) = (dir.join("old"), dir.join("new"));
     mk_binaries(&old, "of yesterday")?;
     mk_binaries(&new, "of today")?;

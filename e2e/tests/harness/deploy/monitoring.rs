@@ -1,4 +1,4 @@
-//! Alerts and dashboard: what they ask for is there, and who is woken up is told what to do.
+//! Alerts and dashboard: what they ask for is there, and each alert has a runbook.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -117,7 +117,7 @@ async fn every_alert_has_its_runbook(bench: Arc<Bench>) -> Result<()> {
     }
     ensure!(
         headings.is_empty(),
-        "docs/alerts.md tells of alerts that are not there: {headings:?}"
+        "docs/alerts.md describes alerts that do not exist: {headings:?}"
     );
     Ok(())
 }

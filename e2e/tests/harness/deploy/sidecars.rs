@@ -1,4 +1,4 @@
-//! The sidecars beside the attacher, which others build: that they are told what they understand, may do their work, do not
+//! The sidecars beside the attacher, which others build: that they know their flags, may do their work, do not
 //! meet at a port, and get an answer from the driver to what only they ask.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,7 +125,7 @@ pub(super) const METADATA: &str = "csi-snapshot-metadata";
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 const GROUPS: &str = "groupsnapshot.storage.k8s.io";
 const GROUPS_GATE: &str = "--feature-gates=CSIVolumeGroupSnapshot=true";
-/// Flags by which programs are told a port.
+/// Flags that take a port.
 const PORT_FLAGS: [&str; 2] = ["--http-endpoint=:", "--port="];
 
 const fn need(group: &'static str, resource: &'static str, verbs: &'static [&'static str]) -> Need {
@@ -227,7 +227,7 @@ async fn ports_differ(bench: Arc<Bench>) -> Result<()> {
                     .collect();
                 ensure!(
                     told == declared || !image_is_ours_to_tell(container),
-                    "{what} is told the ports {told:?} and declares {declared:?}"
+                    "{what} listens on {told:?} and declares {declared:?}"
                 );
                 for port in declared {
                     let other = taken.insert(port, container.name.clone());
@@ -384,7 +384,7 @@ async fn metadata_is_told(driver: &RunningDriver, class: &StorageClass) -> Resul
     }
     ensure!(
         starts.first() == Some(&0),
-        "the block that was written is not told: {starts:?}"
+        "the block that was written is not listed: {starts:?}"
     );
     Ok(())
 }

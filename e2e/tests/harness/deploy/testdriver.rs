@@ -85,7 +85,7 @@ async fn the_description_is_true(bench: Arc<Bench>) -> Result<()> {
         .as_array()
         .is_some_and(|volumes| !volumes.is_empty());
     let modes = declared.spec.volume_lifecycle_modes.clone().unwrap_or_default();
-    // Kubelet marks inline volumes as such only where it tells of the pod.
+    // kubelet marks inline volumes as such only with podInfoOnMount.
     let takes_inline =
         modes.contains(&"Ephemeral".to_owned()) && declared.spec.pod_info_on_mount == Some(true);
     ensure!(
@@ -241,7 +241,7 @@ impl Offered {
             | "multiplePVsSameID"
             | "singleNodeVolume"
             | "FSResizeFromSourceNotSupported" => false,
-            _ => bail!("nobody knows how to find out about {name}: say it here"),
+            _ => bail!("capability {name} has no check here"),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What the attacher shows to whoever asks over HTTP.
+//! What the attacher serves over HTTP.
 
 use std::net::SocketAddr;
 use std::time::Duration;

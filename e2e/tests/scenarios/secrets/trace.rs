@@ -12,7 +12,7 @@ const OF_ATTACH: [&str; 5] = [
     "PATCH volumeattachments/status",
     PUBLISH,
 ];
-/// All that a detach does, where nobody but us holds the VolumeAttachment.
+/// All that a detach does, where the VolumeAttachment has no other finalizer.
 const OF_DETACH: [&str; 3] = [
     "GET secrets",
     "PATCH volumeattachments",
@@ -21,7 +21,7 @@ const OF_DETACH: [&str; 3] = [
 
 /// The one attach and the one detach of this VolumeAttachment are each one trace: a root, and below it all that was
 /// asked of others. `contexts` are what came to the driver with its ControllerPublishVolume.
-pub(super) fn judge(spans: &[Span], attachment: &str, contexts: &[String]) -> Result<()> {
+pub(super) fn verify(spans: &[Span], attachment: &str, contexts: &[String]) -> Result<()> {
     let attach = below(spans, "attach", attachment, &OF_ATTACH)?;
     below(spans, "detach", attachment, &OF_DETACH)?;
     let root = spans.iter().find(|span| span.span_id == attach[0].parent_span_id);

@@ -1,0 +1,354 @@
+//! What an implementation finds: a driver with volumes, and the objects that describe them.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use kube::config::Kubeconfig;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::array::Array;
+use super::objects::{create, delete, object, patch_status, wipe};
+use super::proxy::Proxy;
+use super::{Harness, NAMESPACE};
+use crate::driver::journal::Journal;
+use crate::fixture::attacher_finalizer;
+use crate::kubeconfig;
+use crate::process::{Process, Spec};
+
+const NODES: usize = 10;
+const DRIVER_START: Duration = Duration::from_secs(20);
+const NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
+
+/// What a row needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Needs {
+    /// How many volumes.
+    pub(super) volumes: usize,
+    /// How long each driver call takes.
+    pub(super) latency: Duration,
+    /// How much longer each detach takes.
+    pub(super) slow_detach: Option<Duration>,
+    /// How long the API server is away, in each direction.
+    pub(super) api_delay: Option<Duration>,
+    /// That the driver keeps a journal.
+    pub(super) journal: bool,
+    /// That the driver keeps its volumes when it is killed.
+    pub(super) durable: bool,
+    /// That the driver may be a stranger, which was there before the bench.
+    pub(super) any_driver: bool,
+}
+
+/// One implementation's driver, volumes and nodes.
+pub(super) struct BenchEnv {
+    /// Begins the names of all objects made here.
+    pub(super) name: String,
+    pub(super) driver: String,
+    pub(super) socket: PathBuf,
+    pub(super) kubeconfig: PathBuf,
+    pub(super) dir: PathBuf,
+    /// Names of the PersistentVolumes, and of their VolumeAttachments.
+    pub(super) volumes: Vec<String>,
+    pub(super) handles: Vec<String>,
+    array: Array,
+    node_ids: Vec<String>,
+    /// The driver, unless it is a stranger, and how it is started.
+    process: Option<(Process, Spec)>,
+    journal: Journal,
+    _proxy: Option<Proxy>,
+}
+
+// === impl BenchEnv ===
+
+impl BenchEnv {
+    pub(super) async fn prepare(harness: &Harness<'_>, name: String, needs: Needs) -> Result<Self> {
+        let dir = harness.run.subdir(&name)?;
+        let stranger = bench.csi_address.as_ref().filter(|_| needs.any_driver);
+        ensure!(
+            bench.csi_address.is_none() || needs.any_driver,
+            "this row needs the mock driver: leave it out, or leave out --csi-address"
+        );
+        let journal = Journal::create(&dir.join("journal.jsonl"))?;
+        let (socket, process) = match stranger {
+            Some(socket) => (socket.clone(), None),
+            None => {
+                let spec = driver_spec(&harness.programs.driver, &dir, &name, journal.path(), needs)?;
+                let process = Process::spawn(harness.run, spec.clone())?;
+                (dir.join(SOCKET), Some((process, spec)))
+            }
+        };
+        let array = connect(&socket).await?;
+        let driver = array.name().await?;
+        let node_ids = match stranger {
+            Some(_) => vec![array.node_id().await?],
+            None => (0..NODES).map(|node| format!("node-{node}")).collect(),
+        };
+        let cluster = harness.cluster;
+        cluster.create_attacher_account(NAMESPACE, &name, false).await?;
+        let kubeconfig = cluster.service_account_kubeconfig(NAMESPACE, &name, &dir).await?;
+        let proxy = match needs.api_delay {
+            Some(delay) => Some(via_proxy(&kubeconfig, delay).await?),
+            None => None,
+        };
+        let volumes: Vec<_> = (0..needs.volumes)
+            .map(|volume| format!("{name}-{volume}"))
+            .collect();
+        let made = array.create(volumes.iter().cloned()).await?;
+        let env = Self {
+            name,
+            driver,
+            socket,
+            kubeconfig,
+            dir,
+            volumes,
+            handles: made.into_iter().map(|volume| volume.volume_id).collect(),
+            array,
+            node_ids,
+            process,
+            journal,
+            _proxy: proxy,
+        };
+        let nodes = env.node_ids.iter().enumerate().map(|(node, id)| {
+            object(json!({
+                "metadata": { "name": env.node(node) },
+                "spec": { "drivers": [{ "name": env.driver, "nodeID": id }] },
+            }))
+        });
+        create::<CSINode>(&Api::all(cluster.client()), nodes)
+            .await
+            .context("create CSINodes")?;
+        Ok(env)
+    }
+
+    /// Makes the PersistentVolumes, as users do.
+    pub(super) async fn create_volumes(&self, harness: &Harness<'_>) -> Result<()> {
+        self.create_volumes_with(harness, &[], 0..self.volumes.len())
+            .await
+    }
+
+    /// Makes one of them.
+    pub(super) async fn create_volume(&self, harness: &Harness<'_>, index: usize) -> Result<()> {
+        self.create_volumes_with(harness, &[], index..index + 1).await
+    }
+
+    /// Makes PersistentVolumes, VolumeAttachments and the driver's publications as an attacher leaves them.
+    pub(super) async fn create_attached(&self, harness: &Harness<'_>, which: Range<usize>) -> Result<()> {
+        let finalizer = attacher_finalizer(&self.driver);
+        self.create_volumes_with(harness, &[finalizer.as_str()], which.clone())
+            .await?;
+        let published = which.clone().map(|index| {
+            let node = index % self.node_ids.len();
+            (self.handles[index].clone(), self.node_ids[node].clone())
+        });
+        self.array.publish(published).await.context("publish volumes")?;
+        let attachments = which.clone().map(|index| {
+            let mut attachment = self.attachment(index)?;
+            let node = index % self.node_ids.len();
+            attachment.metadata.finalizers = Some(vec![finalizer.clone()]);
+            attachment.metadata.annotations =
+                Some([(NODE_ID_ANNOTATION.to_owned(), self.node_ids[node].clone())].into());
+            Ok(attachment)
+        });
+        let api: Api<VolumeAttachment> = Api::all(harness.cluster.client());
+        create(&api, attachments)
+            .await
+            .context("create attached VolumeAttachments")?;
+        patch_status(&api, &self.volumes[which], json!({ "attached": true }))
+            .await
+            .context("mark VolumeAttachments as attached")
+    }
+
+    async fn create_volumes_with(
+        &self,
+        harness: &Harness<'_>,
+        finalizers: &[&str],
+        which: Range<usize>,
+    ) -> Result<()> {
+        let volumes = which.map(|index| {
+            object::<PersistentVolume>(json!({
+                "metadata": { "name": self.volumes[index], "finalizers": finalizers },
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "capacity": { "storage": "1Gi" },
+                    "csi": { "driver": self.driver, "volumeHandle": self.handles[index] },
+                },
+            }))
+        });
+        create(&Api::all(harness.cluster.client()), volumes)
+            .await
+            .context("create PersistentVolumes")
+    }
+
+    fn node(&self, node: usize) -> String {
+        format!("{}-node-{node}", self.name)
+    }
+
+    /// The VolumeAttachment of the volume at `index`.
+    pub(super) fn attachment(&self, index: usize) -> Result<VolumeAttachment> {
+        object(json!({
+            "metadata": { "name": self.volumes[index] },
+            "spec": {
+                "attacher": self.driver,
+                "nodeName": self.node(index % self.node_ids.len()),
+                "source": { "persistentVolumeName": self.volumes[index] },
+            },
+        }))
+    }
+
+    /// Creates the VolumeAttachments of these volumes, as fast as the API server takes them.
+    pub(super) async fn attach(&self, harness: &Harness<'_>, which: Range<usize>) -> Result<()> {
+        let attachments = which.map(|index| self.attachment(index));
+        create(&Api::all(harness.cluster.client()), attachments)
+            .await
+            .context("create VolumeAttachments")
+    }
+
+    /// Deletes the VolumeAttachments of these volumes.
+    pub(super) async fn detach(&self, harness: &Harness<'_>, which: Range<usize>) -> Result<()> {
+        let api: Api<VolumeAttachment> = Api::all(harness.cluster.client());
+        delete(&api, &self.volumes[which])
+            .await
+            .context("delete VolumeAttachments")
+    }
+
+    /// What the driver was asked, if it is ours.
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// Kills the driver, as a crash would.
+    pub(super) async fn kill_driver(&mut self) -> Result<()> {
+        let (process, _) = self.process.as_ref().context("the driver must be ours")?;
+        process.kill().await.map(drop)
+    }
+
+    /// Starts it again with the state it had; it answers when this returns.
+    pub(super) async fn restart_driver(&mut self, harness: &Harness<'_>) -> Result<()> {
+        let (process, spec) = self.process.as_mut().context("the driver must be ours")?;
+        *process = Process::spawn(harness.run, spec.clone())?;
+        self.array = connect(&self.socket).await?;
+        Ok(())
+    }
+
+    /// Takes everything away again, so that the next implementation finds what this one found.
+    ///
+    /// # Errors
+    /// A volume is still published, or an attachment is left: the implementation did not do its work.
+    pub(super) async fn clear(self, harness: &Harness<'_>) -> Result<()> {
+        let published = self.array.published().await?;
+        ensure!(
+            published == 0,
+            "{published} volumes are still published after all attachments are gone"
+        );
+        let attachments: Api<VolumeAttachment> = Api::all(harness.cluster.client());
+        let left = attachments.list(&Default::default()).await?;
+        let left: Vec<_> = left
+            .iter()
+            .map(ResourceExt::name_any)
+            .filter(|va| self.volumes.contains(va))
+            .collect();
+        ensure!(left.is_empty(), "VolumeAttachments are left: {left:?}");
+        self.wipe(harness).await
+    }
+
+    /// Takes everything away, whatever is left undone. No attacher may run any more.
+    pub(super) async fn wipe(self, harness: &Harness<'_>) -> Result<()> {
+        let client = || harness.cluster.client();
+        wipe::<VolumeAttachment>(&Api::all(client()), &self.volumes)
+            .await
+            .context("wipe VolumeAttachments")?;
+        wipe::<PersistentVolume>(&Api::all(client()), &self.volumes)
+            .await
+            .context("wipe PersistentVolumes")?;
+        let nodes: Vec<_> = (0..self.node_ids.len()).map(|node| self.node(node)).collect();
+        wipe::<CSINode>(&Api::all(client()), &nodes)
+            .await
+            .context("wipe CSINodes")?;
+        harness
+            .cluster
+            .delete_attacher_account(NAMESPACE, &self.name)
+            .await?;
+        match self.process {
+            Some((process, _)) => process.kill().await.map(drop),
+            None => self
+                .array
+                .delete(self.handles)
+                .await
+                .context("delete the driver's volumes"),
+        }
+    }
+}
+
+const SOCKET: &str = "csi.sock";
+
+fn driver_spec(program: &Path, dir: &Path, name: &str, journal: &Path, needs: Needs) -> Result<Spec> {
+    let faults = dir.join("faults.yaml");
+    let rules = needs.slow_detach.map(|delay| {
+        crate::driver::fault::FaultRule::delay_answer(
+            "slow",
+            crate::driver::fault::Method::ControllerUnpublishVolume,
+            delay,
+        )
+    });
+    // JSON is YAML.
+    let rules = serde_json::to_string(&rules.into_iter().collect::<Vec<_>>())?;
+    std::fs::write(&faults, rules).context("write the driver's fault file")?;
+    let state = dir.join("driver-state");
+    std::fs::create_dir_all(&state).context("make the driver's state directory")?;
+    // What is not needed is left out: it would take processor time from the others.
+    let optional = [
+        (needs.journal, format!("--journal={}", journal.display())),
+        (needs.durable, format!("--state-dir={}", state.display())),
+        (
+            needs.slow_detach.is_some(),
+            format!("--faults={}", faults.display()),
+        ),
+    ];
+    Ok(Spec::new("driver", program)
+        .dir(dir)
+        .args([
+            format!("--endpoint=unix://{}", dir.join(SOCKET).display()),
+            format!("--driver-name={name}.example"),
+            format!("--nodes={NODES}"),
+            format!("--latency={}ms", needs.latency.as_millis()),
+        ])
+        .args(
+            optional
+                .into_iter()
+                .filter(|(wanted, _)| *wanted)
+                .map(|(_, flag)| flag),
+        ))
+}
+
+/// Changes the kubeconfig so that it leads through a proxy with this delay.
+async fn via_proxy(path: &Path, delay: Duration) -> Result<Proxy> {
+    let mut config = Kubeconfig::read_from(path).context("read the implementation's kubeconfig")?;
+    let server = config
+        .clusters
+        .iter_mut()
+        .find_map(|named| named.cluster.as_mut()?.server.as_mut())
+        .context("a kubeconfig must name its server")?;
+    let uri: http::Uri = server.parse().context("understand the API server's URL")?;
+    let target = uri.authority().context("the API server's URL must have a host")?;
+    let proxy = Proxy::start(target.to_string(), delay).await?;
+    *server = format!("https://{}", proxy.address());
+    kubeconfig::save(path, &config)?;
+    Ok(proxy)
+}
+
+async fn connect(socket: &Path) -> Result<Array> {
+    let deadline = Instant::now() + DRIVER_START;
+    loop {
+        match Array::connect(socket).await {
+            Ok(array) => return Ok(array),
+            Err(error) if Instant::now() > deadline => return Err(error),
+            // Nothing can be awaited: there is no event for a socket that starts to listen.
+            Err(_) => sleep(Duration::from_millis(20)).await,
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What the invariants are verified on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+
+use crate::driver::journal::Call;
+use crate::fixture::Access;
+use crate::node::event_log;
+
+/// Everything a scenario left behind for verification.
+#[derive(Clone, Debug, Default)]
+pub struct Observations {
+    /// The finalizer of the driver's attacher.
+    pub finalizer: String,
+    /// The scenario's volumes by the name of their PersistentVolume.
+    pub volumes: BTreeMap<String, VolumeFacts>,
+    /// The driver's ids of the nodes, by node name.
+    pub node_ids: BTreeMap<String, String>,
+    /// Calls of the driver in the order they arrived.
+    pub calls: Vec<Call>,
+    /// What the nodes did.
+    pub node_events: Vec<event_log::Entry>,
+    /// States of the driver's attachments as the API server showed them, in order.
+    pub watch_events: Vec<WatchEvent>,
+    /// The driver's own list at the end: nodes by volume.
+    pub published: BTreeMap<String, BTreeSet<String>>,
+    /// The driver's attachments at the end.
+    pub attachments: Vec<VolumeAttachment>,
+    /// The PersistentVolumes at the end.
+    pub persistent_volumes: Vec<PersistentVolume>,
+    /// Volumes (by handle) and nodes (by name) the controller was made to force-detach, or the scenario took
+    /// from them itself.
+    pub force_detached: BTreeSet<(String, String)>,
+    /// Volumes (by handle) and nodes (by the driver's id) about which no attacher can be right all the time:
+    /// the scenario took the volume away behind its back, or the driver its calls.
+    pub exempt: BTreeSet<(String, String)>,
+    /// Values that must not be written anywhere.
+    pub secrets: Vec<String>,
+    /// Everything that was written, by where it was written.
+    pub texts: Vec<(String, String)>,
+}
+
+/// What a scenario knows of a volume.
+#[derive(Clone, Debug)]
+pub struct VolumeFacts {
+    /// The driver's id.
+    pub handle: String,
+    /// How many nodes may have it.
+    pub access: Access,
+}
+
+/// A state of an attachment, and when it was seen.
+#[derive(Clone, Debug)]
+pub struct WatchEvent {
+    /// When the watch delivered it: after it came to be, never before.
+    pub at: Timestamp,
+    /// Whether this is the last of the attachment.
+    pub gone: bool,
+    /// The attachment.
+    pub attachment: VolumeAttachment,
+}
+
+// === impl Observations ===
+
+impl Observations {
+    /// Volume handle and the driver's node id of an attachment.
+    pub fn publish_target(&self, attachment: &VolumeAttachment) -> Option<(&str, &str)> {
+        let pv = attachment.spec.source.persistent_volume_name.as_deref()?;
+        let volume = self.volumes.get(pv)?;
+        let node = self.node_ids.get(&attachment.spec.node_name)?;
+        Some((&volume.handle, node))
+    }
+
+    /// The calls about each volume, in the order they arrived.
+    pub(super) fn calls_by_volume(&self) -> BTreeMap<&str, Vec<&Call>> {
+        let mut calls: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
+        for call in &self.calls {
+            calls.entry(&call.volume).or_default().push(call);
+        }
+        calls
+    }
+
+    /// Whether the volume may be on one node only.
+    pub fn is_exclusive(&self, handle: &str) -> bool {
+        self.volumes
+            .values()
+            .any(|volume| volume.handle == handle && volume.access == Access::OneNode)
+    }
+}
+
+/// Small pieces of observations for the tests of the checkers: volumes `vol` and `shared`, nodes `a` and `b`.
+#[cfg(test)]
+pub(super) mod samples {
+    use k8s_openapi::api::core::v1::PersistentVolume;
+    use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+    use crate::driver::journal::{Effect, End};
+    use crate::fixture::{attacher_finalizer, mk_attachment, mk_meta};
+    use crate::node::NodeEvent;
+
+    /// The second `second` of the test's time.
+    pub(in crate::invariant) fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).expect("a moment of the test")
+    }
+
+    pub(in crate::invariant) fn mk_observations() -> Observations {
+        let facts = |handle: &str, access| VolumeFacts {
+            handle: handle.to_owned(),
+            access,
+        };
+        Observations {
+            finalizer: attacher_finalizer("d"),
+            volumes: BTreeMap::from([
+                ("pv-vol".to_owned(), facts("vol", Access::OneNode)),
+                ("pv-shared".to_owned(), facts("shared", Access::ManyNodes)),
+            ]),
+            node_ids: BTreeMap::from([
+                ("a".to_owned(), "id-a".to_owned()),
+                ("b".to_owned(), "id-b".to_owned()),
+            ]),
+            ..Observations::default()
+        }
+    }
+
+    pub(in crate::invariant) fn publish(volume: &str, node: &str, second: i64) -> Call {
+        call("ControllerPublishVolume", volume, node, second)
+    }
+
+    pub(in crate::invariant) fn unpublish(volume: &str, node: &str, second: i64) -> Call {
+        call("ControllerUnpublishVolume", volume, node, second)
+    }
+
+    fn call(method: &str, volume: &str, node: &str, second: i64) -> Call {
+        Call {
+            method: method.to_owned(),
+            volume: volume.to_owned(),
+            node: node.to_owned(),
+            secrets: BTreeSet::new(),
+            start: at(second),
+            end: Some(End {
+                at: at(second),
+                code: "OK".to_owned(),
+                message: String::new(),
+                context: BTreeMap::new(),
+            }),
+            effect: Effect::Done,
+            effect_by: Some(at(second)),
+        }
+    }
+
+    pub(in crate::invariant) fn mounted(node: &str, handle: &str, second: i64) -> event_log::Entry {
+        entry(
+            node,
+            NodeEvent::Mounted {
+                handle: handle.to_owned(),
+            },
+            second,
+        )
+    }
+
+    pub(in crate::invariant) fn unmounted(node: &str, handle: &str, second: i64) -> event_log::Entry {
+        entry(
+            node,
+            NodeEvent::Unmounted {
+                handle: handle.to_owned(),
+            },
+            second,
+        )
+    }
+
+    fn entry(node: &str, event: NodeEvent, second: i64) -> event_log::Entry {
+        event_log::Entry {
+            at: at(second),
+            node: node.to_owned(),
+            event,
+        }
+    }
+
+    /// The attachment of `vol` to `a`, with nothing said about it yet.
+    pub(in crate::invariant) fn attachment() -> VolumeAttachment {
+        let mut attachment = mk_attachment("s", "va", "d", "pv-vol", "a");
+        attachment.metadata.uid = Some("uid-1".to_owned());
+        attachment
+    }
+
+    pub(in crate::invariant) fn attached(mut attachment: VolumeAttachment) -> VolumeAttachment {
+        attachment.status = Some(VolumeAttachmentStatus {
+            attached: true,
+            ..Default::default()
+        });
+        attachment
+    }
+
+    pub(in crate::invariant) fn failed(mut attachment: VolumeAttachment, message: &str) -> VolumeAttachment {
+        let error = VolumeError {
+            message: Some(message.to_owned()),
+            ..VolumeError::default()
+        };
+        attachment.status = Some(VolumeAttachmentStatus {
+            attach_error: Some(error),
+            ..Default::default()
+        });
+        attachment
+    }
+
+    pub(in crate::invariant) fn deleting(mut attachment: VolumeAttachment, second: i64) -> VolumeAttachment {
+        attachment.metadata.deletion_timestamp = Some(Time(at(second)));
+        attachment
+    }
+
+    pub(in crate::invariant) fn seen(attachment: VolumeAttachment, second: i64) -> WatchEvent {
+        WatchEvent {
+            at: at(second),
+            gone: false,
+            attachment,
+        }
+    }
+
+    pub(in crate::invariant) fn gone(attachment: VolumeAttachment, second: i64) -> WatchEvent {
+        WatchEvent {
+            at: at(second),
+            gone: true,
+            attachment,
+        }
+    }
+
+    pub(in crate::invariant) fn persistent_volume(finalizers: &[&str]) -> PersistentVolume {
+        let mut metadata = mk_meta("s", "pv-vol");
+        metadata.finalizers = Some(finalizers.iter().map(|&finalizer| finalizer.to_owned()).collect());
+        PersistentVolume {
+            metadata,
+            ..PersistentVolume::default()
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Watches the driver's attachments while a scenario runs and remembers every state they were in.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::observations::WatchEvent;
+use crate::wait::{Key, Seen, absorb, key_of};
+
+/// How long the first listing may take.
+const FIRST_LISTING: Duration = Duration::from_secs(30);
+
+/// A running record of one driver's attachments. Dropping it ends the record.
+#[derive(Debug)]
+pub struct VaRecorder {
+    watch_events: Arc<watch::Sender<Vec<WatchEvent>>>,
+    task: JoinSet<()>,
+}
+
+/// Turns watch events into watch events.
+struct Record {
+    driver: String,
+    watch_events: Arc<watch::Sender<Vec<WatchEvent>>>,
+    seen: Seen<VolumeAttachment>,
+    listed: BTreeSet<Key>,
+}
+
+// === impl VaRecorder ===
+
+impl VaRecorder {
+    /// Begins to watch; answers once the first listing is in, so that nothing later is missed.
+    pub async fn start(client: Client, driver: &str) -> Result<Self> {
+        let watch_events = Arc::new(watch::Sender::new(Vec::new()));
+        let (ready_tx, mut ready_rx) = watch::channel(false);
+        let mut record = Record {
+            driver: driver.to_owned(),
+            watch_events: watch_events.clone(),
+            seen: Seen::new(),
+            listed: BTreeSet::new(),
+        };
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let mut events = watcher(Api::<VolumeAttachment>::all(client), watcher::Config::default())
+                .default_backoff()
+                .boxed();
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(event) => {
+                        let listed = matches!(event, Event::InitDone);
+                        record.handle(event);
+                        if listed {
+                            ready_tx.send_replace(true);
+                        }
+                    }
+                    Err(error) => tracing::warn!(%error, "attachment watch failed"),
+                }
+            }
+        });
+        tokio::time::timeout(FIRST_LISTING, ready_rx.wait_for(|ready| *ready))
+            .await
+            .context("the first listing of VolumeAttachments took too long")?
+            .context("the attachment watch ended")?;
+        Ok(Self { watch_events, task })
+    }
+
+    /// Every state seen so far, oldest first.
+    pub fn watch_events(&self) -> Vec<WatchEvent> {
+        self.watch_events.borrow().clone()
+    }
+
+    /// A receiver that is woken by each new watch event.
+    pub fn follow(&self) -> watch::Receiver<Vec<WatchEvent>> {
+        self.watch_events.subscribe()
+    }
+
+    /// Ends the record.
+    ///
+    /// # Errors
+    /// The watch broke down while it ran, so the record has holes.
+    pub async fn end(mut self) -> Result<Vec<WatchEvent>> {
+        if let Some(ended) = self.task.try_join_next() {
+            ended.context("the attachment watch broke down")?;
+        }
+        self.task.shutdown().await;
+        Ok(self.watch_events())
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    fn handle(&mut self, event: Event<VolumeAttachment>) {
+        match &event {
+            Event::Init => {
+                // The state before a re-listing is kept until the listing is whole: what it lacks is gone.
+                self.listed.clear();
+                return;
+            }
+            Event::InitApply(attachment) => {
+                self.listed.insert(key_of(attachment));
+                self.note(attachment, false);
+            }
+            Event::Apply(attachment) => self.note(attachment, false),
+            Event::Delete(attachment) => self.note(attachment, true),
+            Event::InitDone => {
+                let gone: Vec<_> = self
+                    .seen
+                    .iter()
+                    .filter(|(key, _)| !self.listed.contains(*key))
+                    .map(|(_, attachment)| attachment.clone())
+                    .collect();
+                gone.iter().for_each(|attachment| self.note(attachment, true));
+                self.seen.retain(|key, _| self.listed.contains(key));
+            }
+        }
+        absorb(&mut self.seen, event, true);
+    }
+
+    fn note(&self, attachment: &VolumeAttachment, gone: bool) {
+        if attachment.spec.attacher == self.driver {
+            let mut attachment = attachment.clone();
+            // Most of its size, and no validator reads it.
+            attachment.metadata.managed_fields = None;
+            let event = WatchEvent {
+                at: Timestamp::now(),
+                gone,
+                attachment,
+            };
+            self.watch_events
+                .send_modify(|watch_events| watch_events.push(event));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::mk_attachment;
+
+    fn seen_by(events: Vec<Event<VolumeAttachment>>) -> Vec<(String, bool)> {
+        let watch_events = Arc::new(watch::Sender::new(Vec::new()));
+        let mut record = Record {
+            driver: "d".to_owned(),
+            watch_events: watch_events.clone(),
+            seen: Seen::new(),
+            listed: BTreeSet::new(),
+        };
+        events.into_iter().for_each(|event| record.handle(event));
+        let watch_events = watch_events.borrow();
+        watch_events
+            .iter()
+            .map(|seen| (seen.attachment.spec.node_name.clone(), seen.gone))
+            .collect()
+    }
+
+    fn attachment(name: &str, driver: &str) -> VolumeAttachment {
+        mk_attachment("s", name, driver, "pv", name)
+    }
+
+    #[test]
+    fn only_the_drivers_own_attachments_are_noted() {
+        let events = vec![
+            Event::Apply(attachment("a", "d")),
+            Event::Apply(attachment("b", "other")),
+        ];
+        assert_eq!(seen_by(events), [("a".to_owned(), false)]);
+    }
+
+    #[test]
+    fn an_attachment_lost_in_a_relisting_is_noted_as_gone() {
+        let events = vec![
+            Event::Apply(attachment("a", "d")),
+            Event::Apply(attachment("b", "d")),
+            Event::Init,
+            Event::InitApply(attachment("b", "d")),
+            Event::InitDone,
+        ];
+        let noted = seen_by(events);
+        assert_eq!(noted.last(), Some(&("a".to_owned(), true)), "{noted:?}");
+    }
+}

@@ -1,0 +1,258 @@
+//! The helper process that cleans up when the harness cannot.
+//!
+//! The harness re-executes itself as reaper and holds the write end of a pipe to it. The kernel closes that
+//! end when the harness is gone, however it went; at the end of the pipe the reaper kills every process that
+//! carries the run's marker in its environment, which children inherit however far they move away from their
+//! parent's process group, and removes the run's directory.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::procfs;
+
+/// Variable that marks the processes of a run; its value is the run's directory.
+pub(super) const MARKER: &str = "CSI_E2E_RUN";
+/// Variable that turns the executable into a reaper; its value is the run's directory. Another name than
+/// [`MARKER`], so that a reaper does not kill itself.
+const REAPER: &str = "CSI_E2E_REAPER";
+/// What the reaper says when it is on guard.
+const READY: &[u8] = b"ready\n";
+/// What the harness says to have the run's directory kept.
+const KEEP: &[u8] = b"keep\n";
+/// How long the reaper may take to get ready, and to end.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a killed process may take to be gone before the reaper looks around again.
+const KILLED: Duration = Duration::from_secs(1);
+/// How long a child may take from its fork to its exec, before which it does not carry the marker.
+const FORK_TO_EXEC: Duration = Duration::from_millis(100);
+/// What to do about an executable that does not turn into a reaper.
+const NOT_STARTED: &str = "the reaper did not start: `main` of this executable must begin with `process::reaper_main_if_requested()`";
+
+/// The harness's end of the reaper.
+#[derive(Debug)]
+pub(super) struct Reaper {
+    child: Child,
+    pipe: ChildStdin,
+    keep: bool,
+}
+
+/// A hunt for the processes that carry one run's marker.
+#[derive(Debug)]
+pub(super) struct MarkedProcesses {
+    marker: Vec<u8>,
+}
+
+/// Turns this process into a reaper if the harness asked for one, and does not return then.
+///
+/// Must be the first thing in the `main` of every executable that starts a [`Run`](super::Run): the reaper is
+/// the same executable, started once more.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "asked through the environment: arguments belong to main"
+)]
+#[expect(clippy::exit, reason = "a reaper has no main to return to")]
+pub fn reaper_main_if_requested() {
+    let Some(dir) = std::env::var_os(REAPER).map(PathBuf::from) else {
+        return;
+    };
+    let done = guard(&dir);
+    if let Err(error) = &done {
+        // The harness may be gone, and with it the reader of stderr.
+        drop(writeln!(
+            std::io::stderr(),
+            "reaper of {}: {error:#}",
+            dir.display()
+        ));
+    }
+    std::process::exit(i32::from(done.is_err()));
+}
+
+/// The entry of `/proc/<pid>/environ` by which a run's processes are known.
+pub(super) fn marker_entry(dir: &Path) -> Vec<u8> {
+    let mut entry = OsString::from(MARKER);
+    entry.push("=");
+    entry.push(dir);
+    entry.into_vec()
+}
+
+/// The reaper's life: get ready, wait for the end of the pipe, clean up.
+fn guard(dir: &Path) -> Result<()> {
+    // Away from the terminal and from the harness's group, whose signals are not for the reaper.
+    rustix::process::setsid().context("leave the harness's session")?;
+    std::io::stdout()
+        .write_all(READY)
+        .context("report readiness to the harness")?;
+    std::io::stdout()
+        .flush()
+        .context("report readiness to the harness")?;
+    let mut wishes = Vec::new();
+    std::io::stdin()
+        .read_to_end(&mut wishes)
+        .context("wait for the end of the harness")?;
+    MarkedProcesses::new(marker_entry(dir)).kill_all()?;
+    if wishes == KEEP {
+        return Ok(());
+    }
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+// === impl Reaper ===
+
+impl Reaper {
+    /// Starts this executable once more, as the reaper of the run in `dir`.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a reaper that starts reapers would never end"
+    )]
+    pub(super) fn start(dir: &Path) -> Result<Self> {
+        ensure!(std::env::var_os(REAPER).is_none(), "{NOT_STARTED}");
+        // Still the right file if it was replaced on disk since.
+        let mut child = Command::new("/proc/self/exe")
+            .env(REAPER, dir)
+            // A harness may itself be a process of a run; its reaper must outlive it all the same.
+            .env_remove(MARKER)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start the reaper")?;
+        let pipe = child.stdin.take().expect("stdin must be piped");
+        let mut answer = child.stdout.take().expect("stdout must be piped");
+        let mut said = [0; READY.len()];
+        let ready =
+            readable_within(&answer, STEP_TIMEOUT)? && answer.read_exact(&mut said).is_ok() && said == READY;
+        if !ready {
+            child.kill().context("end a reaper that is none")?;
+            child.wait().context("reap a reaper that is none")?;
+            bail!("{NOT_STARTED}");
+        }
+        Ok(Self {
+            child,
+            pipe,
+            keep: false,
+        })
+    }
+
+    /// Has the reaper leave the run's directory where it is.
+    pub(super) fn keep_files(&mut self) -> Result<()> {
+        // Once is enough, and the reaper knows no more.
+        if !self.keep {
+            self.pipe
+                .write_all(KEEP)
+                .context("have the reaper keep the run's files")?;
+            self.keep = true;
+        }
+        Ok(())
+    }
+
+    /// Lets the reaper clean up and waits for its end.
+    pub(super) fn stop(self) -> Result<()> {
+        let Self { mut child, pipe, .. } = self;
+        let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context("watch the reaper")?;
+        drop(pipe);
+        if !readable_within(&ended, STEP_TIMEOUT)? {
+            child.kill().context("end a reaper that hangs")?;
+        }
+        let status = child.wait().context("reap the reaper")?;
+        ensure!(
+            status.success(),
+            "the reaper ended with {status}; what it says is on stderr"
+        );
+        Ok(())
+    }
+}
+
+// === impl MarkedProcesses ===
+
+impl MarkedProcesses {
+    pub(super) fn new(marker: Vec<u8>) -> Self {
+        Self { marker }
+    }
+
+    /// Kills every process that carries the marker, until none is found any more.
+    pub(super) fn kill_all(&self) -> Result<()> {
+        loop {
+            self.kill_found()?;
+            std::thread::sleep(FORK_TO_EXEC);
+            if self.found()?.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The processes that still carry the marker after they were given until `patience` to end.
+    pub(super) fn survivors(&self, burst_timeout: Duration) -> Result<Vec<Pid>> {
+        let deadline = Instant::now() + burst_timeout;
+        for (_, process) in self.found()? {
+            readable_within(&process, deadline.saturating_duration_since(Instant::now()))?;
+        }
+        Ok(self.found()?.into_iter().map(|(pid, _)| pid).collect())
+    }
+
+    fn kill_found(&self) -> Result<()> {
+        loop {
+            let found = self.found()?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            for (pid, process) in &found {
+                match pidfd_send_signal(process, Signal::KILL) {
+                    Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                    Err(error) => {
+                        return Err(error).with_context(|| format!("kill process {}", pid.as_raw_nonzero()));
+                    }
+                }
+            }
+            for (_, process) in &found {
+                readable_within(process, KILLED)?;
+            }
+        }
+    }
+
+    /// Marked processes, each with a descriptor that cannot come to mean another process.
+    fn found(&self) -> Result<Vec<(Pid, OwnedFd)>> {
+        let marked =
+            || procfs::with_environment(&self.marker).context("look for the run's processes in /proc");
+        let mut found = Vec::new();
+        for pid in marked()? {
+            match pidfd_open(pid, PidfdFlags::empty()) {
+                Ok(process) => found.push((pid, process)),
+                Err(rustix::io::Errno::SRCH) => {}
+                Err(error) => return Err(error).context("open a process of the run"),
+            }
+        }
+        // An id may have changed hands between the look and the opening, but not since.
+        let still = if found.is_empty() { Vec::new() } else { marked()? };
+        found.retain(|(pid, _)| still.contains(pid));
+        Ok(found)
+    }
+}
+
+/// Waits until the descriptor is readable, which a pidfd is when its process has ended.
+fn readable_within(descriptor: &impl AsFd, burst_timeout: Duration) -> Result<bool> {
+    let deadline = Instant::now() + burst_timeout;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).context("a deadline beyond the clock's range")?;
+        let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
+        match poll(&mut polled, Some(&timeout)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("wait for a process"),
+        }
+    }
+}

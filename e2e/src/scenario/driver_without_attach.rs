@@ -1,0 +1,57 @@
+//! A driver that has no publish calls, although Kubernetes waits for it to attach.
+
+use anyhow::{Result, ensure};
+use kube::ResourceExt;
+
+use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario};
+use crate::fixture::Access;
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "driver-without-attach",
+    about: "A driver without a controller gets no controller call, and its pods run and end all the same.",
+    config: ScenarioConfig {
+        capabilities: "-CONTROLLER_SERVICE,-PUBLISH_UNPUBLISH_VOLUME",
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env)),
+};
+
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::ManyNodes).await?;
+    for node in [A, B] {
+        env.exempt_from_invariant_2(&volume, node);
+    }
+    env.pod("web-a", A, &[&volume]).await?;
+    env.pod("web-b", B, &[&volume]).await?;
+    env.wait_until_all_running(2, STEP_TIMEOUT).await?;
+    for attachment in env.attachments().await? {
+        ensure!(
+            attachment.finalizers().is_empty(),
+            "{} is held by {:?} although nothing was published",
+            attachment.name_any(),
+            attachment.finalizers()
+        );
+    }
+    let held_by = env.persistent_volume(&volume).await?.finalizers().to_vec();
+    ensure!(
+        !held_by.contains(&env.finalizer()),
+        "the volume is held by {held_by:?}"
+    );
+
+    for (pod, node) in [("web-a", A), ("web-b", B)] {
+        env.delete_pod(pod).await?;
+        env.wait_until_detached(&volume, node, STEP_TIMEOUT).await?;
+    }
+    let asked = [
+        "ControllerGetCapabilities",
+        "ControllerPublishVolume",
+        "ControllerUnpublishVolume",
+    ];
+    let calls = env.driver.calls()?;
+    match calls.iter().find(|call| asked.contains(&call.method.as_str())) {
+        Some(call) => anyhow::bail!("the driver was asked for {}", call.method),
+        None => Ok(()),
+    }
+}

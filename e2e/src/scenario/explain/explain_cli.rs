@@ -1,0 +1,192 @@
+//! Runs `csi-attacher explain`.
+
+use std::path::PathBuf;
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::test_env::{STEP_TIMEOUT, TestEnv};
+use crate::attacher::Kind;
+use crate::toolchain::workspace_root;
+
+/// Where `deploy/components/explain` puts its account, and how it calls it.
+const ACCOUNT: (&str, &str) = ("csi-attacher", "csi-attacher-explain");
+/// An account with an attacher's rights that attaches nothing.
+const UNPRIVILEGED: &str = "unprivileged";
+/// How long one answer may take.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Between two questions: what is waited for is the answer itself.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Asks with the rights of `deploy/`.
+pub(super) struct ExplainCli {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    unprivileged: PathBuf,
+}
+
+/// In whose name is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reader {
+    /// The account for explanations.
+    Explain,
+    /// An account with an attacher's rights, which may not read pods, claims and nodes.
+    Unprivileged,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) code: i32,
+    /// The JSON, or null if there is none.
+    pub(super) answer: Value,
+    pub(super) stderr: String,
+}
+
+/// What is to come back.
+#[derive(Clone, Debug)]
+pub(super) struct Expected {
+    code: i32,
+    cause: &'static str,
+    actor: &'static str,
+    says: Option<&'static str>,
+}
+
+// === impl Expected ===
+
+impl Expected {
+    pub(super) fn fine() -> Self {
+        Self {
+            code: 0,
+            cause: "fine",
+            actor: "nobody",
+            says: None,
+        }
+    }
+
+    pub(super) fn stuck(cause: &'static str, actor: &'static str) -> Self {
+        Self {
+            code: 1,
+            cause,
+            actor,
+            says: None,
+        }
+    }
+
+    /// The finding holds these words somewhere.
+    pub(super) fn saying(mut self, words: &'static str) -> Self {
+        self.says = Some(words);
+        self
+    }
+
+    /// The worst path comes first.
+    fn is_met_by(&self, answer: &Answer) -> bool {
+        let finding = &answer.answer["paths"][0]["finding"];
+        let says = |words: &str| finding.to_string().contains(words);
+        answer.code == self.code
+            && finding["cause"] == self.cause
+            && finding["actor"] == self.actor
+            && self.says.is_none_or(says)
+    }
+}
+
+// === impl ExplainCli ===
+
+impl ExplainCli {
+    /// Makes the account of `deploy/components/explain`, and its credentials.
+    pub(super) async fn new(env: &TestEnv<'_>) -> Result<Self> {
+        let file = workspace_root().join("deploy/components/explain/rbac.yaml");
+        let manifest = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let cluster = env.ctx().cluster();
+        cluster.apply(&manifest).await?;
+        let (namespace, account) = ACCOUNT;
+        let kubeconfig = cluster
+            .service_account_kubeconfig(namespace, account, env.dir())
+            .await?;
+        let prefix = env.prefix();
+        cluster
+            .create_attacher_account(prefix, UNPRIVILEGED, false)
+            .await?;
+        Ok(Self {
+            program: env.ctx().attacher(Kind::Ours).await?.to_owned(),
+            kubeconfig,
+            unprivileged: cluster
+                .service_account_kubeconfig(prefix, UNPRIVILEGED, env.dir())
+                .await?,
+        })
+    }
+
+    /// Takes back what would outlive the test environment.
+    pub(super) async fn teardown(self, env: &TestEnv<'_>) -> Result<()> {
+        let cluster = env.ctx().cluster();
+        cluster.delete_attacher_account(env.prefix(), UNPRIVILEGED).await
+    }
+
+    /// Asks until the answer is as expected; what it is about comes about meanwhile.
+    pub(super) async fn wait(&self, env: &TestEnv<'_>, object: &str, expected: Expected) -> Result<()> {
+        let deadline = Instant::now() + STEP_TIMEOUT;
+        // A test environment's volumes are named for it; in a scenario they are called as their claims are.
+        let object = match object.strip_prefix("pv/") {
+            Some(name) => format!("pv/{}-{name}", env.prefix()),
+            None => object.to_owned(),
+        };
+        loop {
+            let answer = self.ask(Reader::Explain, env, &object).await?;
+            let gaps = &answer.answer["gaps"];
+            if expected.is_met_by(&answer) {
+                if gaps.as_array().is_none_or(|gaps| !gaps.is_empty()) {
+                    bail!("deploy/components/explain lacks a right: {gaps}");
+                }
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("{object} is not explained as {expected:?} after {STEP_TIMEOUT:?}: {answer:#?}");
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Asks once.
+    pub(super) async fn ask(&self, reader: Reader, env: &TestEnv<'_>, object: &str) -> Result<Answer> {
+        let output = self.run(reader, env, object, "json").await?;
+        let code = output
+            .status
+            .code()
+            .context("an explanation must not be killed")?;
+        Ok(Answer {
+            code,
+            answer: serde_json::from_slice(&output.stdout).unwrap_or_default(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
+    /// Asks once, for an answer that people can read.
+    pub(super) async fn read(&self, env: &TestEnv<'_>, object: &str) -> Result<String> {
+        let output = self.run(Reader::Explain, env, object, "text").await?;
+        String::from_utf8(output.stdout).context("an explanation must be text")
+    }
+
+    async fn run(&self, reader: Reader, env: &TestEnv<'_>, object: &str, form: &str) -> Result<Output> {
+        let kubeconfig = match reader {
+            Reader::Explain => &self.kubeconfig,
+            Reader::Unprivileged => &self.unprivileged,
+        };
+        let mut command = Command::new(&self.program);
+        let (marker, value) = env.ctx().run().marker();
+        command
+            .args(["explain", object, "--patience=0s", "--namespace", env.prefix()])
+            .arg(format!("--output={form}"))
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .env(marker, value)
+            .kill_on_drop(true);
+        timeout(ANSWER, command.output())
+            .await
+            .with_context(|| format!("no explanation of {object} in {ANSWER:?}"))?
+            .context("run csi-attacher explain")
+    }
+}

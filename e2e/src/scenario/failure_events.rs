@@ -1,0 +1,103 @@
+//! The driver refuses to attach for a while; Events on the attachment and its volume report it, and the recovery.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Event;
+use kube::Api;
+use kube::runtime::watcher;
+
+use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, KnownIssue, Scenario};
+use crate::driver::fault::{FaultRule, Method};
+use crate::fixture::Access;
+use crate::wait::{self, Progress};
+
+const REASON: &str = "the array is being painted";
+/// Attempts that must have failed before the driver is well again.
+const FAILURES: i32 = 5;
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "failure-events",
+    about: "Failures are reported in one Event that counts, on the attachment and on the volume; so is the recovery.",
+    config: ScenarioConfig {
+        nodes: 1,
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue::Listed(18),
+        expected_error: "Event AttachFailed about",
+        always: true,
+    },
+    run: |env| Box::pin(run(env)),
+};
+
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let broken = FaultRule::fail("paint", Method::ControllerPublishVolume, "INTERNAL", REASON);
+    env.driver.set_faults(&[broken]).await?;
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("web", A, &[&volume]).await?;
+    let attachment = env
+        .wait_for_attachment(
+            &volume,
+            A,
+            STEP_TIMEOUT,
+            "the attachment",
+            |attachment| match attachment.and_then(|attachment| attachment.metadata.name.clone()) {
+                Some(name) => Progress::Reached(name),
+                None => Progress::Pending("there is none".to_owned()),
+            },
+        )
+        .await?;
+    let objects = [
+        ("VolumeAttachment", &attachment),
+        ("PersistentVolume", &volume.pv),
+    ];
+    for (kind, name) in objects {
+        let event = wait_for_event(env, kind, name, "AttachFailed", FAILURES).await?;
+        let message = event.message.context("an Event must have a message")?;
+        ensure!(message.contains(REASON), "{kind}: the Event says \"{message}\"");
+        ensure!(
+            event.type_.as_deref() == Some("Warning"),
+            "{kind}: it is no warning"
+        );
+    }
+    env.driver.clear_faults().await?;
+    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    for (kind, name) in objects {
+        let event = wait_for_event(env, kind, name, "AttachRecovered", 1).await?;
+        ensure!(
+            event.type_.as_deref() == Some("Normal"),
+            "{kind}: it is a warning"
+        );
+    }
+    Ok(())
+}
+
+/// Waits until the one Event with this reason about an object has counted so far.
+async fn wait_for_event(
+    env: &TestEnv<'_>,
+    kind: &str,
+    name: &str,
+    reason: &str,
+    count: i32,
+) -> Result<Event> {
+    let events = Api::<Event>::namespaced(env.client(), "default");
+    let config = watcher::Config::default().fields(&format!(
+        "involvedObject.kind={kind},involvedObject.name={name},reason={reason}"
+    ));
+    let what = format!("the Event {reason} about {kind} {name} to count {count}");
+    let found = wait::for_objects(&events, config, STEP_TIMEOUT, &what, |seen| {
+        let counts: Vec<_> = seen.values().filter_map(|event| event.count).collect();
+        match seen.values().find(|event| event.count >= Some(count)) {
+            Some(event) => Progress::Reached((event.clone(), seen.len())),
+            None => Progress::Pending(format!("the counts so far: {counts:?}")),
+        }
+    });
+    let (event, events) = found
+        .await
+        .with_context(|| format!("Event {reason} about {kind} {name}"))?;
+    ensure!(
+        events == 1,
+        "there are {events} Events {reason} about {kind} {name}"
+    );
+    Ok(event)
+}

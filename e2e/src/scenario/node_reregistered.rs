@@ -1,0 +1,116 @@
+//! The driver's node plugin comes back under another node id: a machine was replaced and kept its name.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, KnownIssue, Scenario};
+use crate::driver::fault::{FaultRule, Method};
+use crate::driver::journal::Call;
+use crate::fixture::Access;
+
+/// While the volume is attached.
+pub(super) const ATTACHED: Scenario = Scenario {
+    name: "node-reregistered",
+    about: "A volume is detached from the node id it was attached to, whatever the node's id is by now.",
+    config: ScenarioConfig {
+        nodes: 1,
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue::Listed(12),
+        expected_error: "the detach went to",
+        always: true,
+    },
+    run: |env| Box::pin(attached(env)),
+};
+
+/// While the result of the attach is unknown.
+pub(super) const HALF_ATTACHED: Scenario = Scenario {
+    name: "node-reregistered-half",
+    about: "What an attach may have left at the node's old id is taken back before the volume is attached to the new one.",
+    config: ScenarioConfig {
+        nodes: 1,
+        timeout: Duration::from_secs(2),
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue::Listed(12),
+        expected_error: "the volume is still published to the node's old id",
+        always: true,
+    },
+    run: |env| Box::pin(half_attached(env)),
+};
+
+const PUBLISH: &str = "ControllerPublishVolume";
+const UNPUBLISH: &str = "ControllerUnpublishVolume";
+
+async fn attached(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("web", A, &[&volume]).await?;
+    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    let old = env.node(A).node_id().to_owned();
+    env.reregister(A).await?;
+
+    env.delete_pod("web").await?;
+    env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
+    let calls = env.driver.calls()?;
+    let detaches: Vec<_> = nodes_of(&calls, UNPUBLISH);
+    ensure!(
+        detaches == [&*old],
+        "the detach went to {detaches:?}, the volume was attached to {old}"
+    );
+    let published = env.driver.published().await?;
+    ensure!(published.is_empty(), "still published: {published:?}");
+    Ok(())
+}
+
+async fn half_attached(env: &mut TestEnv<'_>) -> Result<()> {
+    // The array would let it be on two nodes at once: that it is not must be the attacher's doing.
+    let volume = env.volume("data", Access::ManyNodes).await?;
+    let old = env.node(A).node_id().to_owned();
+    let lost = FaultRule::hang_after_effect("lost", Method::ControllerPublishVolume).for_node(&old);
+    env.driver.set_faults(&[lost]).await?;
+    env.pod("web", A, &[&volume]).await?;
+    env.driver
+        .wait_until_published(&volume.handle, &old, true, STEP_TIMEOUT)
+        .await?;
+    let new = env.reregister(A).await?;
+    env.expect_node_id(A, &new);
+
+    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    let published = env.driver.published().await?;
+    let nodes = published
+        .get(&volume.handle)
+        .context("the pod runs with a volume that is nowhere")?;
+    ensure!(
+        !nodes.contains(&old),
+        "the volume is still published to the node's old id: {nodes:?}"
+    );
+    ensure!(nodes.contains(&new), "the volume is published to {nodes:?}");
+    let calls = env.driver.calls()?;
+    let taken_back = calls
+        .iter()
+        .filter(|call| call.method == UNPUBLISH && call.node == old && call.succeeded())
+        .filter_map(|call| call.end.as_ref())
+        .map(|end| end.at)
+        .max()
+        .with_context(|| format!("no unpublish from {old}"))?;
+    let given = calls
+        .iter()
+        .find(|call| call.method == PUBLISH && call.node == new)
+        .with_context(|| format!("no publish to {new}"))?;
+    ensure!(
+        taken_back <= given.start,
+        "published to {new} at {} before it was taken back from {old} at {taken_back}",
+        given.start
+    );
+    Ok(())
+}
+
+/// The nodes that calls of this method were about, in their order.
+fn nodes_of<'c>(calls: &'c [Call], method: &str) -> Vec<&'c str> {
+    let calls = calls.iter().filter(|call| call.method == method);
+    calls.map(|call| &*call.node).collect()
+}

@@ -1,0 +1,116 @@
+//! The place scenarios are run at: one cluster and the programs to be run on it.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard};
+
+use crate::attacher::Kind;
+use crate::cluster::{Backend, Cluster};
+use crate::process::Run;
+use crate::toolchain::{Peer, Toolchain};
+
+/// A cluster and the programs of one run of the harness, shared by all scenarios.
+pub struct TestContext {
+    run: Arc<Run>,
+    toolchain: Toolchain,
+    cluster: Cluster,
+    driver: PathBuf,
+    ours: OnceCell<PathBuf>,
+    go: OnceCell<PathBuf>,
+    lock_well_known_driver_name: Arc<Mutex<()>>,
+    randomness: Randomness,
+}
+
+/// What scenarios that chance writes are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Randomness {
+    /// What all of it comes from. The same seed makes the same choices again.
+    pub seed: u64,
+    /// How many attachments are made, if not as many as usual.
+    pub attachments: Option<usize>,
+}
+
+// === impl TestContext ===
+
+impl TestContext {
+    /// Builds what every scenario needs and starts or finds the cluster.
+    pub async fn open(run: &Arc<Run>, toolchain: &Toolchain, backend: Backend) -> Result<Self> {
+        let settings = toolchain.settings();
+        let randomness = Randomness {
+            seed: settings.seed()?.unwrap_or_else(random_seed),
+            attachments: settings.attachments()?,
+        };
+        let driver = toolchain
+            .csi_mock_driver()
+            .await
+            .context("build the mock driver")?;
+        let cluster = Cluster::start(run, toolchain, backend).await?;
+        Ok(Self {
+            run: run.clone(),
+            toolchain: toolchain.clone(),
+            cluster,
+            driver,
+            ours: OnceCell::new(),
+            go: OnceCell::new(),
+            lock_well_known_driver_name: Arc::default(),
+            randomness,
+        })
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The run its processes belong to.
+    pub fn run(&self) -> &Arc<Run> {
+        &self.run
+    }
+
+    /// Program of the mock driver.
+    pub fn driver(&self) -> &Path {
+        &self.driver
+    }
+
+    /// Program of an attacher, built on first use: a run of only our own scenarios should
+    /// not wait for the Go one.
+    pub async fn attacher(&self, kind: Kind) -> Result<&Path> {
+        let (cell, what) = match kind {
+            Kind::Ours => (&self.ours, "build our attacher"),
+            Kind::Go => (&self.go, "build the Go attacher"),
+        };
+        let program = cell
+            .get_or_try_init(|| async {
+                match kind {
+                    Kind::Ours => self.toolchain.csi_attacher().await,
+                    Kind::Go => self.toolchain.peer(Peer::ExternalAttacher).await,
+                }
+            })
+            .await
+            .context(what)?;
+        Ok(program)
+    }
+
+    /// Where chance comes from in this run.
+    pub fn randomness(&self) -> Randomness {
+        self.randomness
+    }
+
+    /// Waits until no other test environment has a driver of a name that Kubernetes knows.
+    pub(super) async fn lock_well_known_driver_name(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.lock_well_known_driver_name).lock_owned().await
+    }
+
+    /// Stops what was started, in order.
+    pub async fn close(self) -> Result<()> {
+        self.cluster.stop().await
+    }
+}
+
+/// A seed for a run that was given none. Small, so that it is easily repeated.
+fn random_seed() -> u64 {
+    RandomState::new().hash_one(0_u8) >> 32
+}

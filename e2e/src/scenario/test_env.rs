@@ -1,0 +1,357 @@
+//! A test environment: all that one scenario has to itself on a shared cluster.
+//!
+//! Invariants: every name in a test environment begins with its prefix and every object it makes carries the
+//! scenario label, so that test environments cannot meet; a test environment that was torn down leaves nothing in the cluster and no
+//! process behind, also when its scenario failed.
+
+mod attachments;
+mod node_failure;
+mod pods;
+mod replicas;
+mod teardown;
+mod volumes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client};
+use tokio::sync::OwnedMutexGuard;
+
+pub use teardown::force_cleanup;
+pub use volumes::TestVolume;
+
+use super::test_context::TestContext;
+use crate::attacher::{AttacherProcess, AttacherSpec, Kind};
+use crate::driver::{Driver, DriverSpec};
+use crate::fixture::{self, SCENARIO_LABEL, mk_csi_driver, mk_secret};
+use crate::invariant::Observations;
+use crate::invariant::observations::VolumeFacts;
+use crate::invariant::settled::unsettled;
+use crate::invariant::va_recorder::VaRecorder;
+use crate::node::{NodeEventLog, SimulatedNode};
+use crate::wait::{self, Progress};
+
+/// How long an ordinary step may take on a machine that is busy with other scenarios.
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long attachments may take to settle once nothing disturbs them.
+const SETTLE: Duration = Duration::from_secs(60);
+/// Name of the ServiceAccount the attacher runs under.
+pub const ACCOUNT: &str = "csi-attacher";
+/// Name of the secret that goes with every publish and unpublish.
+pub const SECRET: &str = "publish-secret";
+/// Its only key.
+pub const SECRET_KEY: &str = "array-password";
+
+/// The first node of a test environment.
+pub const A: usize = 0;
+/// The second node of a test environment.
+pub const B: usize = 1;
+
+/// What a scenario wants to find set up.
+#[derive(Clone, Copy, Debug)]
+pub struct ScenarioConfig {
+    /// How many nodes, named `a`, `b` and so on.
+    pub nodes: usize,
+    /// Time each publish and unpublish takes at the driver.
+    pub latency: Duration,
+    /// Deadline of the attacher's driver calls.
+    pub timeout: Duration,
+    /// How long the scenario's own part may take, whatever it waits for.
+    pub within: Duration,
+    /// Name of the driver, where Kubernetes knows it. Such a test environment has the name to itself: others wait for it.
+    /// `None`: a name that no other test environment has.
+    pub driver: Option<&'static str>,
+    /// How often the attacher asks the driver where its volumes are.
+    pub reconcile_sync: Duration,
+    /// What the driver cannot do, as its flag takes it.
+    pub capabilities: &'static str,
+    /// More flags of the attacher.
+    pub flags: &'static [&'static str],
+    /// More flags, which ours alone takes.
+    pub own_flags: &'static [&'static str],
+}
+
+/// One scenario's own driver, attacher, nodes, namespace and objects.
+pub struct TestEnv<'ctx> {
+    /// The driver.
+    pub driver: Driver,
+    /// The attacher under test.
+    pub attacher: AttacherProcess,
+    spec: AttacherSpec,
+    ctx: &'ctx TestContext,
+    prefix: String,
+    dir: PathBuf,
+    secret: String,
+    nodes: Vec<SimulatedNode>,
+    volumes: BTreeMap<String, TestVolume>,
+    event_log: NodeEventLog,
+    recorder: VaRecorder,
+    force_detached: BTreeSet<(String, String)>,
+    _driver_name_guard: Option<OwnedMutexGuard<()>>,
+    exempt: BTreeSet<(String, String)>,
+}
+
+// === impl ScenarioConfig ===
+
+impl ScenarioConfig {
+    /// Two nodes, a quick driver, and the attacher's usual deadline. The driver is not as quick as can be: a
+    /// status written before its answer, or a finalizer removed before it, must be seen on the watch first.
+    pub const DEFAULT: Self = Self {
+        nodes: 2,
+        latency: Duration::from_millis(20),
+        timeout: Duration::from_secs(15),
+        within: Duration::from_secs(420),
+        driver: None,
+        reconcile_sync: Duration::from_secs(60),
+        capabilities: "",
+        flags: &[],
+        own_flags: &[],
+    };
+}
+
+// === impl TestEnv ===
+
+impl<'ctx> TestEnv<'ctx> {
+    /// Sets everything up and waits until driver, attacher and nodes are there.
+    ///
+    /// # Errors
+    /// Something could not be set up; processes are gone then, objects may be left for [`force_cleanup`].
+    pub async fn set_up(
+        ctx: &'ctx TestContext,
+        prefix: &str,
+        kind: Kind,
+        config: ScenarioConfig,
+    ) -> Result<Self> {
+        let cluster = ctx.cluster();
+        let client = cluster.client();
+        let driver_name_guard = match config.driver {
+            Some(_) => Some(ctx.lock_well_known_driver_name().await),
+            None => None,
+        };
+        let driver_name = config.driver.map_or_else(|| driver_name(prefix), str::to_owned);
+        let dir = ctx.run().subdir(prefix)?;
+        cluster
+            .create_namespace(prefix)
+            .await
+            .context("make the scenario's namespace")?;
+        cluster
+            .create_attacher_account(prefix, ACCOUNT, true)
+            .await
+            .context("make the attacher's account")?;
+        let kubeconfig = cluster
+            .service_account_kubeconfig(prefix, ACCOUNT, &dir)
+            .await
+            .context("get the attacher's credentials")?;
+
+        let secret = secret_value();
+        let create = PostParams::default();
+        Api::<Secret>::namespaced(client.clone(), prefix)
+            .create(&create, &mk_secret(prefix, SECRET, SECRET_KEY, &secret))
+            .await
+            .context("make the publish secret")?;
+        Api::<CSIDriver>::all(client.clone())
+            .create(&create, &mk_csi_driver(prefix, &driver_name))
+            .await
+            .context("register the driver")?;
+
+        let spec = DriverSpec {
+            name: driver_name.clone(),
+            // One more, for a node that reregisters.
+            nodes: config.nodes + 1,
+            latency: config.latency,
+            capabilities: config.capabilities.to_owned(),
+            flags: Vec::new(),
+        };
+        let driver = Driver::start(ctx.run().clone(), ctx.driver(), &dir, spec).await?;
+        let recorder = VaRecorder::start(client, &driver_name).await?;
+        let attacher = AttacherSpec {
+            kind,
+            binary: ctx.attacher(kind).await?.to_owned(),
+            dir: dir.clone(),
+            kubeconfig,
+            socket: driver.socket(),
+            timeout: config.timeout,
+            reconcile_sync: config.reconcile_sync,
+            flags: config.flags,
+            own_flags: config.own_flags,
+            replica: None,
+        };
+        let spec = attacher.clone();
+        let attacher = AttacherProcess::start(ctx.run().clone(), attacher).await?;
+        let mut env = Self {
+            driver,
+            attacher,
+            spec,
+            ctx,
+            prefix: prefix.to_owned(),
+            dir,
+            secret,
+            nodes: Vec::new(),
+            volumes: BTreeMap::new(),
+            event_log: NodeEventLog::default(),
+            recorder,
+            force_detached: BTreeSet::new(),
+            _driver_name_guard: driver_name_guard,
+            exempt: BTreeSet::new(),
+        };
+        for index in 0..config.nodes {
+            env.add_node(index).await?;
+        }
+        Ok(env)
+    }
+
+    async fn add_node(&mut self, index: usize) -> Result<()> {
+        let letter = char::from(b'a' + u8::try_from(index).context("a test environment has few nodes")?);
+        let name = format!("{}-{letter}", self.prefix);
+        let node_id = self.driver.node_id(index)?;
+        let node = SimulatedNode::register(
+            self.client(),
+            &self.prefix,
+            &name,
+            self.driver.name(),
+            &node_id,
+            self.event_log.clone(),
+        );
+        self.nodes.push(node.await?);
+        Ok(())
+    }
+
+    /// A client with the harness's rights.
+    pub fn client(&self) -> Client {
+        self.ctx.cluster().client()
+    }
+
+    /// The test context the test environment stands on.
+    pub fn ctx(&self) -> &'ctx TestContext {
+        self.ctx
+    }
+
+    /// What every name on this test environment begins with; also the namespace's name.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Directory of the test environment's files.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The `index`th node.
+    ///
+    /// # Panics
+    /// If the scenario's setting has fewer nodes.
+    pub fn node(&self, index: usize) -> &SimulatedNode {
+        self.nodes
+            .get(index)
+            .expect("ScenarioConfig::nodes must cover the nodes its scenario uses")
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> &[SimulatedNode] {
+        &self.nodes
+    }
+
+    /// What the nodes did so far.
+    pub fn event_log(&self) -> &NodeEventLog {
+        &self.event_log
+    }
+
+    /// Every state of the driver's attachments so far.
+    pub fn recorder(&self) -> &VaRecorder {
+        &self.recorder
+    }
+
+    /// The finalizer the attacher uses.
+    pub fn finalizer(&self) -> String {
+        fixture::attacher_finalizer(self.driver.name())
+    }
+
+    /// Selects this test environment's objects.
+    fn mine(&self) -> ListParams {
+        ListParams::default().labels(&format!("{SCENARIO_LABEL}={}", self.prefix))
+    }
+
+    /// The driver's attachments now.
+    pub async fn attachments(&self) -> Result<Vec<VolumeAttachment>> {
+        let all = Api::<VolumeAttachment>::all(self.client())
+            .list(&ListParams::default())
+            .await?;
+        Ok(all
+            .items
+            .into_iter()
+            .filter(|va| va.spec.attacher == self.driver.name())
+            .collect())
+    }
+
+    /// Waits until every attachment of the driver is settled and the array agrees with them.
+    pub async fn settle(&self) -> Result<()> {
+        let attacher = self.driver.name().to_owned();
+        wait::for_objects(
+            &Api::<VolumeAttachment>::all(self.client()),
+            kube::runtime::watcher::Config::default(),
+            SETTLE,
+            "all attachments to settle",
+            |seen| {
+                let open: Vec<_> = seen
+                    .values()
+                    .filter(|va| va.spec.attacher == attacher)
+                    .filter_map(|va| Some(format!("{}: {}", va.metadata.name.as_deref()?, unsettled(va)?)))
+                    .collect();
+                Progress::of(open.is_empty(), || open.join("; "))
+            },
+        )
+        .await
+    }
+
+    /// Everything the invariants are verified on, as of now.
+    pub async fn observations(&self) -> Result<Observations> {
+        let volumes = Api::<PersistentVolume>::all(self.client())
+            .list(&self.mine())
+            .await?;
+        let facts = self.volumes.iter().map(|(pv, volume)| {
+            (
+                pv.clone(),
+                VolumeFacts {
+                    handle: volume.handle.clone(),
+                    access: volume.access,
+                },
+            )
+        });
+        Ok(Observations {
+            finalizer: self.finalizer(),
+            volumes: facts.collect(),
+            node_ids: self
+                .nodes
+                .iter()
+                .map(|node| (node.name().to_owned(), node.node_id().to_owned()))
+                .collect(),
+            calls: self.driver.calls()?,
+            node_events: self.event_log.entries(),
+            watch_events: self.recorder.watch_events(),
+            published: self.driver.published().await?,
+            attachments: self.attachments().await?,
+            persistent_volumes: volumes.items,
+            force_detached: self.force_detached.clone(),
+            exempt: self.exempt.clone(),
+            secrets: vec![self.secret.clone()],
+            texts: self.texts().await?,
+        })
+    }
+}
+
+/// The name of a test environment's driver.
+fn driver_name(prefix: &str) -> String {
+    format!("{prefix}.csi.local")
+}
+
+/// A value that cannot be anywhere by chance.
+fn secret_value() -> String {
+    let random = std::hash::RandomState::new();
+    let part = |salt: u8| std::hash::BuildHasher::hash_one(&random, salt);
+    format!("secret-{:016x}{:016x}", part(0), part(1))
+}

@@ -1,0 +1,97 @@
+//! Attachments of a test environment that no pod asks for: made and deleted by hand, as the attach/detach controller does.
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+
+use super::{STEP_TIMEOUT, TestEnv};
+use crate::fixture::mk_attachment;
+use crate::wait::{self, Progress};
+
+// === impl TestEnv ===
+
+impl TestEnv<'_> {
+    /// Asks for the PersistentVolume to be attached to the node, by an attachment that is named as the volume is.
+    pub async fn create_attachment(&self, pv: &str, node: usize) -> Result<()> {
+        let attachment = mk_attachment(&self.prefix, pv, self.driver.name(), pv, self.node(node).name());
+        Api::<VolumeAttachment>::all(self.client())
+            .create(&PostParams::default(), &attachment)
+            .await
+            .with_context(|| format!("make the attachment {pv}"))?;
+        Ok(())
+    }
+
+    /// Asks for the end of an attachment.
+    pub async fn delete_attachment(&self, attachment: &str) -> Result<()> {
+        let attachments = Api::<VolumeAttachment>::all(self.client());
+        attachments
+            .delete(attachment, &DeleteParams::default())
+            .await
+            .with_context(|| format!("delete the attachment {attachment}"))?;
+        Ok(())
+    }
+
+    /// Waits until the attachment is attached or says why it is not. An attacher that has not seen the volume yet, which
+    /// is as new as the attachment, may take its time.
+    pub async fn wait_until_attached_or_failed(&self, attachment: &str) -> Result<VolumeAttachment> {
+        let what = format!("{attachment} to be attached or refused");
+        self.wait_for_status(attachment, &what, |status| {
+            let error = status.attach_error.as_ref().map(text);
+            status.attached || error.is_some_and(|error| !error.contains("not found"))
+        })
+        .await
+    }
+
+    /// Waits until the attachment is attached.
+    pub async fn wait_until_attached(&self, attachment: &str) -> Result<VolumeAttachment> {
+        let what = format!("{attachment} to be attached");
+        self.wait_for_status(attachment, &what, |status| status.attached)
+            .await
+    }
+
+    async fn wait_for_status(
+        &self,
+        attachment: &str,
+        what: &str,
+        wanted: impl Fn(&VolumeAttachmentStatus) -> bool,
+    ) -> Result<VolumeAttachment> {
+        let attachments = Api::<VolumeAttachment>::all(self.client());
+        wait::for_object(&attachments, attachment, STEP_TIMEOUT, what, |found| {
+            let status = found.and_then(|found| found.status.as_ref());
+            match (found, status) {
+                (Some(found), Some(status)) if wanted(status) => Progress::Reached(found.clone()),
+                _ => Progress::Pending(format!("its status is {status:?}")),
+            }
+        })
+        .await
+    }
+
+    /// Waits until the attachment is gone.
+    ///
+    /// # Errors
+    /// Its detach failed, be it only once.
+    pub async fn wait_until_attachment_gone(&self, attachment: &str) -> Result<()> {
+        let attachments = Api::<VolumeAttachment>::all(self.client());
+        let what = format!("{attachment} to go");
+        let error = wait::for_object(&attachments, attachment, STEP_TIMEOUT, &what, |found| {
+            let Some(found) = found else {
+                return Progress::Reached(None);
+            };
+            let status = found.status.as_ref();
+            match status.and_then(|status| status.detach_error.as_ref()) {
+                Some(error) => Progress::Reached(Some(text(error))),
+                None => Progress::Pending(format!("its finalizers are {:?}", found.metadata.finalizers)),
+            }
+        })
+        .await?;
+        match error {
+            Some(error) => bail!("the detach of {attachment} failed: {error}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn text(error: &VolumeError) -> String {
+    error.message.clone().unwrap_or_default()
+}

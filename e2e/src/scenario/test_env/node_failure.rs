@@ -1,0 +1,102 @@
+//! Nodes of a test environment that are lost or come back as others, and volumes that the array loses.
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+
+use super::{TestEnv, TestVolume};
+
+/// The taint by which an administrator vouches that a node is shut down, so that its volumes may be taken
+/// away although they were not unmounted.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+// === impl TestEnv ===
+
+impl TestEnv<'_> {
+    /// Unpublishes the volume at the array, without the attacher.
+    pub async fn unpublish_out_of_band(&mut self, volume: &TestVolume, node: usize) -> Result<()> {
+        let node_id = self.node(node).node_id().to_owned();
+        self.force_detached
+            .insert((volume.handle.clone(), self.node(node).name().to_owned()));
+        self.exempt_from_invariant_2(volume, node);
+        self.driver.unpublish_out_of_band(&volume.handle, &node_id).await
+    }
+
+    /// The scenario does something about this volume and node that makes a status wrong for a while, whichever attacher
+    /// wrote it.
+    pub fn exempt_from_invariant_2(&mut self, volume: &TestVolume, node: usize) {
+        let node_id = self.node(node).node_id().to_owned();
+        self.exempt.insert((volume.handle.clone(), node_id));
+    }
+
+    /// Has the driver come back on the node under an id that no node had so far; answers with that id. What is
+    /// attached to the node is still where it was, and is verified by that.
+    pub async fn reregister(&self, node: usize) -> Result<String> {
+        let node_id = self.driver.node_id(self.nodes.len())?;
+        self.node(node).reregister(self.driver.name(), &node_id).await?;
+        Ok(node_id)
+    }
+
+    /// What is attached to the node is attached under this id.
+    pub fn expect_node_id(&mut self, node: usize, node_id: &str) {
+        self.nodes[node].set_node_id(node_id);
+    }
+
+    /// Has a node go down without a word: no heartbeat, no unmount.
+    pub fn lose_node(&self, node: usize) {
+        self.node(node).crash();
+    }
+
+    /// Has a node that went down report that it is not ready, as its kubelet does with its last words.
+    pub async fn report_not_ready(&self, node: usize, message: &str) -> Result<()> {
+        let name = self.node(node).name();
+        let now = Timestamp::now().to_string();
+        let condition = json!({
+            "type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": message,
+            "lastHeartbeatTime": now, "lastTransitionTime": now,
+        });
+        let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+        Api::<Node>::all(self.client())
+            .patch_status(name, &PatchParams::default(), &patch)
+            .await
+            .with_context(|| format!("report node {name} not ready"))?;
+        Ok(())
+    }
+
+    /// Does what a cloud's controller does about a machine that is gone: removes the node. Once its pods are removed
+    /// too, the volume is detached from it although it was not unmounted.
+    pub async fn remove_node(&mut self, node: usize, volume: &TestVolume) -> Result<()> {
+        let name = self.node(node).name().to_owned();
+        self.force_detached.insert((volume.handle.clone(), name.clone()));
+        let nodes = Api::<Node>::all(self.client());
+        // The attach/detach controller goes by the last status of a node that is gone, and would wait for it to
+        // unmount the volume: six minutes.
+        let unused = Patch::Strategic(json!({"status": {"volumesInUse": []}}));
+        nodes
+            .patch_status(&name, &PatchParams::default(), &unused)
+            .await
+            .with_context(|| format!("report node {name} without volumes"))?;
+        nodes
+            .delete(&name, &DeleteParams::default())
+            .await
+            .with_context(|| format!("remove node {name}"))?;
+        Ok(())
+    }
+
+    /// Does what an administrator does about a node that is down: vouches for it and removes the pod that was
+    /// there. From now on the volume may be detached from it by force.
+    pub async fn mark_out_of_service(&mut self, node: usize, pod: &str, volume: &TestVolume) -> Result<()> {
+        let name = self.node(node).name().to_owned();
+        self.force_detached.insert((volume.handle.clone(), name.clone()));
+        let taint = json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
+        let patch = Patch::Strategic(json!({"spec": {"taints": [taint]}}));
+        Api::<Node>::all(self.client())
+            .patch(&name, &PatchParams::default(), &patch)
+            .await
+            .with_context(|| format!("taint node {name}"))?;
+        self.remove_pod(pod).await
+    }
+}

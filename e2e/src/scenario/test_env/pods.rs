@@ -1,0 +1,134 @@
+//! Pods of a test environment and what Kubernetes says of them.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use kube::runtime::watcher;
+
+use super::{TestEnv, TestVolume};
+use crate::fixture::mk_pod;
+use crate::wait::{self, Progress};
+
+// === impl TestEnv ===
+
+impl TestEnv<'_> {
+    /// Makes a pod with these volumes that the scheduler must put on the node.
+    pub async fn pod(&self, name: &str, node: usize, volumes: &[&TestVolume]) -> Result<()> {
+        self.pod_for(name, self.node(node).name(), volumes).await
+    }
+
+    /// Makes a pod with these volumes that fits on no node.
+    pub async fn unschedulable_pod(&self, name: &str, volumes: &[&TestVolume]) -> Result<()> {
+        self.pod_for(name, &format!("{}-nowhere", self.prefix), volumes)
+            .await
+    }
+
+    async fn pod_for(&self, name: &str, node: &str, volumes: &[&TestVolume]) -> Result<()> {
+        let claims: Vec<_> = volumes.iter().map(|volume| volume.claim.clone()).collect();
+        self.pods()
+            .create(&PostParams::default(), &mk_pod(&self.prefix, name, node, &claims))
+            .await
+            .with_context(|| format!("make the pod {name}"))?;
+        Ok(())
+    }
+
+    /// Removes a pod for good, whatever its node does about it.
+    pub async fn remove_pod(&self, name: &str) -> Result<()> {
+        self.pods()
+            .delete(name, &DeleteParams::default().grace_period(0))
+            .await
+            .with_context(|| format!("remove pod {name} for good"))?;
+        Ok(())
+    }
+
+    /// Asks for the deletion of a pod.
+    pub async fn delete_pod(&self, name: &str) -> Result<()> {
+        self.pods()
+            .delete(name, &DeleteParams::default())
+            .await
+            .with_context(|| format!("delete the pod {name}"))?;
+        Ok(())
+    }
+
+    /// Waits until the pod runs.
+    pub async fn wait_until_running(&self, name: &str, within: Duration) -> Result<()> {
+        wait::for_object(
+            &self.pods(),
+            name,
+            within,
+            &format!("pod {name} to run"),
+            |pod| match phase(pod) {
+                Some("Running") => Progress::Reached(()),
+                Some(phase) => Progress::Pending(format!("its phase is {phase}")),
+                None => Progress::Pending("there is no such pod".to_owned()),
+            },
+        )
+        .await
+    }
+
+    /// Waits until all of the test environment's pods run and there are `count` of them.
+    pub async fn wait_until_all_running(&self, count: usize, within: Duration) -> Result<()> {
+        wait::for_objects(
+            &self.pods(),
+            watcher::Config::default(),
+            within,
+            "all pods to run",
+            |seen| {
+                let running = seen
+                    .values()
+                    .filter(|pod| phase(Some(pod)) == Some("Running"))
+                    .count();
+                Progress::of(running == count, || format!("{running} of {count} run"))
+            },
+        )
+        .await
+    }
+
+    /// Waits until the pod is gone.
+    pub async fn wait_until_pod_gone(&self, name: &str, within: Duration) -> Result<()> {
+        wait::for_absence(&self.pods(), name, within, &format!("pod {name} to go")).await
+    }
+
+    /// Fails if the pod runs already.
+    pub async fn ensure_not_running(&self, name: &str) -> Result<()> {
+        let pod = self.pods().get(name).await?;
+        if phase(Some(&pod)) == Some("Running") {
+            bail!("pod {name} runs although it must not");
+        }
+        Ok(())
+    }
+
+    /// Waits for an event about the pod with this reason whose message contains `text`; answers its message.
+    pub async fn wait_for_event(
+        &self,
+        pod: &str,
+        reason: &str,
+        text: &str,
+        within: Duration,
+    ) -> Result<String> {
+        let events = Api::<Event>::namespaced(self.client(), &self.prefix);
+        let config = watcher::Config::default().fields(&format!(
+            "involvedObject.kind=Pod,involvedObject.name={pod},reason={reason}"
+        ));
+        let what = format!("event {reason} about pod {pod} with \"{text}\"");
+        wait::for_objects(&events, config, within, &what, |seen| {
+            let messages: Vec<_> = seen.values().filter_map(|event| event.message.clone()).collect();
+            match messages.iter().find(|message| message.contains(text)) {
+                Some(message) => Progress::Reached(message.clone()),
+                None => Progress::Pending(format!("the messages so far: {messages:?}")),
+            }
+        })
+        .await
+    }
+
+    pub(super) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client(), &self.prefix)
+    }
+}
+
+fn phase(pod: Option<&Pod>) -> Option<&str> {
+    pod?.status.as_ref()?.phase.as_deref()
+}

@@ -1,0 +1,95 @@
+//! Attachers beside the test environment's own, which elect a leader, and ways to the driver that can be cut while it lives.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tokio::io::copy_bidirectional;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+
+use super::TestEnv;
+use crate::attacher::{AttacherProcess, AttacherSpec, Kind, Replica};
+
+/// A socket whose connections lead to the driver's, until it is dropped: then they are closed, and the socket is
+/// gone.
+#[derive(Debug)]
+pub struct SocketProxy {
+    socket: PathBuf,
+    _task: JoinSet<()>,
+}
+
+// === impl SocketProxy ===
+
+impl SocketProxy {
+    fn open(socket: PathBuf, driver: PathBuf) -> Result<Self> {
+        let listener =
+            UnixListener::bind(&socket).with_context(|| format!("listen at {}", socket.display()))?;
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((near, _)) = listener.accept().await {
+                connections.spawn(lead(near, driver.clone()));
+            }
+        });
+        Ok(Self { socket, _task: task })
+    }
+
+    /// Where it begins.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl Drop for SocketProxy {
+    fn drop(&mut self) {
+        // A file that is left would refuse connections all the same.
+        std::fs::remove_file(&self.socket).ok();
+    }
+}
+
+async fn lead(mut near: UnixStream, driver: PathBuf) -> io::Result<()> {
+    let mut far = UnixStream::connect(driver).await?;
+    copy_bidirectional(&mut near, &mut far).await?;
+    Ok(())
+}
+
+// === impl TestEnv ===
+
+impl TestEnv<'_> {
+    /// Opens a way to the driver, the same one each time.
+    pub fn socket_proxy(&self) -> Result<SocketProxy> {
+        SocketProxy::open(self.dir.join("proxy.sock"), self.spec.socket.clone())
+    }
+
+    /// As [`TestEnv::replica`], with its driver at the end of `socket proxy`.
+    pub async fn replica_over(
+        &self,
+        socket_proxy: &SocketProxy,
+        kind: Kind,
+        name: &str,
+    ) -> Result<AttacherProcess> {
+        let spec = AttacherSpec {
+            socket: socket_proxy.socket().to_owned(),
+            ..self.replica_spec(kind, name).await?
+        };
+        AttacherProcess::start(self.ctx.run().clone(), spec).await
+    }
+
+    /// Starts another attacher beside [`Self::attacher`], as one of those that elect a leader. The scenario ends it.
+    pub async fn replica(&self, kind: Kind, name: &str) -> Result<AttacherProcess> {
+        AttacherProcess::start(self.ctx.run().clone(), self.replica_spec(kind, name).await?).await
+    }
+
+    async fn replica_spec(&self, kind: Kind, name: &str) -> Result<AttacherSpec> {
+        Ok(AttacherSpec {
+            kind,
+            binary: self.ctx.attacher(kind).await?.to_owned(),
+            replica: Some(Replica {
+                name: name.to_owned(),
+                namespace: self.prefix.clone(),
+            }),
+            ..self.spec.clone()
+        })
+    }
+}

@@ -1,0 +1,248 @@
+//! The end of a test environment: what was written is read, and everything is taken back.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::runtime::watcher;
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::super::test_context::TestContext;
+use super::{ACCOUNT, TestEnv};
+use crate::control_plane::Component;
+use crate::fixture::{NODE_LEASE_NAMESPACE, SCENARIO_LABEL};
+use crate::invariant;
+use crate::wait::{self, Progress};
+
+/// How long taking a test environment's objects back may take, hundreds of volumes included.
+const CLEAN_UP: Duration = Duration::from_secs(180);
+/// How many lines of the controller manager's log are read.
+const LOG_LINES: usize = 100_000;
+
+// === impl TestEnv ===
+
+impl TestEnv<'_> {
+    /// All output, by where it was written: logs, journal, events and objects.
+    pub async fn texts(&self) -> Result<Vec<(String, String)>> {
+        let mut texts = Vec::new();
+        for path in self
+            .attacher
+            .log_files()
+            .into_iter()
+            .chain(self.driver.log_files())
+        {
+            texts.push((path.display().to_string(), read_lossy(&path)?));
+        }
+        if let Some(control_plane) = self.ctx.cluster().control_plane() {
+            let log = control_plane.log_tail(Component::ControllerManager, LOG_LINES);
+            texts.push(("the log of kube-controller-manager".to_owned(), log));
+        }
+        texts.push((
+            "the objects and events of the cluster".to_owned(),
+            self.objects().await?,
+        ));
+        Ok(texts)
+    }
+
+    /// The test environment's objects and events as YAML, secrets left out.
+    pub async fn objects(&self) -> Result<String> {
+        let (prefix, driver) = (self.prefix.clone(), self.driver.name().to_owned());
+        let mine = move |object: &DynamicObject| {
+            object.name_any().starts_with(&prefix)
+                || object.labels().get(SCENARIO_LABEL) == Some(&prefix)
+                || object
+                    .data
+                    .pointer("/spec/attacher")
+                    .and_then(serde_json::Value::as_str)
+                    == Some(&driver)
+                // An Event that the attacher wrote.
+                || object
+                    .data
+                    .pointer("/source/component")
+                    .and_then(serde_json::Value::as_str)
+                    .is_some_and(|component| component.ends_with(&format!("/{driver}")))
+        };
+        self.ctx.cluster().dump(&self.prefix, &mine).await
+    }
+
+    /// Takes all objects back in the order a user would and lets the invariants verify what is left.
+    ///
+    /// # Errors
+    /// Something did not go away, or an invariant was violated.
+    pub async fn clear(&self) -> Result<()> {
+        let client = self.client();
+        let pods = self.pods();
+        delete_all(&pods, &ListParams::default(), "pods").await?;
+        wait_for_none(&pods, "pods").await?;
+        self.wait_until_all_detached(CLEAN_UP).await?;
+
+        let mine = self.mine();
+        let claims = Api::<PersistentVolumeClaim>::namespaced(client.clone(), &self.prefix);
+        let volumes = Api::<PersistentVolume>::all(client.clone());
+        delete_all(&claims, &mine, "claims").await?;
+        delete_all(&volumes, &mine, "volumes").await?;
+        wait_for_none(&claims, "claims").await?;
+        let config = watcher::Config::default().labels(&format!("{SCENARIO_LABEL}={}", self.prefix));
+        wait::for_objects(&volumes, config, CLEAN_UP, "all volumes to go", none_left).await?;
+        tracing::info!(prefix = self.prefix, "objects gone");
+        for volume in self.volumes.values() {
+            self.driver.delete_volume(&volume.handle).await?;
+        }
+        tracing::info!(prefix = self.prefix, "volumes deleted at the driver");
+        invariant::enforce(&invariant::check_cleaned_up(&self.observations().await?))?;
+        self.attacher.ensure_no_unexpected_exits()
+    }
+
+    /// Ends the processes and takes back what the test environment itself stood on.
+    ///
+    /// # Errors
+    /// A process did not end as it should.
+    pub async fn teardown(mut self) -> Result<()> {
+        self.attacher.stop().await?;
+        self.driver.stop().await?;
+        self.recorder.end().await?;
+        for node in self.nodes {
+            node.deregister().await?;
+        }
+        delete_scope(self.ctx, &self.prefix).await
+    }
+
+    /// Waits until the driver has no attachment any more.
+    pub async fn wait_until_all_detached(&self, within: Duration) -> Result<()> {
+        let attacher = self.driver.name();
+        let attachments = Api::<VolumeAttachment>::all(self.client());
+        let what = "all attachments to go";
+        wait::for_objects(&attachments, watcher::Config::default(), within, what, |seen| {
+            let left: Vec<_> = seen
+                .values()
+                .filter(|va| va.spec.attacher == attacher)
+                .map(|va| format!("{} (finalizers {:?})", va.name_any(), va.finalizers()))
+                .collect();
+            Progress::of(left.is_empty(), || {
+                format!("{} are left, such as {:?}", left.len(), left.first())
+            })
+        })
+        .await
+    }
+}
+
+/// Takes back by force what a failed scenario left in the cluster; its processes must be gone already.
+pub async fn force_cleanup(ctx: &TestContext, prefix: &str) -> Result<()> {
+    let client = ctx.cluster().client();
+    let mine = ListParams::default().labels(&format!("{SCENARIO_LABEL}={prefix}"));
+    let pods = Api::<Pod>::namespaced(client.clone(), prefix);
+    pods.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default())
+        .await?;
+
+    let attachments = Api::<VolumeAttachment>::all(client.clone());
+    let drivers = Api::<CSIDriver>::all(client.clone()).list(&mine).await?;
+    let is_mine = |attacher: &str| drivers.iter().any(|driver| driver.name_any() == attacher);
+    for attachment in attachments.list(&ListParams::default()).await?.items {
+        if is_mine(&attachment.spec.attacher) {
+            force_delete(&attachments, &attachment.name_any()).await?;
+        }
+    }
+    let claims = Api::<PersistentVolumeClaim>::namespaced(client.clone(), prefix);
+    for claim in claims.list(&mine).await?.items {
+        force_delete(&claims, &claim.name_any()).await?;
+    }
+    let volumes = Api::<PersistentVolume>::all(client.clone());
+    for volume in volumes.list(&mine).await?.items {
+        force_delete(&volumes, &volume.name_any()).await?;
+    }
+    for node in Api::<Node>::all(client.clone()).list(&mine).await?.items {
+        let name = node.name_any();
+        let delete = DeleteParams::default();
+        let leases = Api::<Lease>::namespaced(client.clone(), NODE_LEASE_NAMESPACE);
+        ignore_not_found(leases.delete(&name, &delete).await.map(drop))?;
+        ignore_not_found(
+            Api::<CSINode>::all(client.clone())
+                .delete(&name, &delete)
+                .await
+                .map(drop),
+        )?;
+        ignore_not_found(
+            Api::<Node>::all(client.clone())
+                .delete(&name, &delete)
+                .await
+                .map(drop),
+        )?;
+    }
+    delete_scope(ctx, prefix).await
+}
+
+/// Removes what is there once a test environment: driver registration, account and namespaces.
+async fn delete_scope(ctx: &TestContext, prefix: &str) -> Result<()> {
+    let client = ctx.cluster().client();
+    let delete = DeleteParams::default();
+    let drivers = Api::<CSIDriver>::all(client.clone());
+    let mine = ListParams::default().labels(&format!("{SCENARIO_LABEL}={prefix}"));
+    delete_all(&drivers, &mine, "driver registrations").await?;
+    ctx.cluster().delete_attacher_account(prefix, ACCOUNT).await?;
+    let namespaces = Api::<Namespace>::all(client);
+    for namespace in namespaces.list(&mine).await?.items {
+        ignore_not_found(namespaces.delete(&namespace.name_any(), &delete).await.map(drop))?;
+    }
+    ignore_not_found(namespaces.delete(prefix, &delete).await.map(drop))
+}
+
+// === functions ===
+
+async fn delete_all<K>(api: &Api<K>, which: &ListParams, what: &str) -> Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    api.delete_collection(&DeleteParams::default(), which)
+        .await
+        .with_context(|| format!("delete all {what}"))?;
+    Ok(())
+}
+
+async fn wait_for_none<K>(api: &Api<K>, what: &str) -> Result<()>
+where
+    K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let config = watcher::Config::default();
+    wait::for_objects(api, config, CLEAN_UP, &format!("all {what} to go"), none_left).await
+}
+
+fn none_left<K: Resource>(seen: &BTreeMap<wait::Key, K>) -> Progress<()> {
+    Progress::of(seen.is_empty(), || {
+        let first = seen
+            .values()
+            .next()
+            .map(|object| format!("{} (finalizers {:?})", object.name_any(), object.finalizers()));
+        format!("{} are left, such as {first:?}", seen.len())
+    })
+}
+
+/// Deletes an object whatever finalizers hold it.
+async fn force_delete<K>(api: &Api<K>, name: &str) -> Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    ignore_not_found(api.delete(name, &DeleteParams::default()).await.map(drop))?;
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    ignore_not_found(api.patch(name, &PatchParams::default(), &patch).await.map(drop))
+}
+
+fn ignore_not_found(result: kube::Result<()>) -> Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+fn read_lossy(path: &Path) -> Result<String> {
+    let bytes = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,286 @@
+//! Volumes of a test environment: made at the driver, bound in Kubernetes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use super::{SECRET, STEP_TIMEOUT, TestEnv};
+use crate::fixture::{
+    Access, BIND_COMPLETED, CAPACITY, SCENARIO_LABEL, VolumeSource, into_ebs_volume, mk_claim, mk_meta,
+    mk_persistent_volume,
+};
+use crate::node::attachment_name;
+use crate::wait::{self, Progress};
+
+/// How many volumes are made at a time.
+const MAKERS: usize = 16;
+
+/// A volume of a test environment, by all its names.
+#[derive(Clone, Debug)]
+pub struct TestVolume {
+    /// Name of the PersistentVolume.
+    pub pv: String,
+    /// Name of the claim, in the test environment's namespace.
+    pub claim: String,
+    /// The driver's id.
+    pub handle: String,
+    /// How many nodes may have it.
+    pub access: Access,
+}
+
+// === impl TestEnv ===
+
+impl TestEnv<'_> {
+    /// Makes a volume at the driver and a bound pair of claim and PersistentVolume for it.
+    pub async fn volume(&mut self, name: &str, access: Access) -> Result<TestVolume> {
+        self.bound_volume(name, access, |pv| pv).await
+    }
+
+    /// Makes a volume like [`Self::volume`], whose PersistentVolume is one of the in-tree plugin for EBS and has
+    /// this annotation.
+    pub async fn ebs_volume(
+        &mut self,
+        name: &str,
+        access: Access,
+        annotation: Option<(&str, &str)>,
+    ) -> Result<TestVolume> {
+        self.bound_volume(name, access, |pv| into_ebs_volume(pv, annotation))
+            .await
+    }
+
+    /// Makes a volume at the driver that any use will suit, and nothing in Kubernetes; answers with its handle.
+    pub async fn unbound_volume(&mut self, name: &str) -> Result<String> {
+        let pv = format!("{}-{name}", self.prefix);
+        let made = self.driver.create_versatile_volume(&pv).await?;
+        let volume = TestVolume {
+            pv: pv.clone(),
+            claim: name.to_owned(),
+            handle: made.volume_id.clone(),
+            access: Access::ManyNodes,
+        };
+        self.volumes.insert(pv, volume);
+        Ok(made.volume_id)
+    }
+
+    /// Makes a PersistentVolume that no claim asks for, with this spec where size and reclaim policy are missing.
+    pub async fn unbound_persistent_volume(&self, name: &str, mut spec: Value) -> Result<()> {
+        spec["capacity"] = json!({"storage": CAPACITY});
+        spec["persistentVolumeReclaimPolicy"] = "Retain".into();
+        let volume = PersistentVolume {
+            metadata: mk_meta(&self.prefix, name),
+            spec: Some(serde_json::from_value(spec).context("understand the volume's spec")?),
+            ..PersistentVolume::default()
+        };
+        Api::<PersistentVolume>::all(self.client())
+            .create(&PostParams::default(), &volume)
+            .await
+            .with_context(|| format!("make the volume {name}"))?;
+        Ok(())
+    }
+
+    /// Makes a volume like [`Self::unbound_volume`] and a PersistentVolume for it like
+    /// [`Self::unbound_persistent_volume`], which names the publish secret in this namespace. Answers with the name of
+    /// that and the handle.
+    pub async fn unbound_volume_with_secret(&mut self, namespace: &str) -> Result<(String, String)> {
+        let handle = self.unbound_volume("data").await?;
+        let pv = format!("{}-data", self.prefix);
+        let spec = json!({
+            "accessModes": ["ReadWriteOnce"],
+            "csi": {
+                "driver": self.driver.name(),
+                "volumeHandle": handle,
+                "controllerPublishSecretRef": {"name": SECRET, "namespace": namespace},
+            },
+        });
+        self.unbound_persistent_volume(&pv, spec).await?;
+        Ok((pv, handle))
+    }
+
+    async fn bound_volume(
+        &mut self,
+        name: &str,
+        access: Access,
+        dress: impl FnOnce(PersistentVolume) -> PersistentVolume,
+    ) -> Result<TestVolume> {
+        let volume = self.make_volume(name, access, dress).await?;
+        self.bind(std::slice::from_ref(&volume)).await?;
+        self.volumes.insert(volume.pv.clone(), volume.clone());
+        Ok(volume)
+    }
+
+    /// Makes `count` volumes for one node each, several at a time.
+    pub async fn many_volumes(&mut self, count: usize) -> Result<Vec<TestVolume>> {
+        self.volumes("data", count, Access::OneNode).await
+    }
+
+    /// Makes `count` volumes whose names begin like this, several at a time.
+    pub async fn volumes(&mut self, name: &str, count: usize, access: Access) -> Result<Vec<TestVolume>> {
+        let env = &*self;
+        let made: Vec<TestVolume> = futures::stream::iter(0..count)
+            .map(|index| async move { env.make_volume(&format!("{name}-{index}"), access, |pv| pv).await })
+            .buffered(MAKERS)
+            .try_collect()
+            .await?;
+        env.bind(&made).await?;
+        self.volumes
+            .extend(made.iter().map(|volume| (volume.pv.clone(), volume.clone())));
+        Ok(made)
+    }
+
+    /// Has the PersistentVolume controller complete the binding of volumes and claims that name one another.
+    ///
+    /// It binds the volume as soon as it sees it, but looks at the claim again only in its next round, up to
+    /// fifteen seconds later, unless the claim changes meanwhile. So the claim is changed: it is marked as
+    /// bound, which must not happen before the controller knows the volume, or it takes the volume for lost.
+    async fn bind(&self, volumes: &[TestVolume]) -> Result<()> {
+        let wanted: BTreeSet<_> = volumes.iter().map(|volume| volume.pv.as_str()).collect();
+        let mine = watcher::Config::default().labels(&format!("{SCENARIO_LABEL}={}", self.prefix));
+        let what = "all volumes to be bound";
+        wait::for_objects(
+            &Api::<PersistentVolume>::all(self.client()),
+            mine,
+            STEP_TIMEOUT,
+            what,
+            |seen| {
+                let bound = seen.values().filter(|pv| {
+                    let phase = pv.status.as_ref().and_then(|status| status.phase.as_deref());
+                    wanted.contains(pv.name_any().as_str()) && phase == Some("Bound")
+                });
+                let bound = bound.count();
+                Progress::of(bound == wanted.len(), || {
+                    format!("{bound} of {} are", wanted.len())
+                })
+            },
+        )
+        .await?;
+        let claims = Api::<PersistentVolumeClaim>::namespaced(self.client(), &self.prefix);
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {BIND_COMPLETED: "yes"}}}));
+        futures::stream::iter(volumes.iter().map(Ok))
+            .try_for_each_concurrent(MAKERS, |volume| {
+                let (claims, patch) = (&claims, &patch);
+                async move {
+                    let patched = claims.patch(&volume.claim, &PatchParams::default(), patch).await;
+                    patched
+                        .map(drop)
+                        .with_context(|| format!("mark the claim {} as bound", volume.claim))
+                }
+            })
+            .await
+    }
+
+    async fn make_volume(
+        &self,
+        name: &str,
+        access: Access,
+        dress: impl FnOnce(PersistentVolume) -> PersistentVolume,
+    ) -> Result<TestVolume> {
+        let pv = format!("{}-{name}", self.prefix);
+        let made = self.driver.create_volume(&pv, access).await?;
+        let claim = Api::<PersistentVolumeClaim>::namespaced(self.client(), &self.prefix)
+            .create(&PostParams::default(), &mk_claim(&self.prefix, name, &pv, access))
+            .await
+            .with_context(|| format!("make the claim {name}"))?;
+        let source = VolumeSource {
+            driver: self.driver.name().to_owned(),
+            handle: made.volume_id.clone(),
+            attributes: made.volume_context.into_iter().collect(),
+            access,
+            publish_secret: Some((self.prefix.clone(), SECRET.to_owned())),
+        };
+        Api::<PersistentVolume>::all(self.client())
+            .create(
+                &PostParams::default(),
+                &dress(mk_persistent_volume(&self.prefix, &pv, &source, &claim)),
+            )
+            .await
+            .with_context(|| format!("make the volume {pv}"))?;
+        Ok(TestVolume {
+            pv,
+            claim: name.to_owned(),
+            handle: made.volume_id,
+            access,
+        })
+    }
+
+    /// The volume that was made under this name.
+    pub fn volume_named(&self, name: &str) -> Result<TestVolume> {
+        let mut volumes = self.volumes.values();
+        let volume = volumes.find(|volume| volume.claim == name);
+        volume
+            .cloned()
+            .with_context(|| format!("the volume {name} was not made"))
+    }
+
+    /// The PersistentVolume as it is now.
+    pub async fn persistent_volume(&self, volume: &TestVolume) -> Result<PersistentVolume> {
+        Ok(Api::all(self.client()).get(&volume.pv).await?)
+    }
+
+    /// Asks for the deletion of the PersistentVolume.
+    pub async fn delete_persistent_volume(&self, volume: &TestVolume) -> Result<()> {
+        let volumes = Api::<PersistentVolume>::all(self.client());
+        volumes.delete(&volume.pv, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Asks for the deletion of the claim.
+    pub async fn delete_claim(&self, volume: &TestVolume) -> Result<()> {
+        let claims = Api::<PersistentVolumeClaim>::namespaced(self.client(), &self.prefix);
+        claims.delete(&volume.claim, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Waits until `verify` is satisfied with the PersistentVolume, shown as `None` once it is gone.
+    pub async fn wait_for_persistent_volume<T>(
+        &self,
+        volume: &TestVolume,
+        within: Duration,
+        what: &str,
+        condition: impl FnMut(Option<&PersistentVolume>) -> Progress<T>,
+    ) -> Result<T> {
+        wait::for_object(&Api::all(self.client()), &volume.pv, within, what, condition).await
+    }
+
+    /// Name of the attachment of the volume to the node.
+    pub fn attachment_name(&self, volume: &TestVolume, node: usize) -> String {
+        attachment_name(&volume.handle, self.driver.name(), self.node(node).name())
+    }
+
+    /// Waits until `verify` is satisfied with the attachment of the volume to the node, shown as `None` while
+    /// there is none.
+    pub async fn wait_for_attachment<T>(
+        &self,
+        volume: &TestVolume,
+        node: usize,
+        within: Duration,
+        what: &str,
+        condition: impl FnMut(Option<&VolumeAttachment>) -> Progress<T>,
+    ) -> Result<T> {
+        let name = self.attachment_name(volume, node);
+        wait::for_object(&Api::all(self.client()), &name, within, what, condition).await
+    }
+
+    /// Waits until the attachment of the volume to the node is gone.
+    pub async fn wait_until_detached(
+        &self,
+        volume: &TestVolume,
+        node: usize,
+        within: Duration,
+    ) -> Result<()> {
+        let attachments = Api::<VolumeAttachment>::all(self.client());
+        let what = format!(
+            "the attachment of {} to {} to go",
+            volume.pv,
+            self.node(node).name()
+        );
+        wait::for_absence(&attachments, &self.attachment_name(volume, node), within, &what).await
+    }
+}

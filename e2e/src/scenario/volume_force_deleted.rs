@@ -1,0 +1,66 @@
+//! The PersistentVolume of an attached volume is removed together with its finalizers.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+
+use super::test_env::{A, SECRET_KEY, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, KnownIssue, Scenario};
+use crate::wait;
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "volume-force-deleted",
+    about: "A volume whose PersistentVolume was removed with its finalizers is detached all the same, by an attacher that never saw it.",
+    config: ScenarioConfig {
+        nodes: 1,
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue::Listed(10),
+        expected_error: "failed: persistentvolume",
+        always: true,
+    },
+    run: |env| Box::pin(run(env)),
+};
+
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let namespace = env.prefix().to_owned();
+    let (pv, handle) = env.unbound_volume_with_secret(&namespace).await?;
+    env.create_attachment(&pv, A).await?;
+    env.wait_until_attached(&pv).await?;
+
+    let volumes = Api::<PersistentVolume>::all(env.client());
+    volumes.delete(&pv, &DeleteParams::default()).await?;
+    let strip = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    volumes
+        .patch(&pv, &PatchParams::default(), &strip)
+        .await
+        .context("strip the volume of its finalizers")?;
+    wait::for_absence(&volumes, &pv, STEP_TIMEOUT, "the volume to go").await?;
+    // What the attacher remembers of the volume goes with it.
+    env.attacher.crash().await?;
+    env.attacher.revive().await?;
+
+    env.delete_attachment(&pv).await?;
+    env.wait_until_attachment_gone(&pv).await?;
+    let published = env.driver.published().await?;
+    ensure!(published.is_empty(), "still published: {published:?}");
+    let calls = env.driver.calls()?;
+    let detach = calls
+        .iter()
+        .find(|call| call.method == "ControllerUnpublishVolume" && call.volume == handle && call.succeeded())
+        .context("no ControllerUnpublishVolume by the handle of the volume")?;
+    ensure!(
+        detach.node == env.node(A).node_id(),
+        "it was detached from {}",
+        detach.node
+    );
+    ensure!(
+        detach.secrets.iter().eq([SECRET_KEY]),
+        "the detach came with the secrets {:?}",
+        detach.secrets
+    );
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! The programs of `e2e/verifies`, which say what `deploy/` means: kustomize itself, Prometheus' own parser, and readers of
+//! what Kubernetes' storage tests and the sidecars beside the attacher accept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use tokio::io::AsyncWriteExt;
+
+use super::go::GoProgram;
+use super::{Toolchain, workspace_root};
+
+const KUSTOMIZE: GoProgram = GoProgram {
+    module: "e2e/validators",
+    package: "./kustomize",
+    name: "kustomize",
+    stamps: &[],
+    what: "kustomize",
+    expectation: "half a minute on two cores from cold caches",
+};
+
+const PROMQL: GoProgram = GoProgram {
+    module: "e2e/validators",
+    package: "./promql",
+    name: "promql",
+    stamps: &[],
+    what: "Prometheus' parser",
+    expectation: "half a minute on two cores from cold caches",
+};
+
+const TESTDRIVER: GoProgram = GoProgram {
+    module: "e2e/validators",
+    package: "./testdriver",
+    name: "testdriver",
+    stamps: &[],
+    what: "the reader of Kubernetes' storage tests",
+    expectation: "a few seconds",
+};
+
+const SIDECAR: GoProgram = GoProgram {
+    module: "e2e/validators",
+    package: "./sidecar",
+    name: "sidecar",
+    stamps: &[],
+    what: "the reader of sidecars' flags",
+    expectation: "a few seconds",
+};
+
+/// What a sidecar takes on its command line.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct SidecarFlags {
+    /// Names of flags.
+    pub flags: BTreeSet<String>,
+    /// Names of feature gates.
+    pub gates: BTreeSet<String>,
+}
+
+/// The fields of a test driver definition of Kubernetes' external storage suite.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct StorageSuite {
+    /// The fields of the description.
+    pub fields: Fields,
+    /// The names of capabilities.
+    pub capabilities: Vec<String>,
+}
+
+/// Fields by their names, with the fields of those that have some.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct Fields(pub BTreeMap<String, Option<Self>>);
+
+/// What a PromQL expression asks for.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct Query {
+    /// The series it selects.
+    pub selectors: Vec<Selector>,
+    /// The labels by which it groups or matches.
+    pub grouping: Vec<String>,
+}
+
+/// A selection of series.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct Selector {
+    /// Name of the metric.
+    pub metric: String,
+    /// Names of the labels that are looked at.
+    pub labels: Vec<String>,
+}
+
+impl Toolchain {
+    /// The objects of the kustomization in `dir`, as a YAML stream.
+    ///
+    /// # Errors
+    /// What kustomize has to say.
+    pub async fn kustomize(&self, dir: &Path) -> Result<String> {
+        let dir = dir.to_str().context("the folder must have a UTF-8 name")?;
+        self.run_validator(&KUSTOMIZE, &[dir], "").await
+    }
+
+    /// What each of the expressions asks for, in their order.
+    ///
+    /// # Errors
+    /// An expression is not PromQL.
+    pub async fn promql(&self, expressions: &[String]) -> Result<Vec<Query>> {
+        let asked = serde_json::to_string(expressions).context("serialise expressions")?;
+        let answer = self.run_validator(&PROMQL, &[], &asked).await?;
+        serde_json::from_str(&answer).context("understand what the parser says")
+    }
+
+    /// The test driver definition's fields in the control plane's version of Kubernetes.
+    ///
+    /// # Errors
+    /// Their sources cannot be had, or are not as they were.
+    pub async fn storage_suite(&self) -> Result<StorageSuite> {
+        let answer = self
+            .run_validator(&TESTDRIVER, &["e2e/control-plane"], "")
+            .await?;
+        serde_json::from_str(&answer).context("understand what the storage tests take")
+    }
+
+    /// The flags of a sidecar in a released Go module, read from the sources in these folders.
+    ///
+    /// # Errors
+    /// There is no such release, its sources cannot be had, or they are not as they were.
+    pub async fn sidecar_flags(&self, release: &str, folders: &[&str]) -> Result<SidecarFlags> {
+        let answer = self
+            .run_validator(&SIDECAR, &[&[release], folders].concat(), "")
+            .await?;
+        serde_json::from_str(&answer).context("understand what the sidecar takes")
+    }
+
+    async fn run_validator(&self, program: &GoProgram, args: &[&str], stdin: &str) -> Result<String> {
+        let executable = self.go_program(program).await?;
+        let mut child = self
+            .command(&executable, workspace_root())
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("run {}", program.what))?;
+        let mut input = child.stdin.take().expect("stdin must be piped");
+        // The programs read all of their input before they write.
+        input
+            .write_all(stdin.as_bytes())
+            .await
+            .with_context(|| format!("write to {}", program.what))?;
+        drop(input);
+        let output = child
+            .wait_with_output()
+            .await
+            .with_context(|| format!("read what {} says", program.what))?;
+        ensure!(
+            output.status.success(),
+            "{} {args:?} ended with {}: {}",
+            program.what,
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        String::from_utf8(output.stdout).with_context(|| format!("{} must write UTF-8", program.what))
+    }
+}
