@@ -28,7 +28,7 @@ pub(crate) fn write(path: &Path, cluster: impl Serialize, token: &str) -> Result
 }
 
 /// Writes a kubeconfig to a file that only this user may read.
-pub(crate) fn save(path: &Path, kubeconfig: &impl Serialize) -> Result<()> {
+pub fn save(path: &Path, kubeconfig: &impl Serialize) -> Result<()> {
     let text = serde_saphyr::to_string(kubeconfig).context("serialise a kubeconfig")?;
     let mut file = std::fs::OpenOptions::new()
         .create(true)

@@ -1,7 +1,6 @@
-//! The whole attach/detach path on one machine: harness, scenarios, playground, benchmarks.
+//! The whole attach/detach path on one machine: harness, scenarios, playground.
 
 pub mod attacher;
-pub mod bench;
 pub mod cluster;
 pub mod control_plane;
 pub mod driver;

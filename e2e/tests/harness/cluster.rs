@@ -17,46 +17,46 @@ use kube::{Api, Client};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
 /// How long anything here may take; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
-            bench,
+            harness,
             "cluster::an_attacher_may_do_its_work_and_nothing_else",
             an_attacher_may_do_its_work,
         ),
         trial(
-            bench,
+            harness,
             "cluster::publish_secrets_are_an_opt_in",
             publish_secrets_are_an_opt_in,
         ),
         trial(
-            bench,
+            harness,
             "cluster::accounts_are_independent",
             accounts_are_independent,
         ),
         trial(
-            bench,
+            harness,
             "cluster::unknown_fields_are_refused",
             unknown_fields_are_refused,
         ),
-        trial(bench, "cluster::requests_are_counted", requests_are_counted),
+        trial(harness, "cluster::requests_are_counted", requests_are_counted),
         trial(
-            bench,
+            harness,
             "cluster::a_dump_shows_objects_and_no_secrets",
             a_dump_shows_objects_and_no_secrets,
         ),
         trial(
-            bench,
+            harness,
             "cluster::a_component_that_dies_is_noticed",
             a_component_that_dies_is_noticed,
         ),
         trial(
-            bench,
+            harness,
             "cluster::components_restart_with_their_data",
             components_restart_with_their_data,
         ),
@@ -130,9 +130,9 @@ const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
     ),
 ];
 
-async fn an_attacher_may_do_its_work(bench: Arc<Bench>) -> Result<()> {
-    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
-    let client = attacher(&bench, cluster, "rights", false).await?;
+async fn an_attacher_may_do_its_work(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+    let client = attacher(&harness, cluster, "rights", false).await?;
     for (allowed, group, resource, verbs) in RIGHTS {
         for verb in *verbs {
             let may = may(&client, "rights", group, resource, verb).await?;
@@ -154,9 +154,9 @@ async fn an_attacher_may_do_its_work(bench: Arc<Bench>) -> Result<()> {
     expect_forbidden(Api::<Pod>::all(client).list(&ListParams::default()).await)
 }
 
-async fn publish_secrets_are_an_opt_in(bench: Arc<Bench>) -> Result<()> {
-    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
-    let client = attacher(&bench, cluster, "opt-in", true).await?;
+async fn publish_secrets_are_an_opt_in(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+    let client = attacher(&harness, cluster, "opt-in", true).await?;
     for (allowed, namespace, verb) in [
         (true, "opt-in", "get"),
         (false, "opt-in", "list"),
@@ -169,10 +169,10 @@ async fn publish_secrets_are_an_opt_in(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn accounts_are_independent(bench: Arc<Bench>) -> Result<()> {
-    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
-    let first = attacher(&bench, cluster, "first", false).await?;
-    let second = attacher(&bench, cluster, "second", false).await?;
+async fn accounts_are_independent(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+    let first = attacher(&harness, cluster, "first", false).await?;
+    let second = attacher(&harness, cluster, "second", false).await?;
     cluster.delete_attacher_account("first", "attacher").await?;
     cluster
         .delete_attacher_account("first", "attacher")
@@ -195,8 +195,8 @@ async fn accounts_are_independent(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn unknown_fields_are_refused(bench: Arc<Bench>) -> Result<()> {
-    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+async fn unknown_fields_are_refused(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
     let manifest =
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, namespace: default}\ndatum: {a: b}\n";
     let error = cluster
@@ -213,8 +213,8 @@ async fn unknown_fields_are_refused(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn requests_are_counted(bench: Arc<Bench>) -> Result<()> {
-    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+async fn requests_are_counted(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
     cluster.create_namespace("counted").await?;
     let secrets = Api::<Secret>::namespaced(cluster.client(), "counted");
     let before = cluster.metrics().await?;
@@ -233,8 +233,8 @@ async fn requests_are_counted(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn a_dump_shows_objects_and_no_secrets(bench: Arc<Bench>) -> Result<()> {
-    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+async fn a_dump_shows_objects_and_no_secrets(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
     cluster.create_namespace("dumped").await?;
     let secret =
         "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: dumped}\nstringData: {k: hush}\n";
@@ -257,9 +257,9 @@ async fn a_dump_shows_objects_and_no_secrets(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn a_component_that_dies_is_noticed(bench: Arc<Bench>) -> Result<()> {
-    let cluster = bench.cluster().await?;
-    let _storm = bench.calm.write().await;
+async fn a_component_that_dies_is_noticed(harness: Arc<Harness>) -> Result<()> {
+    let cluster = harness.cluster().await?;
+    let _storm = harness.calm.write().await;
     let plane = cluster
         .control_plane()
         .context("the cluster must have a control plane")?;
@@ -285,9 +285,9 @@ async fn a_component_that_dies_is_noticed(bench: Arc<Bench>) -> Result<()> {
     cluster.while_alive(async { Ok(()) }).await
 }
 
-async fn components_restart_with_their_data(bench: Arc<Bench>) -> Result<()> {
-    let cluster = bench.cluster().await?;
-    let _storm = bench.calm.write().await;
+async fn components_restart_with_their_data(harness: Arc<Harness>) -> Result<()> {
+    let cluster = harness.cluster().await?;
+    let _storm = harness.calm.write().await;
     let plane = cluster
         .control_plane()
         .context("the cluster must have a control plane")?;
@@ -319,7 +319,7 @@ async fn components_restart_with_their_data(bench: Arc<Bench>) -> Result<()> {
 
 /// A client of a new attacher's account in a new namespace.
 async fn attacher(
-    bench: &Bench,
+    harness: &Harness,
     cluster: &Cluster,
     namespace: &str,
     publish_secrets: bool,
@@ -328,7 +328,7 @@ async fn attacher(
     cluster
         .create_attacher_account(namespace, "attacher", publish_secrets)
         .await?;
-    let dir = bench.run.subdir(namespace)?;
+    let dir = harness.run.subdir(namespace)?;
     let path = cluster
         .service_account_kubeconfig(namespace, "attacher", &dir)
         .await?;

@@ -29,7 +29,7 @@ use libtest_mimic::Trial;
 use serde::de::DeserializeOwned;
 
 use crate::deploy::shape::Shape;
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
 /// The label that says what pods of a namespace may do.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
@@ -37,45 +37,45 @@ const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Between two questions that cannot be waited on otherwise.
 const PAUSE: Duration = Duration::from_millis(50);
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     let mut trials = vec![
         trial(
-            bench,
+            harness,
             "deploy::the_harness_reads_the_base_as_kustomize_does",
             the_harness_reads_the_base,
         ),
         trial(
-            bench,
+            harness,
             "deploy::every_use_of_it_is_taken_by_the_api_server_and_gets_its_pods",
             every_use_is_taken,
         ),
-        trial(bench, "deploy::selectors_select", selectors_select),
+        trial(harness, "deploy::selectors_select", selectors_select),
         trial(
-            bench,
+            harness,
             "deploy::components_follow_the_namespace_of_an_overlay",
             components_follow_the_namespace,
         ),
         trial(
-            bench,
+            harness,
             "deploy::rights_given_to_the_go_sidecar_are_enough_for_ours",
             rights_of_the_go_sidecar_are_enough,
         ),
     ];
-    trials.extend(certificate::trials(bench));
-    trials.extend(driver::trials(bench));
-    trials.extend(program::trials(bench));
-    trials.extend(security::trials(bench));
-    trials.extend(sidecars::trials(bench));
-    trials.extend(testdriver::trials(bench));
-    trials.extend(image::trials(bench));
-    trials.extend(monitoring::trials(bench));
+    trials.extend(certificate::trials(harness));
+    trials.extend(driver::trials(harness));
+    trials.extend(program::trials(harness));
+    trials.extend(security::trials(harness));
+    trials.extend(sidecars::trials(harness));
+    trials.extend(testdriver::trials(harness));
+    trials.extend(image::trials(harness));
+    trials.extend(monitoring::trials(harness));
     trials
 }
 
 /// Scenarios run under what the harness reads.
-async fn the_harness_reads_the_base(bench: Arc<Bench>) -> Result<()> {
+async fn the_harness_reads_the_base(harness: Arc<Harness>) -> Result<()> {
     let shape = Shape::base_with(&["publish-secrets"])?;
-    let built = manifest::parse(&shape.build(&bench).await?)?;
+    let built = manifest::parse(&shape.build(&harness).await?)?;
     let read = [manifest::base()?, manifest::publish_secrets()?].concat();
     let (built, read) = (by_name(&built)?, by_name(&read)?);
     let names = |objects: &BTreeMap<String, serde_json::Value>| objects.keys().cloned().collect::<Vec<_>>();
@@ -98,12 +98,12 @@ async fn the_harness_reads_the_base(bench: Arc<Bench>) -> Result<()> {
 /// Each kustomization is checked as it is, and then applied in a namespace of its own that enforces the
 /// `restricted` profile, unless it says itself that it needs another: the real controllers make the pods, or are
 /// refused them.
-async fn every_use_is_taken(bench: Arc<Bench>) -> Result<()> {
-    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+async fn every_use_is_taken(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
     kinds::install(cluster).await?;
     for shape in Shape::all()? {
         let what = format!("{shape}");
-        let objects = shape.build(&bench).await?;
+        let objects = shape.build(&harness).await?;
         cluster.apply(&only_namespaces(&objects)?).await?;
         let checked = cluster.check(&objects).await.with_context(|| what.clone())?;
         ensure!(!checked.is_empty(), "{what} holds nothing");
@@ -114,7 +114,7 @@ async fn every_use_is_taken(bench: Arc<Bench>) -> Result<()> {
              {POD_SECURITY}: restricted\n"
         );
         cluster.apply(&restricted).await?;
-        let own = shape.build_for_its_namespace(&bench).await?;
+        let own = shape.build_for_its_namespace(&harness).await?;
         let applied = cluster.apply(&own).await.with_context(|| what.clone())?;
         security::lets_pods_do(cluster, &namespace, shape.pod_security())
             .await
@@ -210,7 +210,7 @@ async fn becomes_allowed(
 }
 
 /// As the README has it: an overlay on any of the mock driver's, with components, that says its namespace.
-async fn components_follow_the_namespace(bench: Arc<Bench>) -> Result<()> {
+async fn components_follow_the_namespace(harness: Arc<Harness>) -> Result<()> {
     let components = shape::folders("components")?;
     let overlays = shape::folders("overlays")?;
     let of_the_driver: Vec<_> = overlays
@@ -219,14 +219,14 @@ async fn components_follow_the_namespace(bench: Arc<Bench>) -> Result<()> {
         .collect();
     ensure!(of_the_driver.len() >= 5, "only {of_the_driver:?} were found");
     for overlay in of_the_driver {
-        follow_the_namespace(&bench, &Shape::overlay_with(overlay, &components)).await?;
+        follow_the_namespace(&harness, &Shape::overlay_with(overlay, &components)).await?;
     }
     Ok(())
 }
 
-async fn follow_the_namespace(bench: &Bench, shape: &Shape) -> Result<()> {
+async fn follow_the_namespace(harness: &Harness, shape: &Shape) -> Result<()> {
     const NAMESPACE: &str = "csi-mock-driver";
-    let built = manifest::parse(&shape.build_in(bench, NAMESPACE).await?)?;
+    let built = manifest::parse(&shape.build_in(harness, NAMESPACE).await?)?;
     for object in &built {
         let namespace = object.metadata.namespace.as_deref();
         ensure!(
@@ -262,8 +262,8 @@ async fn follow_the_namespace(bench: &Bench, shape: &Shape) -> Result<()> {
 }
 
 /// Who swaps the image changes nothing else. Events are a help that may be missing.
-async fn rights_of_the_go_sidecar_are_enough(bench: Arc<Bench>) -> Result<()> {
-    let theirs = manifest::parse(&Shape::overlay("existing-driver").build(&bench).await?)?;
+async fn rights_of_the_go_sidecar_are_enough(harness: Arc<Harness>) -> Result<()> {
+    let theirs = manifest::parse(&Shape::overlay("existing-driver").build(&harness).await?)?;
     let (theirs, ours) = (granted(&theirs)?, granted(&manifest::base()?)?);
     let missing: Vec<_> = ours
         .difference(&theirs)
@@ -278,9 +278,9 @@ async fn rights_of_the_go_sidecar_are_enough(bench: Arc<Bench>) -> Result<()> {
 }
 
 /// Labels and names that must meet, wherever they are written.
-async fn selectors_select(bench: Arc<Bench>) -> Result<()> {
+async fn selectors_select(harness: Arc<Harness>) -> Result<()> {
     for shape in Shape::all()? {
-        let objects = manifest::parse(&shape.build(&bench).await?)?;
+        let objects = manifest::parse(&shape.build(&harness).await?)?;
         let templates: Vec<_> = of_kind::<Deployment>(&objects, "Deployment")?
             .iter()
             .map(template)

@@ -7,13 +7,13 @@ use anyhow::{Context, Result, ensure};
 use csi_e2e::toolchain::workspace_root;
 use libtest_mimic::Trial;
 
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
-        trial(bench, "documents::links_lead_somewhere", links_lead_somewhere),
+        trial(harness, "documents::links_lead_somewhere", links_lead_somewhere),
         trial(
-            bench,
+            harness,
             "documents::commands_name_files_that_there_are",
             commands_name_files,
         ),
@@ -21,7 +21,7 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
 }
 
 /// Links within the tree, down to the heading.
-async fn links_lead_somewhere(_bench: Arc<Bench>) -> Result<()> {
+async fn links_lead_somewhere(_bench: Arc<Harness>) -> Result<()> {
     let mut followed = 0;
     for document in documents()? {
         let text = read(&document)?;
@@ -55,7 +55,7 @@ async fn links_lead_somewhere(_bench: Arc<Bench>) -> Result<()> {
 }
 
 /// Those below `deploy/`, from where they are to be called: the root of the tree.
-async fn commands_name_files(_bench: Arc<Bench>) -> Result<()> {
+async fn commands_name_files(_bench: Arc<Harness>) -> Result<()> {
     let mut named = 0;
     for document in documents()? {
         let text = read(&document)?;

@@ -9,22 +9,22 @@ use csi_e2e::toolchain::workspace_root;
 use libtest_mimic::Trial;
 use tokio::process::Command;
 
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
 /// Stands for the code under test: the README leaves it to its readers.
 const SUBJECT: &str = include_str!("guide_subject.go");
 /// Also compiles what of Go's library it needs, if it is not cached.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![trial(
-        bench,
+        harness,
         "guide::the_go_test_of_the_readme_passes_with_the_driver",
         the_go_test_passes,
     )]
 }
 
-async fn the_go_test_passes(bench: Arc<Bench>) -> Result<()> {
+async fn the_go_test_passes(harness: Arc<Harness>) -> Result<()> {
     let readme = std::fs::read_to_string(workspace_root().join("mock-driver/README.md"))?;
     let blocks: Vec<_> = readme.split("\n```go\n").skip(1).collect();
     let [block] = blocks.as_slice() else {
@@ -34,7 +34,7 @@ async fn the_go_test_passes(bench: Arc<Bench>) -> Result<()> {
         );
     };
     let (example, _) = block.split_once("\n```\n").context("the example must end")?;
-    let dir = bench.run.subdir("guide")?;
+    let dir = harness.run.subdir("guide")?;
     std::fs::write(dir.join("go.mod"), "module sidecar\n\ngo 1.26\n")?;
     std::fs::write(dir.join("driver_test.go"), format!("{example}\n"))?;
     std::fs::write(dir.join("subject.go"), SUBJECT)?;
@@ -44,7 +44,7 @@ async fn the_go_test_passes(bench: Arc<Bench>) -> Result<()> {
         .env("CGO_ENABLED", "0")
         .env("GOWORK", "off")
         .env("GOFLAGS", "-trimpath")
-        .env("CSI_MOCK_DRIVER", bench.toolchain.csi_mock_driver().await?)
+        .env("CSI_MOCK_DRIVER", harness.toolchain.csi_mock_driver().await?)
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();

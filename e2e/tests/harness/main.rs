@@ -1,7 +1,6 @@
 //! The harness itself: builds that explain themselves, processes that do not leak, a control plane with real
 //! authorisation, manifests and documents that mean what they say, and metrics beside those of the Go sidecar.
 
-mod bench;
 mod cluster;
 mod deploy;
 mod documents;
@@ -23,7 +22,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{OnceCell, RwLock};
 
 /// What the tests share: one run, and one control plane for those that ask for it.
-struct Bench {
+struct Harness {
     runtime: Runtime,
     run: Arc<Run>,
     toolchain: Toolchain,
@@ -38,33 +37,32 @@ fn main() -> Result<ExitCode> {
     process::victim_main_if_asked()?;
     let arguments = Arguments::from_args();
     let run = Run::start()?;
-    let bench = Arc::new(Bench {
+    let harness = Arc::new(Harness {
         runtime: Runtime::new()?,
         toolchain: Toolchain::new(&run, Settings::from_env()),
         run,
         cluster: OnceCell::new(),
         calm: RwLock::new(()),
     });
-    let trials = toolchain::trials(&bench)
+    let trials = toolchain::trials(&harness)
         .into_iter()
-        .chain(process::trials(&bench))
-        .chain(cluster::trials(&bench))
-        .chain(deploy::trials(&bench))
-        .chain(bench::trials(&bench))
-        .chain(documents::trials(&bench))
-        .chain(guide::trials(&bench))
-        .chain(metrics::trials(&bench));
+        .chain(process::trials(&harness))
+        .chain(cluster::trials(&harness))
+        .chain(deploy::trials(&harness))
+        .chain(documents::trials(&harness))
+        .chain(guide::trials(&harness))
+        .chain(metrics::trials(&harness));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    bench.runtime.block_on(async {
-        if let Some(Ok(cluster)) = bench.cluster.get() {
+    harness.runtime.block_on(async {
+        if let Some(Ok(cluster)) = harness.cluster.get() {
             cluster.stop().await?;
         }
-        bench.run.finish().await
+        harness.run.finish().await
     })?;
     Ok(conclusion.exit_code())
 }
 
-impl Bench {
+impl Harness {
     async fn cluster(&self) -> Result<&Cluster> {
         let start = || async {
             let backend = Backend::ControlPlane(Options {
@@ -83,14 +81,14 @@ impl Bench {
 }
 
 /// A test named for the behaviour it shows.
-fn trial<F>(bench: &Arc<Bench>, name: &str, test: fn(Arc<Bench>) -> F) -> Trial
+fn trial<F>(harness: &Arc<Harness>, name: &str, test: fn(Arc<Harness>) -> F) -> Trial
 where
     F: Future<Output = Result<()>> + 'static,
 {
-    let bench = Arc::clone(bench);
+    let harness = Arc::clone(harness);
     Trial::test(name, move || {
-        let shared = Arc::clone(&bench);
-        bench
+        let shared = Arc::clone(&harness);
+        harness
             .runtime
             .block_on(test(shared))
             .map_err(|error| format!("{error:#}").into())

@@ -23,7 +23,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
 /// For a process to start, or the API server to be seen.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -51,30 +51,30 @@ struct Family {
     bounds: BTreeSet<String>,
 }
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
-            bench,
+            harness,
             "metrics::are_those_of_the_go_sidecar",
             are_those_of_the_go_sidecar,
         ),
-        trial(bench, "metrics::tell_what_happened", tell_what_happened),
+        trial(harness, "metrics::tell_what_happened", tell_what_happened),
     ]
 }
 
-async fn are_those_of_the_go_sidecar(bench: Arc<Bench>) -> Result<()> {
-    let dir = bench.run.subdir("metrics-match")?;
+async fn are_those_of_the_go_sidecar(harness: Arc<Harness>) -> Result<()> {
+    let dir = harness.run.subdir("metrics-match")?;
     // No driver is there: both attachers serve their metrics all the same.
     let kubeconfig = dir.join("kubeconfig");
     std::fs::write(&kubeconfig, NOWHERE).context("write a kubeconfig")?;
     // A driver that in-tree volumes are migrated to, which has a label more.
-    let driver = mk_driver(&bench, &dir, "ebs.csi.aws.com").await?;
+    let driver = mk_driver(&harness, &dir, "ebs.csi.aws.com").await?;
     let mut told = Vec::new();
     for (name, binary) in [
-        ("go", bench.toolchain.peer(Peer::ExternalAttacher).await?),
-        ("ours", bench.toolchain.csi_attacher().await?),
+        ("go", harness.toolchain.peer(Peer::ExternalAttacher).await?),
+        ("ours", harness.toolchain.csi_attacher().await?),
     ] {
-        let (attacher, address) = mk_attacher(&bench, name, &binary, &dir, &kubeconfig, &driver)?;
+        let (attacher, address) = mk_attacher(&harness, name, &binary, &dir, &kubeconfig, &driver)?;
         let ready = |text: &str| text.contains("/csi.v1.Controller/ControllerGetCapabilities");
         let text = attacher.while_alive(until(address, "/metrics", ready)).await?;
         told.push(families(&text)?);
@@ -117,16 +117,16 @@ async fn are_those_of_the_go_sidecar(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn tell_what_happened(bench: Arc<Bench>) -> Result<()> {
+async fn tell_what_happened(harness: Arc<Harness>) -> Result<()> {
     const NAME: &str = "metrics";
     const ATTACHED: usize = 3;
-    let cluster = bench.cluster().await?;
-    let _calm = bench.calm.read().await;
-    let dir = bench.run.subdir(NAME)?;
-    let mut driver = mk_driver(&bench, &dir, "metrics.csi.example").await?;
-    let binary = bench.toolchain.csi_attacher().await?;
+    let cluster = harness.cluster().await?;
+    let _calm = harness.calm.read().await;
+    let dir = harness.run.subdir(NAME)?;
+    let mut driver = mk_driver(&harness, &dir, "metrics.csi.example").await?;
+    let binary = harness.toolchain.csi_attacher().await?;
     let kubeconfig = cluster.admin_kubeconfig();
-    let (attacher, address) = mk_attacher(&bench, NAME, &binary, &dir, kubeconfig, &driver)?;
+    let (attacher, address) = mk_attacher(&harness, NAME, &binary, &dir, kubeconfig, &driver)?;
     attacher
         .while_alive(until(address, "/readyz", |text| text == "ok\n"))
         .await?;
@@ -233,8 +233,8 @@ const NOWHERE: &str = r#"{
   "users": [{"name": "u", "user": {}}]
 }"#;
 
-async fn mk_driver(bench: &Bench, dir: &Path, name: &str) -> Result<Driver> {
-    let binary = bench.toolchain.csi_mock_driver().await?;
+async fn mk_driver(harness: &Harness, dir: &Path, name: &str) -> Result<Driver> {
+    let binary = harness.toolchain.csi_mock_driver().await?;
     let spec = DriverSpec {
         name: name.to_owned(),
         nodes: 1,
@@ -242,12 +242,12 @@ async fn mk_driver(bench: &Bench, dir: &Path, name: &str) -> Result<Driver> {
         capabilities: String::new(),
         flags: Vec::new(),
     };
-    Driver::start(Arc::clone(&bench.run), &binary, dir, spec).await
+    Driver::start(Arc::clone(&harness.run), &binary, dir, spec).await
 }
 
 /// Starts an attacher that serves HTTP at the address that is returned.
 fn mk_attacher(
-    bench: &Bench,
+    harness: &Harness,
     name: &str,
     binary: &Path,
     dir: &Path,
@@ -260,7 +260,7 @@ fn mk_attacher(
         .arg(format!("--csi-address={}", driver.socket().display()))
         .arg(format!("--kubeconfig={}", kubeconfig.display()))
         .arg(format!("--http-endpoint={address}"));
-    Ok((Process::spawn(&bench.run, spec)?, address))
+    Ok((Process::spawn(&harness.run, spec)?, address))
 }
 
 /// Asks for `path` until the answer is as wanted.

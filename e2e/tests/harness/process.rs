@@ -14,7 +14,7 @@ use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
 /// How long anything here may take; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -24,51 +24,51 @@ const VICTIM: &str = "--be-the-victim";
 /// A script whose child leaves the process group, and says its id when it has.
 const RUNAWAY: &str = "setsid sh -c 'echo $$; exec sleep 1000' & wait";
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
-            bench,
+            harness,
             "process::stop_lets_a_process_end_by_itself",
             stop_lets_a_process_end_by_itself,
         ),
         trial(
-            bench,
+            harness,
             "process::stop_kills_a_process_that_does_not_listen",
             stop_kills_a_process_that_does_not_listen,
         ),
         trial(
-            bench,
+            harness,
             "process::kill_ends_the_whole_group",
             kill_ends_the_whole_group,
         ),
         trial(
-            bench,
+            harness,
             "process::a_group_ends_with_its_leader",
             a_group_ends_with_its_leader,
         ),
         trial(
-            bench,
+            harness,
             "process::a_dropped_process_is_killed",
             a_dropped_process_is_killed,
         ),
         trial(
-            bench,
+            harness,
             "process::a_death_is_told_with_the_last_words",
             a_death_is_told_with_the_last_words,
         ),
-        trial(bench, "process::usage_is_measured", usage_is_measured),
+        trial(harness, "process::usage_is_measured", usage_is_measured),
         trial(
-            bench,
+            harness,
             "process::finish_names_and_kills_what_leaked",
             finish_names_and_kills_what_leaked,
         ),
         trial(
-            bench,
+            harness,
             "process::files_are_kept_when_asked",
             files_are_kept_when_asked,
         ),
         trial(
-            bench,
+            harness,
             "process::nothing_survives_a_killed_harness",
             nothing_survives_a_killed_harness,
         ),
@@ -90,9 +90,9 @@ pub(crate) fn victim_main_if_asked() -> Result<()> {
     }
 }
 
-async fn stop_lets_a_process_end_by_itself(bench: Arc<Bench>) -> Result<()> {
+async fn stop_lets_a_process_end_by_itself(harness: Arc<Harness>) -> Result<()> {
     let script = "trap 'exit 3' TERM; echo up; while :; do sleep 1000 & wait $!; done";
-    let process = Process::spawn(&bench.run, sh("polite", script))?;
+    let process = Process::spawn(&harness.run, sh("polite", script))?;
     words(process.stdout(), 1).await?;
     let exit = process.stop(DEADLINE).await?;
     ensure!(exit.status.code() == Some(3), "it ended with {}", exit.status);
@@ -102,28 +102,28 @@ async fn stop_lets_a_process_end_by_itself(bench: Arc<Bench>) -> Result<()> {
         .context("a signal to an ended process must do nothing")
 }
 
-async fn stop_kills_a_process_that_does_not_listen(bench: Arc<Bench>) -> Result<()> {
+async fn stop_kills_a_process_that_does_not_listen(harness: Arc<Harness>) -> Result<()> {
     let script = "trap '' TERM; echo up; while :; do sleep 1000; done";
-    let process = Process::spawn(&bench.run, sh("deaf", script))?;
+    let process = Process::spawn(&harness.run, sh("deaf", script))?;
     words(process.stdout(), 1).await?;
     let exit = process.stop(Duration::from_millis(200)).await?;
     ensure!(exit.status.signal() == Some(9), "it ended with {}", exit.status);
     Ok(())
 }
 
-async fn kill_ends_the_whole_group(bench: Arc<Bench>) -> Result<()> {
-    let process = Process::spawn(&bench.run, sh("family", "sleep 1000 & echo $!; wait"))?;
+async fn kill_ends_the_whole_group(harness: Arc<Harness>) -> Result<()> {
+    let process = Process::spawn(&harness.run, sh("family", "sleep 1000 & echo $!; wait"))?;
     let child = open(&words(process.stdout(), 1).await?[0])?;
     let exit = process.kill().await?;
     ensure!(exit.status.signal() == Some(9), "it ended with {}", exit.status);
     ends(&child).context("the child of the killed process")
 }
 
-async fn a_group_ends_with_its_leader(bench: Arc<Bench>) -> Result<()> {
+async fn a_group_ends_with_its_leader(harness: Arc<Harness>) -> Result<()> {
     // The leader waits for a file, so that its child can be looked up before.
     let script = "sleep 1000 & echo $!; until [ -e go-on ]; do sleep 0.05; done; exit 5";
-    let dir = bench.run.subdir("orphans")?;
-    let process = Process::spawn(&bench.run, sh("leader", script).dir(&dir))?;
+    let dir = harness.run.subdir("orphans")?;
+    let process = Process::spawn(&harness.run, sh("leader", script).dir(&dir))?;
     let child = open(&words(process.stdout(), 1).await?[0])?;
     std::fs::write(dir.join("go-on"), "")?;
     let exit = process.exited_within(DEADLINE).await?;
@@ -131,8 +131,8 @@ async fn a_group_ends_with_its_leader(bench: Arc<Bench>) -> Result<()> {
     ends(&child).context("the child of the process that ended")
 }
 
-async fn a_dropped_process_is_killed(bench: Arc<Bench>) -> Result<()> {
-    let process = Process::spawn(&bench.run, sh("dropped", "sleep 1000 & echo $!; wait"))?;
+async fn a_dropped_process_is_killed(harness: Arc<Harness>) -> Result<()> {
+    let process = Process::spawn(&harness.run, sh("dropped", "sleep 1000 & echo $!; wait"))?;
     let pids = [
         words(process.stdout(), 1).await?[0].clone(),
         process.pid().to_string(),
@@ -143,9 +143,9 @@ async fn a_dropped_process_is_killed(bench: Arc<Bench>) -> Result<()> {
     ends(&child).context("the child of the dropped process")
 }
 
-async fn a_death_is_told_with_the_last_words(bench: Arc<Bench>) -> Result<()> {
+async fn a_death_is_told_with_the_last_words(harness: Arc<Harness>) -> Result<()> {
     let process = Process::spawn(
-        &bench.run,
+        &harness.run,
         sh("doomed", "echo first >&2; echo the reason >&2; exit 7"),
     )?;
     let given_up = process.while_alive(std::future::pending::<Result<()>>());
@@ -166,9 +166,9 @@ async fn a_death_is_told_with_the_last_words(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn usage_is_measured(bench: Arc<Bench>) -> Result<()> {
+async fn usage_is_measured(harness: Arc<Harness>) -> Result<()> {
     let script = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo done; while :; do sleep 1000; done";
-    let process = Process::spawn(&bench.run, sh("busy", script))?;
+    let process = Process::spawn(&harness.run, sh("busy", script))?;
     words(process.stdout(), 1).await?;
     let Usage { cpu, peak_rss } = process.usage();
     ensure!(cpu >= Duration::from_millis(20), "{cpu:?} of processor time");
@@ -181,7 +181,7 @@ async fn usage_is_measured(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn finish_names_and_kills_what_leaked(_: Arc<Bench>) -> Result<()> {
+async fn finish_names_and_kills_what_leaked(_: Arc<Harness>) -> Result<()> {
     let run = Run::start()?;
     let process = Process::spawn(&run, sh("parent", RUNAWAY))?;
     let runaway = words(process.stdout(), 1).await?[0].clone();
@@ -198,7 +198,7 @@ async fn finish_names_and_kills_what_leaked(_: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn files_are_kept_when_asked(_: Arc<Bench>) -> Result<()> {
+async fn files_are_kept_when_asked(_: Arc<Harness>) -> Result<()> {
     let run = Run::start()?;
     let settings = Settings {
         keep_files: true,
@@ -210,8 +210,8 @@ async fn files_are_kept_when_asked(_: Arc<Bench>) -> Result<()> {
     std::fs::remove_dir_all(run.dir()).context("remove what was kept")
 }
 
-async fn nothing_survives_a_killed_harness(bench: Arc<Bench>) -> Result<()> {
-    let victim = Process::spawn(&bench.run, Spec::new("victim", "/proc/self/exe").arg(VICTIM))?;
+async fn nothing_survives_a_killed_harness(harness: Arc<Harness>) -> Result<()> {
+    let victim = Process::spawn(&harness.run, Spec::new("victim", "/proc/self/exe").arg(VICTIM))?;
     let dir = PathBuf::from(words(victim.stdout(), 1).await?[0].clone());
     let mut pids = words(&dir.join("child.stdout"), 2).await?;
     pids.extend(words(&dir.join("child.pid"), 1).await?);

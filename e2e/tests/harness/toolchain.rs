@@ -8,42 +8,50 @@ use csi_e2e::process::write_script;
 use csi_e2e::toolchain::{Settings, Toolchain};
 use libtest_mimic::Trial;
 
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
-            bench,
+            harness,
             "toolchain::missing_go_is_explained",
             missing_go_is_explained,
         ),
-        trial(bench, "toolchain::old_go_is_explained", old_go_is_explained),
-        trial(bench, "toolchain::broken_go_is_explained", broken_go_is_explained),
+        trial(harness, "toolchain::old_go_is_explained", old_go_is_explained),
         trial(
-            bench,
+            harness,
+            "toolchain::broken_go_is_explained",
+            broken_go_is_explained,
+        ),
+        trial(
+            harness,
             "toolchain::missing_named_binary_is_explained",
             missing_named_binary_is_explained,
         ),
-        trial(bench, "toolchain::a_build_is_found_again", a_build_is_found_again),
+        trial(
+            harness,
+            "toolchain::a_build_is_found_again",
+            a_build_is_found_again,
+        ),
     ]
 }
 
-async fn missing_go_is_explained(bench: Arc<Bench>) -> Result<()> {
+async fn missing_go_is_explained(harness: Arc<Harness>) -> Result<()> {
     let settings = Settings {
         path: Some("".into()),
         ..Settings::default()
     };
-    let told = refusal(&bench, settings).await?;
+    let told = refusal(&harness, settings).await?;
     for part in ["`go` is not on PATH", "Go 1.26.0 or newer", "https://go.dev/dl/"] {
         ensure!(told.contains(part), "no {part:?} in: {told}");
     }
     Ok(())
 }
 
-async fn old_go_is_explained(bench: Arc<Bench>) -> Result<()> {
+async fn old_go_is_explained(harness: Arc<Harness>) -> Result<()> {
     let told = refusal(
-        &bench,
-        with_go(&bench, "old", "echo go1.21.13; echo linux; echo amd64")?,
+        &harness,
+        with_go(&harness, "old", "echo go1.21.13; echo linux; echo amd64")?,
     )
     .await?;
     for part in ["Go 1.21.13", "too old", "Go 1.26.0 or newer"] {
@@ -52,10 +60,14 @@ async fn old_go_is_explained(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn broken_go_is_explained(bench: Arc<Bench>) -> Result<()> {
+async fn broken_go_is_explained(harness: Arc<Harness>) -> Result<()> {
     let told = refusal(
-        &bench,
-        with_go(&bench, "broken", "echo GOTOOLCHAIN=local forbids it >&2; exit 1")?,
+        &harness,
+        with_go(
+            &harness,
+            "broken",
+            "echo GOTOOLCHAIN=local forbids it >&2; exit 1",
+        )?,
     )
     .await?;
     for part in ["GOTOOLCHAIN=local forbids it", "Go 1.26.0 or newer"] {
@@ -64,12 +76,12 @@ async fn broken_go_is_explained(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn missing_named_binary_is_explained(bench: Arc<Bench>) -> Result<()> {
+async fn missing_named_binary_is_explained(harness: Arc<Harness>) -> Result<()> {
     let settings = Settings {
         attacher: Some("/does/not/exist".into()),
         ..Settings::default()
     };
-    let error = Toolchain::new(&bench.run, settings).csi_attacher().await;
+    let error = Toolchain::new(&harness.run, settings).csi_attacher().await;
     let told = format!("{:#}", error.err().context("a missing binary must be an error")?);
     for part in ["CSI_ATTACHER_BIN", "/does/not/exist", "unset"] {
         ensure!(told.contains(part), "no {part:?} in: {told}");
@@ -77,10 +89,10 @@ async fn missing_named_binary_is_explained(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn a_build_is_found_again(bench: Arc<Bench>) -> Result<()> {
-    let first = bench.toolchain.control_plane().await?;
+async fn a_build_is_found_again(harness: Arc<Harness>) -> Result<()> {
+    let first = harness.toolchain.control_plane().await?;
     let built = first.metadata()?.modified()?;
-    let second = bench.toolchain.control_plane().await?;
+    let second = harness.toolchain.control_plane().await?;
     ensure!(
         first == second,
         "{} was built again as {}",
@@ -96,14 +108,14 @@ async fn a_build_is_found_again(bench: Arc<Bench>) -> Result<()> {
 }
 
 /// What a toolchain with these settings says when it is asked for a Go build.
-async fn refusal(bench: &Arc<Bench>, settings: Settings) -> Result<String> {
-    let built = Toolchain::new(&bench.run, settings).control_plane().await;
+async fn refusal(harness: &Arc<Harness>, settings: Settings) -> Result<String> {
+    let built = Toolchain::new(&harness.run, settings).control_plane().await;
     Ok(format!("{:#}", built.err().context("the build must be refused")?))
 }
 
 /// Settings with a `PATH` on which `go` is a script.
-fn with_go(bench: &Bench, name: &str, script: &str) -> Result<Settings> {
-    let dir: PathBuf = bench.run.subdir(&format!("go-{name}"))?;
+fn with_go(harness: &Harness, name: &str, script: &str) -> Result<Settings> {
+    let dir: PathBuf = harness.run.subdir(&format!("go-{name}"))?;
     let go = dir.join("go");
     write_script(&go, &format!("#!/bin/sh\n{script}\n"))?;
     Ok(Settings {

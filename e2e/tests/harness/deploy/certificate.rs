@@ -23,19 +23,19 @@ use super::driver::kind;
 use super::shape::Shape;
 use super::sidecars::METADATA;
 use super::{container_of_image, kinds, of_kind, only_namespaces, selects, template};
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
 const OVERLAY: &str = "mock-driver-snapshot-metadata";
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
-            bench,
+            harness,
             "deploy::clients_of_snapshot_metadata_are_led_to_the_sidecar",
             clients_are_led,
         ),
         trial(
-            bench,
+            harness,
             "deploy::the_certificate_of_snapshot_metadata_is_good_for_its_address_only",
             certificate_is_good,
         ),
@@ -95,10 +95,10 @@ impl Made {
 }
 
 /// Address, Service, pod, port and files are one way.
-async fn clients_are_led(bench: Arc<Bench>) -> Result<()> {
-    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+async fn clients_are_led(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
     kinds::install(cluster).await?;
-    let yaml = Shape::overlay(OVERLAY).build(&bench).await?;
+    let yaml = Shape::overlay(OVERLAY).build(&harness).await?;
     let objects = manifest::parse(&yaml)?;
     let (made, printed) = Made::by_the_script(&[]).await?;
     cluster.apply(&only_namespaces(&yaml)?).await?;
@@ -192,7 +192,7 @@ fn files_of(pod: &PodSpec, secret: &str) -> Result<std::path::PathBuf> {
 }
 
 /// As a TLS client judges it, by openssl's account, here and in any other namespace.
-async fn certificate_is_good(bench: Arc<Bench>) -> Result<()> {
+async fn certificate_is_good(harness: Arc<Harness>) -> Result<()> {
     // The longest that a DNS label may be.
     let long = "n".repeat(63);
     for (number, args) in [vec![], vec![long.as_str(), "another-service"]]
@@ -201,7 +201,7 @@ async fn certificate_is_good(bench: Arc<Bench>) -> Result<()> {
     {
         let (made, _) = Made::by_the_script(args).await?;
         ensure!(args.is_empty() || made.host()? == format!("another-service.{long}.svc"));
-        let dir = bench.run.subdir(&format!("certificate-{number}"))?;
+        let dir = harness.run.subdir(&format!("certificate-{number}"))?;
         let (authority, certificate, key) = (dir.join("ca.crt"), dir.join("tls.crt"), dir.join("tls.key"));
         std::fs::write(&authority, made.authority()?)?;
         std::fs::write(&certificate, made.file("tls.crt")?)?;

@@ -35,7 +35,7 @@ use tonic::transport::Channel;
 use super::program::{NODE, expanded};
 use super::shape::{Shape, Workload};
 use super::{DEADLINE, PAUSE, kinds, of_kind};
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
 /// Begins the parameters of a class that are meant for the sidecar and not for the driver.
 const FOR_THE_SIDECAR: &str = "csi.storage.k8s.io/";
@@ -44,20 +44,20 @@ const REGISTRY: &str = "var/lib/kubelet/plugins_registry";
 /// Large enough for each file system.
 pub(super) const BYTES: i64 = 512 << 20;
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
-            bench,
+            harness,
             "deploy::controller_and_node_of_the_mock_driver_meet_and_serve_its_classes",
             the_driver_serves_its_classes,
         ),
         trial(
-            bench,
+            harness,
             "deploy::examples_are_taken_by_the_api_server_and_name_classes_that_there_are",
             examples_are_taken,
         ),
         trial(
-            bench,
+            harness,
             "deploy::nodes_of_kind_share_the_folder_that_the_driver_uses",
             nodes_of_kind_share_a_folder,
         ),
@@ -83,11 +83,11 @@ pub(super) struct RunningDriver {
 
 impl RunningDriver {
     /// Starts both and plays kubelet, until the node is registered.
-    pub(super) async fn start(bench: &Bench, name: &str) -> Result<Self> {
-        let root = bench.run.subdir(name)?;
+    pub(super) async fn start(harness: &Harness, name: &str) -> Result<Self> {
+        let root = harness.run.subdir(name)?;
         std::fs::create_dir_all(root.join(REGISTRY))?;
-        let workloads = whole_driver().workloads(bench).await?;
-        let program = bench.toolchain.csi_mock_driver().await?;
+        let workloads = whole_driver().workloads(harness).await?;
+        let program = harness.toolchain.csi_mock_driver().await?;
         let pod = |image: &str| {
             let mut pods = workloads
                 .iter()
@@ -95,7 +95,7 @@ impl RunningDriver {
             pods.next().with_context(|| format!("no container runs {image}"))
         };
         let (deployment, driver) = pod("csi-mock-driver")?;
-        let controller = spawn(bench, &root, "controller", &program, deployment, driver)?;
+        let controller = spawn(harness, &root, "controller", &program, deployment, driver)?;
         let socket = flag(&root, deployment, driver, "--endpoint")?;
         controller.while_alive(appears(&socket)).await?;
         for probe in [&driver.startup_probe, &driver.liveness_probe] {
@@ -107,7 +107,7 @@ impl RunningDriver {
         let identity = connect(socket);
 
         let (set, driver) = pod("csi-mock-driver-node")?;
-        let node = spawn(bench, &root, "node", &program, set, driver)?;
+        let node = spawn(harness, &root, "node", &program, set, driver)?;
         let probe = driver
             .liveness_probe
             .as_ref()
@@ -145,9 +145,9 @@ impl RunningDriver {
 
 /// Every class asks for something that the driver does, a volume of each gets to a pod's path, and all names of the
 /// driver are its own.
-async fn the_driver_serves_its_classes(bench: Arc<Bench>) -> Result<()> {
-    let objects = manifest::parse(&whole_driver().build(&bench).await?)?;
-    let driver = RunningDriver::start(&bench, "mock").await?;
+async fn the_driver_serves_its_classes(harness: Arc<Harness>) -> Result<()> {
+    let objects = manifest::parse(&whole_driver().build(&harness).await?)?;
+    let driver = RunningDriver::start(&harness, "mock").await?;
     let name = IdentityClient::new(driver.identity.clone())
         .get_plugin_info(GetPluginInfoRequest {})
         .await?
@@ -342,11 +342,11 @@ pub(super) async fn reaches_a_pod(driver: &RunningDriver, volume: &Provisioned) 
 }
 
 /// The API server takes them in any namespace, and what they name is there.
-async fn examples_are_taken(bench: Arc<Bench>) -> Result<()> {
-    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+async fn examples_are_taken(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
     kinds::install(cluster).await?;
     cluster.create_namespace("deploy-examples").await?;
-    let mut known: Vec<DynamicObject> = manifest::parse(&whole_driver().build(&bench).await?)?;
+    let mut known: Vec<DynamicObject> = manifest::parse(&whole_driver().build(&harness).await?)?;
     let mut written = Vec::new();
     for entry in std::fs::read_dir(examples()?)? {
         let path = entry?.path();
@@ -413,14 +413,14 @@ fn named(object: &DynamicObject) -> Vec<(&'static str, String)> {
     named
 }
 
-async fn nodes_of_kind_share_a_folder(bench: Arc<Bench>) -> Result<()> {
+async fn nodes_of_kind_share_a_folder(harness: Arc<Harness>) -> Result<()> {
     let file = csi_e2e::toolchain::workspace_root().join("deploy/kind/cluster.yaml");
     let cluster: serde_json::Value = serde_saphyr::from_str(&std::fs::read_to_string(file)?)?;
     let nodes = cluster["nodes"].as_array().context("a cluster must have nodes")?;
     ensure!(nodes.len() >= 2, "one node is no array's worth");
     let first = nodes[0]["extraMounts"].clone();
     ensure!(nodes.iter().all(|node| node["extraMounts"] == first), "{cluster}");
-    for workload in whole_driver().workloads(&bench).await? {
+    for workload in whole_driver().workloads(&harness).await? {
         let volumes = workload.template.spec.clone().and_then(|spec| spec.volumes);
         let array = volumes
             .into_iter()
@@ -441,7 +441,7 @@ async fn nodes_of_kind_share_a_folder(bench: Arc<Bench>) -> Result<()> {
 
 /// Starts a container's program with its paths below `root`.
 fn spawn(
-    bench: &Bench,
+    harness: &Harness,
     root: &Path,
     name: &str,
     program: &Path,
@@ -454,7 +454,7 @@ fn spawn(
         let arg = arg.replace("--devices=loop", "--devices=emulated");
         command = command.arg(on_the_node(root, workload, container, &arg)?);
     }
-    Process::spawn(&bench.run, command)
+    Process::spawn(&harness.run, command)
 }
 
 /// Runs the command of a probe.

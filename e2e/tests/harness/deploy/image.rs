@@ -12,26 +12,26 @@ use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
 /// What there are images of.
 const PROGRAMS: [&str; 2] = ["csi-attacher", "csi-mock-driver"];
 const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
-            bench,
+            harness,
             "deploy::layouts_hold_what_they_say_and_are_reproducible",
             layouts_hold,
         ),
         trial(
-            bench,
+            harness,
             "deploy::layouts_are_made_anew_and_never_of_nothing",
             layouts_are_made_anew,
         ),
         trial(
-            bench,
+            harness,
             "deploy::images_are_built_by_the_compiler_of_the_tree",
             compiler_of_the_tree,
         ),
@@ -39,8 +39,8 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
 }
 
 /// With anything in the place of the binaries; to compile them takes too long for a test.
-async fn layouts_hold(bench: Arc<Bench>) -> Result<()> {
-    let dir = bench.run.subdir("images")?;
+async fn layouts_hold(harness: Arc<Harness>) -> Result<()> {
+    let dir = harness.run.subdir("images")?;
     let binaries = dir.join("binaries");
     mk_binaries(&binaries, "")?;
     let (first, second) = (dir.join("first"), dir.join("second"));
@@ -91,8 +91,8 @@ async fn layouts_hold(bench: Arc<Bench>) -> Result<()> {
 }
 
 /// A folder that holds the layouts of another build gets those of this one only; a binary that is missing is missed.
-async fn layouts_are_made_anew(bench: Arc<Bench>) -> Result<()> {
-    let dir = bench.run.subdir("images-again")?;
+async fn layouts_are_made_anew(harness: Arc<Harness>) -> Result<()> {
+    let dir = harness.run.subdir("images-again")?;
     let (old, new) = (dir.join("old"), dir.join("new"));
     mk_binaries(&old, "of yesterday")?;
     mk_binaries(&new, "of today")?;
@@ -115,7 +115,7 @@ async fn layouts_are_made_anew(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn compiler_of_the_tree(_bench: Arc<Bench>) -> Result<()> {
+async fn compiler_of_the_tree(_bench: Arc<Harness>) -> Result<()> {
     let read = |file: &str| {
         std::fs::read_to_string(workspace_root().join(file)).with_context(|| format!("read {file}"))
     };

@@ -15,36 +15,36 @@ use serde_json::Value;
 
 use super::shape::Shape;
 use super::{of_kind, selects, template};
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
 /// What a histogram's series are called beside its name.
 const HISTOGRAM_SUFFIXES: [&str; 3] = ["_bucket", "_count", "_sum"];
 /// Labels that Prometheus adds to what it reads, and that of histograms.
 const LABELS_OF_PROMETHEUS: [&str; 5] = ["container", "job", "le", "namespace", "pod"];
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
-            bench,
+            harness,
             "deploy::queries_ask_for_metrics_that_exist",
             queries_ask_for_what_exists,
         ),
         trial(
-            bench,
+            harness,
             "deploy::every_alert_has_its_runbook",
             every_alert_has_its_runbook,
         ),
         trial(
-            bench,
+            harness,
             "deploy::the_monitor_reads_the_attacher",
             the_monitor_reads_the_attacher,
         ),
     ]
 }
 
-async fn queries_ask_for_what_exists(bench: Arc<Bench>) -> Result<()> {
+async fn queries_ask_for_what_exists(harness: Arc<Harness>) -> Result<()> {
     let documented = Documented::read()?;
-    let objects = objects(&bench).await?;
+    let objects = objects(&harness).await?;
     let mut expressions = alerts(&objects)?
         .into_iter()
         .map(|alert| (format!("alert {}", alert.name), alert.expr))
@@ -58,7 +58,7 @@ async fn queries_ask_for_what_exists(bench: Arc<Bench>) -> Result<()> {
     );
 
     let (places, expressions): (Vec<_>, Vec<_>) = expressions.into_iter().unzip();
-    let queries = bench.toolchain.promql(&expressions).await?;
+    let queries = harness.toolchain.promql(&expressions).await?;
     for ((place, expression), query) in places.iter().zip(&expressions).zip(queries) {
         let mut labels: BTreeSet<&str> = LABELS_OF_PROMETHEUS.into();
         for selector in &query.selectors {
@@ -85,14 +85,14 @@ async fn queries_ask_for_what_exists(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn every_alert_has_its_runbook(bench: Arc<Bench>) -> Result<()> {
+async fn every_alert_has_its_runbook(harness: Arc<Harness>) -> Result<()> {
     let runbooks =
         std::fs::read_to_string(workspace_root().join("docs/alerts.md")).context("read docs/alerts.md")?;
     let mut headings: BTreeSet<_> = runbooks
         .lines()
         .filter_map(|line| line.strip_prefix("## "))
         .collect();
-    for alert in alerts(&objects(&bench).await?)? {
+    for alert in alerts(&objects(&harness).await?)? {
         let name = &alert.name;
         ensure!(
             headings.remove(name.as_str()),
@@ -122,9 +122,9 @@ async fn every_alert_has_its_runbook(bench: Arc<Bench>) -> Result<()> {
     Ok(())
 }
 
-async fn the_monitor_reads_the_attacher(bench: Arc<Bench>) -> Result<()> {
+async fn the_monitor_reads_the_attacher(harness: Arc<Harness>) -> Result<()> {
     let shape = Shape::base_with(&["monitoring"])?;
-    let objects = manifest::parse(&shape.build(&bench).await?)?;
+    let objects = manifest::parse(&shape.build(&harness).await?)?;
     let the = |wanted: &str| {
         let found = objects.iter().find(|object| kind(object) == wanted);
         found.with_context(|| format!("there must be a {wanted}"))
@@ -151,7 +151,7 @@ async fn the_monitor_reads_the_attacher(bench: Arc<Bench>) -> Result<()> {
         match_labels: serde_json::from_value(service.data["spec"]["selector"].clone())?,
         match_expressions: None,
     };
-    let deployments = shape.deployments(&bench).await?;
+    let deployments = shape.deployments(&harness).await?;
     let [deployment] = deployments.as_slice() else {
         anyhow::bail!("the base must hold one Deployment")
     };
@@ -178,8 +178,8 @@ struct Alert {
     annotations: BTreeMap<String, String>,
 }
 
-async fn objects(bench: &Bench) -> Result<Vec<DynamicObject>> {
-    manifest::parse(&Shape::base_with(&["monitoring"])?.build(bench).await?)
+async fn objects(harness: &Harness) -> Result<Vec<DynamicObject>> {
+    manifest::parse(&Shape::base_with(&["monitoring"])?.build(harness).await?)
 }
 
 fn alerts(objects: &[DynamicObject]) -> Result<Vec<Alert>> {

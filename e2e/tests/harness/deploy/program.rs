@@ -24,7 +24,7 @@ use tokio::process::Command;
 
 use super::shape::{Shape, Workload};
 use super::{DEADLINE, PAUSE, image_name};
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
 /// Name of the attacher's image, ours and the Go one's.
 const ATTACHER: &str = "csi-attacher";
@@ -37,20 +37,20 @@ const DRIVERS: [&str; 2] = ["csi-mock-driver", "csi-mock-driver-node"];
 /// Whose sidecars others build.
 pub(super) const FOREIGN: &str = "registry.k8s.io/sig-storage/";
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
-            bench,
+            harness,
             "deploy::programs_take_the_flags_they_are_given",
             programs_take_their_flags,
         ),
         trial(
-            bench,
+            harness,
             "deploy::probes_are_answered_with_the_flags_given",
             probes_are_answered,
         ),
         trial(
-            bench,
+            harness,
             "deploy::images_have_a_version_that_there_is",
             images_have_a_version,
         ),
@@ -58,15 +58,15 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
 }
 
 /// Whatever is written for one attacher must do for the other, so that there is a way there and a way back.
-async fn programs_take_their_flags(bench: Arc<Bench>) -> Result<()> {
+async fn programs_take_their_flags(harness: Arc<Harness>) -> Result<()> {
     let attachers = [
-        bench.toolchain.csi_attacher().await?,
-        bench.toolchain.peer(Peer::ExternalAttacher).await?,
+        harness.toolchain.csi_attacher().await?,
+        harness.toolchain.peer(Peer::ExternalAttacher).await?,
     ];
-    let driver = bench.toolchain.csi_mock_driver().await?;
+    let driver = harness.toolchain.csi_mock_driver().await?;
     let mut tried = BTreeMap::new();
     for shape in Shape::all()? {
-        for workload in shape.workloads(&bench).await? {
+        for workload in shape.workloads(&harness).await? {
             let what = || format!("{shape}: {}", workload.name);
             for image in DRIVERS {
                 if let Some(container) = workload.container_of_image(image) {
@@ -135,20 +135,20 @@ pub(super) fn expanded(container: &Container) -> Result<Vec<String>> {
 
 /// The programs run as the base says, ours and the Go one that its component puts back, but for where things are
 /// on this machine.
-async fn probes_are_answered(bench: Arc<Bench>) -> Result<()> {
-    let ours = bench.toolchain.csi_attacher().await?;
-    let go = bench.toolchain.peer(Peer::ExternalAttacher).await?;
-    answers(&bench, "probed-ours", &[], ours).await?;
-    answers(&bench, "probed-go", &["go-sidecar"], go).await
+async fn probes_are_answered(harness: Arc<Harness>) -> Result<()> {
+    let ours = harness.toolchain.csi_attacher().await?;
+    let go = harness.toolchain.peer(Peer::ExternalAttacher).await?;
+    answers(&harness, "probed-ours", &[], ours).await?;
+    answers(&harness, "probed-go", &["go-sidecar"], go).await
 }
 
-async fn answers(bench: &Bench, namespace: &str, components: &[&str], program: PathBuf) -> Result<()> {
-    let (cluster, _calm) = (bench.cluster().await?, bench.calm.read().await);
+async fn answers(harness: &Harness, namespace: &str, components: &[&str], program: PathBuf) -> Result<()> {
+    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
     cluster.create_namespace(namespace).await?;
     cluster
         .create_attacher_account(namespace, "attacher", false)
         .await?;
-    let dir = bench.run.subdir(namespace)?;
+    let dir = harness.run.subdir(namespace)?;
     let kubeconfig = cluster
         .service_account_kubeconfig(namespace, "attacher", &dir)
         .await?;
@@ -159,11 +159,11 @@ async fn answers(bench: &Bench, namespace: &str, components: &[&str], program: P
         capabilities: String::new(),
         flags: Vec::new(),
     };
-    let driver = bench.toolchain.csi_mock_driver().await?;
-    let mut driver = Driver::start(Arc::clone(&bench.run), &driver, &dir, spec).await?;
+    let driver = harness.toolchain.csi_mock_driver().await?;
+    let mut driver = Driver::start(Arc::clone(&harness.run), &driver, &dir, spec).await?;
 
     let shape = Shape::base_with(components)?;
-    let workloads = shape.workloads(bench).await?;
+    let workloads = shape.workloads(harness).await?;
     let mut containers = workloads.iter().flat_map(Workload::containers);
     let container =
         containers.find(|container| image_name(container.image.as_deref().unwrap_or_default()).0 == ATTACHER);
@@ -191,7 +191,7 @@ async fn answers(bench: &Bench, namespace: &str, components: &[&str], program: P
             _ => arg,
         });
     }
-    let attacher = Process::spawn(&bench.run, command)?;
+    let attacher = Process::spawn(&harness.run, command)?;
     let mut paths = vec!["/metrics".to_owned()];
     for probe in [
         &container.startup_probe,
@@ -274,7 +274,7 @@ async fn ask(address: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-async fn images_have_a_version(bench: Arc<Bench>) -> Result<()> {
+async fn images_have_a_version(harness: Arc<Harness>) -> Result<()> {
     let manifest = std::fs::read_to_string(workspace_root().join("e2e/peers/go.mod"))?;
     let go = manifest
         .lines()
@@ -285,7 +285,7 @@ async fn images_have_a_version(bench: Arc<Bench>) -> Result<()> {
         .find_map(|rest| rest.split_whitespace().next())
         .context("go.mod must require the Go attacher")?;
     for shape in Shape::all()? {
-        for workload in shape.workloads(&bench).await? {
+        for workload in shape.workloads(&harness).await? {
             for container in workload.containers() {
                 let image = container
                     .image

@@ -12,7 +12,7 @@ use libtest_mimic::Trial;
 
 use super::shape::{Shape, Workload};
 use super::{DEADLINE, PAUSE, POD_SECURITY};
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
 /// A namespace with the strictest rules.
 const STRICT: &str = "deploy-strict";
@@ -21,11 +21,15 @@ const BEYOND_GRACE: i64 = 10;
 /// Default of `--shutdown-grace`, in seconds.
 const SHUTDOWN_GRACE: i64 = 20;
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
-        trial(bench, "deploy::containers_are_hardened", containers_are_hardened),
         trial(
-            bench,
+            harness,
+            "deploy::containers_are_hardened",
+            containers_are_hardened,
+        ),
+        trial(
+            harness,
             "deploy::only_what_mounts_for_pods_is_privileged",
             only_what_mounts_is_privileged,
         ),
@@ -33,9 +37,9 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
 }
 
 /// What the `restricted` profile does not ask for.
-async fn containers_are_hardened(bench: Arc<Bench>) -> Result<()> {
+async fn containers_are_hardened(harness: Arc<Harness>) -> Result<()> {
     for shape in Shape::all()? {
-        for workload in shape.workloads(&bench).await? {
+        for workload in shape.workloads(&harness).await? {
             let spec = workload.template.spec.clone();
             let spec = spec.context("a pod template must have a spec")?;
             let grace = spec.termination_grace_period_seconds.unwrap_or(30);
@@ -71,9 +75,9 @@ async fn containers_are_hardened(bench: Arc<Bench>) -> Result<()> {
 
 /// A namespace without rules is no leave to have none: of all containers, the node's own may do everything, and the
 /// others there may be root, which owns the folder that they share, without anything that makes root mighty.
-async fn only_what_mounts_is_privileged(bench: Arc<Bench>) -> Result<()> {
+async fn only_what_mounts_is_privileged(harness: Arc<Harness>) -> Result<()> {
     for shape in Shape::all()? {
-        for workload in shape.workloads(&bench).await? {
+        for workload in shape.workloads(&harness).await? {
             let pod = workload.template.spec.as_ref();
             let pod = pod
                 .and_then(|spec| spec.security_context.clone())

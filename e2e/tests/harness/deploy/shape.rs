@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use kube::api::DynamicObject;
 
 use super::{container_of_image, of_kind};
-use crate::Bench;
+use crate::Harness;
 
 /// Builds so far.
 static BUILDS: AtomicUsize = AtomicUsize::new(0);
@@ -107,20 +107,21 @@ impl Shape {
     }
 
     /// Its objects as a YAML stream.
-    pub(crate) async fn build(&self, bench: &Bench) -> Result<String> {
-        self.build_with(bench, "").await
+    pub(crate) async fn build(&self, harness: &Harness) -> Result<String> {
+        self.build_with(harness, "").await
     }
 
     /// Its objects in [`Self::namespace`], with names that meet no others.
-    pub(crate) async fn build_for_its_namespace(&self, bench: &Bench) -> Result<String> {
+    pub(crate) async fn build_for_its_namespace(&self, harness: &Harness) -> Result<String> {
         let namespace = self.namespace();
         let more = format!("namespace: {namespace}\nnameSuffix: -{namespace}\n");
-        self.build_with(bench, &more).await
+        self.build_with(harness, &more).await
     }
 
     /// Its objects as an overlay of its own gives them that says a namespace.
-    pub(crate) async fn build_in(&self, bench: &Bench, namespace: &str) -> Result<String> {
-        self.build_with(bench, &format!("namespace: {namespace}\n")).await
+    pub(crate) async fn build_in(&self, harness: &Harness, namespace: &str) -> Result<String> {
+        self.build_with(harness, &format!("namespace: {namespace}\n"))
+            .await
     }
 
     /// An overlay with components on top.
@@ -132,19 +133,19 @@ impl Shape {
     }
 
     /// Its Deployments.
-    pub(crate) async fn deployments(&self, bench: &Bench) -> Result<Vec<Deployment>> {
-        of_kind(&manifest::parse(&self.build(bench).await?)?, "Deployment")
+    pub(crate) async fn deployments(&self, harness: &Harness) -> Result<Vec<Deployment>> {
+        of_kind(&manifest::parse(&self.build(harness).await?)?, "Deployment")
     }
 
     /// Everything of it that makes pods.
-    pub(crate) async fn workloads(&self, bench: &Bench) -> Result<Vec<Workload>> {
-        workloads(&manifest::parse(&self.build(bench).await?)?)
+    pub(crate) async fn workloads(&self, harness: &Harness) -> Result<Vec<Workload>> {
+        workloads(&manifest::parse(&self.build(harness).await?)?)
     }
 
-    async fn build_with(&self, bench: &Bench, more: &str) -> Result<String> {
+    async fn build_with(&self, harness: &Harness, more: &str) -> Result<String> {
         // A folder for each build: tests build the same at the same time.
         let number = BUILDS.fetch_add(1, Ordering::Relaxed);
-        let dir = bench
+        let dir = harness
             .run
             .subdir(&format!("kustomize-{}-{number}", self.namespace()))?;
         let deploy = below_root(&dir)?.join(below("deploy")?);
@@ -161,7 +162,7 @@ impl Shape {
         }
         let file = dir.join("kustomization.yaml");
         std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
-        let built = bench.toolchain.kustomize(&dir).await;
+        let built = harness.toolchain.kustomize(&dir).await;
         built.with_context(|| format!("build {self}"))
     }
 }

@@ -24,7 +24,7 @@ use super::driver::{BYTES, RunningDriver, kind, provision, reaches_a_pod, whole_
 use super::program::FOREIGN;
 use super::shape::{Shape, Workload};
 use super::{becomes_allowed, image_name, of_kind};
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
 /// A sidecar that `deploy/` runs.
 struct Sidecar {
@@ -137,20 +137,20 @@ const fn need(group: &'static str, resource: &'static str, verbs: &'static [&'st
     }
 }
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
-            bench,
+            harness,
             "deploy::sidecars_know_the_flags_that_they_are_given",
             sidecars_know_their_flags,
         ),
         trial(
-            bench,
+            harness,
             "deploy::containers_of_a_pod_listen_at_different_ports",
             ports_differ,
         ),
         trial(
-            bench,
+            harness,
             "deploy::the_driver_answers_what_its_sidecars_ask",
             the_driver_answers,
         ),
@@ -158,10 +158,10 @@ pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
 }
 
 /// By the sources of the version that the image has, which must exist.
-async fn sidecars_know_their_flags(bench: Arc<Bench>) -> Result<()> {
+async fn sidecars_know_their_flags(harness: Arc<Harness>) -> Result<()> {
     let mut told: BTreeMap<(&str, String), BTreeSet<String>> = BTreeMap::new();
     for shape in Shape::all()? {
-        for workload in shape.workloads(&bench).await? {
+        for workload in shape.workloads(&harness).await? {
             for container in workload.containers() {
                 let image = container.image.as_deref().unwrap_or_default();
                 let (name, version) = image_name(image);
@@ -189,7 +189,7 @@ async fn sidecars_know_their_flags(bench: Arc<Bench>) -> Result<()> {
         let sidecar = sidecars.find(|sidecar| sidecar.image == image);
         let sidecar = sidecar.expect("only those that are known must be collected");
         let release = format!("{}@{version}", sidecar.module);
-        let known = bench.toolchain.sidecar_flags(&release, sidecar.folders).await?;
+        let known = harness.toolchain.sidecar_flags(&release, sidecar.folders).await?;
         for arg in args {
             let (flag, value) = arg.split_once('=').unwrap_or((&arg, ""));
             let name = flag.trim_start_matches('-');
@@ -205,10 +205,10 @@ async fn sidecars_know_their_flags(bench: Arc<Bench>) -> Result<()> {
 }
 
 /// They share one network: a program that finds its port taken ends, again and again.
-async fn ports_differ(bench: Arc<Bench>) -> Result<()> {
+async fn ports_differ(harness: Arc<Harness>) -> Result<()> {
     let mut meeting = 0;
     for shape in Shape::all()? {
-        for workload in shape.workloads(&bench).await? {
+        for workload in shape.workloads(&harness).await? {
             let mut taken = BTreeMap::new();
             for container in workload.containers() {
                 let what = format!("{shape}: {}, container {}", workload.name, container.name);
@@ -287,9 +287,9 @@ fn sidecar_of(container: &Container) -> Option<&'static Sidecar> {
 }
 
 /// How much is left, for each class and the place of a node; a snapshot of a group; and what is in use of a snapshot.
-async fn the_driver_answers(bench: Arc<Bench>) -> Result<()> {
-    let objects = manifest::parse(&whole_driver().build(&bench).await?)?;
-    let driver = RunningDriver::start(&bench, "asked").await?;
+async fn the_driver_answers(harness: Arc<Harness>) -> Result<()> {
+    let objects = manifest::parse(&whole_driver().build(&harness).await?)?;
+    let driver = RunningDriver::start(&harness, "asked").await?;
     let classes = of_kind::<StorageClass>(&objects, "StorageClass")?;
     let late: Vec<_> = classes
         .iter()

@@ -25,20 +25,20 @@ use serde_json::Value;
 
 use super::driver::{RunningDriver, whole_driver};
 use super::of_kind;
-use crate::{Bench, trial};
+use crate::{Harness, trial};
 
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![trial(
-        bench,
+        harness,
         "deploy::the_storage_tests_are_told_what_the_driver_can_do_and_no_more",
         the_description_is_true,
     )]
 }
 
-async fn the_description_is_true(bench: Arc<Bench>) -> Result<()> {
+async fn the_description_is_true(harness: Arc<Harness>) -> Result<()> {
     let text = std::fs::read_to_string(workspace_root().join("deploy/e2e-suite/testdriver.yaml"))?;
     let description: Value = serde_saphyr::from_str(&text)?;
-    let suite = bench.toolchain.storage_suite().await?;
+    let suite = harness.toolchain.storage_suite().await?;
     knows(&suite.fields, &description, "")?;
     let info = &description["DriverInfo"];
     let claimed: BTreeMap<String, bool> = serde_json::from_value(info["Capabilities"].clone())?;
@@ -55,7 +55,7 @@ async fn the_description_is_true(bench: Arc<Bench>) -> Result<()> {
         .collect();
     ensure!(unsaid.is_empty(), "nothing is said of {unsaid:?}");
 
-    let objects = manifest::parse(&whole_driver().build(&bench).await?)?;
+    let objects = manifest::parse(&whole_driver().build(&harness).await?)?;
     let declared = of_kind::<CSIDriver>(&objects, "CSIDriver")?;
     let declared = declared.first().context("there must be a CSIDriver")?;
     ensure!(
@@ -65,13 +65,13 @@ async fn the_description_is_true(bench: Arc<Bench>) -> Result<()> {
         declared.name_any()
     );
     let sidecars: BTreeSet<String> = whole_driver()
-        .workloads(&bench)
+        .workloads(&harness)
         .await?
         .iter()
         .flat_map(|workload| workload.containers())
         .map(|container| format!("{} {:?}", container.name, container.args))
         .collect();
-    let driver = RunningDriver::start(&bench, "described").await?;
+    let driver = RunningDriver::start(&harness, "described").await?;
     let offered = Offered::by(&driver).await?;
     for (name, claim) in &claimed {
         let truth = offered.supports(name, &declared.spec, &sidecars)?;

@@ -118,11 +118,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A report of one row, with one quantity of some implementations.
-    pub(in crate::bench) fn mk_report(
-        row: &str,
-        quantity: Quantity,
-        implementations: &[(&str, f64)],
-    ) -> Report {
+    pub(crate) fn mk_report(row: &str, quantity: Quantity, implementations: &[(&str, f64)]) -> Report {
         let implementation = |(name, value): &(&str, f64)| ImplementationReport {
             implementation: (*name).to_owned(),
             figures: [(quantity, Summary::of(vec![*value]).expect("there is a round"))].into(),

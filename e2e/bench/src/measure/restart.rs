@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::{attach_one, burst_timeout, detach_one, warm_up};
-use crate::bench::Harness;
-use crate::bench::bench_env::{BenchEnv, Needs};
-use crate::bench::implementation::Implementation;
-use crate::bench::quantity::{Figures, Quantity};
-use crate::process::{Process, Spec};
+use crate::Harness;
+use crate::bench_env::{BenchEnv, Needs};
+use crate::implementation::Implementation;
+use crate::quantity::{Figures, Quantity};
+use csi_e2e::process::{Process, Spec};
 
 /// How long the driver stays away: as long as an update of its image takes at least.
 const AWAY: Duration = Duration::from_secs(5);

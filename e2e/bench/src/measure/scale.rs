@@ -5,11 +5,11 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::{STOP, detach_one, follow, memory};
-use crate::bench::bench_env::{BenchEnv, Needs};
-use crate::bench::implementation::Implementation;
-use crate::bench::quantity::{Figures, Quantity};
-use crate::bench::{Harness, burst_timeout};
-use crate::process::Process;
+use crate::bench_env::{BenchEnv, Needs};
+use crate::implementation::Implementation;
+use crate::quantity::{Figures, Quantity};
+use crate::{Harness, burst_timeout};
+use csi_e2e::process::Process;
 
 /// Starts an attacher that finds one volume to be attached, and `own` that are.
 pub(super) async fn measure(

@@ -1,14 +1,15 @@
-//! Our attacher and the Go one side by side: `cargo run --release -p csi-e2e --bin bench`.
+//! The command line of the benchmark.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use csi_e2e::bench::{self, Implementation, Plan, Report, Row, Sizes, baseline, goal, plot};
-use csi_e2e::process::{Run, reaper_main_if_requested};
+use csi_e2e::process::Run;
 use csi_e2e::toolchain::{Settings, Toolchain};
 use tracing_subscriber::EnvFilter;
+
+use crate::{Implementation, Plan, Report, Row, Sizes, baseline, goal, plot};
 
 /// Measures attachers side by side on a real control plane of their own.
 ///
@@ -16,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 /// default, burst, latency, latency-far, slow, behind, restart, handover-term, handover-kill, foreign, own,
 /// foreign-many.
 #[derive(Debug, Parser)]
-#[command(name = "bench")]
+#[command(name = "csi-bench")]
 struct Args {
     /// What is measured.
     #[arg(long, value_delimiter = ',', default_values_t = Row::ALL, hide_default_value = true)]
@@ -49,16 +50,16 @@ struct Args {
     /// Write a picture of each row into this directory.
     #[arg(long)]
     svg: Option<PathBuf>,
-    /// Tell what got worse, by its ratio to the Go attacher, since this file was written with --json.
+    /// Report what got worse, by its ratio to the Go attacher, since this file was written with --json.
     #[arg(long)]
     baseline: Option<PathBuf>,
 }
 
-fn main() -> ExitCode {
-    reaper_main_if_requested();
+/// Parses the arguments, measures, and prints the tables.
+pub fn main() -> ExitCode {
     let args = Args::parse();
     let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("warn,kube_client=off,csi_e2e=info"));
+        .unwrap_or_else(|_| EnvFilter::new("warn,kube_client=off,csi_e2e=info,csi_bench=info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -84,7 +85,7 @@ async fn measure(args: Args) -> Result<()> {
     let plan = plan(&args);
     let run = Run::start()?;
     let toolchain = Toolchain::new(&run, Settings::from_env());
-    let report = bench::run(&run, &toolchain, &plan).await;
+    let report = crate::run(&run, &toolchain, &plan).await;
     run.finish().await?;
     let report = report?;
     print!("{}{}", report.markdown(), goal::markdown(&goal::goals(&report)));

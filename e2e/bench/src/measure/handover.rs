@@ -8,13 +8,13 @@ use kube::Api;
 use rustix::process::Signal;
 
 use super::{STOP, attach_one, burst_timeout, detach_one, plain_env, warm_up};
-use crate::attacher::with_host_name;
-use crate::bench::bench_env::BenchEnv;
-use crate::bench::implementation::Implementation;
-use crate::bench::quantity::{Figures, Quantity};
-use crate::bench::{Harness, NAMESPACE};
-use crate::process::{Process, Spec};
-use crate::wait::{self, Progress};
+use crate::bench_env::BenchEnv;
+use crate::implementation::Implementation;
+use crate::quantity::{Figures, Quantity};
+use crate::{Harness, NAMESPACE};
+use csi_e2e::attacher::with_host_name;
+use csi_e2e::process::{Process, Spec};
+use csi_e2e::wait::{self, Progress};
 
 /// How long the other replica gets to become a standby that has seen the lease: longer than the 5 s between
 /// two looks at it.

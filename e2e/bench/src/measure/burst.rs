@@ -5,14 +5,14 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::{Pile, STOP, memory, plain_env, run_pile, warm_up};
-use crate::bench::bench_env::BenchEnv;
-use crate::bench::implementation::Implementation;
-use crate::bench::quantity::{Figures, Quantity};
-use crate::bench::tracker::Tracker;
-use crate::bench::{Harness, burst_timeout, limit};
-use crate::cluster::Metrics;
-use crate::kubeconfig;
-use crate::process::Process;
+use crate::bench_env::BenchEnv;
+use crate::implementation::Implementation;
+use crate::quantity::{Figures, Quantity};
+use crate::tracker::Tracker;
+use crate::{Harness, burst_timeout, limit};
+use csi_e2e::cluster::Metrics;
+use csi_e2e::kubeconfig;
+use csi_e2e::process::Process;
 
 /// What is read one by one; lists and watches are not.
 const READ: [&str; 4] = ["volumeattachments", "persistentvolumes", "csinodes", "secrets"];

@@ -1,22 +1,34 @@
 //! The benchmark measures what it says, on sizes that say nothing.
 
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use csi_e2e::bench::{self, Implementation, Plan, Quantity, Row, Sizes, Workers};
-use libtest_mimic::Trial;
+use csi_bench::{Implementation, Plan, Quantity, Row, Sizes, Workers};
+use csi_e2e::process::{Run, reaper_main_if_requested};
+use csi_e2e::toolchain::{Settings, Toolchain};
+use libtest_mimic::{Arguments, Trial};
+use tokio::runtime::Runtime;
 
-use crate::{Bench, trial};
-
-pub(crate) fn trials(bench: &Arc<Bench>) -> Vec<Trial> {
-    vec![trial(
-        bench,
-        "bench::rows_have_their_figures",
-        rows_have_their_figures,
-    )]
+fn main() -> Result<ExitCode> {
+    reaper_main_if_requested();
+    let arguments = Arguments::from_args();
+    let runtime = Runtime::new()?;
+    let run = Run::start()?;
+    let trial = {
+        let (handle, run) = (runtime.handle().clone(), Arc::clone(&run));
+        Trial::test("rows_have_their_figures", move || {
+            handle
+                .block_on(rows_have_their_figures(&run))
+                .map_err(|error| format!("{error:#}").into())
+        })
+    };
+    let conclusion = libtest_mimic::run(&arguments, vec![trial]);
+    runtime.block_on(run.finish())?;
+    Ok(conclusion.exit_code())
 }
 
-async fn rows_have_their_figures(bench: Arc<Bench>) -> Result<()> {
+async fn rows_have_their_figures(run: &Arc<Run>) -> Result<()> {
     let plan = Plan {
         rows: vec![Row::LatencyFar, Row::Behind, Row::Burst],
         sizes: Sizes {
@@ -32,7 +44,8 @@ async fn rows_have_their_figures(bench: Arc<Bench>) -> Result<()> {
         ]),
         csi_address: None,
     };
-    let report = bench::run(&bench.run, &bench.toolchain, &plan).await?;
+    let toolchain = Toolchain::new(run, Settings::from_env());
+    let report = csi_bench::run(run, &toolchain, &plan).await?;
     ensure!(report.is_complete(), "{}", report.markdown());
     let ours = |row: Row, quantity| {
         let row = report.row(row.name()).context("a row is missing")?;

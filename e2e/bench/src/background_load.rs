@@ -7,7 +7,7 @@ use kube::Api;
 use serde_json::json;
 
 use super::objects::{create, object};
-use crate::cluster::Cluster;
+use csi_e2e::cluster::Cluster;
 
 const DRIVER: &str = "foreign.example";
 /// Nodes that they are spread over.

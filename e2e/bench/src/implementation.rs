@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::Programs;
 use super::bench_env::BenchEnv;
-use crate::process::Spec;
+use csi_e2e::process::Spec;
 
 /// Who is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

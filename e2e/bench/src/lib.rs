@@ -10,6 +10,7 @@ mod array;
 mod background_load;
 pub mod baseline;
 mod bench_env;
+pub mod cli;
 pub mod goal;
 mod implementation;
 mod limit;
@@ -36,11 +37,11 @@ pub use report::Report;
 pub use row::{Row, Sizes};
 pub use statistic::Summary;
 
-use crate::cluster::{Backend, Cluster};
-use crate::control_plane::{Component, Options};
-use crate::process::Run;
-use crate::toolchain::{Peer, Toolchain};
 use background_load::BackgroundLoad;
+use csi_e2e::cluster::{Backend, Cluster};
+use csi_e2e::control_plane::{Component, Options};
+use csi_e2e::process::Run;
+use csi_e2e::toolchain::{Peer, Toolchain};
 use quantity::Figures;
 use report::{ImplementationReport, RowReport};
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::{STOP, warm_up};
-use crate::bench::bench_env::{BenchEnv, Needs};
-use crate::bench::implementation::Implementation;
-use crate::bench::quantity::{Figures, Quantity};
-use crate::bench::statistic::percentile;
-use crate::bench::tracker::{Life, Tracker};
-use crate::bench::{Harness, burst_timeout};
-use crate::process::Process;
+use crate::bench_env::{BenchEnv, Needs};
+use crate::implementation::Implementation;
+use crate::quantity::{Figures, Quantity};
+use crate::statistic::percentile;
+use crate::tracker::{Life, Tracker};
+use crate::{Harness, burst_timeout};
+use csi_e2e::process::Process;
 
 pub(super) async fn measure(
     harness: &Harness<'_>,

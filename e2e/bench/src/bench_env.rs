@@ -16,10 +16,10 @@ use super::array::Array;
 use super::objects::{create, delete, object, patch_status, wipe};
 use super::proxy::Proxy;
 use super::{Harness, NAMESPACE};
-use crate::driver::journal::Journal;
-use crate::fixture::attacher_finalizer;
-use crate::kubeconfig;
-use crate::process::{Process, Spec};
+use csi_e2e::driver::journal::Journal;
+use csi_e2e::fixture::attacher_finalizer;
+use csi_e2e::kubeconfig;
+use csi_e2e::process::{Process, Spec};
 
 const NODES: usize = 10;
 const DRIVER_START: Duration = Duration::from_secs(20);
@@ -68,9 +68,9 @@ pub(super) struct BenchEnv {
 impl BenchEnv {
     pub(super) async fn prepare(harness: &Harness<'_>, name: String, needs: Needs) -> Result<Self> {
         let dir = harness.run.subdir(&name)?;
-        let stranger = bench.csi_address.as_ref().filter(|_| needs.any_driver);
+        let stranger = harness.csi_address.as_ref().filter(|_| needs.any_driver);
         ensure!(
-            bench.csi_address.is_none() || needs.any_driver,
+            harness.csi_address.is_none() || needs.any_driver,
             "this row needs the mock driver: leave it out, or leave out --csi-address"
         );
         let journal = Journal::create(&dir.join("journal.jsonl"))?;
@@ -289,9 +289,9 @@ const SOCKET: &str = "csi.sock";
 fn driver_spec(program: &Path, dir: &Path, name: &str, journal: &Path, needs: Needs) -> Result<Spec> {
     let faults = dir.join("faults.yaml");
     let rules = needs.slow_detach.map(|delay| {
-        crate::driver::fault::FaultRule::delay_answer(
+        csi_e2e::driver::fault::FaultRule::delay_answer(
             "slow",
-            crate::driver::fault::Method::ControllerUnpublishVolume,
+            csi_e2e::driver::fault::Method::ControllerUnpublishVolume,
             delay,
         )
     });

@@ -17,7 +17,7 @@ use super::quantity::{Figures, Quantity};
 use super::row::Row;
 use super::tracker::{Life, Tracker};
 use super::{Harness, burst_timeout};
-use crate::process::Process;
+use csi_e2e::process::Process;
 
 /// How long an attacher may take to end when asked to.
 const STOP: Duration = Duration::from_secs(30);

@@ -6,14 +6,14 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 
 use super::{Pile, STOP, memory, run_pile, warm_up};
-use crate::bench::bench_env::{BenchEnv, Needs};
-use crate::bench::implementation::{Implementation, Workers};
-use crate::bench::quantity::{Figures, Quantity};
-use crate::bench::tracker::Tracker;
-use crate::bench::{Harness, burst_timeout};
-use crate::driver::journal::{Line, name_of};
-use crate::process::Process;
-use crate::wait::Progress;
+use crate::bench_env::{BenchEnv, Needs};
+use crate::implementation::{Implementation, Workers};
+use crate::quantity::{Figures, Quantity};
+use crate::tracker::Tracker;
+use crate::{Harness, burst_timeout};
+use csi_e2e::driver::journal::{Line, name_of};
+use csi_e2e::process::Process;
+use csi_e2e::wait::Progress;
 
 const CALL: Duration = Duration::from_secs(1);
 const DETACH: Duration = Duration::from_secs(2);
