@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 pub use attach::{AttachPlan, Claim, Record, Stale, attach};
 pub use capability::{Access, AccessMode, Capability, Unsupported};
-pub use detach::{DetachPlan, detach};
+pub use detach::{DetachOutcome, DetachPlan, PresentNodeId, UnpublishResult, detach, detach_outcome};
 pub use finalizer::release;
 
 use crate::migration::Untranslatable;

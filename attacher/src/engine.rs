@@ -27,7 +27,7 @@ use crate::decide::{self, Wanted, release};
 use crate::index::{Change, Index, Reverse};
 use crate::model::{Attachment, Capabilities, Node, Uid, Volume};
 use crate::queue::{Backoff, Class, Failed, Finished, Key, Lane, Limits, Queue};
-pub use holder::Held;
+pub use holder::{Held, UsedBy};
 pub use job::{Answer, Job, Outcome, Report, Subject};
 pub use reconcile::{Fault, Finding, LastRound, Round, Tally};
 use repair::{Repairs, lane};

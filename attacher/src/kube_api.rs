@@ -153,11 +153,24 @@ impl Error {
         matches!(self, Self::Refused { status: 403, .. })
     }
 
-    /// Whether the API server has judged the request and will say the same again: neither "not now" nor the word of
-    /// somebody in between.
+    /// Whether our credentials or rights do not suffice.
+    pub fn is_unauthorized(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused {
+                status: 401 | 403,
+                ..
+            }
+        )
+    }
+
+    /// Whether the API server rejects the content of the request and will do so again: neither "not now", nor the word of
+    /// somebody in between, nor that we may not write (401, 403), which ends when our credentials and rights are back.
     pub fn is_refusal(&self) -> bool {
         match self {
-            Self::Refused { status, .. } => (400..=499).contains(status) && ![404, 409, 429].contains(status),
+            Self::Refused { status, .. } => {
+                (400..=499).contains(status) && ![401, 403, 404, 409, 429].contains(status)
+            }
             Self::NotFound(_)
             | Self::Replaced(_)
             | Self::Unusable(_)

@@ -84,12 +84,23 @@ pub fn attach(facts: &Facts, driver: &Driver) -> Result<AttachPlan, Refusal> {
     let capability = capability(spec, driver)?;
     let today = node_id(facts, driver)?;
     let (target, other_node_id) = target(attachment, csi, today);
+    // The PersistentVolume may have been replaced by one of its name. What is attached is published again as it was
+    // recorded, and with nothing of another volume's: its detach would send that volume's credentials.
+    let is_replaced = target.handle != csi.handle;
+    let secret = match is_replaced {
+        true => attachment.recorded.secret.clone(),
+        false => csi.publish_secret.clone(),
+    };
+    let volume_context = match is_replaced {
+        true => BTreeMap::new(),
+        false => csi.attributes.clone(),
+    };
 
     // An inline volume's specification stands on the attachment itself: nothing of it can get lost.
     let annotations = Recorded {
         node_id: Some(target.node_id.clone()),
         handle: volume.map(|_| target.handle.clone()),
-        secret: volume.and(csi.publish_secret.clone()),
+        secret: volume.and(secret.clone()),
     };
     let complete = attachment.finalizer && attachment.recorded == annotations;
     Ok(AttachPlan {
@@ -100,8 +111,8 @@ pub fn attach(facts: &Facts, driver: &Driver) -> Result<AttachPlan, Refusal> {
         other_node_id,
         capability,
         read_only: csi.read_only && driver.capabilities.publish_readonly,
-        volume_context: csi.attributes.clone(),
-        secret: csi.publish_secret.clone(),
+        volume_context,
+        secret,
         migrated: spec.is_migrated(),
         claim: volume.and_then(claim),
         record: (!complete).then_some(Record {

@@ -21,6 +21,16 @@ pub enum Held {
     ByLiving,
 }
 
+/// Which attachments count as using a volume at a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsedBy {
+    /// Those whose record names it: that is where they were published.
+    Record,
+    /// Those, too, whose node has its node id now: their machine may be known by that id, whatever their record says.
+    /// For a target that is only unpublished because it may be another name of the recorded one.
+    RecordOrPresentId,
+}
+
 // === impl Engine ===
 
 impl Engine {
@@ -28,8 +38,8 @@ impl Engine {
     ///
     /// Only our finalizer makes anybody answerable. An attachment whose first job is about to store it has
     /// called nobody yet, and may fail before it does.
-    pub fn held_besides(&self, attachment: &Attachment, target: &Target) -> Held {
-        let held = self.others_at(attachment, target).map(|other| {
+    pub fn held_besides(&self, attachment: &Attachment, target: &Target, used_by: UsedBy) -> Held {
+        let held = self.others_at(attachment, target, used_by).map(|other| {
             if other.deleting {
                 Held::ByLeaving
             } else if other.finalizer {
@@ -42,9 +52,9 @@ impl Engine {
     }
 
     /// Has all that hold `target` without our finalizer attached again, which puts it on them.
-    pub fn guard_besides(&mut self, attachment: &Attachment, target: &Target) {
+    pub fn guard_besides(&mut self, attachment: &Attachment, target: &Target, used_by: UsedBy) {
         let unguarded: Vec<_> = self
-            .others_at(attachment, target)
+            .others_at(attachment, target, used_by)
             .filter(|other| !other.finalizer && self.wanted(other).is_none())
             .cloned()
             .collect();
@@ -75,6 +85,7 @@ impl Engine {
         &'e self,
         attachment: &'e Attachment,
         target: &'e Target,
+        used_by: UsedBy,
     ) -> impl Iterator<Item = &'e Arc<Attachment>> {
         // Of those whose handle nobody knows any more, the ones of the same volume object have that of
         // `attachment`, one supposes.
@@ -90,14 +101,20 @@ impl Engine {
             .attachments_of_handle(&target.handle)
             .filter_map(|name| self.index.attachment(name))
             .chain(of_unknown_handle)
-            .filter(|other| other.uid != attachment.uid && !self.is_moving(other))
-            .filter(|other| self.node_id(other) == Some(&target.node_id))
+            .filter(move |other| {
+                // One whose node has the target's id keeps the volume there, whatever becomes of its record.
+                let is_reliable = used_by == UsedBy::RecordOrPresentId || !self.is_moving(other);
+                other.uid != attachment.uid && is_reliable
+            })
+            .filter(move |other| self.is_at(other, &target.node_id, used_by))
             .filter(|other| other.finalizer || !other.deleting && other.attached)
     }
 
-    fn node_id<'e>(&'e self, other: &'e Attachment) -> Option<&'e Arc<str>> {
-        let today = || self.index.node(&other.node)?.id.as_ref();
-        other.recorded.node_id.as_ref().or_else(today)
+    fn is_at(&self, other: &Attachment, node_id: &Arc<str>, used_by: UsedBy) -> bool {
+        let present = || self.index.node(&other.node)?.id.as_ref();
+        let recorded = other.recorded.node_id.as_ref();
+        let by_record = recorded.or_else(present) == Some(node_id);
+        by_record || used_by == UsedBy::RecordOrPresentId && present() == Some(node_id)
     }
 }
 

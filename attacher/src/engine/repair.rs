@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::reconcile::{Fault, Finding, LastRound, Tally};
-use super::{Answer, Engine, Held};
+use super::{Answer, Engine, Held, UsedBy};
 use crate::decide::reconcile::Subject;
 use crate::decide::{self, Wanted};
 use crate::model::{Attachment, Uid};
@@ -61,7 +61,8 @@ impl Engine {
             ..
         } = subject;
         let target = whereabouts.target;
-        let is_needed = wanted == Wanted::Detach && self.held_besides(&attachment, &target) != Held::ByNobody;
+        let held = || self.held_besides(&attachment, &target, UsedBy::Record);
+        let is_needed = wanted == Wanted::Detach && held() != Held::ByNobody;
         self.distrust(&attachment);
         if is_needed || self.repairs.wanted.get(&attachment.uid) == Some(&wanted) {
             return;

@@ -1,6 +1,6 @@
 //! All known objects of one kind, by name.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::{Change, Effect};
@@ -20,8 +20,9 @@ pub(super) struct Shelf<T> {
     /// While a list is under way: the objects that it named.
     listed: Option<HashSet<Uid>>,
     told: Told,
-    /// Since a list was announced, until it begins: what was told meanwhile, of which it may be ignorant.
-    told_ahead: Option<Told>,
+    /// For each list that was announced and has not begun, in order: what was told since, of which it may be ignorant.
+    /// More than one, if a list failed while its beginning was still queued.
+    told_ahead: VecDeque<Told>,
 }
 
 /// What the API server's answers to our writes told.
@@ -59,13 +60,13 @@ impl<T: Item> Shelf<T> {
     pub(super) fn change(&mut self, change: Change<T>) -> Vec<(Arc<str>, Effect<T>)> {
         match change {
             Change::Announced => {
-                self.told_ahead = Some(Told::default());
+                self.told_ahead.push_back(Told::default());
                 Vec::new()
             }
             Change::Listing => {
                 self.listed = Some(HashSet::new());
                 // A list is as new as its request, so what it names is there, whatever we were told before.
-                self.told = self.told_ahead.take().unwrap_or_default();
+                self.told = self.told_ahead.pop_front().unwrap_or_default();
                 Vec::new()
             }
             Change::Put(item) => {
@@ -94,7 +95,7 @@ impl<T: Item> Shelf<T> {
                 if self.listed.is_some() {
                     self.told.written.insert(item.uid().clone());
                 }
-                if let Some(ahead) = &mut self.told_ahead {
+                for ahead in &mut self.told_ahead {
                     ahead.written.insert(item.uid().clone());
                 }
                 let placed = if known {
@@ -113,7 +114,7 @@ impl<T: Item> Shelf<T> {
             Change::Departed { name, uid } => {
                 let effect = self.take(&name, &uid);
                 if matches!(effect, Effect::Gone { .. }) {
-                    if let Some(ahead) = &mut self.told_ahead {
+                    for ahead in &mut self.told_ahead {
                         ahead.departed.insert(uid.clone());
                     }
                     self.told.departed.insert(uid);
@@ -174,7 +175,7 @@ impl<T> Default for Shelf<T> {
             items: HashMap::new(),
             listed: None,
             told: Told::default(),
-            told_ahead: None,
+            told_ahead: VecDeque::new(),
         }
     }
 }

@@ -172,6 +172,22 @@ fn what_was_told_since_a_list_was_asked_for_counts_more_than_the_list() {
 }
 
 #[test]
+fn the_beginning_of_a_list_that_failed_is_not_taken_for_that_of_the_next_one() {
+    let mut index = Index::default();
+    index.attachments_changed(Change::Put(va("a", "a", 4, "pv", "n")));
+    index.attachments_changed(Change::Announced);
+    // The first list fails, and the second one is announced while the beginning of the first is still queued.
+    index.attachments_changed(Change::Announced);
+    index.attachments_changed(Change::Written(va("a", "a", 9, "pv", "n")));
+    for version in [3, 4] {
+        index.attachments_changed(Change::Listing);
+        index.attachments_changed(Change::Put(va("a", "a", version, "pv", "n")));
+    }
+    index.attachments_changed(Change::Listed);
+    assert_eq!(index.attachment("a").map(|known| known.version), Some(Version(9)));
+}
+
+#[test]
 fn a_replaced_object_leaves_the_reverse_maps() {
     let mut index = Index::default();
     index.attachments_changed(Change::Put(va("a", "u1", 1, "pv-1", "n-1")));

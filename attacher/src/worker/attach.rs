@@ -109,13 +109,35 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         } else {
             self.unless_winding_up(self.with_volume(facts)).await?
         };
+        let plan = match decide::attach(&facts, &driver) {
+            Ok(plan) => plan,
+            Err(refusal) => {
+                self.guard(&attachment).await?;
+                return Err(Failure::refused(&refusal));
+            }
+        };
         let planned = Planned {
             attachment,
-            plan: decide::attach(&facts, &driver).map_err(|refusal| Failure::refused(&refusal))?,
+            plan,
             capabilities: driver.capabilities,
             read: facts.volume.filter(|_| !is_known),
         };
         Ok(Way::ByCall(planned.into()))
+    }
+
+    /// Puts our finalizer on an attached VolumeAttachment that lost it and cannot be attached again as things stand (its
+    /// PersistentVolume is gone, say): the record suffices to detach it, and detaches of the same volume wait for that.
+    async fn guard(&self, attachment: &Attachment) -> Result<(), Failure> {
+        let Attachment { recorded, .. } = attachment;
+        let is_recorded = recorded.node_id.is_some() && recorded.handle.is_some();
+        if attachment.attached && !attachment.finalizer && is_recorded {
+            let record = Record {
+                annotations: recorded.clone(),
+                whole: true,
+            };
+            Box::pin(self.unless_winding_up(self.record(attachment, Some(&record)))).await?;
+        }
+        Ok(())
     }
 
     /// What is known of a planned attach by now, and what would be planned from it.
@@ -344,13 +366,9 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
                     target: plan.target.clone(),
                     context,
                 };
-                let told = matches!(
-                    error,
-                    Error::Refused {
-                        status: 400..=499,
-                        ..
-                    }
-                );
+                // That we may not write is no fault of this attachment's, and the log shows it.
+                let told =
+                    matches!(error, Error::Refused { status: 400..=499, .. } if !error.is_unauthorized());
                 Err(Failure {
                     told,
                     ..unwritten("failed to mark as attached", &error, answer)

@@ -1,10 +1,12 @@
 //! Detach: unpublish, then let go.
 
+use std::sync::Arc;
+
 use super::problem::Failure;
 use super::{Worker, called, unread, unwritten};
 use crate::csi::{CallError, Controller, UnpublishRequest};
-use crate::decide::{self, DetachPlan, Facts, Wanted};
-use crate::engine::{Answer, Held};
+use crate::decide::{self, DetachOutcome, DetachPlan, Facts, PresentNodeId, UnpublishResult, Wanted};
+use crate::engine::{Answer, Held, UsedBy};
 use crate::kube_api::{Cluster, Error, Released, Secrets};
 use crate::model::{Attachment, Recorded, SecretRef, Target};
 use crate::report::chain;
@@ -48,7 +50,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             let was_called_for = attachment.finalizer || node_id.is_some();
             if driver.capabilities.publish {
                 match decide::detach(&facts, &driver) {
-                    Ok(plan) => self.unpublish_unless_held(&attachment, &plan).await?,
+                    Ok(plan) => Box::pin(self.unpublish_everywhere(&attachment, &plan)).await?,
                     Err(refusal) if was_called_for => return Err(Failure::refused(&refusal)),
                     Err(refusal) => tracing::info!(%refusal, "nothing was ever published for it"),
                 }
@@ -71,16 +73,9 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         Ok(seen.is_some())
     }
 
-    /// The volume stays where it is as long as another attachment needs it there; the last one to leave
-    /// takes it along.
-    async fn unpublish_unless_held(&self, attachment: &Attachment, plan: &DetachPlan) -> Result<(), Failure> {
-        // In the turn, too, since whoever has it may be about to leave.
-        let turn = Box::pin(self.turn_at(&plan.target)).await?;
-        let needed = self.is_needed_at(attachment, &plan.target)?;
-        drop(turn);
-        if needed {
-            return Ok(());
-        }
+    /// Unpublishes the recorded node id, and the node's present id where it differs: the node may be the same machine
+    /// under another id, and a driver may answer OK for an id that it no longer knows.
+    async fn unpublish_everywhere(&self, attachment: &Attachment, plan: &DetachPlan) -> Result<(), Failure> {
         let secrets = self.secrets_if_there(plan.secret.as_ref());
         let (secrets, missing) = Box::pin(self.unless_winding_up(secrets)).await?;
         let request = |target| UnpublishRequest {
@@ -88,31 +83,63 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
             secrets: secrets.clone(),
             migrated: plan.migrated,
         };
-        let mut result = Box::pin(self.unpublish(attachment, request(plan.target.clone()))).await?;
-        if let (Err(error), Some(node_id)) = (&result, &plan.other_node_id) {
-            // The node was registered anew, under another id; whoever published may have done so too.
-            if knows_nothing(error, missing) {
-                tracing::info!(%error, %node_id, "the driver does not know the recorded node id; trying today's");
-                let today = Target {
-                    node_id: node_id.clone(),
-                    ..plan.target.clone()
-                };
-                result = Box::pin(self.unpublish(attachment, request(today))).await?;
-            }
+        let failed = |error| failed_without(missing, &error);
+        let recorded = request(plan.target.clone());
+        let recorded = Box::pin(self.unpublish_unless_in_use(attachment, recorded, UsedBy::Record)).await?;
+        let (recorded, mut error) = summarized(recorded, missing);
+        let mut outcome = decide::detach_outcome(recorded, &plan.present, None);
+        let mut unpublished = vec![&plan.target.node_id];
+        if let (DetachOutcome::UnpublishPresent, PresentNodeId::Differs(node_id)) = (outcome, &plan.present) {
+            tracing::info!(recorded = %plan.target.node_id, present = %node_id, "the node has another id now; unpublishing that, too");
+            let present = Target {
+                node_id: node_id.clone(),
+                ..plan.target.clone()
+            };
+            let used_by = UsedBy::RecordOrPresentId;
+            let result =
+                Box::pin(self.unpublish_unless_in_use(attachment, request(present), used_by)).await?;
+            let (present, present_error) = summarized(result, missing);
+            outcome = decide::detach_outcome(recorded, &plan.present, Some(present));
+            error = present_error.or(error);
+            unpublished.push(node_id);
         }
-        result.map_err(|error| failed_without(missing, &error))
+        match (outcome, error) {
+            (DetachOutcome::Detached, _) => self.has_no_other_id(attachment, &unpublished),
+            (DetachOutcome::Unresolved, Some(error)) => Err(Failure::unresolved(plan, &failed(error))),
+            (_, Some(error)) => Err(failed(error)),
+            (_, None) => Err(Failure::outdated()),
+        }
+    }
+
+    /// The node may have registered again during the calls: then its new id is not unpublished yet.
+    fn has_no_other_id(&self, attachment: &Attachment, unpublished: &[&Arc<str>]) -> Result<(), Failure> {
+        let facts = self.engine().facts(attachment);
+        let present = facts.and_then(|facts| facts.node?.id.clone());
+        match present.is_none_or(|id| unpublished.contains(&&id)) {
+            true => Ok(()),
+            false => Err(Failure::outdated()),
+        }
     }
 
     /// Whether another attachment needs the volume there, and will unpublish it one day: its finalizer says
     /// so. Of one that has none that day is in doubt, so whoever wants to let go waits until it has it.
-    pub(super) fn is_needed_at(&self, attachment: &Attachment, target: &Target) -> Result<bool, Failure> {
+    pub(super) fn is_needed_at(
+        &self,
+        attachment: &Attachment,
+        target: &Target,
+        used_by: UsedBy,
+    ) -> Result<bool, Failure> {
         let mut engine = self.engine();
         let Target { handle, node_id } = target;
-        match engine.held_besides(attachment, target) {
+        match engine.held_besides(attachment, target, used_by) {
             Held::ByNobody | Held::ByLeaving => Ok(false),
             Held::ByUnguarded => {
-                engine.guard_besides(attachment, target);
-                Err(Failure::unguarded(target))
+                engine.guard_besides(attachment, target, used_by);
+                match used_by {
+                    UsedBy::Record => Err(Failure::unguarded(target)),
+                    // The volume was not published there for this attachment, so it does not wait.
+                    UsedBy::RecordOrPresentId => Ok(true),
+                }
             }
             Held::ByLiving => {
                 tracing::info!(volume = %handle, %node_id, "another VolumeAttachment needs the volume there; not unpublishing");
@@ -121,16 +148,17 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         }
     }
 
-    /// Calls the driver, unless another attachment needs the volume there: from that look on to the answer,
+    /// Calls the driver, unless another attachment uses the volume there (`None`): from that check on to the answer,
     /// none comes to have it there.
-    async fn unpublish(
+    async fn unpublish_unless_in_use(
         &self,
         attachment: &Attachment,
         request: UnpublishRequest,
-    ) -> Result<Result<(), CallError>, Failure> {
+        used_by: UsedBy,
+    ) -> Result<Option<Result<(), CallError>>, Failure> {
         let _turn = self.turn_at(&request.target).await?;
-        if self.is_needed_at(attachment, &request.target)? {
-            return Ok(Ok(()));
+        if self.is_needed_at(attachment, &request.target, used_by)? {
+            return Ok(None);
         }
         self.may_begin()?;
         let Target { handle, node_id } = request.target.clone();
@@ -138,7 +166,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         if result.is_ok() {
             tracing::debug!(volume = %handle, %node_id, "detached");
         }
-        Ok(result)
+        Ok(Some(result))
     }
 
     /// A Secret that is gone does not hold up a detach for ever: the driver may do without, and if it
@@ -200,6 +228,21 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
 /// The volume is detached, and that is not written down yet.
 fn not_marked(error: &Error) -> Failure {
     unwritten("could not mark as detached", error, Answer::Unpublished)
+}
+
+/// The result as the plan's table has it. After a call without the Secret that is `missing`, INVALID_ARGUMENT may be
+/// about that.
+fn summarized(
+    result: Option<Result<(), CallError>>,
+    missing: Option<&SecretRef>,
+) -> (UnpublishResult, Option<CallError>) {
+    match result {
+        None => (UnpublishResult::InUse, None),
+        Some(Ok(())) => (UnpublishResult::Unpublished, None),
+        Some(Err(error)) if error.code.is_not_found() => (UnpublishResult::NotFound, Some(error)),
+        Some(Err(error)) if knows_nothing(&error, missing) => (UnpublishResult::InvalidArgument, Some(error)),
+        Some(Err(error)) => (UnpublishResult::Failed, Some(error)),
+    }
 }
 
 /// Whether an unpublish failed because the driver does not know the volume or the node, so that nothing is there. After

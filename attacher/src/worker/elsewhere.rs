@@ -7,6 +7,7 @@ use super::turns::Turn;
 use super::{Worker, called};
 use crate::csi::{CallError, Controller, UnpublishRequest};
 use crate::decide::{AttachPlan, Record};
+use crate::engine::UsedBy;
 use crate::kube_api::{Cluster, Secrets, Side};
 use crate::model::{Attachment, Problem, Recorded, Target};
 use crate::report::time;
@@ -121,7 +122,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         secrets: Secrets,
         error: &CallError,
     ) -> Result<(), Failure> {
-        if self.is_needed_at(attachment, &plan.target)? {
+        if self.is_needed_at(attachment, &plan.target, UsedBy::Record)? {
             return Ok(());
         }
         self.may_begin()?;

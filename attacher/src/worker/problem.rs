@@ -2,7 +2,7 @@
 
 use super::Worker;
 use crate::csi::Controller;
-use crate::decide::Refusal;
+use crate::decide::{DetachPlan, PresentNodeId, Refusal};
 use crate::engine::Answer;
 use crate::kube_api::{Cluster, Error, Side};
 use crate::model::{Attachment, Problem, Target};
@@ -104,6 +104,27 @@ impl Failure {
                     .to_owned(),
             code: None,
             class: Class::Uncertain,
+            answer: None,
+            told: true,
+        }
+    }
+
+    /// The driver understands none of the node ids under which the volume may be attached.
+    pub(super) fn unresolved(plan: &DetachPlan, last: &Self) -> Self {
+        let Target { handle, node_id } = &plan.target;
+        let present = match &plan.present {
+            PresentNodeId::Differs(present) => format!("the present one, {present:?}"),
+            PresentNodeId::Same | PresentNodeId::Gone => "the CSINode shows none now".to_owned(),
+        };
+        Self {
+            message: format!(
+                "the driver does not accept the recorded node id {node_id:?} ({present}), so volume {handle:?} may \
+                 still be attached: make sure that it is detached, then remove our finalizer from the \
+                 VolumeAttachment; {}",
+                last.message
+            ),
+            code: last.code,
+            class: Class::Final,
             answer: None,
             told: true,
         }

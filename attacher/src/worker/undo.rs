@@ -8,7 +8,7 @@ use super::problem::Failure;
 use super::turns::Turn;
 use crate::csi::{CallError, Controller, Reach, UnpublishRequest};
 use crate::decide::{self, AttachPlan, Stale, Wanted};
-use crate::engine::Held;
+use crate::engine::{Held, UsedBy};
 use crate::kube_api::Cluster;
 use crate::model::{Attachment, Target};
 use crate::queue::Class;
@@ -36,7 +36,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         let read = self.secrets_if_there(stale.secret.as_ref());
         let (secrets, missing) = self.unless_winding_up(read).await?;
         let turn = self.turn_at(&stale.target).await?;
-        if self.is_needed_at(attachment, &stale.target)? {
+        if self.is_needed_at(attachment, &stale.target, UsedBy::Record)? {
             // The id is another node's by now, and the volume is in use there.
             return Ok(turn);
         }
@@ -127,11 +127,11 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// or be attached elsewhere.
     fn is_succeeded(&self, attachment: &Attachment, plan: &AttachPlan) -> bool {
         let mut engine = self.engine();
-        match engine.held_besides(attachment, &plan.target) {
+        match engine.held_besides(attachment, &plan.target, UsedBy::Record) {
             // Whoever leaves may rely on this very attachment.
             Held::ByNobody | Held::ByLeaving => false,
             Held::ByUnguarded => {
-                engine.guard_besides(attachment, &plan.target);
+                engine.guard_besides(attachment, &plan.target, UsedBy::Record);
                 true
             }
             Held::ByLiving => true,

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use world::{Faults, World};
 
-const HISTORIES: u64 = 150;
+const HISTORIES: u64 = 250;
 /// Simulated time in which everything must be over once nothing fails any more. The longest backoff
 /// is a few seconds here.
 const SETTLED_WITHIN: Duration = Duration::from_secs(120);
@@ -187,12 +187,26 @@ fn an_attacher_may_be_as_patient_as_gos_longest_durations() {
 
 #[test]
 fn whatever_fails_and_whenever_it_is_killed_nothing_leaks_and_all_settles() {
-    let mut failed = Vec::new();
-    for seed in 0..HISTORIES {
-        if let Err(violation) = runtime().block_on(history(seed)) {
-            failed.push(format!("seed {seed}: {violation}"));
-        }
-    }
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+    let shard = |first: u64| {
+        let seeds = (first..HISTORIES).step_by(threads as usize);
+        let violation = |seed| {
+            Some(format!(
+                "seed {seed}: {}",
+                runtime().block_on(history(seed)).err()?
+            ))
+        };
+        seeds.filter_map(violation).collect::<Vec<_>>()
+    };
+    let failed: Vec<_> = std::thread::scope(|scope| {
+        let shards: Vec<_> = (0..threads)
+            .map(|first| scope.spawn(move || shard(first)))
+            .collect();
+        let results = shards
+            .into_iter()
+            .map(|shard| shard.join().expect("a shard must not panic"));
+        results.flatten().collect()
+    });
     assert!(
         failed.is_empty(),
         "{} of {HISTORIES} histories failed:\n{}",

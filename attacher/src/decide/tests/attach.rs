@@ -73,6 +73,38 @@ fn an_attach_that_was_sent_elsewhere_before_is_undone_there_first() {
 }
 
 #[test]
+fn a_republish_uses_nothing_of_the_volume_that_replaced_the_recorded_one() {
+    for (handle, secret, device) in [("handle", "ns/new", Some("lun-2")), ("old", "ns/old", None)] {
+        let facts = mk_facts(|attachment, volume, _| {
+            attachment.attached = true;
+            attachment.recorded.node_id = Some("id-1".into());
+            attachment.recorded.handle = Some(handle.into());
+            attachment.recorded.secret = SecretRef::parse("ns/old");
+            let csi = csi_of(volume);
+            csi.publish_secret = SecretRef::parse("ns/new");
+            csi.attributes.insert("device".into(), "lun-2".into());
+        });
+        let plan = attach(&facts, &mk_driver()).unwrap();
+        assert_eq!(plan.target, target(handle, "id-1"));
+        assert_eq!(plan.secret, SecretRef::parse(secret), "{handle}");
+        assert_eq!(plan.volume_context.get("device").map(|device| &**device), device);
+        // So the detach sends the secret of the volume that was published.
+        let annotations = plan.record.expect("our finalizer is missing").annotations;
+        assert_eq!(annotations.secret, SecretRef::parse(secret), "{handle}");
+        let mut published = facts.clone();
+        published.attachment = Arc::new(Attachment {
+            recorded: annotations,
+            ..(*facts.attachment).clone()
+        });
+        assert_eq!(
+            detach(&published, &mk_driver()).unwrap().secret,
+            plan.secret,
+            "{handle}"
+        );
+    }
+}
+
+#[test]
 fn attach_is_refused_with_the_texts_of_the_go_sidecar() {
     type Change = fn(&mut Attachment, &mut Volume, &mut Node);
     let table: &[(Change, &str)] = &[

@@ -4,32 +4,33 @@ use super::*;
 
 #[test]
 fn detach_goes_where_the_publish_went() {
-    // recorded node id, recorded handle, node's id today -> target, other node id
-    for (recorded_id, recorded_handle, today, expected, other) in [
+    use PresentNodeId::*;
+    // recorded node id, recorded handle, present node id -> target, how the present id relates to it
+    for (recorded_id, recorded_handle, today, expected, present) in [
         (
             Some("id-1"),
             Some("handle"),
             Some("id-1"),
             target("handle", "id-1"),
-            None,
+            Same,
         ),
         (
             Some("id-0"),
             Some("handle"),
             Some("id-1"),
             target("handle", "id-0"),
-            Some("id-1"),
+            Differs("id-1".into()),
         ),
-        (Some("id-0"), Some("old"), None, target("old", "id-0"), None),
+        (Some("id-0"), Some("old"), None, target("old", "id-0"), Gone),
         // An attachment of the Go sidecar, which records no handle.
         (
             Some("id-0"),
             None,
             Some("id-1"),
             target("handle", "id-0"),
-            Some("id-1"),
+            Differs("id-1".into()),
         ),
-        (None, None, Some("id-1"), target("handle", "id-1"), None),
+        (None, None, Some("id-1"), target("handle", "id-1"), Same),
     ] {
         let facts = mk_facts(|attachment, _, node| {
             attachment.recorded.node_id = recorded_id.map(Arc::from);
@@ -41,7 +42,64 @@ fn detach_goes_where_the_publish_went() {
             plan.target, expected,
             "{recorded_id:?} {recorded_handle:?} {today:?}"
         );
-        assert_eq!(plan.other_node_id.as_deref(), other);
+        assert_eq!(plan.present, present);
+    }
+}
+
+/// docs/adr/0004-recorded-target.md has the same table.
+#[test]
+fn finalizer_is_removed_only_after_both_node_ids_are_detached() {
+    use DetachOutcome::*;
+    use UnpublishResult::*;
+    let differs = &PresentNodeId::Differs("id-1".into());
+    for (recorded, present, outcome) in [
+        (Unpublished, Unpublished, Detached),
+        (Unpublished, NotFound, Detached),
+        (Unpublished, InUse, Detached),
+        (Unpublished, InvalidArgument, Detached),
+        (Unpublished, Failed, Retry),
+        (InUse, Unpublished, Detached),
+        (InUse, NotFound, Detached),
+        (InUse, InUse, Detached),
+        (InUse, InvalidArgument, Detached),
+        (InUse, Failed, Retry),
+        (NotFound, Unpublished, Detached),
+        (NotFound, NotFound, Detached),
+        (NotFound, InUse, Detached),
+        (NotFound, InvalidArgument, Detached),
+        (NotFound, Failed, Retry),
+        (InvalidArgument, Unpublished, Detached),
+        (InvalidArgument, InUse, Detached),
+        (InvalidArgument, NotFound, Unresolved),
+        (InvalidArgument, InvalidArgument, Unresolved),
+        (InvalidArgument, Failed, Retry),
+    ] {
+        assert_eq!(detach_outcome(recorded, differs, None), UnpublishPresent);
+        assert_eq!(
+            detach_outcome(recorded, differs, Some(present)),
+            outcome,
+            "{recorded:?} {present:?}"
+        );
+    }
+    assert_eq!(detach_outcome(Failed, differs, None), Retry);
+    for (recorded, gone, same) in [
+        (Unpublished, Detached, Detached),
+        (InUse, Detached, Detached),
+        // The node is registered, so NOT_FOUND may be about a volume that cannot be reached right now.
+        (NotFound, Detached, Retry),
+        (InvalidArgument, Unresolved, Retry),
+        (Failed, Retry, Retry),
+    ] {
+        assert_eq!(
+            detach_outcome(recorded, &PresentNodeId::Gone, None),
+            gone,
+            "{recorded:?}"
+        );
+        assert_eq!(
+            detach_outcome(recorded, &PresentNodeId::Same, None),
+            same,
+            "{recorded:?}"
+        );
     }
 }
 
@@ -51,14 +109,12 @@ fn detach_survives_the_loss_of_volume_and_node() {
         attachment.recorded.node_id = Some("id-1".into());
         attachment.recorded.handle = Some("handle".into());
         attachment.recorded.secret = SecretRef::parse("ns/creds");
-        attachment.foreign_finalizers = true;
     });
     facts.volume = None;
     facts.node = None;
     let plan = detach(&facts, &mk_driver()).unwrap();
     assert_eq!(plan.target, target("handle", "id-1"));
     assert_eq!(plan.secret, SecretRef::parse("ns/creds"));
-    assert!(plan.foreign_finalizers);
 }
 
 #[test]

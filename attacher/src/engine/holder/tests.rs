@@ -124,7 +124,7 @@ proptest! {
                 for node_id in ["id-0", "id-1"] {
                     let target = Target { handle: handle.into(), node_id: node_id.into() };
                     prop_assert_eq!(
-                        engine.held_besides(attachment, &target),
+                        engine.held_besides(attachment, &target, UsedBy::Record),
                         held_by_a_scan(&engine, attachment, &target)
                     );
                 }

@@ -176,3 +176,106 @@ async fn a_detach_without_its_secret_tries_the_other_node_id_only_if_the_node_is
         assert_eq!(bench.world.state().attachment.is_none(), done, "{missing} {code}");
     }
 }
+
+fn mk_leaving_of_old_id() -> Attachment {
+    Attachment {
+        recorded: Recorded {
+            node_id: Some("old-id".into()),
+            ..mk_leaving().recorded
+        },
+        ..mk_leaving()
+    }
+}
+
+/// vSphere's driver answers OK for nodes that it does not know, and the machine is known by its new id alone.
+#[tokio::test]
+async fn detach_unpublishes_both_node_ids_although_the_driver_accepts_the_recorded_one() {
+    let mut bench = Bench::new(mk_leaving_of_old_id());
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    let unpublished = bench.world.state().unpublished.clone();
+    let ids: Vec<_> = unpublished.iter().map(|target| &*target.node_id).collect();
+    assert_eq!(ids, ["old-id", "id"]);
+    assert_eq!(bench.world.state().attachment, None);
+}
+
+#[tokio::test]
+async fn detach_keeps_the_finalizer_until_the_present_node_id_is_unpublished() {
+    let mut bench = Bench::new(mk_leaving_of_old_id());
+    let refused = ("unpublish", "id", "Unavailable");
+    bench.world.state().refused_at.push(refused);
+    bench.fails().await;
+    let attachment = bench.attachment();
+    assert!(attachment.finalizer);
+    assert_eq!(attachment.detach_error.and_then(|error| error.code), Some(14));
+    bench.world.state().refused_at.clear();
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.world.state().attachment, None);
+}
+
+#[tokio::test]
+async fn detach_leaves_the_present_node_id_to_an_attachment_that_uses_the_volume_on_that_node() {
+    // By its record, or by the present id of its node, whatever its record says.
+    for recorded in ["id", "older-id"] {
+        let mut bench = Bench::new(mk_leaving_of_old_id());
+        let living = Attachment {
+            finalizer: true,
+            attached: true,
+            recorded: Recorded {
+                node_id: Some(recorded.into()),
+                ..mk_leaving().recorded
+            },
+            ..mk_attachment("living")
+        };
+        bench.engine().handle(Event::Attachments(Change::Put(living)));
+        assert_eq!(bench.turn().await, Some(Outcome::Done));
+        let unpublished = bench.world.state().unpublished.clone();
+        let ids: Vec<_> = unpublished.iter().map(|target| &*target.node_id).collect();
+        assert_eq!(ids, ["old-id"], "{recorded}");
+        assert_eq!(bench.world.state().attachment, None, "{recorded}");
+    }
+}
+
+#[tokio::test]
+async fn detach_error_names_both_node_ids_if_the_driver_accepts_neither() {
+    for (present, shown) in [(Some("id"), "\"id\""), (None, "shows none")] {
+        let mut bench = Bench::new(mk_leaving_of_old_id());
+        bench.world.state().refused_at.extend([
+            ("unpublish", "old-id", "InvalidArgument"),
+            ("unpublish", "id", "NotFound"),
+        ]);
+        let node = Node {
+            version: Version(2),
+            ..mk_node("node", present)
+        };
+        bench.engine().handle(Event::Nodes(Change::Put(node)));
+        bench.fails().await;
+        let attachment = bench.attachment();
+        assert!(attachment.finalizer);
+        let message = attachment.detach_error.expect("users must see it").message;
+        for part in ["\"old-id\"", shown, "remove our finalizer"] {
+            assert!(message.contains(part), "{message}");
+        }
+        // It does not wait for its backoff once the node has another id.
+        let node = Node {
+            version: Version(3),
+            ..mk_node("node", Some("new-id"))
+        };
+        bench.engine().handle(Event::Nodes(Change::Put(node)));
+        let now = bench.now;
+        let job = bench.engine().start(now).expect("it must not wait");
+        assert_eq!(bench.worker.run(job).await.outcome, Outcome::Done);
+        assert_eq!(bench.world.state().attachment, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn detach_unpublishes_an_id_under_which_the_node_registered_during_its_calls() {
+    let mut bench = Bench::new(mk_leaving());
+    let outcome = bench.attach_during("unpublish", Bench::register_anew).await;
+    assert!(matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
+    assert!(bench.attachment().finalizer);
+    assert_eq!(bench.at_once().await, Outcome::Done);
+    let unpublished = bench.world.state().unpublished.clone();
+    assert_eq!(unpublished.last().map(|target| &*target.node_id), Some("new-id"));
+    assert_eq!(bench.world.state().attachment, None);
+}

@@ -82,7 +82,10 @@ async fn whose_volume_could_not_be_claimed_unpublishes_what_was_left_to_it() {
         handle: "handle".into(),
         node_id: "id".into(),
     };
-    assert_eq!(bench.engine().held_besides(&leaving, &target), Held::ByLiving);
+    assert_eq!(
+        bench.engine().held_besides(&leaving, &target, UsedBy::Record),
+        Held::ByLiving
+    );
     bench.seen();
     bench.delete();
     assert_eq!(bench.turn().await, Some(Outcome::Done));

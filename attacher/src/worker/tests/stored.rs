@@ -233,3 +233,27 @@ async fn a_secret_that_may_not_be_read_any_more_does_not_hold_up_a_detach() {
         assert!(told.message.contains("without secret \"ns/secret\""), "{told:?}");
     }
 }
+
+/// A detach of the same volume and node waits for its finalizer.
+#[tokio::test]
+async fn stores_the_finalizer_of_an_attached_volume_that_cannot_be_published_again() {
+    for (handle, stores) in [(Some("handle"), true), (None, false)] {
+        let unguarded = Attachment {
+            attached: true,
+            finalizer: false,
+            deleting: false,
+            recorded: Recorded {
+                handle: handle.map(Arc::from),
+                ..mk_leaving().recorded
+            },
+            ..mk_leaving()
+        };
+        let mut bench = Bench::new(unguarded);
+        let Volume { name, uid, .. } = mk_secret_volume();
+        bench.world.state().volume = None;
+        bench.engine().handle(Event::Volumes(Change::Gone { name, uid }));
+        bench.fails().await;
+        assert_eq!(bench.attachment().finalizer, stores, "{handle:?}");
+        assert!(!bench.seen().contains(&"publish"));
+    }
+}

@@ -14,7 +14,7 @@ fn at(node_id: &str) -> Target {
 
 impl Bench {
     /// The machine is another one now.
-    fn register_anew(&self) {
+    pub(super) fn register_anew(&self) {
         let node = Node {
             version: Version(2),
             ..mk_node("node", Some("new-id"))
@@ -34,9 +34,13 @@ impl Bench {
     }
 
     /// Runs an attach in which `change` happens during the wait for `silent`.
-    async fn attach_during(&mut self, silent: &'static str, change: impl FnOnce(&Self)) -> Outcome {
+    pub(super) async fn attach_during(
+        &mut self,
+        silent: &'static str,
+        change: impl FnOnce(&Self),
+    ) -> Outcome {
         self.world.state().silent.push(silent);
-        let job = self.job().expect("an attach");
+        let job = self.job().expect("an attach or a detach");
         let report = {
             let mut run = std::pin::pin!(self.worker.run(job));
             assert!(timeout(FOREVER, run.as_mut()).await.is_err(), "{silent}");
@@ -52,7 +56,7 @@ impl Bench {
     }
 
     /// Runs what starts at once, without any wait.
-    async fn at_once(&mut self) -> Outcome {
+    pub(super) async fn at_once(&mut self) -> Outcome {
         let now = self.now;
         let job = self.engine().start(now).expect("it must not wait");
         let report = self.worker.run(job).await;

@@ -94,11 +94,13 @@ async fn an_answer_does_not_outlive_the_driver_that_gave_it() {
 /// Its context may be too large, say, until somebody mends the driver.
 #[tokio::test]
 async fn an_answer_that_the_api_server_refuses_is_asked_for_again() {
-    for (status, calls) in [(409, 1), (422, 2)] {
+    // Status, calls, whether the attachError shows it.
+    for (status, calls, shown) in [(401, 1, false), (403, 1, false), (409, 1, true), (422, 2, true)] {
         let mut bench = Bench::new(mk_attachment("va"));
         let message = "no".into();
         bench.refuse("mark attached", Error::Refused { status, message });
         bench.fails().await;
+        assert_eq!(bench.attachment().attach_error.is_some(), shown, "{status}");
         assert_eq!(bench.turn().await, Some(Outcome::Done));
         let seen = bench.seen();
         let made = seen.iter().filter(|seen| **seen == "publish").count();

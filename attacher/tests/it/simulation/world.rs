@@ -16,6 +16,7 @@ use csi_attacher::model::{
     VolumeSource, VolumeSpec,
 };
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use array::Array;
 pub(super) use cluster::FakeCluster;
@@ -24,6 +25,8 @@ pub(super) use driver::FakeDriver;
 pub(super) const DRIVER: &str = "sim.example";
 const VOLUMES: usize = 3;
 const NODES: usize = 4;
+/// The node whose machine may get another id. No two attachments of one volume are on it.
+const RENAMED_NODE: usize = 3;
 
 /// How often things go wrong, in percent of all requests and calls.
 #[derive(Clone, Copy)]
@@ -52,6 +55,9 @@ struct State {
     array: Array,
     /// Node ids of machines that were taken away, with all that was published to them.
     gone_ids: HashSet<Arc<str>>,
+    /// Former ids of machines that have another one now, and until when the driver still knows them. From then on
+    /// it answers as vSphere's does: a publish is refused, an unpublish does nothing and succeeds.
+    former_ids: HashMap<Arc<str>, FormerId>,
     /// Calls under way, by attachment's target: the attacher must not send two for one.
     calling: HashMap<Target, usize>,
     calls: Calls,
@@ -61,6 +67,14 @@ struct State {
     random: fastrand::Rng,
     faults: Faults,
 }
+
+struct FormerId {
+    next: Arc<str>,
+    known_until: Instant,
+}
+
+/// A detach that read the CSINode before it changed has made its calls by then, or reads it again.
+const FORMER_ID_KNOWN: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Calls {
@@ -120,6 +134,7 @@ impl World {
             published: HashSet::new(),
             array: Array::default(),
             gone_ids: HashSet::new(),
+            former_ids: HashMap::new(),
             calling: HashMap::new(),
             calls: Calls::default(),
             writes: Writes::default(),
@@ -239,7 +254,8 @@ impl World {
         if let Some(violation) = state.violations.first() {
             return Err(violation.clone());
         }
-        let wanted: HashSet<_> = state.attachments.values().filter_map(recorded).collect();
+        let recorded = state.attachments.values().filter_map(recorded);
+        let wanted: HashSet<_> = recorded.map(|target| state.present(&target)).collect();
         let is_leaked =
             |target: &&Target| !wanted.contains(*target) && !state.array.abandoned.contains(*target);
         match state.published.iter().find(is_leaked) {
@@ -329,26 +345,71 @@ impl State {
         volume
     }
 
+    /// A node has another id: it is another machine, and the one before is gone or not, or it is the same machine.
     fn register_node(&mut self, node: usize) {
         let name = format!("node-{node}");
-        if let Some(id) = self
-            .nodes
-            .get(&name)
-            .and_then(|node| node.id.clone())
-            .filter(|_| self.random.bool())
-        {
-            self.published.retain(|target| target.node_id != id);
-            self.gone_ids.insert(id);
+        let id: Arc<str> = format!("id-{node}-{}", self.uids).as_str().into();
+        let before = self.nodes.get(&name).and_then(|node| node.id.clone());
+        if let Some(before) = before {
+            let was_renamed = self.former_ids.values().any(|former| former.next == before);
+            match self.random.u8(0..4) {
+                0..2 => {
+                    self.published.retain(|target| target.node_id != before);
+                    self.gone_ids.insert(before);
+                }
+                // No record names all ids of a machine that had three.
+                2 if node == RENAMED_NODE => self.rename(&before, &id),
+                3 if was_renamed => self.rename(&before, &id),
+                _ => {}
+            }
         }
-        let id = Some(format!("id-{node}-{}", self.uids).as_str().into());
         let node = Node {
             name: name.as_str().into(),
             uid: self.next_uid(),
             version: self.next_version(),
-            id,
+            id: Some(id),
         };
         self.nodes.insert(name, node.clone());
         self.log.push(Event::Nodes(Change::Put(node)));
+    }
+
+    /// The machine has another id from now on, and everything stays published to it.
+    fn rename(&mut self, before: &Arc<str>, next: &Arc<str>) {
+        let renamed = |targets: &mut HashSet<Target>| {
+            *targets = std::mem::take(targets)
+                .into_iter()
+                .map(|target| match target.node_id == *before {
+                    true => Target {
+                        node_id: next.clone(),
+                        ..target
+                    },
+                    false => target,
+                })
+                .collect();
+        };
+        renamed(&mut self.published);
+        self.array.all_targets().into_iter().for_each(renamed);
+        let former = FormerId {
+            next: next.clone(),
+            known_until: Instant::now() + FORMER_ID_KNOWN,
+        };
+        self.former_ids.insert(before.clone(), former);
+    }
+
+    /// The target by the id that its machine has now.
+    fn present(&self, target: &Target) -> Target {
+        let mut target = target.clone();
+        while let Some(former) = self.former_ids.get(&target.node_id) {
+            target.node_id = former.next.clone();
+        }
+        target
+    }
+
+    /// Whether the driver knows the machine by another id alone.
+    fn is_forgotten(&self, target: &Target) -> bool {
+        self.former_ids
+            .get(&target.node_id)
+            .is_some_and(|former| Instant::now() >= former.known_until)
     }
 
     fn create_volume(&mut self, volume: usize, left_in_tree: bool) {

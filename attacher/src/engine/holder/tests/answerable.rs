@@ -3,7 +3,7 @@
 use crate::decide::Wanted;
 use crate::decide::tests::{mk_attachment, mk_volume};
 use crate::engine::reconcile::tests::{Bench, attached, let_go, newer};
-use crate::engine::{Event, Held, Outcome};
+use crate::engine::{Event, Held, Outcome, UsedBy};
 use crate::index::Change;
 use crate::model::{Attachment, Recorded, Target};
 
@@ -25,7 +25,7 @@ fn held_beside(other: Attachment) -> Held {
     engine.handle(Event::Attachments(Change::Put(other)));
     engine.handle(Event::Volumes(Change::Put(twin)));
     while engine.start(bench.now).is_some() {}
-    engine.held_besides(&va, &target)
+    engine.held_besides(&va, &target, UsedBy::Record)
 }
 
 #[test]
@@ -84,11 +84,11 @@ fn whose_record_is_being_moved_holds_nothing() {
         node_id: "id".into(),
     };
     let mut engine = Bench::new([va.clone(), other.clone()]).engine;
-    assert_eq!(engine.held_besides(&va, &target), Held::ByLiving);
+    assert_eq!(engine.held_besides(&va, &target, UsedBy::Record), Held::ByLiving);
     engine.moves(&other);
-    assert_eq!(engine.held_besides(&va, &target), Held::ByNobody);
+    assert_eq!(engine.held_besides(&va, &target, UsedBy::Record), Held::ByNobody);
     engine.stays(&other);
-    assert_eq!(engine.held_besides(&va, &target), Held::ByLiving);
+    assert_eq!(engine.held_besides(&va, &target, UsedBy::Record), Held::ByLiving);
     engine.moves(&other);
     let gone = Change::Gone {
         name: other.name.clone(),
@@ -179,9 +179,9 @@ fn who_holds_a_volume_without_our_finalizer_is_attached_again_to_have_it() {
         handle: "handle".into(),
         node_id: "id".into(),
     };
-    bench.engine.guard_besides(&va, &target);
+    bench.engine.guard_besides(&va, &target, UsedBy::Record);
     let job = bench.starts(Wanted::Attach);
-    bench.engine.guard_besides(&va, &target);
+    bench.engine.guard_besides(&va, &target, UsedBy::Record);
     let guarded = Attachment {
         finalizer: true,
         ..newer(&unguarded)

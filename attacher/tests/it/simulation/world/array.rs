@@ -69,6 +69,7 @@ impl World {
                     .and_then(|name| state.volumes.get(&**name))
                     .is_some_and(|volume| !volume.deleting);
                 let is_published = recorded(attachment).is_some_and(|target| {
+                    let target = state.present(&target);
                     // A twin may have brought it to the machine under the id of today, where it is listed.
                     let today = Target {
                         node_id: state
@@ -115,6 +116,10 @@ impl Array {
         self.has_calls
     }
 
+    pub(super) fn all_targets(&mut self) -> [&mut HashSet<Target>; 3] {
+        [&mut self.lost, &mut self.abandoned, &mut self.before]
+    }
+
     /// Whether a job under way may have been decided for a driver without calls.
     pub(super) fn may_be_served_without_calls(&self) -> bool {
         !self.has_calls || self.switched.is_some_and(|at| at.elapsed() < A_JOB)
@@ -138,7 +143,7 @@ impl Default for Array {
 // === impl State ===
 
 impl State {
-    fn id_today(&self, attachment: &Attachment) -> Option<Arc<str>> {
+    pub(super) fn id_today(&self, attachment: &Attachment) -> Option<Arc<str>> {
         self.nodes.get(&*attachment.node)?.id.clone()
     }
 
@@ -157,7 +162,8 @@ impl State {
         if !self.faults.fickle && !self.array.may_be_served_without_calls() {
             return;
         }
-        if let Some(target) = recorded(attachment).filter(|target| self.published.contains(target)) {
+        let target = recorded(attachment).map(|target| self.present(&target));
+        if let Some(target) = target.filter(|target| self.published.contains(target)) {
             self.array.abandoned.insert(target);
         }
     }
@@ -177,6 +183,7 @@ impl State {
             .values()
             .filter(|attachment| attachment.attached)
             .filter_map(recorded)
+            .map(|target| self.present(&target))
             .filter(|target| self.published.contains(target))
             .collect();
         attached.sort_by(|a, b| (&a.handle, &a.node_id).cmp(&(&b.handle, &b.node_id)));

@@ -263,15 +263,22 @@ impl State {
 
     /// Whether another attachment will get unpublished what this one is published as.
     fn is_left_to_another(&self, attachment: &Attachment) -> bool {
-        let mut others = self.attachments.values();
-        others.any(|other| {
-            other.uid != attachment.uid && other.finalizer && recorded(other) == recorded(attachment)
+        let Some(target) = recorded(attachment).map(|target| self.present(&target)) else {
+            return false;
+        };
+        self.attachments.values().any(|other| {
+            let is_there = recorded(other).is_some_and(|there| {
+                let has_id = self.id_today(other).as_ref() == Some(&target.node_id);
+                there.handle == target.handle && (has_id || self.present(&there) == target)
+            });
+            other.uid != attachment.uid && other.finalizer && is_there
         })
     }
 
     fn is_published(&self, attachment: &Attachment, attached: bool) -> bool {
         // What was published to a machine that is gone went with it; no attacher can know that in time.
         recorded(attachment).is_some_and(|target| {
+            let target = self.present(&target);
             let lost = self.gone_ids.contains(&target.node_id) || self.was_lost(&target);
             self.published.contains(&target) || attached && lost
         })

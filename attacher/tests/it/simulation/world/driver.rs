@@ -20,7 +20,13 @@ enum Luck {
 // === impl FakeDriver ===
 
 impl FakeDriver {
-    async fn call(&self, target: &Target, act: impl FnOnce(&mut State)) -> Result<(), CallError> {
+    /// `forgotten` is the answer about a machine that has another id.
+    async fn call(
+        &self,
+        target: &Target,
+        forgotten: Result<(), Status>,
+        act: impl FnOnce(&mut State),
+    ) -> Result<(), CallError> {
         let (luck, before, after) = {
             let mut state = self.0.state();
             let under_way = state.calling.entry(target.clone()).or_default();
@@ -37,10 +43,15 @@ impl FakeDriver {
             (luck, state.pause(), state.pause())
         };
         tokio::time::sleep(before).await;
-        let gone = self.0.state().gone_ids.contains(&target.node_id);
+        let gone = {
+            let state = self.0.state();
+            state.gone_ids.contains(&state.present(target).node_id)
+        };
+        let is_forgotten = self.0.state().is_forgotten(target);
         let has_calls = self.0.state().array.has_calls();
         let result = match luck {
             _ if !has_calls => Err(Status::new(Code::Unimplemented, "no such call")),
+            _ if is_forgotten => forgotten,
             _ if gone => Err(Status::new(Code::NotFound, "no such node")),
             Luck::Good => {
                 act(&mut self.0.state());
@@ -61,7 +72,8 @@ impl FakeDriver {
 impl Controller for FakeDriver {
     async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
         let target = &request.target;
-        self.call(target, |state| {
+        let forgotten = Err(Status::new(Code::NotFound, "no such node"));
+        self.call(target, forgotten, |state| {
             state.calls.publish += 1;
             // Crash safety: before anything is published, an attachment with our finalizer says so.
             if !state.is_recorded(target, |attachment| attachment.finalizer) {
@@ -69,7 +81,8 @@ impl Controller for FakeDriver {
                     .violations
                     .push(format!("published without a record: {target:?}"));
             }
-            state.publish(target);
+            let target = state.present(target);
+            state.publish(&target);
         })
         .await?;
         Ok(BTreeMap::from([("path".to_owned(), "/dev/sim".to_owned())]))
@@ -77,15 +90,16 @@ impl Controller for FakeDriver {
 
     async fn unpublish(&self, request: UnpublishRequest) -> Result<(), CallError> {
         let target = &request.target;
-        self.call(target, |state| {
+        self.call(target, Ok(()), |state| {
             state.calls.unpublish += 1;
             let is_attached = |attachment: &Attachment| attachment.attached && !attachment.deleting;
-            if state.published.contains(target) && state.is_recorded(target, is_attached) {
+            let present = state.present(target);
+            if state.published.contains(&present) && state.is_recorded(target, is_attached) {
                 state
                     .violations
                     .push(format!("unpublished while attached: {target:?}"));
             }
-            state.published.remove(target);
+            state.published.remove(&present);
         })
         .await
     }
