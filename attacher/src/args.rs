@@ -34,7 +34,7 @@ pub use logging::{LogFormat, Logging};
     name = "csi-attacher",
     args_override_self = true,
     disable_version_flag = true,
-    after_help = "Where a volume is stuck, and who must act: csi-attacher explain --help"
+    after_help = "The kubectl plugin csi-attach explains where a volume is stuck: kubectl csi-attach explain --help"
 )]
 pub struct Args {
     /// Socket of the CSI driver: an absolute path, or unix:// and an absolute path.

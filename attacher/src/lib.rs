@@ -4,7 +4,6 @@
 //! CSI driver's socket. The modules from [`model`] to [`engine`] are a pure core (state and `now` go
 //! in, actions come out); [`kube_api`] and [`csi`] do all I/O; [`worker`] carries out one action;
 //! [`reconcile`] asks the driver now and then where its volumes are; [`run`] is the supervisor that joins them.
-//! [`explain`] is another program in the same binary: it only reads, and tells people where a volume is stuck.
 //!
 //! ```text
 //! watches (kube_api) ─> index ─> queue ─> decide ─> worker ─> kube_api + csi
@@ -16,7 +15,6 @@ pub mod csi;
 pub mod decide;
 pub mod dispatch;
 pub mod engine;
-pub mod explain;
 mod grpc;
 pub mod http_server;
 pub mod index;

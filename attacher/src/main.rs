@@ -2,17 +2,13 @@
 
 use std::process::ExitCode;
 
-use csi_attacher::{args::Args, explain, logging, run, trace};
+use csi_attacher::{args::Args, logging, run, trace};
 
 // One thread is enough: the API server allows some thousand writes a second, a write costs us a tenth
 // of a millisecond, and a second thread would cost memory and wake-ups in every pod.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let line: Vec<_> = std::env::args_os().collect();
-    if explain::is_asked_for(&line) {
-        return explain::main(line).await;
-    }
-    let args = match Args::read(line) {
+    let args = match Args::read(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => return logging::unreadable(&error),
     };

@@ -262,6 +262,11 @@ impl Toolchain {
         }
     }
 
+    /// The kubectl plugin that explains stuck volumes, built as [`Toolchain::csi_attacher`] is.
+    pub async fn explain_plugin(&self) -> Result<PathBuf> {
+        self.own_binary("kubectl-csi_attach").await
+    }
+
     /// A command that is killed when it is dropped, and by the run's reaper when the harness is killed.
     fn command(&self, program: &Path, dir: &Path) -> Command {
         let mut command = Command::new(program);

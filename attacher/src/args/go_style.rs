@@ -62,12 +62,15 @@ pub(super) fn stray_word(line: &[OsString], command: &Command) -> Option<String>
         let Some(flag) = flag else {
             let word = word.to_string_lossy();
             return Some(match (&*word, before) {
-                ("explain", _) => "explain must be the first word: csi-attacher explain KIND/NAME".to_owned(),
+                ("explain", _) => {
+                    "explain is a command of the kubectl plugin kubectl-csi_attach: kubectl csi-attach explain KIND/NAME"
+                        .to_owned()
+                }
                 (value, Some(flag)) if boolean(value).is_ok() => format!(
                     "{value:?} stands alone: a boolean is written with an equals sign, as in --{flag}={value}"
                 ),
                 (word, _) => format!(
-                    "{word:?} is no flag: flags begin with a dash (to ask about a volume: csi-attacher explain KIND/NAME)"
+                    "{word:?} is no flag: flags begin with a dash"
                 ),
             });
         };
@@ -121,7 +124,8 @@ mod tests {
         assert_eq!(stray(&["--unknown", "5"]), None, "clap names the flag");
         for (line, part) in [
             (&["--bool", "true"][..], "--bool=true"),
-            (&["--bool", "explain"], "must be the first word"),
+            (&["explain", "pod/x"], "kubectl csi-attach explain"),
+            (&["--bool", "explain"], "kubectl csi-attach explain"),
             (&["explian", "pod/x"], "\"explian\" is no flag"),
             (&["-", "--number=5"], "\"-\" is no flag"),
         ] {

@@ -1,7 +1,7 @@
-//! A pod's volume gets stuck in one way after the other, and `csi-attacher explain` names who must act, and why.
+//! A pod's volume gets stuck for one cause after the other, and `kubectl csi-attach explain` names the component that must
+//! act, and why.
 //!
-//! The attacher that is stuck is the attacher, ours or the Go one; the one that explains is always ours, with no
-//! more rights than `deploy/components/explain` gives.
+//! The attacher is ours or the Go one; the plugin runs with no more rights than `deploy/components/explain` gives.
 
 mod explain_cli;
 mod lost_objects;
@@ -61,7 +61,7 @@ async fn no_attacher(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     );
     env.ctx().cluster().apply(&lease).await?;
     let attachment = format!("va/{}", env.attachment_name(&volume, A));
-    let stale = Expected::stuck("attacher-lease-stale", "attacher");
+    let stale = Expected::stuck("attacher-lease-expired", "attacher");
     cli.wait(env, &attachment, stale.saying("is held by gone-0"))
         .await?;
     let released = json!({"spec": {"holderIdentity": ""}});
@@ -70,7 +70,7 @@ async fn no_attacher(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
         .patch(&name, &PatchParams::default(), &Patch::Merge(released))
         .await
         .context("give the lease back")?;
-    cli.wait(env, &attachment, Expected::stuck("nobody-leads", "attacher"))
+    cli.wait(env, &attachment, Expected::stuck("no-leader", "attacher"))
         .await?;
     leases.delete(&name, &DeleteParams::default()).await?;
     Ok(())
@@ -83,7 +83,7 @@ async fn driver_fails(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
         .set_faults(&[fail("RESOURCE_EXHAUSTED", "no free slot")])
         .await?;
     env.attacher.revive().await?;
-    let limit = Expected::stuck("attach-limit", "person");
+    let limit = Expected::stuck("attach-limit", "administrator");
     cli.wait(env, "pod/web", limit.saying("no free slot")).await?;
     env.driver
         .set_faults(&[fail("INTERNAL", "the shelf is on fire")])
@@ -102,7 +102,7 @@ async fn driver_fails(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
 async fn second_node(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     let volume = env.volume_named("data")?;
     env.pod("other", B, &[&volume]).await?;
-    let taken = Expected::stuck("multi-attach", "person");
+    let taken = Expected::stuck("multi-attach", "administrator");
     cli.wait(env, "pod/other", taken.saying("/web uses it")).await?;
 
     let unplugged = FaultRule::fail(
@@ -131,7 +131,7 @@ async fn second_node(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     .await?;
 
     env.driver.clear_faults().await?;
-    let held = Expected::stuck("foreign-finalizer", "person").saying(FOREIGN);
+    let held = Expected::stuck("foreign-finalizer", "administrator").saying(FOREIGN);
     cli.wait(env, &attachment, held).await?;
     hold(env, &volume, Value::Null).await?;
     env.wait_until_running("other", STEP_TIMEOUT).await?;
@@ -151,7 +151,7 @@ async fn before_the_call(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> 
     register(json!([])).await?;
     let volume = env.volume("third", Access::OneNode).await?;
     env.pod("third", A, &[&volume]).await?;
-    let lacking = Expected::stuck("driver-not-on-node", "person");
+    let lacking = Expected::stuck("driver-not-on-node", "administrator");
     cli.wait(env, "pod/third", lacking.saying("does not contain driver"))
         .await?;
 
@@ -159,7 +159,7 @@ async fn before_the_call(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> 
     let mut secret = secrets.get(SECRET).await?;
     secrets.delete(SECRET, &DeleteParams::default()).await?;
     register(serde_json::to_value(registered)?).await?;
-    let unreadable = Expected::stuck("secret-unreadable", "person");
+    let unreadable = Expected::stuck("secret-unreadable", "administrator");
     cli.wait(env, "pod/third", unreadable.saying("get secret publish-secret"))
         .await?;
     secret.metadata.resource_version = None;
@@ -184,7 +184,7 @@ async fn without_volume(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
         access: Access::OneNode,
     };
     env.pod("lonely", A, &[&lonely]).await?;
-    let pending = Expected::stuck("claim-pending", "person");
+    let pending = Expected::stuck("claim-pending", "administrator");
     cli.wait(env, "pod/lonely", pending.saying("no StorageClass"))
         .await
 }

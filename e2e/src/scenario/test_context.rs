@@ -94,6 +94,14 @@ impl TestContext {
         Ok(program)
     }
 
+    /// The kubectl plugin that explains stuck volumes, built when a scenario first needs it.
+    pub async fn explain_plugin(&self) -> Result<PathBuf> {
+        self.toolchain
+            .explain_plugin()
+            .await
+            .context("build kubectl-csi_attach")
+    }
+
     /// Where chance comes from in this run.
     pub fn randomness(&self) -> Randomness {
         self.randomness

@@ -1,4 +1,4 @@
-//! Runs `csi-attacher explain`.
+//! Runs `kubectl-csi_attach explain`.
 
 use std::path::PathBuf;
 use std::process::Output;
@@ -10,7 +10,6 @@ use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::test_env::{STEP_TIMEOUT, TestEnv};
-use crate::attacher::Kind;
 use crate::toolchain::workspace_root;
 
 /// Where `deploy/components/explain` puts its account, and how it calls it.
@@ -63,7 +62,7 @@ impl Expected {
         Self {
             code: 0,
             cause: "fine",
-            actor: "nobody",
+            actor: "none",
             says: None,
         }
     }
@@ -112,7 +111,7 @@ impl ExplainCli {
             .create_attacher_account(prefix, UNPRIVILEGED, false)
             .await?;
         Ok(Self {
-            program: env.ctx().attacher(Kind::Ours).await?.to_owned(),
+            program: env.ctx().explain_plugin().await?,
             kubeconfig,
             unprivileged: cluster
                 .service_account_kubeconfig(prefix, UNPRIVILEGED, env.dir())
@@ -178,7 +177,7 @@ impl ExplainCli {
         let mut command = Command::new(&self.program);
         let (marker, value) = env.ctx().run().marker();
         command
-            .args(["explain", object, "--patience=0s", "--namespace", env.prefix()])
+            .args(["explain", object, "--stuck-after=0s", "--namespace", env.prefix()])
             .arg(format!("--output={form}"))
             .arg("--kubeconfig")
             .arg(kubeconfig)
@@ -187,6 +186,6 @@ impl ExplainCli {
         timeout(ANSWER, command.output())
             .await
             .with_context(|| format!("no explanation of {object} in {ANSWER:?}"))?
-            .context("run csi-attacher explain")
+            .context("run kubectl-csi_attach explain")
     }
 }

@@ -40,7 +40,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.pod("web", A, &[&volume]).await?;
     env.wait_until_running("web", STEP_TIMEOUT).await?;
     env.delete_persistent_volume(&volume).await?;
-    let held = Expected::stuck("volume-held-by-attachment", "person");
+    let held = Expected::stuck("volume-held-by-attachment", "administrator");
     cli.wait(env, "pv/data", held.saying("End the pods that use the volume"))
         .await?;
 
@@ -49,7 +49,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let unready = Expected::stuck("node-not-ready", "kubelet");
     cli.wait(env, "pod/web", unready.saying(DOWN)).await?;
     env.delete_pod("web").await?;
-    let lost = Expected::stuck("node-lost", "person").saying("out-of-service");
+    let lost = Expected::stuck("node-lost", "administrator").saying("out-of-service");
     cli.wait(env, "pod/web", lost).await?;
     in_plain_words(env, &cli).await?;
 
@@ -62,7 +62,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
 
     // Nothing of the attacher's holds the volume any more: its claim does.
-    let bound = Expected::stuck("volume-terminating", "person");
+    let bound = Expected::stuck("volume-terminating", "administrator");
     cli.wait(env, "pvc/data", bound.saying("delete the claim"))
         .await?;
     env.delete_claim(&volume).await?;
@@ -82,8 +82,8 @@ async fn in_plain_words(env: &TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     let lines = [
         format!("pod/web in namespace {prefix}: STUCK"),
         format!("volume \"data\" of pod {prefix}/web"),
-        format!("  => Node {node} is not ready, and its pod still holds the volume."),
-        "  next:  a person, waited for since ".to_owned(),
+        format!("  => Node {node} is not ready, and its pod still uses the volume."),
+        "  next:  an administrator, due since ".to_owned(),
         format!("  why:   The node's Ready condition: {DOWN}"),
         format!(
             "           $ kubectl taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"

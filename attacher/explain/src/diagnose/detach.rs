@@ -1,0 +1,171 @@
+//! On the way from a node: VolumeAttachments that are being deleted, or that no pod needs.
+
+use jiff::Timestamp;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+
+use super::attachment::{describe, has_finalizer, last_write, remove_finalizers};
+use super::{attacher, grpc_code, node, refusal};
+use crate::objects::{AttachmentExt, ObjectExt};
+use crate::path::VolumePath;
+use crate::report::{Actor, Cause, Finding, State};
+
+/// The VolumeAttachment has a deletion timestamp.
+pub(super) fn deleting(path: &VolumePath<'_>, va: &VolumeAttachment) -> Finding {
+    let since = va.deleted_at();
+    let finding = if has_finalizer(path, va) {
+        detaching(path, va, since)
+    } else if va.finalizers().is_empty() {
+        Finding::new(
+            Cause::Terminating,
+            path.view.pending(since),
+            Actor::NoActor,
+            "The VolumeAttachment is deleted and has no finalizer any more.",
+        )
+        .since(since)
+    } else {
+        foreign_finalizer(path, va, since)
+    };
+    match path.pod {
+        Some(pod) if pod.deleted_at().is_none() => finding.because(format!(
+            "Pod {}/{} needs the volume on this node again; when the old VolumeAttachment is gone, the attach/detach \
+             controller creates a new one.",
+            pod.namespace(),
+            pod.name()
+        )),
+        Some(_) | None => finding,
+    }
+}
+
+fn detaching(path: &VolumePath<'_>, va: &VolumeAttachment, since: Option<Timestamp>) -> Finding {
+    let driver = &va.spec.attacher;
+    let error = va.detach_error();
+    if let Some(down) = attacher::down(path.view, driver, last_write(va, error), since) {
+        let failed = error.map(|error| format!("Before that, the detach failed: {}", describe(error)));
+        return down.because_of(failed);
+    }
+    if let Some(refusal) = path.refusal() {
+        let finding = refusal::refused(path, va, &refusal, error);
+        return with_last_resort(path, va, finding);
+    }
+    let Some(error) = error else {
+        return waiting_for_driver(path, va, since);
+    };
+    if let Some(finding) = refusal::secret_unusable(path, error, since) {
+        return finding;
+    }
+    let code = grpc_code::of(error);
+    let actor = if code.is_some() {
+        Actor::Driver
+    } else {
+        Actor::Attacher
+    };
+    let finding = Finding::new(Cause::DetachFails, State::Stuck, actor, "The detach fails.")
+        .of(driver)
+        .since(since)
+        .because(describe(error));
+    let finding = attacher::with_code(code, finding);
+    with_last_resort(path, va, attacher::with_retry(path.view, driver, finding))
+}
+
+/// The driver was called, or is about to be.
+fn waiting_for_driver(path: &VolumePath<'_>, va: &VolumeAttachment, since: Option<Timestamp>) -> Finding {
+    let driver = &va.spec.attacher;
+    let state = path.view.pending(since);
+    let finding = if path.is_in_use() {
+        let node = &va.spec.node_name;
+        Finding::new(
+            Cause::DetachWhileInUse,
+            state,
+            Actor::Driver,
+            format!("The volume is being detached although kubelet on node {node} still reports it in use."),
+        )
+        .because("Either the VolumeAttachment was deleted by hand, or the attach/detach controller force-detaches the volume from a node that it considers lost.")
+        .advise("Make sure that nothing on the node writes to the volume any more: until it is unmounted there, its filesystem can be damaged.")
+    } else {
+        Finding::new(
+            Cause::Detaching,
+            state,
+            Actor::Driver,
+            "The attacher detaches the volume; the driver has not answered yet.",
+        )
+    };
+    attacher::with_lease(path.view, driver, finding.of(driver).since(since))
+}
+
+/// The remedy when a detach never succeeds.
+fn with_last_resort(path: &VolumePath<'_>, va: &VolumeAttachment, finding: Finding) -> Finding {
+    let Some(finalizer) = path.finalizer() else {
+        return finding;
+    };
+    finding
+        .advise_to_run(
+            "As the last resort, when the storage shows that the volume is not attached to this node any more, remove \
+             the finalizer without the driver:",
+            remove_finalizers(va.name(), std::slice::from_ref(&finalizer)),
+        )
+        .danger(
+            "If the volume is still attached, it will be attached to another node as well, and its data can be \
+             destroyed.",
+        )
+}
+
+fn foreign_finalizer(path: &VolumePath<'_>, va: &VolumeAttachment, since: Option<Timestamp>) -> Finding {
+    let finalizers = va.finalizers().join(", ");
+    let name = va.name();
+    Finding::new(
+        Cause::ForeignFinalizer,
+        path.view.pending(since),
+        Actor::Administrator,
+        format!("The VolumeAttachment is deleted and kept by a finalizer that is not this attacher's: {finalizers}."),
+    )
+    .since(since)
+    .because("The attacher has done its part. The component that added the finalizer must remove it.")
+    .advise_to_run(
+        "See what it is and which manager wrote it.",
+        format!("kubectl get volumeattachment {name} -o yaml --show-managed-fields"),
+    )
+    .advise_to_run(
+        "If its owner does not exist any more, remove it by hand.",
+        remove_finalizers(name, va.finalizers()),
+    )
+    .danger("What the finalizer's owner had to clean up stays behind.")
+}
+
+/// The volume is attached, no pod on the node uses it, and the VolumeAttachment is not deleted.
+pub(super) fn not_requested(path: &VolumePath<'_>, va: &VolumeAttachment) -> Finding {
+    let node = &va.spec.node_name;
+    if path.node_is_gone() {
+        return node::gone(path, va.created_at());
+    }
+    if !path.is_in_use() {
+        return Finding::new(
+            Cause::DetachNotRequested,
+            State::Progressing,
+            Actor::AttachDetachController,
+            format!("No pod uses the volume on node {node} any more; it is about to be detached."),
+        )
+        .because("kubelet does not report the volume in use. The attach/detach controller deletes the VolumeAttachment, unless that was created by hand: it does not know those.")
+        .advise("If this lasts for more than a minute, look at kube-controller-manager's log.");
+    }
+    let Some((since, message)) = path.node_not_ready() else {
+        return Finding::new(
+            Cause::StillMounted,
+            State::Progressing,
+            Actor::Kubelet,
+            format!("No pod uses the volume on node {node} any more, but kubelet has not unmounted it."),
+        )
+        .of(node)
+        .because("The node's status.volumesInUse still lists it; the volume is not detached before that ends.")
+        .advise("If this lasts, look at the kubelet's log on the node for failing unmounts (NodeUnpublishVolume, NodeUnstageVolume).");
+    };
+    let finding = Finding::new(
+        Cause::StillMounted,
+        path.view.pending(since),
+        Actor::AttachDetachController,
+        format!("Node {node} is not ready, so the volume is not unmounted there."),
+    )
+    .since(since)
+    .because(format!("kubelet reported it in use before the node became unreachable: {message}"))
+    .because("As no pod needs it there any more, the attach/detach controller force-detaches it six minutes after the detach was due.");
+    node::with_out_of_service(path, finding)
+}

@@ -1,0 +1,202 @@
+//! Attachments that are there and not attached.
+
+use serde_json::json;
+
+use super::*;
+
+const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
+    (
+        "untouched, leader there",
+        World::unattached,
+        |_| (),
+        VA,
+        (Cause::AttacherBehind, Stuck, Attacher),
+        &["held by attacher-0"],
+    ),
+    (
+        "untouched, no lease",
+        World::unattached,
+        |w| w.remove("lease"),
+        POD,
+        (Cause::AttacherSilent, Stuck, Attacher),
+        &["There is no lease external-attacher-leader-d-example"],
+    ),
+    (
+        "lease stale",
+        World::unattached,
+        expired_lease,
+        POD,
+        (Cause::AttacherLeaseExpired, Stuck, Attacher),
+        &["last renewed it 20 min 0 s ago", "valid for 15 s"],
+    ),
+    (
+        "nobody leads",
+        World::unattached,
+        |w| w.set("lease", json!({"spec": {"holderIdentity": ""}})),
+        POD,
+        (Cause::NoLeader, Stuck, Attacher),
+        &["was released"],
+    ),
+    (
+        "lease left over from before leader election was switched off",
+        World::unattached,
+        |w| {
+            expired_lease(w);
+            w.set("va", json!({"status": {"attachError": {"message": "rpc error: code = Aborted desc = busy", "time": EARLIER}}}));
+        },
+        VA,
+        (Cause::AttachFails, Stuck, Driver),
+        &[
+            "still under way",
+            "Yet an attacher has written since, so one seems to run",
+            "without --leader-election",
+        ],
+    ),
+    (
+        "lease given back before leader election was switched off",
+        World::unattached,
+        |w| {
+            w.set(
+                "lease",
+                json!({"spec": {"holderIdentity": "", "renewTime": "2026-01-01T00:40:00Z"}}),
+            );
+            w.set(
+                "va",
+                json!({"status": {"attachError": {"message": "boom", "time": EARLIER, "errorCode": 13}}}),
+            );
+        },
+        VA,
+        (Cause::AttachFails, Stuck, Driver),
+        &[
+            "was released 20 min 0 s ago",
+            "without --leader-election",
+            "Find the attacher",
+        ],
+    ),
+    (
+        "driver fails",
+        World::unattached,
+        |w| {
+            w.set(
+                "va",
+                json!({"status": {"attachError": {"message": "boom", "time": EARLIER, "errorCode": 13}}}),
+            )
+        },
+        VA,
+        (Cause::AttachFails, Stuck, Driver),
+        &["boom", "Code Internal (13)", "--retry-interval-max"],
+    ),
+    (
+        "limit",
+        World::unattached,
+        |w| {
+            w.set("va", json!({"status": {"attachError": {"message": "rpc error: code = ResourceExhausted desc = full", "errorCode": 8}}}))
+        },
+        POD,
+        (Cause::AttachLimit, Stuck, Administrator),
+        &["maximum of volumes of driver d.example", "may have 8 volumes"],
+    ),
+    (
+        "secret",
+        World::unattached,
+        |w| {
+            w.set("pv", json!({"spec": {"csi": {"controllerPublishSecretRef": {"namespace": "ns", "name": "creds"}}}}));
+            w.set("va", json!({"status": {"attachError": {"message": "failed to load secret \"ns/creds\": secrets \"creds\" not found"}}}));
+        },
+        POD,
+        (Cause::SecretUnreadable, Stuck, Administrator),
+        &["kubectl -n ns get secret creds"],
+    ),
+    (
+        "secret that is no text",
+        World::unattached,
+        |w| {
+            w.set("pv", json!({"spec": {"csi": {"controllerPublishSecretRef": {"namespace": "ns", "name": "creds"}}}}));
+            w.set("va", json!({"status": {"attachError": {"message": "failed to load secret \"ns/creds\": the value of key \"bin\" is not valid UTF-8"}}}));
+        },
+        POD,
+        (Cause::SecretUnreadable, Stuck, Administrator),
+        &["key \"bin\"", "no text", "kubectl -n ns edit secret creds"],
+    ),
+    (
+        "driver not on node",
+        World::unattached,
+        |w| w.set("csinode", json!({"spec": {"drivers": []}})),
+        POD,
+        (Cause::DriverNotOnNode, Stuck, Administrator),
+        &[
+            "CSINode node-a does not contain driver d.example",
+            "kubectl get csinode node-a",
+        ],
+    ),
+    (
+        "driver unheard of",
+        World::unattached,
+        |w| {
+            w.remove("lease");
+            w.remove("driver");
+            w.set("csinode", json!({"spec": {"drivers": null}}));
+        },
+        POD,
+        (Cause::DriverUnknown, Stuck, Administrator),
+        &["No CSI driver named d.example"],
+    ),
+    (
+        "node gone",
+        World::unattached,
+        |w| {
+            w.remove("csinode");
+            w.remove("node");
+        },
+        VA,
+        (Cause::NodeGone, Stuck, AttachDetachController),
+        &["\"node-a\" not found"],
+    ),
+    (
+        "volume gone",
+        World::unattached,
+        |w| w.remove("pv"),
+        VA,
+        (Cause::VolumeMissing, Stuck, Administrator),
+        &["persistentvolume \"pv-1\" not found"],
+    ),
+    (
+        "volume leaving",
+        World::unattached,
+        |w| w.set("pv", json!({"metadata": {"deletionTimestamp": EARLIER}})),
+        VA,
+        (Cause::VolumeTerminating, Stuck, Administrator),
+        &["marked for deletion"],
+    ),
+    (
+        "foreign volume",
+        World::unattached,
+        |w| w.set("pv", json!({"spec": {"csi": {"driver": "other"}}})),
+        VA,
+        (Cause::AttachmentRefused, Stuck, Administrator),
+        &["belongs to CSI driver \"other\""],
+    ),
+    (
+        "called",
+        World::unattached,
+        |w| {
+            w.set("va", json!({"metadata": {"finalizers": ["external-attacher/d-example"], "managedFields": [{"manager": "csi-attacher", "time": "2026-01-01T00:59:45Z"}]}}))
+        },
+        POD,
+        (Cause::Attaching, Progressing, Driver),
+        &["15 s ago", "[>] attached by the driver"],
+    ),
+    (
+        "attachRequired: false",
+        World::unattached,
+        |w| w.set("driver", json!({"spec": {"attachRequired": false}})),
+        VA,
+        (Cause::AttachmentNotRequired, Stuck, Administrator),
+        &["kubectl delete volumeattachment va-1"],
+    ),
+];
+
+#[test]
+fn attachments_that_are_not_attached() {
+    check(ATTACHMENTS_THAT_ARE_NOT_ATTACHED);
+}

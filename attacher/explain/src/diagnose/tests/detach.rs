@@ -1,0 +1,135 @@
+//! Detaching, and what is left over.
+
+use serde_json::json;
+
+use super::*;
+
+const DETACHING_AND_LEFT_OVER: &[Row] = &[
+    (
+        "detaching",
+        World::deleting,
+        |_| (),
+        VA,
+        (Cause::Detaching, Stuck, Driver),
+        &["from node node-a", "[>] detached by the driver"],
+    ),
+    (
+        "detach fails",
+        World::deleting,
+        |w| {
+            w.set("va", json!({"status": {"detachError": {"message": "rpc error: code = Unavailable desc = away", "time": EARLIER}}}))
+        },
+        PV,
+        (Cause::DetachFails, Stuck, Driver),
+        &[
+            "Code Unavailable (14)",
+            "DANGER",
+            "kubectl patch volumeattachment va-1",
+        ],
+    ),
+    (
+        "nobody detaches",
+        World::deleting,
+        expired_lease,
+        VA,
+        (Cause::AttacherLeaseExpired, Stuck, Attacher),
+        &["attacher-0"],
+    ),
+    (
+        "in use",
+        World::deleting,
+        |w| w.set("node", json!({"status": {"volumesInUse": [UNIQUE]}})),
+        VA,
+        (Cause::DetachWhileInUse, Stuck, Driver),
+        &["still reports it in use", "[>] unmounted"],
+    ),
+    (
+        "foreign finalizer",
+        World::deleting,
+        |w| w.set("va", json!({"metadata": {"finalizers": ["example.com/hold"]}})),
+        VA,
+        (Cause::ForeignFinalizer, Stuck, Administrator),
+        &["example.com/hold", "--show-managed-fields", "DANGER"],
+    ),
+    (
+        "volume gone",
+        World::deleting,
+        |w| w.remove("pv"),
+        VA,
+        (Cause::VolumeMissing, Stuck, Administrator),
+        &["\"pv-1\" not found"],
+    ),
+    (
+        "volume gone, handle recorded",
+        World::deleting,
+        |w| {
+            w.remove("pv");
+            w.set(
+                "va",
+                json!({"metadata": {"annotations": {"external-attacher/volume-handle": "h-1"}}}),
+            );
+        },
+        VA,
+        (Cause::Detaching, Stuck, Driver),
+        &[],
+    ),
+    (
+        "wanted again",
+        World::fine,
+        |w| {
+            w.set(
+                "va",
+                json!({"metadata": {"deletionTimestamp": EARLIER, "finalizers": null}}),
+            )
+        },
+        POD,
+        (Cause::Terminating, Stuck, NoActor),
+        &["Pod shop/db-0 needs the volume on this node again"],
+    ),
+    (
+        "nobody needs it",
+        World::fine,
+        |w| {
+            w.remove("pod");
+            w.set("node", json!({"status": {"volumesInUse": []}}));
+        },
+        VA,
+        (Cause::DetachNotRequested, Progressing, AttachDetachController),
+        &["No pod uses the volume"],
+    ),
+    (
+        "nobody needs it, mounted",
+        World::fine,
+        |w| w.remove("pod"),
+        VA,
+        (Cause::StillMounted, Progressing, Kubelet),
+        &["volumesInUse"],
+    ),
+    (
+        "nobody needs it, node down",
+        World::fine,
+        |w| {
+            w.remove("pod");
+            node_not_ready(w);
+        },
+        VA,
+        (Cause::StillMounted, Stuck, AttachDetachController),
+        &["six minutes", "kubectl taint"],
+    ),
+    (
+        "nobody needs it, node gone",
+        World::fine,
+        |w| {
+            w.remove("pod");
+            w.remove("node");
+        },
+        (ResourceKind::Node, "node-a"),
+        (Cause::NodeGone, Stuck, AttachDetachController),
+        &["left over"],
+    ),
+];
+
+#[test]
+fn detaching_and_left_over() {
+    check(DETACHING_AND_LEFT_OVER);
+}

@@ -1,0 +1,291 @@
+//! An explanation as data, to be printed as text or as JSON.
+
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+
+/// The explanation of one object.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Report {
+    /// The object that was explained.
+    pub(crate) subject: String,
+    /// The worst state of all paths.
+    pub(crate) state: State,
+    /// One for each volume and node.
+    pub(crate) paths: Vec<PathReport>,
+    /// Facts beside the paths.
+    pub(crate) notes: Vec<String>,
+    /// What could not be read.
+    pub(crate) gaps: Vec<String>,
+}
+
+/// One volume on its way to or from one node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct PathReport {
+    pub(crate) title: String,
+    pub(crate) names: Names,
+    /// In the order in which Kubernetes takes them.
+    pub(crate) steps: Vec<Step>,
+    pub(crate) finding: Finding,
+}
+
+/// The objects on a path.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Names {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pod: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) persistent_volume_claim: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) persistent_volume: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) volume_attachment: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) driver: Option<String>,
+}
+
+/// One step of a path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Step {
+    pub(crate) done: bool,
+    pub(crate) text: String,
+    /// When it was done.
+    #[serde(serialize_with = "time", skip_serializing_if = "Option::is_none")]
+    pub(crate) since: Option<Timestamp>,
+}
+
+/// What a path is waiting for, who must act, and the cure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Finding {
+    pub(crate) cause: Cause,
+    pub(crate) state: State,
+    pub(crate) actor: Actor,
+    /// The actor as printed, with its name.
+    pub(crate) who: String,
+    /// Since when the actor's step is due.
+    #[serde(serialize_with = "time", skip_serializing_if = "Option::is_none")]
+    pub(crate) since: Option<Timestamp>,
+    /// The finding in one sentence.
+    pub(crate) summary: String,
+    /// The reasons.
+    pub(crate) why: Vec<String>,
+    pub(crate) advice: Vec<Advice>,
+}
+
+/// A remedy, or a way to find out more.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Advice {
+    pub(crate) text: String,
+    /// The command line that does it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) command: Option<String>,
+    /// The damage that it can do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) danger: Option<&'static str>,
+}
+
+/// The state of a path. The order is that of severity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum State {
+    /// Nothing is pending.
+    Fine,
+    /// The next step is pending.
+    Progressing,
+    /// The next step is overdue, fails, or will not happen by itself.
+    Stuck,
+}
+
+/// The component or person that must act next. The names are stable, for programs that read the JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Actor {
+    #[serde(rename = "none")]
+    NoActor,
+    Scheduler,
+    VolumeController,
+    Provisioner,
+    AttachDetachController,
+    Attacher,
+    Driver,
+    Kubelet,
+    Administrator,
+}
+
+/// The cause of a finding. The names are stable, for programs that read the JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Cause {
+    /// The volume is mounted, or needs no attachment.
+    Fine,
+    /// No pod needs the volume.
+    Unused,
+    /// Too little could be read to draw a conclusion.
+    Unreadable,
+    PodUnscheduled,
+    ClaimMissing,
+    ClaimPending,
+    ClaimWaitsForConsumer,
+    ClaimLost,
+    VolumeMissing,
+    VolumeBoundElsewhere,
+    VolumeReleased,
+    VolumeFailed,
+    VolumeTerminating,
+    VolumeHeldByAttachment,
+    /// No CSI driver attaches the volume.
+    NotCsi,
+    /// A VolumeAttachment of a driver with `attachRequired: false`.
+    AttachmentNotRequired,
+    NoAttachmentYet,
+    NodeNotManaged,
+    NodeGone,
+    NodeNotReady,
+    MultiAttach,
+    DriverNotOnNode,
+    DriverUnknown,
+    /// The attacher refuses the VolumeAttachment as it is.
+    AttachmentRefused,
+    AttacherLeaseExpired,
+    /// The lease was released, and no replica has acquired it.
+    NoLeader,
+    /// The attacher has not written the VolumeAttachment, and no lease shows whether it runs.
+    AttacherSilent,
+    /// An attacher leads, but has not written the VolumeAttachment.
+    AttacherBehind,
+    SecretUnreadable,
+    AttachLimit,
+    AttachFails,
+    /// ControllerPublishVolume has not been answered, or the answer was lost.
+    Attaching,
+    /// `node.status.volumesAttached` lacks the volume.
+    NotInVolumesAttached,
+    Mounting,
+    MountFails,
+    DetachFails,
+    Detaching,
+    /// Deleting, and kept by a finalizer that is not the attacher's.
+    ForeignFinalizer,
+    /// Deleting without any finalizer.
+    Terminating,
+    /// A pod still uses the volume on a node that is not ready.
+    NodeLost,
+    /// kubelet has not unmounted the volume.
+    StillMounted,
+    DetachNotRequested,
+    /// The volume is detached while kubelet reports it in use.
+    DetachWhileInUse,
+}
+
+// === impl Finding ===
+
+impl Finding {
+    pub(crate) fn new(cause: Cause, state: State, actor: Actor, summary: impl Into<String>) -> Self {
+        Self {
+            cause,
+            state,
+            actor,
+            who: actor.label().to_owned(),
+            since: None,
+            summary: summary.into(),
+            why: Vec::new(),
+            advice: Vec::new(),
+        }
+    }
+
+    /// Names the actor, such as the node of a kubelet.
+    pub(crate) fn of(mut self, name: impl std::fmt::Display) -> Self {
+        self.who = match self.actor {
+            Actor::Kubelet => format!("{} on node {name}", self.actor.label()),
+            Actor::Attacher | Actor::Driver | Actor::Provisioner => {
+                format!("{} {name}", self.actor.label())
+            }
+            Actor::NoActor
+            | Actor::Scheduler
+            | Actor::VolumeController
+            | Actor::AttachDetachController
+            | Actor::Administrator => self.actor.label().to_owned(),
+        };
+        self
+    }
+
+    pub(crate) fn since(mut self, since: Option<Timestamp>) -> Self {
+        self.since = since;
+        self
+    }
+
+    pub(crate) fn because(mut self, why: impl Into<String>) -> Self {
+        self.why.push(why.into());
+        self
+    }
+
+    pub(crate) fn because_of(mut self, why: impl IntoIterator<Item = String>) -> Self {
+        self.why.extend(why);
+        self
+    }
+
+    pub(crate) fn advise(mut self, text: impl Into<String>) -> Self {
+        self.advice.push(Advice {
+            text: text.into(),
+            command: None,
+            danger: None,
+        });
+        self
+    }
+
+    pub(crate) fn advise_to_run(mut self, text: impl Into<String>, command: impl Into<String>) -> Self {
+        self.advice.push(Advice {
+            text: text.into(),
+            command: Some(command.into()),
+            danger: None,
+        });
+        self
+    }
+
+    /// The damage that the last advice can do.
+    pub(crate) fn danger(mut self, danger: &'static str) -> Self {
+        if let Some(last) = self.advice.last_mut() {
+            last.danger = Some(danger);
+        }
+        self
+    }
+}
+
+// === impl State ===
+
+impl State {
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Fine => "fine",
+            Self::Progressing => "in progress",
+            Self::Stuck => "STUCK",
+        }
+    }
+}
+
+// === impl Actor ===
+
+impl Actor {
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::NoActor => "none",
+            Self::Scheduler => "the scheduler",
+            Self::VolumeController => "the PersistentVolume controller (kube-controller-manager)",
+            Self::Provisioner => "the provisioner",
+            Self::AttachDetachController => "the attach/detach controller (kube-controller-manager)",
+            Self::Attacher => "the attacher of driver",
+            Self::Driver => "the CSI driver",
+            Self::Kubelet => "kubelet",
+            Self::Administrator => "an administrator",
+        }
+    }
+}
+
+fn time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => serializer.collect_str(time),
+        None => serializer.serialize_none(),
+    }
+}

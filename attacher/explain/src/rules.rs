@@ -1,0 +1,94 @@
+//! The attacher's own rules, applied to the objects of a snapshot: how a volume is named for its driver (CSI migration
+//! included), and which VolumeAttachments the attacher refuses. They are used, not copied, so that an explanation
+//! cannot differ from what the attacher does; this module is the only one that depends on the `csi-attacher` crate.
+
+use std::sync::Arc;
+
+pub(crate) use csi_attacher::decide::Refusal;
+use csi_attacher::decide::{self, Facts, Wanted};
+use csi_attacher::model::wire::{AttachmentObject, CsiNodeObject, VolumeObject};
+use csi_attacher::model::{self, Capabilities, Driver};
+pub(crate) use csi_attacher::model::{CsiSource, SecretRef};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The CSI source of a volume, as its driver names it.
+pub(crate) fn csi_source(volume: &PersistentVolume) -> Option<CsiSource> {
+    to_volume(volume, &driver("")).spec.csi().cloned()
+}
+
+/// The driver of a volume, by its CSI source or by CSI migration.
+pub(crate) fn driver_of(volume: &PersistentVolume) -> Option<String> {
+    to_volume(volume, &driver("")).spec.driver().map(str::to_owned)
+}
+
+/// Whether the volume may be attached to several nodes.
+pub(crate) fn is_multi_node(volume: &PersistentVolume) -> bool {
+    let modes = to_volume(volume, &driver("")).spec.access_modes;
+    modes.read_write_many || modes.read_only_many
+}
+
+/// The CSI source of a volume that is specified on the VolumeAttachment itself.
+pub(crate) fn inline_csi_source(attachment: &VolumeAttachment) -> Option<CsiSource> {
+    let inline = attachment.spec.source.inline_volume_spec.as_ref()?;
+    let spec = PersistentVolumeSpec {
+        csi: inline.csi.clone(),
+        ..PersistentVolumeSpec::default()
+    };
+    csi_source(&PersistentVolume {
+        spec: Some(spec),
+        ..PersistentVolume::default()
+    })
+}
+
+/// The finalizer that the driver's attacher puts on VolumeAttachments and PersistentVolumes.
+pub(crate) fn finalizer(driver_name: &str) -> String {
+    driver(driver_name).finalizer.to_string()
+}
+
+/// The lease by which the replicas of the driver's attacher elect a leader.
+pub(crate) fn lease_name(driver_name: &str) -> String {
+    // Both names are sanitized by the same rule.
+    finalizer(driver_name).replace("external-attacher/", "external-attacher-leader-")
+}
+
+/// Why the attacher will not attach or detach as things are; `None` if it will.
+pub(crate) fn refusal(
+    attachment: &VolumeAttachment,
+    volume: Option<&PersistentVolume>,
+    node: Option<&CSINode>,
+) -> Option<Refusal> {
+    let driver = driver(&attachment.spec.attacher);
+    let attachment = model::Attachment::from_wire(convert::<_, AttachmentObject>(attachment), &driver)?;
+    let wanted = decide::wanted(&attachment, driver.capabilities.publish)?;
+    let facts = Facts {
+        attachment: Arc::new(attachment),
+        volume: volume.map(|volume| Arc::new(to_volume(volume, &driver))),
+        node: node.map(|node| Arc::new(model::Node::from_wire(convert::<_, CsiNodeObject>(node), &driver))),
+    };
+    match wanted {
+        Wanted::Attach => decide::attach(&facts, &driver).err(),
+        Wanted::Detach => decide::detach(&facts, &driver).err(),
+    }
+}
+
+/// The capabilities of the driver cannot be read from the API server; the rules that depend on them refuse nothing.
+fn driver(name: &str) -> Driver {
+    let capabilities = Capabilities {
+        publish: true,
+        ..Capabilities::default()
+    };
+    Driver::new(name, capabilities, "")
+}
+
+fn to_volume(volume: &PersistentVolume, driver: &Driver) -> model::Volume {
+    model::Volume::from_wire(convert::<_, VolumeObject>(volume), driver)
+}
+
+/// The attacher decodes a few fields of each object, straight from JSON.
+fn convert<F: Serialize, T: DeserializeOwned + Default>(object: &F) -> T {
+    let json = serde_json::to_value(object).and_then(serde_json::from_value);
+    json.unwrap_or_default()
+}
