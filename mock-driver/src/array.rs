@@ -21,7 +21,7 @@ use crate::backend::{
 use crate::busy::{Held, Share, Subject};
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::media::Medium;
+use crate::media::{Medium, Swept};
 use crate::mount::Frozen;
 use crate::node;
 use crate::store;
@@ -194,27 +194,23 @@ impl Driver {
         self.store.peek(|array| array.pace(volume)).time(bytes)
     }
 
-    /// Removes bytes that belong to nothing: those that a crash left behind, and of an array that lived as
-    /// long as its process all that it had, except those of volumes that are there from the start. Only the
-    /// process that has the array knows. Call it before anything works on the array.
+    /// Removes what interrupted copies left behind, and moves volume files aside that the array does not know: what a
+    /// crash left, and of an array that lived as long as its process all that it had, except volumes that are there
+    /// from the start. Only the process that has the array knows. Call it before anything works on the array.
     pub(crate) async fn sweep(&self) {
         if !self.has_array() {
             return;
         }
-        let known = self.store.peek(|array| {
-            let volumes = array
-                .volumes()
-                .map(|volume| Medium::Volume(volume.spec.id.to_string()));
-            let snapshots = array
-                .snapshots()
-                .map(|snapshot| Medium::Snapshot(snapshot.id.to_string()));
-            volumes.chain(snapshots).collect()
-        });
-        match self.media.sweep(known).await {
-            Ok(0) => {}
-            Ok(removed) => tracing::info!(removed, "bytes of nothing removed"),
+        match self.media.sweep(self.store.peek(media_of)).await {
+            Ok(Swept {
+                unfinished: 0,
+                orphaned: 0,
+            }) => {}
+            Ok(Swept { unfinished, orphaned }) => {
+                tracing::info!(unfinished, orphaned, "removed unfinished volume files and moved orphaned ones aside");
+            }
             Err(error) => {
-                tracing::warn!(error = %crate::error::chain(&error), "bytes of nothing left behind");
+                tracing::warn!(error = %crate::error::chain(&error), "orphaned volume files stay where they are");
             }
         }
     }
@@ -353,6 +349,17 @@ async fn end(still: impl IntoIterator<Item = Still>) {
     if let Err(error) = tokio::task::spawn_blocking(move || drop(still)).await {
         tracing::error!(%error, "a filesystem may still be frozen");
     }
+}
+
+/// The media of all that the array has.
+pub(crate) fn media_of(array: &Array) -> Vec<Medium> {
+    let volumes = array
+        .volumes()
+        .map(|volume| Medium::Volume(volume.spec.id.to_string()));
+    let snapshots = array
+        .snapshots()
+        .map(|snapshot| Medium::Snapshot(snapshot.id.to_string()));
+    volumes.chain(snapshots).collect()
 }
 
 /// Waits, if there is anything to wait for.

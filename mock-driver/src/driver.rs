@@ -1,23 +1,26 @@
 //! The driver: the array with everything that calls pass on their way to it.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin;
+use crate::array::media_of;
 use crate::backend::{self, Pool, PoolName, Segments};
 use crate::busy::{Busy, BusyRule};
 use crate::conduct::Conduct;
+use crate::error::chain;
 use crate::exit::ExitOrder;
 use crate::fault::scenario::{self, Scenario};
 use crate::fault::{self, FaultFile, Faults, LoadError, Seed};
 use crate::journal::{self, Journal};
-use crate::media::Media;
+use crate::media::{self, Media, Owner};
 use crate::mode::Mode;
 use crate::node::{self, Node};
 use crate::offer::{LiveOffer, Offer};
@@ -96,6 +99,9 @@ pub enum OpenError {
     /// Two scenarios that do not go together.
     #[error("--scenario")]
     Scenario(#[from] fault::Taken),
+    /// The media directory.
+    #[error(transparent)]
+    Media(#[from] media::ClaimError),
     /// The node's side.
     #[error(transparent)]
     Node(#[from] node::Error),
@@ -145,6 +151,8 @@ pub struct Driver {
     pub(crate) journal: Option<Arc<Journal>>,
     /// How often a limit was drawn.
     pub(crate) limits_drawn: AtomicU64,
+    /// Keeps other processes out of the state directory of a process that has only a node.
+    node_lock: Mutex<Option<File>>,
     /// Work on the array, which goes on when its client has left.
     pub(crate) work: TaskTracker,
 }
@@ -232,10 +240,12 @@ impl Driver {
             Some(_) => u128::from(rules.seed().mark(b"array")),
             None => u128::from_le_bytes(random()?),
         };
-        let media = media(media_dir, state_dir.as_deref());
+        let media = media_in(media_dir, state_dir.as_deref());
         let remote = remote(mode, array_endpoint, node_id.is_some())?;
         // The directory of a process that has only a node is the node's own.
         let array_dir = state_dir.clone().filter(|_| mode.has_array());
+        let node_dir = state_dir.clone().filter(|_| !mode.has_array());
+        let node_lock = node_dir.as_deref().map(store::lock).transpose()?;
         let registrar = registration.map(|settings| Arc::new(Registrar::new(name.clone(), settings)));
         let node = node_id
             .filter(|_| mode.has_node())
@@ -248,6 +258,9 @@ impl Driver {
         };
         let store = store.keeping_past(rules.troubles().frozen());
         store.lose(|| *rules.troubles().loss().borrow())?;
+        if mode.has_array() && proxy_to.is_none() {
+            claim(&media, &store, epoch, state_dir.as_deref())?;
+        }
         site::take_current_id(node.as_deref().filter(|_| remote.is_none()), &store);
         let driver = Self {
             name,
@@ -270,6 +283,7 @@ impl Driver {
             proxy_to,
             journal,
             limits_drawn: AtomicU64::new(0),
+            node_lock: Mutex::new(node_lock),
             work: TaskTracker::new(),
         };
         Ok((Arc::new(driver), fault_file))
@@ -315,6 +329,15 @@ impl Driver {
         &self.media
     }
 
+    /// Ends what the driver does with its directories, and lets other processes have them.
+    pub(crate) fn close(&self) {
+        self.store.close();
+        if let Err(error) = self.media.close() {
+            tracing::warn!(error = chain(&error), "something is left of the volumes' bytes");
+        }
+        *self.node_lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// The array and what keeps it.
     pub fn store(&self) -> &Store {
         &self.store
@@ -340,12 +363,31 @@ fn absolute(path: PathBuf) -> Result<PathBuf, OpenError> {
     std::path::absolute(&path).map_err(|source| OpenError::Relative { path, source })
 }
 
-fn media(media_dir: Option<PathBuf>, state_dir: Option<&Path>) -> Media {
+fn media_in(media_dir: Option<PathBuf>, state_dir: Option<&Path>) -> Media {
     match (media_dir, state_dir) {
         (Some(directory), _) => Media::kept(directory),
         (None, Some(directory)) => Media::kept(directory.join("media")),
         (None, None) => Media::private(),
     }
+}
+
+/// Makes the media directory the array's own.
+fn claim(media: &Media, store: &Store, epoch: u128, state_dir: Option<&Path>) -> Result<(), OpenError> {
+    if !media.is_kept() {
+        return Ok(());
+    }
+    // An array in memory knows nothing of what is there; equal names of volumes mean nothing.
+    let (owner, known) = match store.identity(u128::from_le_bytes(random()?))? {
+        Some(array) => {
+            let is_kept = true;
+            (Owner { array, is_kept }, store.peek(media_of))
+        }
+        None => {
+            let (array, is_kept) = (format!("{epoch:032x}"), false);
+            (Owner { array, is_kept }, Vec::new())
+        }
+    };
+    Ok(media.claim(&owner, &known, state_dir)?)
 }
 
 /// The array of a process that has only a node.

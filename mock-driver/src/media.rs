@@ -5,12 +5,13 @@
 //! - A medium costs nothing until somebody needs it: what was never written to has no file, and a copy
 //!   of it has none either.
 //! - A medium appears whole or not at all: a copy is made beside its place and renamed into it.
+//! - A kept directory has a marker that names its array, and a lock while that array's process runs.
 //! - Media of an array in memory lie in a private directory that goes with the driver; those of an array
 //!   that is kept lie where it is kept, or where several processes share them.
 //!
 //! All work is done on threads that may block. It goes on to its end when nobody waits for it any more.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::TempDir;
 
 pub use self::extent::{BLOCK, Extent};
+pub use self::ownership::{ClaimError, Owner};
 
 pub(crate) use self::extent::is_blank;
 pub(crate) use self::name::file_name;
@@ -26,6 +28,7 @@ pub(crate) use self::name::file_name;
 mod copy;
 mod extent;
 mod name;
+mod ownership;
 
 /// The file that is the disk.
 const DISK: &str = "disk";
@@ -64,8 +67,21 @@ pub struct Error {
 
 #[derive(Debug)]
 enum Place {
-    Kept(PathBuf),
+    Kept {
+        directory: PathBuf,
+        /// Held by the process that has the array.
+        lock: Mutex<Option<File>>,
+    },
     Private(Mutex<Private>),
+}
+
+/// What [`Media::sweep`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// How many unfinished copies and deletions were removed.
+    pub unfinished: usize,
+    /// How many media the array does not know were moved aside.
+    pub orphaned: usize,
 }
 
 #[derive(Debug)]
@@ -80,7 +96,10 @@ enum Private {
 impl Media {
     /// Media in a directory that stays; it is made when it is needed.
     pub fn kept(directory: PathBuf) -> Self {
-        Self(Arc::new(Place::Kept(directory)))
+        Self(Arc::new(Place::Kept {
+            directory,
+            lock: Mutex::default(),
+        }))
     }
 
     /// Media in a directory of their own, which nobody else may look into and which
@@ -91,7 +110,28 @@ impl Media {
 
     /// Whether the media outlive the driver.
     pub fn is_kept(&self) -> bool {
-        matches!(*self.0, Place::Kept(_))
+        matches!(*self.0, Place::Kept { .. })
+    }
+
+    /// Makes a kept directory the array's own until [`Media::close`], so that nothing but what this array made can
+    /// be swept. `known` is what the stored state names: a directory of an earlier version, which has no marker, must
+    /// have nothing else in it.
+    ///
+    /// # Errors
+    /// If another array has the directory, or had it and is kept; if it holds files that are not known to be the
+    /// array's; if it cannot be created, locked or marked.
+    pub fn claim(
+        &self,
+        owner: &Owner,
+        known: &[Medium],
+        state_dir: Option<&Path>,
+    ) -> Result<(), ClaimError> {
+        let Place::Kept { directory, lock } = &*self.0 else {
+            return Ok(());
+        };
+        let held = ownership::claim(directory, owner, known, state_dir)?;
+        *lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+        Ok(())
     }
 
     /// The directory, made if it is not there yet. Others may keep things beside the media in it.
@@ -100,9 +140,9 @@ impl Media {
     /// If it cannot be made, or is closed.
     pub fn directory(&self) -> Result<PathBuf, Error> {
         match &*self.0 {
-            Place::Kept(path) => {
-                fs::create_dir_all(path).map_err(Error::of("create", path))?;
-                Ok(path.clone())
+            Place::Kept { directory, .. } => {
+                fs::create_dir_all(directory).map_err(Error::of("create", directory))?;
+                Ok(directory.clone())
             }
             Place::Private(private) => {
                 let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,13 +168,17 @@ impl Media {
         }
     }
 
-    /// Gives the private directory back, with everything in it. Kept media stay.
+    /// Removes the private directory with everything in it. Kept media stay, and their directory is unlocked.
     ///
     /// # Errors
     /// If something in it cannot be removed.
     pub fn close(&self) -> Result<(), Error> {
-        let Place::Private(private) = &*self.0 else {
-            return Ok(());
+        let private = match &*self.0 {
+            Place::Private(private) => private,
+            Place::Kept { lock, .. } => {
+                *lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                return Ok(());
+            }
         };
         let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *private, Private::Closed) {
@@ -194,16 +238,19 @@ impl Media {
         self.work(medium, copy::remove).await
     }
 
-    /// Removes the media of one kind that `known` does not have: those that a crash left behind,
-    /// and unfinished copies. Call it before anything works on them.
+    /// Removes what unfinished copies and deletions left behind, and moves media that `known` does not have into
+    /// `orphaned`. Only in a directory that was claimed. Call it before anything works on them.
     ///
     /// # Errors
-    /// If the directory cannot be read or files cannot be removed.
-    pub async fn sweep(&self, known: Vec<Medium>) -> Result<usize, Error> {
-        if matches!(&*self.0, Place::Kept(path) if !path.exists()) || !self.is_kept() {
-            return Ok(0);
+    /// If the directory cannot be read, or files cannot be moved or removed.
+    pub async fn sweep(&self, known: Vec<Medium>) -> Result<Swept, Error> {
+        let Place::Kept { directory, lock } = &*self.0 else {
+            return Ok(Swept::default());
+        };
+        if lock.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            return Ok(Swept::default());
         }
-        let directory = self.directory()?;
+        let directory = directory.clone();
         blocking(move || copy::sweep(&directory, &known)).await
     }
 
@@ -274,10 +321,7 @@ impl Media {
     }
 
     fn place(&self, medium: &Medium) -> Result<PathBuf, Error> {
-        Ok(self
-            .directory()?
-            .join(name::folder(medium))
-            .join(name::of(medium)))
+        Ok(self.directory()?.join(name::relative_path(medium)))
     }
 
     async fn work<T: Send + 'static>(

@@ -21,7 +21,6 @@ use tonic::transport::Server;
 use crate::admin;
 use crate::args::Args;
 use crate::driver::{Driver, OpenError};
-use crate::error::chain;
 use crate::fault::{Exit, FaultFile};
 use crate::proxy::Proxy;
 use crate::proxy::relay::{self, Relay, RelayError};
@@ -182,7 +181,7 @@ pub async fn serve(
             driver.door.cut_all();
             tasks.shutdown().await;
             driver.leave().await;
-            driver.store.close();
+            driver.close();
             return Err(Error::Ordered(how));
         }
         reason = driver.refused() => Err(Error::Refused(reason)),
@@ -194,10 +193,7 @@ pub async fn serve(
         tasks.shutdown().await;
     }
     driver.leave().await;
-    driver.store.close();
-    if let Err(error) = driver.media.close() {
-        tracing::warn!(error = chain(&error), "something is left of the volumes' bytes");
-    }
+    driver.close();
     result
 }
 

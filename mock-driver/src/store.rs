@@ -14,9 +14,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use crate::backend::{self, Array, Done, Image, Settings};
 use crate::fault::{Freeze, Loss};
 
+pub(crate) use self::directory::lock;
 use self::log::Log;
 use self::loss::Mark;
 use self::past::Past;
+
+pub(crate) mod durable;
 
 mod directory;
 mod log;
@@ -121,6 +124,18 @@ impl Store {
             directory: Some(directory),
             loss: Mutex::default(),
         })
+    }
+
+    /// What tells a kept array from every other one, for as long as its directory exists: an array that lost its
+    /// state is the same array. `fresh` is taken at a first start. None for an array in memory.
+    ///
+    /// # Errors
+    /// If it cannot be read or written.
+    pub fn identity(&self, fresh: u128) -> Result<Option<String>, OpenError> {
+        let directory = self.directory.as_deref();
+        directory
+            .map(|directory| directory::identity(directory, fresh))
+            .transpose()
     }
 
     /// Puts the log together when it has more bytes than this, for the first time. For tests: it is done by

@@ -1,18 +1,22 @@
 //! Copies of media and their removal. What is being made or thrown away has a name of its own until it
 //! is whole or gone, so that nobody meets half of it.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
-use super::{DISK, Error, Extent, FILESYSTEM, Medium, TREE, extent, name};
+use super::{DISK, Error, Extent, FILESYSTEM, Medium, Swept, TREE, extent, name};
 
 /// Above so many files and directories the whole filesystem is flushed at once. A flush of each is exact, and what
 /// it costs grows with their number; that of the whole costs what everybody else has written to it, too.
 const MANY: usize = 16;
+/// Where media go that the array does not know.
+const ORPHANED: &str = "orphaned";
 
 /// Copies `from` to `to`, which is replaced, and says how many bytes that is. With `lasting` the copy survives a loss
 /// of power from here on.
@@ -68,15 +72,15 @@ pub(super) fn remove(place: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes what is unfinished and what nobody knows, and counts it.
-pub(super) fn sweep(directory: &Path, known: &[Medium]) -> Result<usize, Error> {
-    let kept: std::collections::HashSet<PathBuf> = known
+/// Removes unfinished copies and moves media that are not `known` into `orphaned`. Returns how many of each.
+pub(super) fn sweep(directory: &Path, known: &[Medium]) -> Result<Swept, Error> {
+    let known: HashSet<PathBuf> = known
         .iter()
-        .map(|medium| directory.join(name::folder(medium)).join(name::of(medium)))
+        .map(|medium| directory.join(name::relative_path(medium)))
         .collect();
-    let mut removed = 0;
-    for folder in ["volumes", "snapshots"] {
-        let folder = directory.join(folder);
+    let mut swept = Swept::default();
+    for kind in ["volumes", "snapshots"] {
+        let folder = directory.join(kind);
         let entries = match fs::read_dir(&folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
@@ -84,13 +88,38 @@ pub(super) fn sweep(directory: &Path, known: &[Medium]) -> Result<usize, Error> 
         };
         for entry in entries {
             let path = entry.map_err(Error::of("read", &folder))?.path();
-            if !kept.contains(&path) {
+            if is_unfinished(&path) {
                 remove_all(&path)?;
-                removed += 1;
+                swept.unfinished += 1;
+            } else if !known.contains(&path) {
+                set_aside(&path, &directory.join(ORPHANED).join(kind))?;
+                swept.orphaned += 1;
             }
         }
     }
-    Ok(removed)
+    Ok(swept)
+}
+
+/// Moves something into a folder, under its own name or the first one that is free.
+fn set_aside(path: &Path, folder: &Path) -> Result<(), Error> {
+    fs::create_dir_all(folder).map_err(Error::of("create", folder))?;
+    let name = path.file_name().unwrap_or_default();
+    for number in 0_u32.. {
+        let mut to = folder.join(name);
+        if number > 0 {
+            to.as_mut_os_string().push(format!(".{number}"));
+        }
+        // Not `rename`, which would replace an empty directory.
+        match rustix::fs::renameat_with(CWD, path, CWD, &to, RenameFlags::NOREPLACE) {
+            Ok(()) => {
+                tracing::warn!(from = %path.display(), to = %to.display(), "moved orphaned volume files aside");
+                return Ok(());
+            }
+            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+            Err(error) => return Err(Error::of("move aside", path)(error.into())),
+        }
+    }
+    Ok(())
 }
 
 fn copy_disk(source: &File, target: &Path, bytes: u64) -> io::Result<u64> {
@@ -165,6 +194,13 @@ fn copy_tree(from: &Path, to: &Path) -> io::Result<u64> {
 fn unfinished(place: &Path, what: &str) -> PathBuf {
     let name = place.file_name().unwrap_or_default().to_string_lossy();
     place.with_file_name(format!("{}{what}-{name}", name::UNFINISHED))
+}
+
+/// Whether [`replace`] or [`remove`] was interrupted while they had the path.
+pub(super) fn is_unfinished(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let what = name.strip_prefix(name::UNFINISHED).unwrap_or_default();
+    what.starts_with("new-") || what.starts_with("old-")
 }
 
 fn remove_all(path: &Path) -> Result<(), Error> {

@@ -1,5 +1,7 @@
 //! File names for ids, which may be any text: never a path, never too long, never the same for two ids.
 
+use std::path::{Path, PathBuf};
+
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::Medium;
@@ -11,7 +13,7 @@ const LONGEST: usize = 200;
 pub(super) const UNFINISHED: char = '.';
 
 /// The folder of the medium's kind.
-pub(super) fn folder(medium: &Medium) -> &'static str {
+fn folder(medium: &Medium) -> &'static str {
     match medium {
         Medium::Volume(_) => "volumes",
         Medium::Snapshot(_) => "snapshots",
@@ -19,9 +21,9 @@ pub(super) fn folder(medium: &Medium) -> &'static str {
     }
 }
 
-/// The name of a medium in its folder.
-pub(super) fn of(medium: &Medium) -> String {
-    file_name(medium.id())
+/// Where a medium is in the directory of all media.
+pub(super) fn relative_path(medium: &Medium) -> PathBuf {
+    Path::new(folder(medium)).join(file_name(medium.id()))
 }
 
 /// A file name for any text: letters, digits, `-`, `_` and inner dots as they are, all else as `%XX`;

@@ -179,20 +179,187 @@ async fn delta_is_what_differs_and_not_what_was_only_rewritten() {
     );
 }
 
+fn mk_owner(array: &str, is_kept: bool) -> Owner {
+    Owner {
+        array: array.to_owned(),
+        is_kept,
+    }
+}
+
+/// All files and directories below a path.
+fn tree(path: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut left = vec![path.to_owned()];
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap().path();
+            found.push(entry.strip_prefix(path).unwrap().display().to_string());
+            if entry.is_dir() && !entry.is_symlink() {
+                left.push(entry);
+            }
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
 #[tokio::test]
-async fn sweep_removes_what_a_crash_left_and_keeps_what_is_known() {
+async fn sweep_moves_orphans_aside_and_removes_unfinished_copies() {
     let directory = tempfile::tempdir().unwrap();
-    let media = Media::kept(directory.path().join("media"));
-    assert_eq!(media.sweep(vec![]).await.unwrap(), 0, "there is nothing yet");
+    let path = directory.path().join("media");
+    let media = Media::kept(path.clone());
     for id in ["known", "orphan"] {
         media.ensure(&volume(id), MIB).await.unwrap();
     }
-    media.ensure(&snapshot("orphan"), MIB).await.unwrap();
-    fs::create_dir(directory.path().join("media/volumes/.new-x")).unwrap();
-    assert_eq!(media.sweep(vec![volume("known")]).await.unwrap(), 3);
+    write(&media.disk(&volume("orphan")).unwrap(), 0, b"precious");
+    fs::create_dir(path.join("volumes/.new-x")).unwrap();
+    fs::create_dir(path.join("volumes/.hidden")).unwrap();
+    let known = vec![volume("known")];
+    let swept = media.sweep(known.clone()).await.unwrap();
+    assert_eq!(swept, Swept::default(), "not claimed, so not ours");
+
+    fs::write(path.join("media.json"), r#"{"format":1,"array":"a","kept":true}"#).unwrap();
+    media.claim(&mk_owner("a", true), &[], None).unwrap();
+    let counts = |unfinished, orphaned| Swept { unfinished, orphaned };
+    assert_eq!(media.sweep(known.clone()).await.unwrap(), counts(1, 2));
+    assert_eq!(media.sweep(known.clone()).await.unwrap(), counts(0, 0));
     assert!(media.exists(&volume("known")).unwrap());
-    assert!(!media.exists(&volume("orphan")).unwrap());
-    assert!(!directory.path().join("media/volumes/.new-x").exists());
+    assert_eq!(read(&path.join("orphaned/volumes/orphan/disk"), 0, 8), b"precious");
+
+    // Another one of the same name is kept beside it, and a link is moved, not followed.
+    media.ensure(&volume("orphan"), MIB).await.unwrap();
+    fs::create_dir(directory.path().join("elsewhere")).unwrap();
+    fs::write(directory.path().join("elsewhere/file"), "of others").unwrap();
+    std::os::unix::fs::symlink(directory.path().join("elsewhere"), path.join("volumes/.new-link")).unwrap();
+    std::os::unix::fs::symlink(directory.path().join("elsewhere"), path.join("volumes/link")).unwrap();
+    assert_eq!(media.sweep(known).await.unwrap(), counts(1, 2));
+    assert!(path.join("orphaned/volumes/orphan.1/disk").exists());
+    assert!(path.join("orphaned/volumes/link").is_symlink());
+    assert!(directory.path().join("elsewhere/file").exists());
     media.close().unwrap();
     assert!(media.exists(&volume("known")).unwrap(), "kept media stay");
+}
+
+#[test]
+fn directory_with_foreign_files_is_refused_and_left_as_it_is() {
+    for foreign in [
+        "notes.txt",
+        "volumes/backup/file",
+        "snapshots/monday",
+        "volumes/known2/disk",
+        "state.d/file",
+        "media",
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let file = path.join(foreign);
+        fs::create_dir_all(path.join("volumes/known")).unwrap();
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "of others").unwrap();
+        fs::create_dir(path.join("state")).unwrap();
+        let before = tree(path);
+        let refused = Media::kept(path.to_owned())
+            .claim(&mk_owner("a", true), &[volume("known")], Some(&path.join("state")))
+            .unwrap_err();
+        assert!(matches!(refused, ClaimError::Unmarked { .. }), "{foreign}: {refused}");
+        let message = refused.to_string();
+        assert!(
+            message.contains("--media-dir") && message.contains("empty directory"),
+            "{message}"
+        );
+        let mut after = tree(path);
+        after.retain(|name| name != "media.lock");
+        assert_eq!(after, before, "{foreign}");
+    }
+}
+
+#[test]
+fn directory_is_claimed_if_it_is_empty_or_as_an_earlier_version_left_it() {
+    for left in [
+        vec![],
+        vec!["lost+found"],
+        vec!["devices/node-0", "staging/x", "ephemeral/y"],
+        vec!["volumes/known", "snapshots/taken", "volumes/.new-b", "snapshots/.old-c"],
+        vec!["state/snapshot.json"],
+        vec!["media.json.new"],
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        for left in &left {
+            fs::create_dir_all(path.join(left)).unwrap();
+        }
+        let known = [volume("known"), snapshot("taken")];
+        let owner = mk_owner("a", true);
+        let claim = || {
+            let media = Media::kept(path.to_owned());
+            media.claim(&owner, &known, Some(&path.join("state"))).map(|()| media)
+        };
+        if left.contains(&"media.json.new") {
+            // Half of a marker, as a crash leaves it.
+            fs::remove_dir(path.join("media.json.new")).unwrap();
+            fs::write(path.join("media.json.new"), "{").unwrap();
+        }
+        let media = claim().unwrap();
+        assert!(matches!(claim().unwrap_err(), ClaimError::InUse { .. }), "{left:?}");
+        media.close().unwrap();
+        claim().unwrap();
+    }
+}
+
+#[test]
+fn state_directory_may_be_the_media_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("snapshot.json"), "{}").unwrap();
+    let media = Media::kept(directory.path().join("../").join(directory.path().file_name().unwrap()));
+    media
+        .claim(&mk_owner("a", true), &[], Some(directory.path()))
+        .unwrap();
+}
+
+#[test]
+fn directory_of_a_kept_array_is_refused_to_others() {
+    let (first, second) = (mk_owner("a", true), mk_owner("b", true));
+    let (memory, other_memory) = (mk_owner("c", false), mk_owner("d", false));
+    for (before, after, is_taken) in [
+        (&first, &first, true),
+        (&first, &second, false),
+        (&first, &memory, false),
+        (&memory, &memory, true),
+        (&memory, &other_memory, true),
+        (&memory, &first, true),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let media = Media::kept(directory.path().to_owned());
+        media.claim(before, &[], None).unwrap();
+        media.close().unwrap();
+        fs::create_dir_all(directory.path().join("volumes/x")).unwrap();
+        match media.claim(after, &[], None) {
+            Ok(()) => assert!(is_taken, "{before:?} {after:?}"),
+            Err(error) => {
+                assert!(!is_taken && matches!(error, ClaimError::OtherArray { .. }), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_or_linked_marker_is_refused() {
+    let elsewhere = tempfile::NamedTempFile::new().unwrap();
+    fs::write(elsewhere.path(), r#"{"format":1,"array":"a","kept":true}"#).unwrap();
+    let texts = [
+        "",
+        "{}",
+        r#"{"format":2,"array":"a","kept":true}"#,
+        r#"{"format":1,"array":"a","kept":true,"x":1}"#,
+    ];
+    for text in texts.map(Some).into_iter().chain([None]) {
+        let directory = tempfile::tempdir().unwrap();
+        let marker = directory.path().join("media.json");
+        match text {
+            Some(text) => fs::write(marker, text).unwrap(),
+            None => std::os::unix::fs::symlink(elsewhere.path(), marker).unwrap(),
+        }
+        let media = Media::kept(directory.path().to_owned());
+        media.claim(&mk_owner("a", true), &[], None).expect_err(text.unwrap_or("a link"));
+    }
 }

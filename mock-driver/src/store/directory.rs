@@ -5,15 +5,16 @@
 //! old one and renamed over it), and the log is emptied. The same is done whenever the log has grown long.
 //! A crash between those two steps leaves
 //! changes in the log that the snapshot has already: their numbers tell, and they are skipped.
+//! `array.json` names the array.
 //! `loss.json` is there only if the array is to have lost something when it comes back.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::OpenError;
+use super::{OpenError, durable};
 use super::log::{Line, LogFile};
 use super::loss::Mark;
 use crate::backend::{Array, Change, Image};
@@ -22,6 +23,7 @@ use crate::fault::Loses;
 const SNAPSHOT: &str = "snapshot.json";
 const CHANGES: &str = "changes.jsonl";
 const LOCK: &str = "lock";
+const IDENTITY: &str = "array.json";
 
 /// Raised when a file's meaning changes, so that an older driver refuses it. 1 had no snapshots, groups,
 /// health and nodes; what it has means the same.
@@ -57,7 +59,6 @@ pub(super) fn open(
     begin: impl FnOnce(Option<Image>) -> Array,
     premade: u64,
 ) -> Result<(Array, LogFile), OpenError> {
-    fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
     let lock = lock(&directory)?;
 
     let changes = directory.join(CHANGES);
@@ -123,20 +124,38 @@ pub(super) fn renew(directory: &Path, seq: u64, image: Image) -> Result<u64, Ope
     Ok(written.len())
 }
 
-fn lock(directory: &Path) -> Result<File, OpenError> {
+/// Creates a state directory and keeps other processes out of it until the file is closed.
+pub(crate) fn lock(directory: &Path) -> Result<File, OpenError> {
+    durable::create_dir_all(directory).map_err(failed("create", directory))?;
     let path = directory.join(LOCK);
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(failed("open", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse {
+    durable::try_lock(&path)
+        .map_err(failed("lock", &path))?
+        .ok_or_else(|| OpenError::InUse {
             path: directory.to_owned(),
-        }),
-        Err(TryLockError::Error(source)) => Err(failed("lock", &path)(source)),
+        })
+}
+
+/// What tells this array from others. It survives a loss of the array's state.
+pub(super) fn identity(directory: &Path, fresh: u128) -> Result<String, OpenError> {
+    #[derive(Serialize, Deserialize)]
+    struct Identity {
+        id: String,
+    }
+    let path = directory.join(IDENTITY);
+    match fs::read(&path) {
+        Ok(text) => {
+            let identity: Identity = serde_json::from_slice(&text)
+                .map_err(|error| damaged(&path, format!("does not name an array ({error})")))?;
+            Ok(identity.id)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let identity = Identity {
+                id: format!("{fresh:032x}"),
+            };
+            write_json(directory, IDENTITY, &identity)?;
+            Ok(identity.id)
+        }
+        Err(error) => Err(failed("read", &path)(error)),
     }
 }
 
@@ -201,26 +220,12 @@ fn write_snapshot(directory: &Path, snapshot: &Snapshot<Image>) -> Result<(), Op
 
 /// Puts a file in its place, whole or not at all.
 pub(super) fn write_json(directory: &Path, name: &str, content: &impl Serialize) -> Result<(), OpenError> {
-    let new = directory.join(format!("{name}.new"));
-    let write = || -> io::Result<()> {
-        let mut out = BufWriter::new(File::create(&new)?);
-        serde_json::to_writer(&mut out, content)?;
-        out.write_all(b"\n")?;
-        out.into_inner()
-            .map_err(io::IntoInnerError::into_error)?
-            .sync_all()
-    };
-    write().map_err(failed("write", &new))?;
-    let place = directory.join(name);
-    fs::rename(&new, &place).map_err(failed("replace", &place))?;
-    sync_directory(directory)
+    durable::write_json(directory, name, content).map_err(failed("write", &directory.join(name)))
 }
 
-/// Makes created and renamed files survive a crash of the machine.
+/// Makes created and renamed files survive a loss of power.
 pub(super) fn sync_directory(directory: &Path) -> Result<(), OpenError> {
-    File::open(directory)
-        .and_then(|dir| dir.sync_all())
-        .map_err(failed("flush", directory))
+    durable::sync_directory(directory).map_err(failed("flush", directory))
 }
 
 pub(super) fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {

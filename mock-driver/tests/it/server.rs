@@ -12,7 +12,7 @@ use csi_mock_driver::admin;
 use csi_mock_driver::admin::client::Client;
 use csi_mock_driver::driver::{Driver, OpenError, Settings};
 use csi_mock_driver::fault::{FaultFile, Origin, Script};
-use csi_mock_driver::media::Medium;
+use csi_mock_driver::media::{ClaimError, Medium};
 use csi_mock_driver::run;
 use csi_mock_driver::socket::Listener;
 use csi_mock_driver::store;
@@ -202,7 +202,10 @@ async fn open(settings: Settings) -> (Arc<Driver>, Option<FaultFile>) {
     let opened = async {
         loop {
             match Driver::open(settings.clone()) {
-                Err(OpenError::Store(store::OpenError::InUse { .. })) => {
+                Err(
+                    OpenError::Store(store::OpenError::InUse { .. })
+                    | OpenError::Media(ClaimError::InUse { .. }),
+                ) => {
                     time::sleep(Duration::from_millis(1)).await;
                 }
                 opened => return opened.unwrap(),

@@ -1,10 +1,10 @@
-//! Bytes that an array left which lived as long as its process.
+//! Volume files that another array left, or still has.
 
 use std::fs;
 use std::path::Path;
 
-use csi_mock_driver::driver::Settings;
-use csi_mock_driver::media::Medium;
+use csi_mock_driver::driver::{Driver, OpenError, Settings};
+use csi_mock_driver::media::{ClaimError, Medium};
 use csi_proto::v1;
 
 use crate::server::{Server, mk_create};
@@ -34,12 +34,86 @@ async fn a_new_volume_is_empty_although_an_array_before_had_one_of_that_id() {
     let media = server.driver().media();
     // Nobody is answered before that is done.
     server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
-    assert!(!media.exists(&first).unwrap(), "swept away at the start");
+    assert!(!media.exists(&first).unwrap(), "moved aside at the start");
+    let aside = media.directory().unwrap().join("orphaned/volumes").join(first.id());
+    assert_eq!(
+        fs::read_to_string(aside.join("disk")).unwrap().trim_end_matches('\0'),
+        "of the array before"
+    );
     assert!(media.exists(&stays).unwrap(), "it is there from the start");
     // Left by whoever could not delete it.
     media.ensure(&first, 4096).await.unwrap();
     let second = create(&server).await;
     assert_eq!(second, first, "the seed makes the same ids");
     assert!(!media.exists(&second).unwrap());
+    server.stop().await;
+}
+
+fn kept(directory: &Path, state: &str) -> Settings {
+    Settings {
+        state_dir: Some(directory.join(state)),
+        media_dir: Some(directory.join("media")),
+        ..Settings::default()
+    }
+}
+
+#[tokio::test]
+async fn second_controller_on_a_media_directory_is_refused_and_removes_nothing() {
+    let server = Server::start_with(|directory, settings| *settings = kept(directory, "first")).await;
+    let first = create(&server).await;
+    server.driver().media().ensure(&first, 4096).await.unwrap();
+    let second = kept(&server.path("."), "second");
+    let in_memory = Settings {
+        state_dir: None,
+        ..second.clone()
+    };
+    for other in [&second, &in_memory] {
+        let refused = Driver::open(other.clone()).unwrap_err();
+        assert!(
+            matches!(refused, OpenError::Media(ClaimError::InUse { .. })),
+            "{refused}"
+        );
+    }
+    let directory = server.stop().await;
+    for other in [second, in_memory] {
+        let refused = loop {
+            match Driver::open(other.clone()).unwrap_err() {
+                // A program that another test starts has a copy of the lock until it begins to run.
+                OpenError::Media(ClaimError::InUse { .. }) => tokio::task::yield_now().await,
+                refused => break refused,
+            }
+        };
+        assert!(
+            matches!(refused, OpenError::Media(ClaimError::OtherArray { .. })),
+            "{refused}"
+        );
+    }
+    let server = Server::start_in(directory, |directory, settings| *settings = kept(directory, "first")).await;
+    server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
+    assert!(server.driver().media().exists(&first).unwrap());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn media_directory_of_an_earlier_version_is_adopted_when_the_state_names_its_contents() {
+    let server = Server::start_with(|directory, settings| *settings = kept(directory, "state")).await;
+    let volume = create(&server).await;
+    server.driver().media().ensure(&volume, 4096).await.unwrap();
+    let directory = server.stop().await;
+    // Earlier versions wrote neither.
+    for file in ["media/media.json", "media/media.lock", "state/array.json"] {
+        fs::remove_file(directory.path().join(file)).unwrap();
+    }
+    let foreign = directory.path().join("media/volumes/of-another-array");
+    fs::create_dir(&foreign).unwrap();
+    let refused = Driver::open(kept(directory.path(), "state")).unwrap_err();
+    assert!(refused.to_string().contains("of-another-array"), "{refused}");
+    assert!(foreign.exists());
+    fs::remove_dir(foreign).unwrap();
+
+    let server = Server::start_in(directory, |directory, settings| *settings = kept(directory, "state")).await;
+    server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
+    assert!(server.driver().media().exists(&volume).unwrap());
+    assert!(server.path("media/media.json").exists());
     server.stop().await;
 }

@@ -4,8 +4,9 @@ use csi_mock_driver::admin::Endpoint;
 use csi_mock_driver::admin::client::Client;
 use csi_mock_driver::admin::resource::{NodeChange, NodeNew};
 use csi_mock_driver::backend::{Array, Pool, PoolName, StorageAilment, StorageSeverity};
-use csi_mock_driver::driver::Settings;
+use csi_mock_driver::driver::{Driver, OpenError, Settings};
 use csi_mock_driver::mode::Mode as Services;
+use csi_mock_driver::store;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
@@ -629,5 +630,41 @@ async fn what_a_killed_node_used_and_has_no_more_is_given_back() {
     member.site.unstage(&used).await.unwrap();
     controller.delete_volume(delete(&used)).await.unwrap();
     member.site.server.stop().await;
+    array.stop().await;
+}
+
+#[tokio::test]
+async fn second_node_process_on_a_state_directory_is_refused() {
+    let shared = tempfile::tempdir().unwrap();
+    let array = array(&shared).await;
+    let state = shared.path().join("node-state");
+    let member = member_in(tempfile::tempdir().unwrap(), &shared, "node-a", |settings| {
+        settings.state_dir = Some(state.clone());
+    })
+    .await;
+    let second = Settings {
+        mode: Services::Node,
+        array_endpoint: format!("unix://{}", shared.path().join("admin.sock").display())
+            .parse()
+            .unwrap(),
+        node_id: Some("node-a".to_owned()),
+        media_dir: Some(shared.path().join("media")),
+        state_dir: Some(state),
+        ..Settings::default()
+    };
+    let refused = Driver::open(second.clone()).unwrap_err();
+    let is_in_use = |error: &OpenError| matches!(error, OpenError::Store(store::OpenError::InUse { .. }));
+    assert!(is_in_use(&refused), "{refused}");
+    let serving = member.site.server.driver().clone();
+    member.site.server.stop().await;
+    // A program that another test starts has a copy of the lock until it begins to run.
+    let opened = async {
+        while let Err(error) = Driver::open(second.clone()) {
+            assert!(is_in_use(&error), "{error}");
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, opened).await.expect("free when the process has stopped");
+    drop(serving);
     array.stop().await;
 }

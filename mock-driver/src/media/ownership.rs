@@ -1,0 +1,210 @@
+//! Which array a media directory belongs to.
+//!
+//! Volume files that the array does not know are moved away at its start, so a directory must provably be the array's
+//! own before that. `media.json` names the array, and is durable before the first volume file; `media.lock` is held
+//! by the process that has the array. Node processes share the directory and take no lock: they only touch files of
+//! volumes that the array attached to them.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use super::{Medium, copy, name};
+use crate::store::durable;
+
+const MARKER: &str = "media.json";
+const LOCK: &str = "media.lock";
+/// Raised when the marker's meaning changes, so that an older driver refuses it.
+const FORMAT: u32 = 1;
+
+/// The array that a media directory belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its identity, which no other array has.
+    pub array: String,
+    /// Whether the array outlives its process. What an array in memory left belongs to nothing once its process
+    /// has ended.
+    pub is_kept: bool,
+}
+
+/// Why an array cannot have a media directory.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// An operation on a file or directory failed.
+    #[error("--media-dir: cannot {act} {}", path.display())]
+    Io {
+        /// What was tried.
+        act: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// Another process has its array in it.
+    #[error("--media-dir: {} is in use by another running driver: give each array its own", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// It has files that are not known to be the array's.
+    #[error(
+        "--media-dir: {} has no marker of this driver ({MARKER}) and contains {}, which the array does not know: give \
+         an empty directory, or move its contents away first",
+        path.display(), found.display()
+    )]
+    Unmarked {
+        /// The directory.
+        path: PathBuf,
+        /// What is in it.
+        found: PathBuf,
+    },
+    /// It belongs to an array that is kept elsewhere.
+    #[error(
+        "--media-dir: {} belongs to array {array}, not to this one: start with that array's --state-dir, or give \
+         another --media-dir",
+        path.display()
+    )]
+    OtherArray {
+        /// The directory.
+        path: PathBuf,
+        /// The array it belongs to.
+        array: String,
+    },
+    /// Its marker cannot be understood.
+    #[error("--media-dir: {} {reason}: restore the file or give another directory", path.display())]
+    Damaged {
+        /// The marker.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Marker {
+    format: u32,
+    array: String,
+    kept: bool,
+}
+
+/// Makes a directory the array's own, and returns the lock on it. A directory without a marker must be empty, or
+/// as an earlier version left it: with nothing but what `known` names.
+pub(super) fn claim(
+    directory: &Path,
+    owner: &Owner,
+    known: &[Medium],
+    state_dir: Option<&Path>,
+) -> Result<File, ClaimError> {
+    durable::create_dir_all(directory).map_err(failed("create", directory))?;
+    let path = directory.join(LOCK);
+    let Some(lock) = durable::try_lock(&path).map_err(failed("lock", &path))? else {
+        return Err(ClaimError::InUse {
+            path: directory.to_owned(),
+        });
+    };
+    match read(&directory.join(MARKER))? {
+        Some(marker) if marker.array == owner.array && marker.kept == owner.is_kept => return Ok(lock),
+        Some(marker) if marker.kept => {
+            return Err(ClaimError::OtherArray {
+                path: directory.to_owned(),
+                array: marker.array,
+            });
+        }
+        // The array was in memory, and the lock shows that its process has ended.
+        Some(_) => {}
+        None => {
+            if let Some(found) = unknown(directory, known, state_dir)? {
+                return Err(ClaimError::Unmarked {
+                    path: directory.to_owned(),
+                    found,
+                });
+            }
+        }
+    }
+    let marker = Marker {
+        format: FORMAT,
+        array: owner.array.clone(),
+        kept: owner.is_kept,
+    };
+    durable::write_json(directory, MARKER, &marker).map_err(failed("write the marker in", directory))?;
+    Ok(lock)
+}
+
+fn read(path: &Path) -> Result<Option<Marker>, ClaimError> {
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("read", path)(error)),
+    };
+    let text = io::read_to_string(file).map_err(failed("read", path))?;
+    let damaged = |reason| ClaimError::Damaged {
+        path: path.to_owned(),
+        reason,
+    };
+    let marker: Marker = serde_json::from_str(&text)
+        .map_err(|error| damaged(format!("is not a marker of this driver ({error})")))?;
+    if marker.format != FORMAT {
+        let reason = format!("has format {}, this driver knows {FORMAT}", marker.format);
+        return Err(damaged(reason));
+    }
+    Ok(Some(marker))
+}
+
+/// The first thing in the directory that neither the array knows nor a driver leaves beside volume files.
+fn unknown(
+    directory: &Path,
+    known: &[Medium],
+    state_dir: Option<&Path>,
+) -> Result<Option<PathBuf>, ClaimError> {
+    // Compared by what they are, not by how they were written.
+    let state_dir = state_dir.and_then(|path| path.canonicalize().ok());
+    let canonical = directory.canonicalize().map_err(failed("look at", directory))?;
+    let is_state_dir = state_dir.as_deref() == Some(&canonical);
+    let known: HashSet<PathBuf> = known.iter().map(name::relative_path).collect();
+    for path in entries(directory)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        match name.as_ref() {
+            "volumes" | "snapshots" => {
+                let is_known = |entry: &PathBuf| {
+                    let relative = entry.strip_prefix(directory).unwrap_or(entry);
+                    known.contains(relative) || copy::is_unfinished(entry)
+                };
+                if let Some(found) = entries(&path)?.into_iter().find(|entry| !is_known(entry)) {
+                    return Ok(Some(found));
+                }
+            }
+            // What node processes make, which may have started before the array's, and what a filesystem has.
+            "devices" | "ephemeral" | "staging" | "lost+found" | LOCK => {}
+            _ if name.starts_with(MARKER) || is_state_dir => {}
+            _ => {
+                let is_above = |state: &PathBuf| state.starts_with(canonical.join(name.as_ref()));
+                if !state_dir.as_ref().is_some_and(is_above) {
+                    return Ok(Some(path));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, ClaimError> {
+    let entries = fs::read_dir(directory).map_err(failed("read", directory))?;
+    entries
+        .map(|entry| Ok(entry.map_err(failed("read", directory))?.path()))
+        .collect()
+}
+
+fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ClaimError {
+    let path = path.to_owned();
+    move |source| ClaimError::Io { act, path, source }
+}
