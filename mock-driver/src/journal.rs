@@ -38,7 +38,7 @@ use self::message::Renderer;
 pub use self::call::{Call, CallRecord, End, Late, WorkRecord};
 pub use self::file::OpenError;
 pub(crate) use self::memory::BOUNDS;
-pub use self::memory::{Filter, Look, Tally, TallyKey};
+pub use self::memory::{Cursor, Filter, Look, Tally, TallyKey};
 pub(crate) use self::message::TOKENS;
 
 mod call;
@@ -214,7 +214,8 @@ impl Journal {
         look(&Look(&self.memory()))
     }
 
-    /// Waits until `found` sees what it looks for.
+    /// Waits until `found` sees what it looks for. It is asked after every event, with the journal locked: a
+    /// [`Cursor`] keeps it from reading all calls each time.
     ///
     /// # Cancellation
     /// May be dropped at any time.

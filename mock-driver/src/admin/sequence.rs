@@ -5,9 +5,11 @@
 
 use super::resource::{Expected, Squashed, Verdict, VerdictKind};
 
-/// Puts neighbours with the same method and code together. Methods come without their service.
-pub(super) fn squash<'a>(calls: impl Iterator<Item = (u64, &'a str, &'static str)>) -> Vec<Squashed> {
-    let mut squashed: Vec<Squashed> = Vec::new();
+/// Adds calls, neighbours with the same method and code as one. Methods come without their service.
+pub(super) fn squash<'a>(
+    squashed: &mut Vec<Squashed>,
+    calls: impl Iterator<Item = (u64, &'a str, &'static str)>,
+) {
     for (place, method, code) in calls {
         match squashed.last_mut() {
             Some(last) if last.method == method && last.code == code => {
@@ -22,7 +24,6 @@ pub(super) fn squash<'a>(calls: impl Iterator<Item = (u64, &'a str, &'static str
             }),
         }
     }
-    squashed
 }
 
 /// The method's name without its service.
@@ -31,7 +32,7 @@ pub(super) fn short(method: &str) -> &str {
 }
 
 /// Compares what came with what was expected.
-pub(super) fn judge(expected: &[Expected], calls: Vec<Squashed>) -> Verdict {
+pub(super) fn judge(expected: &[Expected], calls: &[Squashed]) -> Verdict {
     let same = |(expected, call): &(&Expected, &Squashed)| {
         short(&expected.method) == call.method && expected.code == call.code
     };
@@ -42,7 +43,7 @@ pub(super) fn judge(expected: &[Expected], calls: Vec<Squashed>) -> Verdict {
             wanted.push(next);
         }
     }
-    let alike = wanted.iter().copied().zip(&calls).take_while(same).count();
+    let alike = wanted.iter().copied().zip(calls).take_while(same).count();
     let name = |expected: &Expected| format!("{} {}", short(&expected.method), expected.code);
     let (verdict, message) = match (wanted.get(alike), calls.get(alike)) {
         (None, None) => (
@@ -68,7 +69,8 @@ pub(super) fn judge(expected: &[Expected], calls: Vec<Squashed>) -> Verdict {
         verdict,
         matched: alike,
         message,
-        calls,
+        // While calls are missing, they are no more than were expected.
+        calls: calls.to_vec(),
     }
 }
 
@@ -131,12 +133,16 @@ mod tests {
             ("", VerdictKind::Mismatch, 0, "no more"),
         ];
         for (expected, kind, matched, words) in table {
-            let verdict = judge(&mk_expected(expected), squash(calls.into_iter()));
+            let mut squashed = Vec::new();
+            let (first, rest) = calls.split_at(1);
+            squash(&mut squashed, first.iter().copied());
+            squash(&mut squashed, rest.iter().copied());
+            let verdict = judge(&mk_expected(expected), &squashed);
             assert_eq!((verdict.verdict, verdict.matched), (kind, matched), "{expected}");
             assert!(verdict.message.contains(words), "{expected}: {}", verdict.message);
             assert_eq!(verdict.calls[0].calls, 2);
             assert_eq!(verdict.calls[0].place, 4, "the last of them");
         }
-        assert_eq!(judge(&[], Vec::new()).verdict, VerdictKind::Complete);
+        assert_eq!(judge(&[], &[]).verdict, VerdictKind::Complete);
     }
 }

@@ -1,6 +1,6 @@
 //! A rule in force: its counts, and the calls it has in its hands.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -81,7 +81,18 @@ struct Counts {
     fired: u64,
     methods: BTreeMap<String, u64>,
     /// One for each time that chance was asked, for each subject on its own: see [`draw`](super::draw).
-    draws: HashMap<u64, Numbers>,
+    draws: Draws,
+}
+
+/// How often chance was asked for each subject: for so many of them as are remembered.
+#[derive(Debug, Default)]
+struct Draws {
+    counts: HashMap<u64, Numbers>,
+    /// The subjects, in the order in which they came.
+    order: VecDeque<u64>,
+    /// The most draws of a subject that was forgotten: others begin after them, so that none is given the same draws
+    /// twice.
+    forgotten: u64,
 }
 
 /// Numbers from one on.
@@ -156,6 +167,43 @@ impl Numbers {
     }
 }
 
+// === impl Draws ===
+
+impl Draws {
+    /// How many subjects a rule remembers. Up to that many, each one's draws do not depend on the others.
+    const SUBJECTS: usize = 10_000;
+
+    fn next(&mut self, whom: u64) -> u64 {
+        if let Some(count) = self.counts.get_mut(&whom) {
+            return count.next();
+        }
+        if self.order.len() >= Self::SUBJECTS
+            && let Some(count) = self
+                .order
+                .pop_front()
+                .and_then(|oldest| self.counts.remove(&oldest))
+        {
+            self.forgotten = self.forgotten.max(count.handed_out);
+        }
+        self.order.push_back(whom);
+        let mut count = Numbers {
+            handed_out: self.forgotten,
+            returned: BTreeSet::new(),
+        };
+        let first = count.next();
+        self.counts.insert(whom, count);
+        first
+    }
+
+    fn take_back(&mut self, whom: u64, number: u64) {
+        if let Some(count) = self.counts.get_mut(&whom)
+            && number <= count.handed_out
+        {
+            count.take_back(number);
+        }
+    }
+}
+
 // === impl Counts ===
 
 impl Counts {
@@ -168,10 +216,8 @@ impl Counts {
         if let Some(count) = self.methods.get_mut(method) {
             *count = count.saturating_sub(1);
         }
-        if let Some((whom, number)) = place.draw
-            && let Some(draws) = self.draws.get_mut(&whom)
-        {
-            draws.take_back(number);
+        if let Some((whom, number)) = place.draw {
+            self.draws.take_back(whom, number);
         }
     }
 }
@@ -215,7 +261,7 @@ impl Armed {
         let is_drawn =
             matches.probability.is_some() || !matches!(self.rule.action.delay, None | Some(Spread::Fixed(_)));
         let count = match is_drawn {
-            true => counts.draws.entry(whom).or_default().next(),
+            true => counts.draws.next(whom),
             false => 0,
         };
         let draw = |what: &str| seed.unit(&format!("{what}/{}", self.rule.id), whom, count);
@@ -292,5 +338,29 @@ impl Armed {
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_are_remembered_for_a_bounded_number_of_subjects() {
+        let mut draws = Draws::default();
+        let subjects = u64::try_from(Draws::SUBJECTS).unwrap();
+        assert_eq!((draws.next(0), draws.next(0), draws.next(1)), (1, 2, 1));
+        for subject in 0..3 * subjects {
+            draws.next(subject);
+            assert!(draws.counts.len() <= Draws::SUBJECTS && draws.order.len() == draws.counts.len());
+        }
+        let again = draws.next(0);
+        assert!(
+            again > 3,
+            "a subject that was forgotten gets new draws, got number {again}"
+        );
+        // Of a call that came before its subject was forgotten.
+        draws.take_back(0, again + 7);
+        assert_eq!(draws.next(0), again + 1);
     }
 }

@@ -13,6 +13,12 @@ use super::Call;
 /// How many bytes of messages are kept, whatever the number of calls: listings are large.
 const MAX_BYTES: usize = 64 << 20;
 
+/// How many methods and codes are counted apart. CSI has far fewer; a client of the proxy may call by any name.
+const MAX_TALLIES: usize = 1000;
+
+/// What is counted in place of methods that are too many.
+const OTHER: &str = "other";
+
 /// The upper bounds of the duration counters, in seconds.
 pub(crate) const BOUNDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0];
 
@@ -69,6 +75,28 @@ pub struct Filter {
 #[derive(Debug)]
 pub struct Look<'a>(pub(super) &'a Memory);
 
+/// A reader that sees each ended call once, however often it looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor {
+    seen: u64,
+}
+
+// === impl Cursor ===
+
+impl Cursor {
+    /// Begins after a place in the order of ended calls.
+    pub fn after(place: u64) -> Self {
+        Self { seen: place }
+    }
+
+    /// The calls that have ended since the last look, oldest first.
+    pub fn new_calls<'a>(&mut self, look: &Look<'a>) -> impl Iterator<Item = (u64, &'a Arc<Call>)> + use<'a> {
+        let calls = look.after(self.seen);
+        self.seen = self.seen.max(look.last());
+        calls
+    }
+}
+
 // === impl TallyKey ===
 
 impl TallyKey {
@@ -121,10 +149,13 @@ impl Memory {
 
     fn count(&mut self, call: &Call) {
         let Some(end) = call.end() else { return };
-        let key = TallyKey {
+        let mut key = TallyKey {
             method: call.method.clone(),
             code: end.outcome.code.into(),
         };
+        if self.tallies.len() >= MAX_TALLIES && !self.tallies.contains_key(&key) {
+            key.method = Cow::Borrowed(OTHER);
+        }
         let time = Duration::try_from(end.time.duration_since(call.start)).unwrap_or_default();
         let tally = self.tallies.entry(key).or_default();
         tally.calls += 1;
@@ -139,7 +170,7 @@ impl Memory {
 
 impl<'a> Look<'a> {
     /// The ended calls after a place in their order, oldest first, each with its own place.
-    pub fn after(&self, place: u64) -> impl DoubleEndedIterator<Item = (u64, &'a Arc<Call>)> {
+    pub fn after(&self, place: u64) -> impl DoubleEndedIterator<Item = (u64, &'a Arc<Call>)> + use<'a> {
         let ended = &self.0.ended;
         let from = ended.partition_point(|(at, _)| *at <= place);
         ended.range(from..).map(|(at, call)| (*at, call))

@@ -207,6 +207,52 @@ async fn waiting_ends_with_the_call_that_is_waited_for() {
 }
 
 #[tokio::test]
+async fn cursor_sees_each_call_once_however_often_it_looks() {
+    let journal = mk_journal(3);
+    publish(&journal, "before", Code::Ok);
+    let mut cursor = Cursor::after(1);
+    let mut seen = Vec::new();
+    {
+        let mut waiting = task::spawn(journal.wait(|look| {
+            seen.extend(cursor.new_calls(look).map(|(place, _)| place));
+            (seen.len() >= 4).then_some(())
+        }));
+        for _ in 0..4 {
+            assert_pending!(waiting.poll());
+            publish(&journal, "a", Code::Ok);
+        }
+        assert_ready!(waiting.poll());
+    }
+    assert_eq!(seen, [2, 3, 4, 5]);
+    // Calls that were dropped from memory in between are not seen at all, and nothing is seen twice.
+    for _ in 0..5 {
+        publish(&journal, "b", Code::Ok);
+    }
+    let mut places = || {
+        let calls = journal.look(|look| cursor.new_calls(look).map(|(place, _)| place).collect::<Vec<_>>());
+        calls
+    };
+    assert_eq!(places(), [8, 9, 10]);
+    assert_eq!(places(), [0; 0]);
+    journal.forget();
+    assert_eq!(places(), [0; 0]);
+}
+
+#[test]
+fn methods_that_are_too_many_are_counted_together() {
+    let journal = mk_journal(1);
+    for number in 0..3000 {
+        let record = journal.begin_wire(&format!("/any.v1.Service/Method{number}"), None, b"");
+        drop(record);
+    }
+    let tallies = journal.look(|look| look.tallies().clone());
+    assert_eq!(tallies.len(), 1001);
+    assert_eq!(tallies.values().map(|tally| tally.calls).sum::<u64>(), 3000);
+    let other = tallies.iter().find(|(key, _)| key.method == "other").unwrap();
+    assert_eq!(other.1.calls, 2000);
+}
+
+#[tokio::test]
 async fn subscribers_hear_of_begin_end_and_late_work() {
     let journal = mk_journal(10);
     publish(&journal, "before", Code::Ok);

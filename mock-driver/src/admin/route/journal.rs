@@ -8,15 +8,18 @@ use serde::Deserialize;
 use tokio::time;
 use tonic::Code;
 use utoipa::IntoParams;
+use wildmatch::WildMatch;
 
 use super::limit;
 use crate::admin::problem::Refusal;
 use crate::admin::request::{self, Json, Query};
-use crate::admin::resource::{Answer, Call, Caller, Expectation, Page, Problem, Verdict, VerdictKind};
+use crate::admin::resource::{
+    Answer, Call, Caller, Expectation, Page, Problem, Squashed, Verdict, VerdictKind,
+};
 use crate::admin::sequence;
 use crate::admin::server::Admin;
 use crate::code;
-use crate::journal::{self, Filter, Journal, Look, Outcome};
+use crate::journal::{self, Cursor, Filter, Journal, Look, Outcome};
 use crate::method::Method;
 
 /// How long to wait unless told otherwise.
@@ -161,19 +164,18 @@ pub(super) async fn wait(
         return Err(Refusal::invalid("code", "code: a call that runs has none yet"));
     }
     let count = query.count.unwrap_or(1).max(1);
-    let after = query.after.unwrap_or(0);
-    let find = |look: &Look<'_>| -> Option<Vec<(Option<u64>, Arc<journal::Call>)>> {
-        let found: Vec<_> = if running {
+    let mut cursor = Cursor::after(query.after.unwrap_or(0));
+    let mut found: Vec<(Option<u64>, Arc<journal::Call>)> = Vec::new();
+    let find = |look: &Look<'_>| {
+        if running {
             let calls = look.running().filter(|call| wanted.covers(call));
-            calls.map(|call| (None, call.clone())).take(count).collect()
+            found = calls.map(|call| (None, call.clone())).take(count).collect();
         } else {
-            let calls = look.after(after).filter(|(_, call)| wanted.covers(call));
-            calls
-                .map(|(place, call)| (Some(place), call.clone()))
-                .take(count)
-                .collect()
-        };
-        (found.len() >= count).then_some(found)
+            let calls = cursor.new_calls(look).filter(|(_, call)| wanted.covers(call));
+            found.extend(calls.map(|(place, call)| (Some(place), call.clone())));
+        }
+        found.truncate(count);
+        (found.len() == count).then(|| std::mem::take(&mut found))
     };
     let timeout = query.timeout.as_deref().unwrap_or(DEFAULT_WAIT);
     let found = tokio::select! {
@@ -225,22 +227,23 @@ pub(super) async fn judge(
             return Err(Refusal::invalid(field, message));
         }
     }
-    let judge = |look: &Look<'_>| verdict(&expectation, look);
-    let now = journal.look(judge);
+    let mut calls = Calls::new(&expectation);
+    let now = journal.look(|look| calls.judge(look));
     let (Some(timeout), VerdictKind::Incomplete) = (timeout, now.verdict) else {
         return Ok(Json(now));
     };
     let settled = |look: &Look<'_>| {
-        let verdict = judge(look);
+        let verdict = calls.judge(look);
         (verdict.verdict != VerdictKind::Incomplete).then_some(verdict)
     };
-    tokio::select! {
+    let verdict = tokio::select! {
         biased;
-        verdict = time::timeout(timeout, journal.wait(settled)) => {
-            Ok(Json(verdict.unwrap_or_else(|_| journal.look(judge))))
-        }
-        () = admin.stop.cancelled() => Err(stopping()),
-    }
+        verdict = time::timeout(timeout, journal.wait(settled)) => verdict,
+        () = admin.stop.cancelled() => return Err(stopping()),
+    };
+    Ok(Json(
+        verdict.unwrap_or_else(|_| journal.look(|look| calls.judge(look))),
+    ))
 }
 
 /// A method that cannot come would be waited for in vain, or tracked in vain. Another service's, which a proxy may
@@ -253,22 +256,47 @@ fn check_method(field: &str, name: &str) -> Result<(), Refusal> {
     }
 }
 
-fn verdict(expectation: &Expectation, look: &Look<'_>) -> Verdict {
-    let volume = request::pattern(expectation.volume.as_deref());
-    let is_tracked = |method: &str| match &expectation.tracked {
-        Some(tracked) => tracked.iter().any(|name| sequence::short(name) == method),
-        None => expectation
-            .expected
-            .iter()
-            .any(|expected| sequence::short(&expected.method) == method),
-    };
-    let calls = look.after(expectation.after).filter_map(|(place, call)| {
-        let method = call.short_method();
-        let about = volume.as_ref().is_none_or(|volume| volume.matches(call.volume()));
-        let end = call.end().filter(|_| about && is_tracked(method))?;
-        Some((place, method, code::name(end.outcome.code)))
-    });
-    sequence::judge(&expectation.expected, sequence::squash(calls))
+/// The calls that an expectation is about, as far as they have been looked at.
+struct Calls<'a> {
+    expectation: &'a Expectation,
+    volume: Option<WildMatch>,
+    cursor: Cursor,
+    squashed: Vec<Squashed>,
+}
+
+// === impl Calls ===
+
+impl<'a> Calls<'a> {
+    fn new(expectation: &'a Expectation) -> Self {
+        Self {
+            expectation,
+            volume: request::pattern(expectation.volume.as_deref()),
+            cursor: Cursor::after(expectation.after),
+            squashed: Vec::new(),
+        }
+    }
+
+    /// Adds the calls that have ended since the last look, and compares all of them with what was expected.
+    fn judge(&mut self, look: &Look<'_>) -> Verdict {
+        let Expectation {
+            expected, tracked, ..
+        } = self.expectation;
+        let is_tracked = |method: &str| match tracked {
+            Some(tracked) => tracked.iter().any(|name| sequence::short(name) == method),
+            None => expected
+                .iter()
+                .any(|expected| sequence::short(&expected.method) == method),
+        };
+        let calls = self.cursor.new_calls(look).filter_map(|(place, call)| {
+            let method = call.short_method();
+            let volume = self.volume.as_ref();
+            let about = volume.is_none_or(|volume| volume.matches(call.volume()));
+            let end = call.end().filter(|_| about && is_tracked(method))?;
+            Some((place, method, code::name(end.outcome.code)))
+        });
+        sequence::squash(&mut self.squashed, calls);
+        sequence::judge(expected, &self.squashed)
+    }
 }
 
 fn stopping() -> Refusal {
