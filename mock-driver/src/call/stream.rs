@@ -27,15 +27,21 @@ struct Doomed<R> {
 // === impl Driver ===
 
 impl Driver {
-    /// Answers a call with a stream of messages, which are made of the whole answer.
+    /// Answers a call with a stream of messages, which are made of the whole answer one by one as the client takes
+    /// them.
     ///
     /// # Cancellation
     /// As for [`Driver::answer`]. A client that leaves a stream for which a rule waits is journalled, too.
-    pub(crate) async fn answer_in_messages<Q: Rpc, M: Send + 'static>(
+    pub(crate) async fn answer_in_messages<Q, M, I>(
         self: &Arc<Self>,
         request: Request<Q>,
-        messages: impl FnOnce(&Q::Reply) -> Vec<M>,
-    ) -> Result<Response<BoxStream<M>>, Status> {
+        messages: impl FnOnce(&Q::Reply) -> I,
+    ) -> Result<Response<BoxStream<M>>, Status>
+    where
+        Q: Rpc,
+        M: Send + 'static,
+        I: Iterator<Item = M> + Send + 'static,
+    {
         let Answer {
             result,
             record,
@@ -49,10 +55,8 @@ impl Driver {
                 return Ok(messages.map(|all| Box::pin(stream::iter(all).map(Ok)) as BoxStream<M>));
             }
         };
-        let mut messages = messages(&whole);
         let count = fired.rule().action.after_messages.unwrap_or(u64::MAX);
-        let count = usize::try_from(count).unwrap_or(usize::MAX).min(messages.len());
-        let rest = messages.split_off(count);
+        let messages = messages(&whole);
         let doomed = Doomed {
             driver: self.clone(),
             fired,
@@ -60,8 +64,24 @@ impl Driver {
             record,
             whole,
         };
-        let rest = stream::once(doomed.go(rest)).flat_map(stream::iter);
-        let all = stream::iter(messages).map(Ok).chain(rest);
+        let begin = Some((messages, Some((count, doomed))));
+        let all = stream::unfold(begin, |state| async move {
+            let (mut messages, doomed) = state?;
+            let ended = match doomed {
+                Some((left, doomed)) if left > 0 => match messages.next() {
+                    Some(message) => return Some((Ok(message), Some((messages, Some((left - 1, doomed)))))),
+                    None => doomed.go().await,
+                },
+                Some((_, doomed)) => doomed.go().await,
+                None => Ok(()),
+            };
+            match ended {
+                Ok(()) => messages
+                    .next()
+                    .map(|message| (Ok(message), Some((messages, None)))),
+                Err(status) => Some((Err(status), None)),
+            }
+        });
         Ok(Response::new(Box::pin(all)))
     }
 }
@@ -69,8 +89,8 @@ impl Driver {
 // === impl Doomed ===
 
 impl<R: Message + Secrets + Clone> Doomed<R> {
-    /// Lets the rule act, and gives what comes after that: the other messages, or an error.
-    async fn go<M>(mut self, rest: Vec<M>) -> Vec<Result<M, Status>> {
+    /// Lets the rule act. The other messages come after that, or the error.
+    async fn go(mut self) -> Result<(), Status> {
         let error = match self.driver.faults.act(self.fired) {
             Some(mut fired) => {
                 set_fault(&mut self.record, Some(&fired));
@@ -83,9 +103,6 @@ impl<R: Message + Secrets + Clone> Doomed<R> {
             Some(error) => Err(error),
             None => Ok(self.whole),
         };
-        match conclude(self.record, result) {
-            Ok(_) => rest.into_iter().map(Ok).collect(),
-            Err(status) => vec![Err(status)],
-        }
+        conclude(self.record, result).map(drop)
     }
 }

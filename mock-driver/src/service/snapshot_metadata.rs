@@ -1,8 +1,9 @@
 //! The SnapshotMetadata service: which blocks of a snapshot hold data, and which differ from another
 //! snapshot.
 //!
-//! The blocks are found at once and then sent in messages of the size asked for. A stream that breaks is
-//! taken up again by another call with another offset; nothing is kept for it here.
+//! The extents are found at once. They become blocks, in messages of the size asked for, one message at a time as
+//! the client takes them: a full volume of 1 TiB is one extent and 268 million blocks. A stream that breaks is taken
+//! up again by another call with another offset; nothing is kept for it here.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,14 +48,18 @@ impl SnapshotMetadata for SnapshotMetadataService {
         request: Request<GetMetadataAllocatedRequest>,
     ) -> Result<Response<BoxStream<GetMetadataAllocatedResponse>>, Status> {
         let max_results = request.get_ref().max_results;
+        let runs = self.0.conduct.block_runs;
         let messages = move |whole: &GetMetadataAllocatedResponse| {
-            let message = |blocks| GetMetadataAllocatedResponse {
-                block_metadata_type: whole.block_metadata_type,
-                volume_capacity_bytes: whole.volume_capacity_bytes,
-                block_metadata: blocks,
+            let header = GetMetadataAllocatedResponse {
+                block_metadata: Vec::new(),
+                ..*whole
             };
-            let parts = in_messages(&whole.block_metadata, max_results);
-            parts.into_iter().map(message).collect()
+            in_messages(whole.block_metadata.clone(), runs, max_results).map(move |blocks| {
+                GetMetadataAllocatedResponse {
+                    block_metadata: blocks,
+                    ..header
+                }
+            })
         };
         self.0.answer_in_messages(request, messages).await
     }
@@ -64,14 +69,18 @@ impl SnapshotMetadata for SnapshotMetadataService {
         request: Request<GetMetadataDeltaRequest>,
     ) -> Result<Response<BoxStream<GetMetadataDeltaResponse>>, Status> {
         let max_results = request.get_ref().max_results;
+        let runs = self.0.conduct.block_runs;
         let messages = move |whole: &GetMetadataDeltaResponse| {
-            let message = |blocks| GetMetadataDeltaResponse {
-                block_metadata_type: whole.block_metadata_type,
-                volume_capacity_bytes: whole.volume_capacity_bytes,
-                block_metadata: blocks,
+            let header = GetMetadataDeltaResponse {
+                block_metadata: Vec::new(),
+                ..*whole
             };
-            let parts = in_messages(&whole.block_metadata, max_results);
-            parts.into_iter().map(message).collect()
+            in_messages(whole.block_metadata.clone(), runs, max_results).map(move |blocks| {
+                GetMetadataDeltaResponse {
+                    block_metadata: blocks,
+                    ..header
+                }
+            })
         };
         self.0.answer_in_messages(request, messages).await
     }
@@ -79,7 +88,7 @@ impl SnapshotMetadata for SnapshotMetadataService {
 
 impl Rpc for GetMetadataAllocatedRequest {
     const METHOD: Method = Method::GetMetadataAllocated;
-    /// All messages of the stream in one.
+    /// All messages of the stream in one, with neighbouring blocks as one.
     type Reply = GetMetadataAllocatedResponse;
     type Plan = Span;
 
@@ -105,7 +114,7 @@ impl Rpc for GetMetadataAllocatedRequest {
 
 impl Rpc for GetMetadataDeltaRequest {
     const METHOD: Method = Method::GetMetadataDelta;
-    /// All messages of the stream in one.
+    /// All messages of the stream in one, with neighbouring blocks as one.
     type Reply = GetMetadataDeltaResponse;
     type Plan = Span;
 
@@ -171,50 +180,65 @@ impl Span {
                 driver.media.delta(&base, &medium, offset).await?
             }
         };
-        let blocks = in_blocks(&extents, offset..size, runs);
-        Ok((target, blocks))
+        Ok((target, clip(&extents, offset..size, runs)))
     }
 }
 
-/// What was found that reaches into a part of the disk, one block at a time or neighbours together.
-fn in_blocks(extents: &[Extent], part: Range<u64>, runs: BlockRuns) -> Vec<BlockMetadata> {
-    let metadata = |offset: u64, length: u64| BlockMetadata {
-        byte_offset: shape::bytes(offset),
-        size_bytes: shape::bytes(length),
-    };
-    let mut blocks = Vec::new();
-    for extent in extents {
-        let end = extent.end().min(part.end);
-        if end <= part.start.max(extent.offset) {
-            continue;
-        }
-        match runs {
-            BlockRuns::Variable => blocks.push(metadata(extent.offset, end - extent.offset)),
-            BlockRuns::Fixed => {
-                let step = usize::try_from(BLOCK).unwrap_or(usize::MAX);
-                blocks.extend(
-                    (extent.offset..end)
-                        .step_by(step)
-                        .map(|offset| metadata(offset, BLOCK)),
-                );
+/// The extents that reach into a part of the disk. The last one ends with the part, or with its last block.
+fn clip(extents: &[Extent], part: Range<u64>, runs: BlockRuns) -> Vec<BlockMetadata> {
+    let reaching = extents
+        .iter()
+        .filter(|extent| extent.end().min(part.end) > part.start.max(extent.offset));
+    reaching
+        .map(|extent| {
+            let length = extent.end().min(part.end) - extent.offset;
+            BlockMetadata {
+                byte_offset: shape::bytes(extent.offset),
+                size_bytes: shape::bytes(match runs {
+                    BlockRuns::Variable => length,
+                    BlockRuns::Fixed => length.next_multiple_of(BLOCK),
+                }),
             }
-        }
-    }
-    blocks
+        })
+        .collect()
+}
+
+/// An extent as blocks that are told one by one, or as one.
+fn in_blocks(extent: BlockMetadata, runs: BlockRuns) -> impl Iterator<Item = BlockMetadata> {
+    let size_bytes = match runs {
+        BlockRuns::Variable => extent.size_bytes,
+        BlockRuns::Fixed => shape::bytes(BLOCK),
+    };
+    let step = usize::try_from(size_bytes).unwrap_or(usize::MAX).max(1);
+    let offsets = (extent.byte_offset..extent.byte_offset + extent.size_bytes).step_by(step);
+    offsets.map(move |byte_offset| BlockMetadata {
+        byte_offset,
+        size_bytes,
+    })
 }
 
 /// The blocks message by message. A snapshot without any has one message, which tells its size.
-fn in_messages(blocks: &[BlockMetadata], max_results: i32) -> Vec<Vec<BlockMetadata>> {
+fn in_messages(
+    extents: Vec<BlockMetadata>,
+    runs: BlockRuns,
+    max_results: i32,
+) -> impl Iterator<Item = Vec<BlockMetadata>> + Send {
     let asked = usize::try_from(max_results).unwrap_or(0);
     let size = if asked == 0 {
         MESSAGE_BLOCKS
     } else {
         asked.min(MESSAGE_BLOCKS)
     };
-    if blocks.is_empty() {
-        return vec![Vec::new()];
-    }
-    blocks.chunks(size).map(<[BlockMetadata]>::to_vec).collect()
+    let mut blocks = extents
+        .into_iter()
+        .flat_map(move |extent| in_blocks(extent, runs));
+    let mut is_first = true;
+    std::iter::from_fn(move || {
+        let message: Vec<_> = blocks.by_ref().take(size).collect();
+        let is_wanted = is_first || !message.is_empty();
+        is_first = false;
+        is_wanted.then_some(message)
+    })
 }
 
 fn kind(runs: BlockRuns) -> BlockMetadataType {
@@ -262,13 +286,33 @@ mod tests {
             (3 * BLOCK, BlockRuns::Fixed, &[]),
         ];
         for (from, how, expected) in table {
-            let blocks = in_blocks(&found, from..size, how);
-            let blocks: Vec<_> = blocks
-                .iter()
+            let extents = clip(&found, from..size, how);
+            let blocks: Vec<_> = extents
+                .into_iter()
+                .flat_map(|extent| in_blocks(extent, how))
                 .map(|block| (block.byte_offset, block.size_bytes))
                 .collect();
             assert_eq!(blocks, expected, "from {from}, {how:?}");
         }
+    }
+
+    #[test]
+    fn blocks_of_a_full_volume_are_made_message_by_message() {
+        let size = 1 << 40;
+        let full = [Extent {
+            offset: 0,
+            length: size,
+        }];
+        let extents = clip(&full, 0..size, BlockRuns::Fixed);
+        assert_eq!(extents.len(), 1, "268 million blocks would not fit into memory");
+        let mut messages = in_messages(extents.clone(), BlockRuns::Fixed, 0);
+        let [first, second] = [messages.next().unwrap(), messages.next().unwrap()];
+        assert_eq!((first.len(), second.len()), (MESSAGE_BLOCKS, MESSAGE_BLOCKS));
+        assert_eq!(second[0].byte_offset, shape::bytes(BLOCK * MESSAGE_BLOCKS as u64));
+        assert_eq!(second[0].size_bytes, shape::bytes(BLOCK));
+        let rest = clip(&full, size - 3 * BLOCK..size, BlockRuns::Fixed);
+        assert_eq!(rest.len(), 1);
+        assert_eq!(in_messages(extents, BlockRuns::Variable, 1).count(), 1);
     }
 
     #[tokio::test]
