@@ -36,6 +36,8 @@ pub use self::snapshot::{Snapshot, SnapshotFilter, Timing, WantedSnapshot};
 pub use self::topology::{Requirement, Segments};
 pub use self::volume::{Attachment, SizeRange, SizeRule, Source, Spec, Volume, Wanted};
 
+pub(crate) mod quantity;
+
 mod apply;
 mod capability;
 mod change;

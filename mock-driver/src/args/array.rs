@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 
 use super::switch;
-use crate::backend::{self, Dependants, Lax, NodeId, Pool, PoolName, QosRule, Segments, SizeRule};
+use crate::backend::{self, Dependants, Lax, NodeId, Pool, PoolName, QosRule, Segments, SizeRule, quantity};
 use crate::conduct::{BlockRuns, Conduct, RequiredSecret};
 use crate::{duration, request};
 
@@ -247,30 +247,7 @@ pub(super) fn read_place(text: &str) -> Result<Segments, String> {
 
 /// A number of bytes as Kubernetes writes it.
 fn quantity(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 12] = [
-        ("Ki", 1 << 10),
-        ("Mi", 1 << 20),
-        ("Gi", 1 << 30),
-        ("Ti", 1 << 40),
-        ("Pi", 1 << 50),
-        ("Ei", 1 << 60),
-        ("k", 1_000),
-        ("M", 1_000_000),
-        ("G", 1_000_000_000),
-        ("T", 1_000_000_000_000),
-        ("P", 1_000_000_000_000_000),
-        ("E", 1_000_000_000_000_000_000),
-    ];
-    let unit = UNITS.into_iter().find(|(unit, _)| text.ends_with(unit));
-    let (digits, factor) = match unit {
-        Some((unit, factor)) => (&text[..text.len() - unit.len()], factor),
-        None => (text, 1),
-    };
-    let number = digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|number| number.checked_mul(factor));
-    match number {
+    match quantity::bytes(text) {
         Some(number) if number > 0 => Ok(number),
         _ => Err("must be a number of bytes, at least 1, with or without a unit such as Mi or Gi".to_owned()),
     }

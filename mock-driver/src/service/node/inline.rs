@@ -1,6 +1,7 @@
 //! Volumes that are written into a pod: kubelet says so in the volume's context, with the attributes of
 //! the pod's author.
 
+use crate::backend::quantity;
 use crate::node::{Inline, Map};
 use crate::request::Invalid;
 
@@ -24,7 +25,7 @@ pub(super) fn read(context: &Map) -> Result<Option<Inline>, Invalid> {
     }
     let bytes = match context.get(SIZE) {
         None => DEFAULT_BYTES,
-        Some(text) => quantity(text)
+        Some(text) => quantity::bytes(text)
             .filter(|bytes| BOUNDS.contains(bytes))
             .ok_or_else(|| {
                 Invalid::new(
@@ -36,25 +37,6 @@ pub(super) fn read(context: &Map) -> Result<Option<Inline>, Invalid> {
     Ok(Some(Inline {
         bytes: bytes.next_multiple_of(512),
     }))
-}
-
-/// A whole number of bytes with one of Kubernetes' suffixes.
-fn quantity(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, suffix) = text.split_at(digits);
-    let unit: u64 = match suffix {
-        "" => 1,
-        "k" => 1000,
-        "M" => 1000_u64.pow(2),
-        "G" => 1000_u64.pow(3),
-        "T" => 1000_u64.pow(4),
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        "Ti" => 1 << 40,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
 #[cfg(test)]
@@ -76,6 +58,8 @@ mod tests {
             (Some("2G"), Some(2_000_000_000)),
             (Some("1048577"), Some(1_049_088)),
             (Some("1k"), None),
+            // As flags read it: out of bounds, and a quantity all the same.
+            (Some("1Pi"), None),
             (Some("2Ti"), None),
             (Some("-1Mi"), None),
             (Some("1.5Gi"), None),
