@@ -147,10 +147,6 @@ fn losetup(args: &[&Path]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn is_in_use(device: &Path) -> bool {
-    Command::new("losetup").arg(device).status().unwrap().success()
-}
-
 /// The inode of the file that a loop device is made of; none if it is free.
 fn made_of(device: &Path) -> Option<u64> {
     let columns = ["--list", "--noheadings", "--output", "BACK-INO"].map(Path::new);
@@ -173,7 +169,7 @@ fn loop_device_that_was_found_is_no_other_volumes_until_it_is_dropped() {
     let device = devices.find("1", &disk).unwrap().unwrap();
     devices.detach("1").unwrap();
     devices.attach("2", &other, true).unwrap();
-    let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&disk).unwrap());
+    let inode = inode(&disk);
     assert_eq!(
         made_of(&device.path),
         Some(inode),
@@ -188,8 +184,24 @@ fn loop_device_that_was_found_is_no_other_volumes_until_it_is_dropped() {
     );
 }
 
+fn inode(file: &Path) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(&fs::metadata(file).unwrap())
+}
+
+/// Makes this very device of a file; `false` if another process has taken it meanwhile.
+fn take(device: &Path, file: &Path) -> bool {
+    let output = Command::new("losetup").arg(device).arg(file).output().unwrap();
+    assert!(
+        output.status.success()
+            || made_of(device).is_some()
+            || String::from_utf8_lossy(&output.stderr).contains("busy"),
+        "{output:?}"
+    );
+    output.status.success()
+}
+
 #[test]
-fn loop_device_that_somebody_else_has_by_now_is_left_alone() {
+fn loop_device_that_another_process_has_taken_is_left_alone() {
     if !privilege::is_there() {
         return;
     }
@@ -203,14 +215,19 @@ fn loop_device_that_somebody_else_has_by_now_is_left_alone() {
         devices.detach("1").unwrap()
     }];
     for take_away in takes_away {
-        devices.attach("1", &disk, true).unwrap();
-        let device = devices.find("1", &disk).unwrap().unwrap().path;
-        losetup(&[Path::new("--detach"), &device]);
-        losetup(&[&device, &foreign]);
+        // Whoever is faster than this test has the device too, but not for as long as the test needs it.
+        let device = loop {
+            devices.attach("1", &disk, true).unwrap();
+            let device = devices.find("1", &disk).unwrap().unwrap().path;
+            losetup(&[Path::new("--detach"), &device]);
+            if take(&device, &foreign) {
+                break device;
+            }
+        };
         take_away();
-        let is_left = is_in_use(&device);
+        let left = made_of(&device);
         losetup(&[Path::new("--detach"), &device]);
-        assert!(is_left);
+        assert_eq!(left, Some(inode(&foreign)));
         assert_eq!(
             devices.serials().unwrap(),
             Vec::<String>::new(),
@@ -240,11 +257,13 @@ fn loop_device_goes_although_its_file_was_renamed_or_removed_or_has_another_path
     for take_away in takes_away {
         for fate in fates {
             let disk = mk_disk(&linked, "disk");
+            let of_disk = inode(&disk);
             devices.attach("1", &disk, true).unwrap();
             let device = devices.find("1", &disk).unwrap().unwrap().path;
             fate(&disk);
             take_away();
-            assert!(!is_in_use(&device));
+            // Another process may have the number by now.
+            assert_ne!(made_of(&device), Some(of_disk));
             assert_eq!(fs::read_dir(linked.join("devices")).unwrap().count(), 0);
         }
     }
