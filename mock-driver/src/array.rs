@@ -207,7 +207,11 @@ impl Driver {
                 orphaned: 0,
             }) => {}
             Ok(Swept { unfinished, orphaned }) => {
-                tracing::info!(unfinished, orphaned, "removed unfinished volume files and moved orphaned ones aside");
+                tracing::info!(
+                    unfinished,
+                    orphaned,
+                    "removed unfinished volume files and moved orphaned ones aside"
+                );
             }
             Err(error) => {
                 tracing::warn!(error = %crate::error::chain(&error), "orphaned volume files stay where they are");

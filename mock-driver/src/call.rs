@@ -267,7 +267,7 @@ impl Driver {
         held: Vec<Held>,
         record: Option<WorkRecord>,
     ) {
-        self.work.spawn(async move {
+        self.spawn_work(async move {
             let result = work.await;
             if let Some(record) = record {
                 record.done(outcome(&result));
@@ -285,7 +285,7 @@ impl Driver {
         record: Option<WorkRecord>,
     ) -> (Result<R, Error>, Vec<Held>) {
         let (result_tx, result) = oneshot::channel();
-        self.work.spawn(async move {
+        self.spawn_work(async move {
             let result = work.await;
             if let Some(record) = record {
                 record.done(outcome(&result));

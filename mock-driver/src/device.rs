@@ -259,6 +259,17 @@ impl Devices {
         }
     }
 
+    /// Whether any device on this machine is made of a disk. Emulated ones are not known.
+    ///
+    /// # Errors
+    /// If the devices cannot be looked at.
+    pub(crate) fn is_in_use(&self, disk: &Path) -> Result<bool, Error> {
+        match self.kind {
+            Kind::Loop => loopback::has_device(disk),
+            Kind::Emulated | Kind::None => Ok(false),
+        }
+    }
+
     /// Lets something be wrong with a device from now on, or nothing any more.
     pub fn trouble(&self, serial: &str, trouble: Option<Trouble>) {
         let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin;
-use crate::array::media_of;
 use crate::backend::{self, Pool, PoolName, Segments};
 use crate::busy::{Busy, BusyRule};
 use crate::conduct::Conduct;
@@ -20,7 +19,7 @@ use crate::exit::ExitOrder;
 use crate::fault::scenario::{self, Scenario};
 use crate::fault::{self, FaultFile, Faults, LoadError, Seed};
 use crate::journal::{self, Journal};
-use crate::media::{self, Media, Owner};
+use crate::media::{self, Media};
 use crate::mode::Mode;
 use crate::node::{self, Node};
 use crate::offer::{LiveOffer, Offer};
@@ -30,6 +29,9 @@ use crate::remote::RemoteArray;
 use crate::socket::Door;
 use crate::store::{self, Store};
 
+use self::directories::{absolute, claim, media_in};
+
+mod directories;
 mod follow;
 mod site;
 mod trouble;
@@ -152,9 +154,11 @@ pub struct Driver {
     /// How often a limit was drawn.
     pub(crate) limits_drawn: AtomicU64,
     /// Keeps other processes out of the state directory of a process that has only a node.
-    node_lock: Mutex<Option<File>>,
+    pub(crate) node_lock: Mutex<Option<File>>,
     /// Work on the array, which goes on when its client has left.
     pub(crate) work: TaskTracker,
+    /// Ends that work where it stands, as a crash would.
+    pub(crate) halt: CancellationToken,
 }
 
 // === impl Settings ===
@@ -285,6 +289,7 @@ impl Driver {
             limits_drawn: AtomicU64::new(0),
             node_lock: Mutex::new(node_lock),
             work: TaskTracker::new(),
+            halt: CancellationToken::new(),
         };
         Ok((Arc::new(driver), fault_file))
     }
@@ -357,37 +362,6 @@ fn seed_of_run(given: Option<u64>) -> Result<Seed, OpenError> {
     let seed = Seed(given.unwrap_or(u64::from(by_chance)));
     tracing::info!(seed = seed.0, "repeat this run's chance with --seed");
     Ok(seed)
-}
-
-fn absolute(path: PathBuf) -> Result<PathBuf, OpenError> {
-    std::path::absolute(&path).map_err(|source| OpenError::Relative { path, source })
-}
-
-fn media_in(media_dir: Option<PathBuf>, state_dir: Option<&Path>) -> Media {
-    match (media_dir, state_dir) {
-        (Some(directory), _) => Media::kept(directory),
-        (None, Some(directory)) => Media::kept(directory.join("media")),
-        (None, None) => Media::private(),
-    }
-}
-
-/// Makes the media directory the array's own.
-fn claim(media: &Media, store: &Store, epoch: u128, state_dir: Option<&Path>) -> Result<(), OpenError> {
-    if !media.is_kept() {
-        return Ok(());
-    }
-    // An array in memory knows nothing of what is there; equal names of volumes mean nothing.
-    let (owner, known) = match store.identity(u128::from_le_bytes(random()?))? {
-        Some(array) => {
-            let is_kept = true;
-            (Owner { array, is_kept }, store.peek(media_of))
-        }
-        None => {
-            let (array, is_kept) = (format!("{epoch:032x}"), false);
-            (Owner { array, is_kept }, Vec::new())
-        }
-    };
-    Ok(media.claim(&owner, &known, state_dir)?)
 }
 
 /// The array of a process that has only a node.

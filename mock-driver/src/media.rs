@@ -18,14 +18,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tempfile::TempDir;
+use tokio_util::task::TaskTracker;
 
 pub use self::extent::{BLOCK, Extent};
-pub use self::ownership::{ClaimError, Owner};
+pub use self::ownership::{ClaimError, Owner, Swept};
 
 pub(crate) use self::extent::is_blank;
 pub(crate) use self::name::file_name;
 
 mod copy;
+mod ephemeral;
 mod extent;
 mod name;
 mod ownership;
@@ -43,7 +45,11 @@ const FORMATTING: &str = "formatting";
 
 /// Where the media of a driver lie. Clones are the same place.
 #[derive(Clone, Debug)]
-pub struct Media(Arc<Place>);
+pub struct Media {
+    place: Arc<Place>,
+    /// Work on threads that may block.
+    work: TaskTracker,
+}
 
 /// Whose bytes they are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,6 +69,16 @@ pub struct Error {
     act: &'static str,
     path: PathBuf,
     source: io::Error,
+}
+
+#[derive(Debug)]
+enum Place {
+    Kept {
+        directory: PathBuf,
+        /// Held by the process that has the array.
+        lock: Mutex<Option<File>>,
+    },
+    Private(Mutex<Private>),
 }
 
 #[derive(Debug)]
@@ -96,42 +112,34 @@ enum Private {
 impl Media {
     /// Media in a directory that stays; it is made when it is needed.
     pub fn kept(directory: PathBuf) -> Self {
-        Self(Arc::new(Place::Kept {
+        Self::at(Place::Kept {
             directory,
             lock: Mutex::default(),
-        }))
+        })
     }
 
     /// Media in a directory of their own, which nobody else may look into and which
     /// [`Media::close`] removes.
     pub fn private() -> Self {
-        Self(Arc::new(Place::Private(Mutex::new(Private::Unused))))
+        Self::at(Place::Private(Mutex::new(Private::Unused)))
+    }
+
+    fn at(place: Place) -> Self {
+        Self {
+            place: Arc::new(place),
+            work: TaskTracker::new(),
+        }
+    }
+
+    /// Waits until no thread works on media any more, also for callers that have left. None may be started meanwhile.
+    pub(crate) async fn finish(&self) {
+        self.work.close();
+        self.work.wait().await;
     }
 
     /// Whether the media outlive the driver.
     pub fn is_kept(&self) -> bool {
-        matches!(*self.0, Place::Kept { .. })
-    }
-
-    /// Makes a kept directory the array's own until [`Media::close`], so that nothing but what this array made can
-    /// be swept. `known` is what the stored state names: a directory of an earlier version, which has no marker, must
-    /// have nothing else in it.
-    ///
-    /// # Errors
-    /// If another array has the directory, or had it and is kept; if it holds files that are not known to be the
-    /// array's; if it cannot be created, locked or marked.
-    pub fn claim(
-        &self,
-        owner: &Owner,
-        known: &[Medium],
-        state_dir: Option<&Path>,
-    ) -> Result<(), ClaimError> {
-        let Place::Kept { directory, lock } = &*self.0 else {
-            return Ok(());
-        };
-        let held = ownership::claim(directory, owner, known, state_dir)?;
-        *lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
-        Ok(())
+        matches!(*self.place, Place::Kept { .. })
     }
 
     /// The directory, made if it is not there yet. Others may keep things beside the media in it.
@@ -139,7 +147,7 @@ impl Media {
     /// # Errors
     /// If it cannot be made, or is closed.
     pub fn directory(&self) -> Result<PathBuf, Error> {
-        match &*self.0 {
+        match &*self.place {
             Place::Kept { directory, .. } => {
                 fs::create_dir_all(directory).map_err(Error::of("create", directory))?;
                 Ok(directory.clone())
@@ -173,7 +181,7 @@ impl Media {
     /// # Errors
     /// If something in it cannot be removed.
     pub fn close(&self) -> Result<(), Error> {
-        let private = match &*self.0 {
+        let private = match &*self.place {
             Place::Private(private) => private,
             Place::Kept { lock, .. } => {
                 *lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -244,14 +252,14 @@ impl Media {
     /// # Errors
     /// If the directory cannot be read, or files cannot be moved or removed.
     pub async fn sweep(&self, known: Vec<Medium>) -> Result<Swept, Error> {
-        let Place::Kept { directory, lock } = &*self.0 else {
+        let Place::Kept { directory, lock } = &*self.place else {
             return Ok(Swept::default());
         };
         if lock.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
             return Ok(Swept::default());
         }
         let directory = directory.clone();
-        blocking(move || copy::sweep(&directory, &known)).await
+        self.blocking(move || copy::sweep(&directory, &known)).await
     }
 
     /// The parts of a medium that are in use, in order and whole [`BLOCK`]s, from the first one that ends
@@ -305,14 +313,11 @@ impl Media {
     }
 
     /// The mark that the disk is being formatted.
-    ///
-    /// # Errors
-    /// If the directory cannot be made.
-    pub fn formatting_mark(&self, medium: &Medium) -> Result<PathBuf, Error> {
+    pub(crate) fn formatting_mark(&self, medium: &Medium) -> Result<PathBuf, Error> {
         Ok(self.place(medium)?.join(FORMATTING))
     }
 
-    /// The mark that the filesystem on the disk stands still.
+    /// The mark that the filesystem on the disk is frozen.
     ///
     /// # Errors
     /// If the directory cannot be made.
@@ -330,7 +335,30 @@ impl Media {
         act: impl FnOnce(&Path) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let place = self.place(medium)?;
-        blocking(move || act(&place)).await
+        self.blocking(move || act(&place)).await
+    }
+
+    /// Runs work that may block; a panic in it goes on here.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        act: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let running = self.work.token();
+        let work = move || {
+            let _running = running;
+            act()
+        };
+        match tokio::task::spawn_blocking(work).await {
+            Ok(result) => result,
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Error {
+                    act: "finish work on media while the driver ends:",
+                    path: PathBuf::from("media"),
+                    source: ErrorKind::Interrupted.into(),
+                }),
+            },
+        }
     }
 }
 
@@ -359,23 +387,6 @@ impl Error {
     fn of(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self { act, path, source }
-    }
-}
-
-/// Runs work that may block; a panic in it goes on here.
-async fn blocking<T: Send + 'static>(
-    act: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    match tokio::task::spawn_blocking(act).await {
-        Ok(result) => result,
-        Err(ended) => match ended.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(Error {
-                act: "finish work on media while the driver ends:",
-                path: PathBuf::from("media"),
-                source: ErrorKind::Interrupted.into(),
-            }),
-        },
     }
 }
 

@@ -12,6 +12,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use tokio_util::task::TaskTracker;
+
 pub use self::error::Error;
 pub(crate) use self::record::{Map, Record, Role};
 use self::record::{Progress, Records};
@@ -73,6 +75,8 @@ pub struct Node {
     mounter: Mounter,
     records: Records,
     device_timeout: Duration,
+    /// Work on threads that may block.
+    work: TaskTracker,
     /// What is wrong with the content of volumes' disks, on demand.
     spoilt: Mutex<BTreeMap<String, Spoilt>>,
 }
@@ -125,6 +129,17 @@ impl Unit {
             writable: true,
         }
     }
+
+    /// A volume that was made for a pod, as far as its id tells.
+    fn of_ephemeral(volume: &str) -> Self {
+        Self {
+            volume: volume.to_owned(),
+            medium: Medium::Ephemeral(volume.to_owned()),
+            serial: backend::serial(&format!("ephemeral/{volume}")),
+            bytes: 0,
+            writable: true,
+        }
+    }
 }
 
 // === impl Node ===
@@ -166,6 +181,7 @@ impl Node {
             devices,
             records,
             device_timeout: settings.device_timeout,
+            work: TaskTracker::new(),
             spoilt: Mutex::default(),
         })
     }
@@ -255,6 +271,14 @@ impl Node {
             .await
     }
 
+    /// Lets the device of a unit see that its disk has grown.
+    async fn refresh(self: &Arc<Self>, unit: &Unit, disk: &Disk) -> Result<(), Error> {
+        self.media.grow(&unit.medium, unit.bytes).await?;
+        let (serial, disk) = (unit.serial.clone(), disk.clone());
+        self.blocking(move |node| Ok(node.devices.refresh(&serial, &disk.file, &disk.device)?))
+            .await
+    }
+
     /// The unit's disk with its device, and how large that is.
     async fn disk(self: &Arc<Self>, unit: &Unit) -> Result<(Disk, u64), Error> {
         if self.devices.kind() == Kind::None {
@@ -300,11 +324,8 @@ impl Node {
         let volume = record.volume.clone();
         match record.inline {
             Some(bytes) => Unit {
-                medium: Medium::Ephemeral(volume.clone()),
-                serial: backend::serial(&format!("ephemeral/{volume}")),
-                volume,
                 bytes,
-                writable: true,
+                ..Unit::of_ephemeral(&volume)
             },
             None => Unit {
                 bytes: view.map_or(0, |view| view.bytes),
@@ -316,12 +337,22 @@ impl Node {
         }
     }
 
+    /// Waits until no thread works on the node any more, also for callers that have left.
+    pub(crate) async fn finish(&self) {
+        self.work.close();
+        self.work.wait().await;
+    }
+
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         act: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let node = self.clone();
-        match tokio::task::spawn_blocking(move || act(&node)).await {
+        let (node, running) = (self.clone(), self.work.token());
+        let work = move || {
+            let _running = running;
+            act(&node)
+        };
+        match tokio::task::spawn_blocking(work).await {
             Ok(result) => result,
             Err(ended) => match ended.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),

@@ -156,9 +156,8 @@ impl Admin {
         let driver = self.driver.clone();
         let work = self
             .driver
-            .work
-            .spawn(async move { driver.carry_out::<Q>(plan, wants).await });
-        let reply = work.await.unwrap_or(Err(Error::Broken));
+            .spawn_work(async move { driver.carry_out::<Q>(plan, wants).await });
+        let reply = work.await.ok().flatten().unwrap_or(Err(Error::Broken));
         self.touch();
         Ok(reply?)
     }

@@ -188,6 +188,15 @@ pub(super) fn mounted_elsewhere(
     Ok(None)
 }
 
+/// Whether any loop device is made of the disk.
+pub(super) fn has_device(disk: &Path) -> Result<bool, Error> {
+    match Origin::of(disk) {
+        Ok(file) => Ok(list(None)?.iter().any(|entry| entry.origin() == Some(file))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::io("look at", disk)(error)),
+    }
+}
+
 /// Whether a device is somebody's alone, as each mounted one is: the kernel tells that whatever mount
 /// namespace it is mounted in.
 fn is_claimed(device: &Path) -> Result<bool, Error> {

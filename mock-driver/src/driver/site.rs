@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::{self, Instant};
 
 use super::Driver;
@@ -14,6 +15,9 @@ use crate::node::{self, Node, Told, View, Ways};
 use crate::offer::Capability;
 use crate::registration;
 use crate::store::Store;
+
+/// How long one step of work on devices and files may take when the driver ends.
+const LAST_STEP: Duration = Duration::from_secs(60);
 
 /// How long to wait before looking for a device again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -269,8 +273,31 @@ impl Driver {
         }
     }
 
-    /// Leaves nothing behind on the node, unless state is kept.
+    /// Starts work that goes on when its caller has left, until the driver ends; then it gives nothing.
+    pub(crate) fn spawn_work<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<Option<T>> {
+        let halt = self.halt.clone();
+        self.work
+            .spawn(async move { halt.run_until_cancelled(work).await })
+    }
+
+    /// Ends the work that is still under way, and leaves nothing behind on the node, unless state is kept. Threads that
+    /// are in the middle of something, such as mkfs, are waited for: what they do after the end would be in no record.
     pub(crate) async fn leave(&self) {
+        self.halt.cancel();
+        self.work.close();
+        let ended = async {
+            self.work.wait().await;
+            self.media.finish().await;
+            if let Some(node) = self.node() {
+                node.finish().await;
+            }
+        };
+        if time::timeout(LAST_STEP, ended).await.is_err() {
+            tracing::warn!(waited = ?LAST_STEP, "work on devices and files goes on after the end");
+        }
         if let Some(node) = self.node() {
             let used = node.volumes();
             node.leave(self.ways()).await;

@@ -35,27 +35,48 @@ pub(super) fn replace(from: &Path, to: &Path, bytes: u64, lasting: bool) -> Resu
     let is_first = !parent.is_dir();
     let new = unfinished(to, "new");
     remove_all(&new)?;
-    fs::create_dir_all(&new).map_err(Error::of("create", &new))?;
-    let mut copied = 0;
-    if let Some(source) = source {
-        copied += copy_disk(&source, &new.join(DISK), bytes).map_err(Error::of("copy the disk to", &new))?;
-    }
-    if let Some(tree) = tree {
-        copied += copy_tree(&tree, &new.join(TREE)).map_err(Error::of("copy the files to", &new))?;
-        let label = from.join(FILESYSTEM);
-        if label.exists() {
-            fs::copy(&label, new.join(FILESYSTEM)).map_err(Error::of("copy the files to", &new))?;
+    let made = (|| {
+        let copied = build(from, source.as_ref(), tree.as_deref(), &new, bytes)?;
+        if lasting {
+            flush(&new).map_err(Error::of("flush", &new))?;
         }
+        remove(to)?;
+        fs::rename(&new, to).map_err(Error::of("rename", &new))?;
+        Ok(copied)
+    })();
+    if made.is_err()
+        && let Err(error) = remove_all(&new)
+    {
+        let error = crate::error::chain(&error);
+        tracing::warn!(error, "an unfinished copy stays until the next start");
     }
-    if lasting {
-        flush(&new).map_err(Error::of("flush", &new))?;
-    }
-    remove(to)?;
-    fs::rename(&new, to).map_err(Error::of("rename", &new))?;
-    if lasting {
+    if lasting && made.is_ok() {
         sync(parent).map_err(Error::of("flush", parent))?;
         if let Some(above) = parent.parent().filter(|_| is_first) {
             sync(above).map_err(Error::of("flush", above))?;
+        }
+    }
+    made
+}
+
+/// Copies what there is of a medium into a new directory, and says how many bytes that is.
+fn build(
+    from: &Path,
+    disk: Option<&File>,
+    tree: Option<&Path>,
+    new: &Path,
+    bytes: u64,
+) -> Result<u64, Error> {
+    fs::create_dir_all(new).map_err(Error::of("create", new))?;
+    let mut copied = 0;
+    if let Some(disk) = disk {
+        copied += copy_disk(disk, &new.join(DISK), bytes).map_err(Error::of("copy the disk to", new))?;
+    }
+    if let Some(tree) = tree {
+        copied += copy_tree(tree, &new.join(TREE)).map_err(Error::of("copy the files to", new))?;
+        let label = from.join(FILESYSTEM);
+        if label.exists() {
+            fs::copy(&label, new.join(FILESYSTEM)).map_err(Error::of("copy the files to", new))?;
         }
     }
     Ok(copied)

@@ -9,6 +9,9 @@ use super::Medium;
 /// The most bytes of an id that stands in a file name as it is, or nearly so.
 const LONGEST: usize = 200;
 
+/// The folder of volumes that live as long as their pods.
+pub(super) const EPHEMERAL: &str = "ephemeral";
+
 /// Begins the names of things that are not finished; no id becomes such a name.
 pub(super) const UNFINISHED: char = '.';
 
@@ -17,7 +20,7 @@ fn folder(medium: &Medium) -> &'static str {
     match medium {
         Medium::Volume(_) => "volumes",
         Medium::Snapshot(_) => "snapshots",
-        Medium::Ephemeral(_) => "ephemeral",
+        Medium::Ephemeral(_) => EPHEMERAL,
     }
 }
 

@@ -10,11 +10,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::{Medium, copy, name};
+use super::{Media, Medium, Place, copy, name};
 use crate::store::durable;
 
 const MARKER: &str = "media.json";
@@ -93,9 +94,29 @@ struct Marker {
     kept: bool,
 }
 
+// === impl Media ===
+
+impl Media {
+    /// Makes a kept directory the array's own until [`Media::close`], so that nothing but what this array made can
+    /// be swept. `known` is what the stored state names: a directory of an earlier version, which has no marker, must
+    /// have nothing else in it.
+    ///
+    /// # Errors
+    /// If another array has the directory, or had it and is kept; if it holds files that are not known to be the
+    /// array's; if it cannot be created, locked or marked.
+    pub fn claim(&self, owner: &Owner, known: &[Medium], state_dir: Option<&Path>) -> Result<(), ClaimError> {
+        let Place::Kept { directory, lock } = &*self.place else {
+            return Ok(());
+        };
+        let held = claim(directory, owner, known, state_dir)?;
+        *lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+        Ok(())
+    }
+}
+
 /// Makes a directory the array's own, and returns the lock on it. A directory without a marker must be empty, or
 /// as an earlier version left it: with nothing but what `known` names.
-pub(super) fn claim(
+fn claim(
     directory: &Path,
     owner: &Owner,
     known: &[Medium],

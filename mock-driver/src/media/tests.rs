@@ -111,6 +111,24 @@ async fn copy_replaces_what_was_there_even_by_nothing() {
 }
 
 #[tokio::test]
+async fn failed_copy_leaves_nothing_behind() {
+    let media = Media::private();
+    let disk = media.ensure(&volume("a"), MIB).await.unwrap();
+    write(&disk, 0, b"data");
+    let kept = media.ensure(&volume("b"), MIB).await.unwrap();
+    write(&kept, 0, b"kept");
+    // No file is that long: the copy fails when its bytes are there.
+    for to in [volume("b"), volume("c"), snapshot("s")] {
+        media.copy(&volume("a"), &to, u64::MAX).await.unwrap_err();
+    }
+    let directory = media.directory().unwrap();
+    let mut left = tree(&directory);
+    left.retain(|name| name.contains("/."));
+    assert_eq!(left, Vec::<String>::new());
+    assert_eq!(read(&kept, 0, 4), b"kept", "what was there stays");
+}
+
+#[tokio::test]
 async fn copy_takes_the_files_of_an_emulated_filesystem_along() {
     let media = Media::private();
     let tree = media.tree(&volume("a")).unwrap();
@@ -224,7 +242,10 @@ async fn sweep_moves_orphans_aside_and_removes_unfinished_copies() {
     assert_eq!(media.sweep(known.clone()).await.unwrap(), counts(1, 2));
     assert_eq!(media.sweep(known.clone()).await.unwrap(), counts(0, 0));
     assert!(media.exists(&volume("known")).unwrap());
-    assert_eq!(read(&path.join("orphaned/volumes/orphan/disk"), 0, 8), b"precious");
+    assert_eq!(
+        read(&path.join("orphaned/volumes/orphan/disk"), 0, 8),
+        b"precious"
+    );
 
     // Another one of the same name is kept beside it, and a link is moved, not followed.
     media.ensure(&volume("orphan"), MIB).await.unwrap();
@@ -259,9 +280,16 @@ fn directory_with_foreign_files_is_refused_and_left_as_it_is() {
         fs::create_dir(path.join("state")).unwrap();
         let before = tree(path);
         let refused = Media::kept(path.to_owned())
-            .claim(&mk_owner("a", true), &[volume("known")], Some(&path.join("state")))
+            .claim(
+                &mk_owner("a", true),
+                &[volume("known")],
+                Some(&path.join("state")),
+            )
             .unwrap_err();
-        assert!(matches!(refused, ClaimError::Unmarked { .. }), "{foreign}: {refused}");
+        assert!(
+            matches!(refused, ClaimError::Unmarked { .. }),
+            "{foreign}: {refused}"
+        );
         let message = refused.to_string();
         assert!(
             message.contains("--media-dir") && message.contains("empty directory"),
@@ -279,7 +307,12 @@ fn directory_is_claimed_if_it_is_empty_or_as_an_earlier_version_left_it() {
         vec![],
         vec!["lost+found"],
         vec!["devices/node-0", "staging/x", "ephemeral/y"],
-        vec!["volumes/known", "snapshots/taken", "volumes/.new-b", "snapshots/.old-c"],
+        vec![
+            "volumes/known",
+            "snapshots/taken",
+            "volumes/.new-b",
+            "snapshots/.old-c",
+        ],
         vec!["state/snapshot.json"],
         vec!["media.json.new"],
     ] {
@@ -292,7 +325,9 @@ fn directory_is_claimed_if_it_is_empty_or_as_an_earlier_version_left_it() {
         let owner = mk_owner("a", true);
         let claim = || {
             let media = Media::kept(path.to_owned());
-            media.claim(&owner, &known, Some(&path.join("state"))).map(|()| media)
+            media
+                .claim(&owner, &known, Some(&path.join("state")))
+                .map(|()| media)
         };
         if left.contains(&"media.json.new") {
             // Half of a marker, as a crash leaves it.
@@ -300,7 +335,10 @@ fn directory_is_claimed_if_it_is_empty_or_as_an_earlier_version_left_it() {
             fs::write(path.join("media.json.new"), "{").unwrap();
         }
         let media = claim().unwrap();
-        assert!(matches!(claim().unwrap_err(), ClaimError::InUse { .. }), "{left:?}");
+        assert!(
+            matches!(claim().unwrap_err(), ClaimError::InUse { .. }),
+            "{left:?}"
+        );
         media.close().unwrap();
         claim().unwrap();
     }
@@ -310,7 +348,12 @@ fn directory_is_claimed_if_it_is_empty_or_as_an_earlier_version_left_it() {
 fn state_directory_may_be_the_media_directory() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("snapshot.json"), "{}").unwrap();
-    let media = Media::kept(directory.path().join("../").join(directory.path().file_name().unwrap()));
+    let media = Media::kept(
+        directory
+            .path()
+            .join("../")
+            .join(directory.path().file_name().unwrap()),
+    );
     media
         .claim(&mk_owner("a", true), &[], Some(directory.path()))
         .unwrap();
@@ -336,7 +379,10 @@ fn directory_of_a_kept_array_is_refused_to_others() {
         match media.claim(after, &[], None) {
             Ok(()) => assert!(is_taken, "{before:?} {after:?}"),
             Err(error) => {
-                assert!(!is_taken && matches!(error, ClaimError::OtherArray { .. }), "{error}");
+                assert!(
+                    !is_taken && matches!(error, ClaimError::OtherArray { .. }),
+                    "{error}"
+                );
             }
         }
     }
@@ -360,6 +406,8 @@ fn damaged_or_linked_marker_is_refused() {
             None => std::os::unix::fs::symlink(elsewhere.path(), marker).unwrap(),
         }
         let media = Media::kept(directory.path().to_owned());
-        media.claim(&mk_owner("a", true), &[], None).expect_err(text.unwrap_or("a link"));
+        media
+            .claim(&mk_owner("a", true), &[], None)
+            .expect_err(text.unwrap_or("a link"));
     }
 }

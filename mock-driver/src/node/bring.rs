@@ -196,7 +196,11 @@ impl Node {
         unit: &Unit,
         verdict: Verdict,
     ) -> Result<(), Error> {
-        let (disk, _) = self.disk(unit).await?;
+        let (disk, bytes) = self.disk(unit).await?;
+        if record.is_staged() && bytes < unit.bytes {
+            // The volume has grown since its device was attached.
+            self.refresh(unit, &disk).await?;
+        }
         let (record, repeat) = (record.clone(), verdict == Verdict::Repeat);
         self.blocking(move |node| {
             if repeat {

@@ -126,20 +126,18 @@ impl Node {
                 ),
             });
         }
-        self.media.grow(&unit.medium, unit.bytes).await?;
         let (disk, bytes) = self.disk(&unit).await?;
         if !unit.writable && bytes < unit.bytes {
             return Err(Error::CannotGrow { volume: unit.volume });
         }
+        self.refresh(&unit, &disk).await?;
         // The staging path if there is one: a target may be for reading only.
         let mounted = self
             .records
             .at(record.staging())
             .filter(|staged| staged.volume == record.volume)
             .unwrap_or_else(|| record.clone());
-        let serial = unit.serial.clone();
         self.blocking(move |node| {
-            node.devices.refresh(&serial, &disk.file, &disk.device)?;
             if !record.capability.is_block() && disk.writable {
                 node.mounter.grow(&disk, Path::new(&mounted.path))?;
             }

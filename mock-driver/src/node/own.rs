@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::bring::{published, text};
 use super::rules::Verdict;
-use super::{Error, Inline, Node, Progress, Publish, Record, Role, View, Ways};
+use super::{Error, Inline, Node, Progress, Publish, Record, Role, Unit, View, Ways};
 use crate::error::chain;
 
 // === impl Node ===
@@ -27,6 +27,7 @@ impl Node {
         let verdict = self.judge(&record)?;
         let unit = self.unit_of(&record, None);
         let brought = async {
+            self.media.note_node(&unit.medium, &self.home).await?;
             self.attach(&unit).await?;
             let stage = staged_for(&record);
             self.make_own_staging(&stage.path).await?;
@@ -138,6 +139,31 @@ impl Node {
         .await?;
         if inline {
             self.media.delete(&medium).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes volumes of pods that a process before this one made here and that are on no record, as after a kill of a
+    /// process that keeps none. One that is still mounted stays until the next start. Call it before calls are
+    /// answered, and after the records are in order.
+    pub(super) async fn sweep_ephemeral(self: &Arc<Self>) -> Result<(), Error> {
+        for volume in self.media.ephemeral_of(&self.home).await? {
+            if !self.records.of(&volume).is_empty() {
+                continue;
+            }
+            let unit = Unit::of_ephemeral(&volume);
+            let (serial, disk) = (unit.serial.clone(), self.media.disk(&unit.medium)?);
+            let is_used = self.blocking(move |node| {
+                // One that is in use goes with its last user.
+                node.devices.detach(&serial)?;
+                Ok(node.devices.is_in_use(&disk)?)
+            });
+            if is_used.await? {
+                tracing::warn!(volume, "a pod's volume is on no record and still in use");
+                continue;
+            }
+            self.media.delete(&unit.medium).await?;
+            tracing::info!(volume, "removed the files of a pod's volume that is on no record");
         }
         Ok(())
     }

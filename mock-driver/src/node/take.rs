@@ -221,6 +221,9 @@ impl Node {
                 tracing::warn!(volume, path, error = chain(&error), "cannot be undone yet");
             }
         }
+        if let Err(error) = self.sweep_ephemeral().await {
+            tracing::warn!(error = chain(&error), "files of pods' volumes are left behind");
+        }
     }
 
     async fn forget_if_gone(self: &Arc<Self>, record: Record) -> Result<(), Error> {

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{OpenError, durable};
 use super::log::{Line, LogFile};
 use super::loss::Mark;
+use super::{OpenError, durable};
 use crate::backend::{Array, Change, Image};
 use crate::fault::Loses;
 

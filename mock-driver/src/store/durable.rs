@@ -98,7 +98,11 @@ mod tests {
             })
             .unwrap();
             let flushed: Vec<_> = flushed.into_iter().map(|name| root.join(name)).collect();
-            assert_eq!(seen.iter().collect::<Vec<_>>(), flushed.iter().collect::<Vec<_>>(), "{directory}");
+            assert_eq!(
+                seen.iter().collect::<Vec<_>>(),
+                flushed.iter().collect::<Vec<_>>(),
+                "{directory}"
+            );
         }
     }
 

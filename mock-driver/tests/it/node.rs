@@ -18,6 +18,7 @@ use crate::server::{Server, mk_block, mk_create, mk_map, mk_mount, mk_publish, m
 
 mod cells;
 mod data;
+mod exit;
 mod expand;
 mod foreign;
 mod in_use;

@@ -35,9 +35,15 @@ async fn a_new_volume_is_empty_although_an_array_before_had_one_of_that_id() {
     // Nobody is answered before that is done.
     server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
     assert!(!media.exists(&first).unwrap(), "moved aside at the start");
-    let aside = media.directory().unwrap().join("orphaned/volumes").join(first.id());
+    let aside = media
+        .directory()
+        .unwrap()
+        .join("orphaned/volumes")
+        .join(first.id());
     assert_eq!(
-        fs::read_to_string(aside.join("disk")).unwrap().trim_end_matches('\0'),
+        fs::read_to_string(aside.join("disk"))
+            .unwrap()
+            .trim_end_matches('\0'),
         "of the array before"
     );
     assert!(media.exists(&stays).unwrap(), "it is there from the start");
@@ -88,7 +94,10 @@ async fn second_controller_on_a_media_directory_is_refused_and_removes_nothing()
             "{refused}"
         );
     }
-    let server = Server::start_in(directory, |directory, settings| *settings = kept(directory, "first")).await;
+    let server = Server::start_in(directory, |directory, settings| {
+        *settings = kept(directory, "first")
+    })
+    .await;
     server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
     assert!(server.driver().media().exists(&first).unwrap());
     server.stop().await;
@@ -111,7 +120,10 @@ async fn media_directory_of_an_earlier_version_is_adopted_when_the_state_names_i
     assert!(foreign.exists());
     fs::remove_dir(foreign).unwrap();
 
-    let server = Server::start_in(directory, |directory, settings| *settings = kept(directory, "state")).await;
+    let server = Server::start_in(directory, |directory, settings| {
+        *settings = kept(directory, "state")
+    })
+    .await;
     server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
     assert!(server.driver().media().exists(&volume).unwrap());
     assert!(server.path("media/media.json").exists());

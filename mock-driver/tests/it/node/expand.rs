@@ -177,3 +177,34 @@ async fn volume_that_was_detached_by_force_is_not_waited_for() {
         site.end().await;
     }
 }
+
+#[tokio::test]
+async fn volume_that_grew_while_it_was_unstaged_is_staged_with_its_new_size() {
+    for devices in kinds() {
+        let mut site = Site::start(devices).await;
+        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let staging = site.staging(&volume);
+        site.stage(&volume).await.unwrap();
+        let before = site.stats(&volume, &staging).await.unwrap().usage[0].total;
+        site.unstage(&volume).await.unwrap();
+        let request = v1::ControllerExpandVolumeRequest {
+            volume_id: volume.id.clone(),
+            capacity_range: Some(v1::CapacityRange {
+                required_bytes: 192 * MIB,
+                limit_bytes: 0,
+            }),
+            ..Default::default()
+        };
+        site.controller.controller_expand_volume(request).await.unwrap();
+        site.stage(&volume).await.unwrap();
+        let after = site.stats(&volume, &staging).await.unwrap().usage[0].total;
+        assert!(after > before + 100 * MIB, "{devices:?}: {before} to {after}");
+        // Nothing is left to do that would need a capability for filesystems in use.
+        assert_eq!(
+            expand(&mut site, &volume, &staging, 192 * MIB).await,
+            Ok(192 * MIB)
+        );
+        site.unstage(&volume).await.unwrap();
+        site.end().await;
+    }
+}

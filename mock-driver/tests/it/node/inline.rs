@@ -128,6 +128,84 @@ async fn inline_volume_of_a_failed_call_is_gone() {
 }
 
 #[tokio::test]
+async fn files_of_pods_volumes_that_are_on_no_record_are_removed_at_the_start() {
+    for devices in kinds() {
+        let with_media = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
+            settings.media_dir = Some(directory.join("media"));
+        };
+        let mut site = Site::start_with(devices, with_media).await;
+        let request = mk_inline(&site, "t", "64Mi");
+        assert_eq!(site.publish_as(request.clone()).await, Ok(()));
+        // What a kill leaves: the files of this node's volumes, beside those of other nodes and of earlier versions.
+        let ephemeral = site.server.media().join("ephemeral");
+        let note = fs::read_to_string(ephemeral.join(&request.volume_id).join("node.json")).unwrap();
+        for (name, note) in [
+            ("csi-left", Some(note.replace(&request.volume_id, "csi-left"))),
+            (
+                "csi-elsewhere",
+                Some(
+                    note.replace(&request.volume_id, "csi-elsewhere")
+                        .replace(HERE, "node-1"),
+                ),
+            ),
+            ("csi-used", Some(note.replace(&request.volume_id, "csi-used"))),
+            ("csi-old", None),
+        ] {
+            let place = ephemeral.join(name);
+            fs::create_dir(&place).unwrap();
+            fs::File::create(place.join("disk"))
+                .unwrap()
+                .set_len(1 << 20)
+                .unwrap();
+            if let Some(note) = note {
+                fs::write(place.join("node.json"), note).unwrap();
+            }
+        }
+        let used = (devices == Choice::Loop).then(|| LoopDevice::of(&ephemeral.join("csi-used/disk")));
+        let site = site.again_with(devices, |_| {}, with_media).await;
+        let mut left: Vec<_> = fs::read_dir(&ephemeral)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort_unstable();
+        let mut expected = vec!["csi-elsewhere", "csi-old"];
+        expected.extend(used.is_some().then_some("csi-used"));
+        assert_eq!(left, expected, "{devices:?}");
+        drop(used);
+        let site = site.again_with(devices, |_| {}, with_media).await;
+        assert!(!ephemeral.join("csi-used").exists(), "not in use any more");
+        site.server.stop().await;
+    }
+}
+
+/// A loop device that another program made.
+struct LoopDevice(String);
+
+// === impl LoopDevice ===
+
+impl LoopDevice {
+    fn of(file: &Path) -> Self {
+        let output = std::process::Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(file)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        Self(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let detached = std::process::Command::new("losetup")
+            .arg("--detach")
+            .arg(&self.0)
+            .status();
+        assert!(detached.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
+}
+
+#[tokio::test]
 async fn driver_that_does_not_stage_brings_volumes_to_targets_in_one_step() {
     for devices in kinds() {
         let mut site = Site::start_with(devices, |_, settings| {

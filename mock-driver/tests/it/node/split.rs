@@ -664,7 +664,9 @@ async fn second_node_process_on_a_state_directory_is_refused() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(DEADLINE, opened).await.expect("free when the process has stopped");
+    tokio::time::timeout(DEADLINE, opened)
+        .await
+        .expect("free when the process has stopped");
     drop(serving);
     array.stop().await;
 }

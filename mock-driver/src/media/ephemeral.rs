@@ -1,0 +1,69 @@
+//! Which node made the files of a volume that lives as long as its pod: nodes share the directory, and each one
+//! looks after its own.
+
+use std::fs;
+use std::io::ErrorKind;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Media, Medium, name};
+use crate::store::durable;
+
+/// The file that says which node a volume was made on that lives as long as its pod.
+const NODE: &str = "node.json";
+
+/// Which node a medium was made on.
+#[derive(Serialize, Deserialize)]
+struct NodeNote {
+    node: String,
+    volume: String,
+}
+
+// === impl Media ===
+
+impl Media {
+    /// Notes which node a medium was made on, before it is made. Nodes share the directory, and each looks after the
+    /// volumes that live as long as its own pods.
+    ///
+    /// # Errors
+    /// If files cannot be written.
+    pub(crate) async fn note_node(&self, medium: &Medium, node: &str) -> Result<(), Error> {
+        let note = NodeNote {
+            node: node.to_owned(),
+            volume: medium.id().to_owned(),
+        };
+        self.work(medium, move |place| {
+            fs::create_dir_all(place).map_err(Error::of("create", place))?;
+            durable::write_json(place, NODE, &note).map_err(Error::of("write a note in", place))
+        })
+        .await
+    }
+
+    /// The volumes that were made for pods of a node.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub(crate) async fn ephemeral_of(&self, node: &str) -> Result<Vec<String>, Error> {
+        if !self.is_kept() {
+            return Ok(Vec::new());
+        }
+        let (folder, node) = (self.directory()?.join(name::EPHEMERAL), node.to_owned());
+        self.blocking(move || {
+            let entries = match fs::read_dir(&folder) {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+                Err(error) => return Err(Error::of("read", &folder)(error)),
+            };
+            let mut volumes = Vec::new();
+            for entry in entries {
+                let path = entry.map_err(Error::of("read", &folder))?.path().join(NODE);
+                // Without a note it is an earlier version's, and with one that cannot be read nobody's.
+                let note = fs::read(path).ok();
+                let note: Option<NodeNote> = note.and_then(|text| serde_json::from_slice(&text).ok());
+                volumes.extend(note.filter(|note| note.node == node).map(|note| note.volume));
+            }
+            Ok(volumes)
+        })
+        .await
+    }
+}

@@ -1,0 +1,62 @@
+//! The end of the driver in the middle of work on a node.
+
+use std::time::Duration;
+
+use csi_mock_driver::fault::Exit;
+
+use super::*;
+use crate::server::DEADLINE;
+
+/// Whether a thread of this process waits for a lock on the file.
+fn is_waited_for(file: &fs::File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let inode = format!(":{} ", file.metadata().unwrap().ino());
+    let locks = fs::read_to_string("/proc/locks").unwrap();
+    locks
+        .lines()
+        .any(|line| line.contains("-> FLOCK") && line.contains(&inode))
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let reached = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, reached).await.expect(what);
+}
+
+#[tokio::test]
+async fn exit_during_node_stage_leaves_neither_mount_nor_loop_device() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut site = Site::start(Choice::Loop).await;
+    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    let (staging, media) = (site.staging(&volume), site.server.media());
+    // The thread that stages waits for the lock on the disk, as it does for another node of this machine.
+    let disk = fs::File::open(site.server.disk(&volume.id)).unwrap();
+    disk.lock().unwrap();
+    let (mut node, request) = (site.node.clone(), site.mk_stage(&volume, &staging));
+    let call = tokio::spawn(async move { node.node_stage_volume(request).await });
+    until("NodeStageVolume must have begun", || is_waited_for(&disk)).await;
+
+    site.server.driver().exit().order(Exit::Status(3));
+    {
+        let mut ended = std::pin::pin!(site.server.ended());
+        // A driver that waits for nobody is at its end long before this.
+        let early = tokio::time::timeout(Duration::from_millis(300), &mut ended).await;
+        disk.unlock().unwrap();
+        if early.is_err() {
+            assert!(ended.await.is_err());
+        }
+    }
+    assert!(call.await.unwrap().is_err(), "nobody hears of success");
+    until("the thread must have gone on", || !is_waited_for(&disk)).await;
+    drop(disk);
+    for _ in 0..50 {
+        nothing_is_left(&staging);
+        nothing_is_left(&media);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
