@@ -14,6 +14,7 @@ use tracing::Level;
 
 use crate::backend::{self, NodeId};
 use crate::busy::BusyRule;
+use crate::clock::Clock;
 use crate::conduct::Conduct;
 use crate::driver;
 use crate::duration;
@@ -211,6 +212,7 @@ impl Args {
             scenarios: self.faults.scenario.0.clone(),
             seed: self.faults.seed,
             proxy_to: self.faults.proxy_to.as_ref().map(|to| to.path().to_owned()),
+            clock: Clock::system(),
         }
     }
 

@@ -11,12 +11,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::time;
 
 use crate::backend::{
-    self, Array, GroupIds, Members, Moment, Prospect, SizeRange, Snapshot, Source, Spec, Timing, Wanted,
-    WantedGroup, WantedSnapshot,
+    self, Array, GroupIds, Members, Prospect, SizeRange, Snapshot, Source, Spec, Timing, Wanted, WantedGroup,
+    WantedSnapshot,
 };
 use crate::busy::{Held, Share, Subject};
 use crate::driver::Driver;
@@ -40,7 +39,7 @@ impl Driver {
     /// # Errors
     /// What the array refuses; that a copy cannot be made.
     pub async fn create_volume(&self, wanted: &Wanted) -> Result<Arc<Spec>, Error> {
-        let now = now();
+        let now = self.clock.moment();
         let foresee = |array: &Array| {
             let prospect = array.foresee_volume(wanted, now)?;
             Ok((prospect, array.volume_id(&wanted.name)))
@@ -310,7 +309,7 @@ impl Driver {
 
     fn timing(&self) -> Timing {
         Timing {
-            now: now(),
+            now: self.clock.moment(),
             delay: self.conduct.snapshot_delay,
         }
     }
@@ -371,11 +370,6 @@ async fn pause(time: Duration) {
     if !time.is_zero() {
         time::sleep(time).await;
     }
-}
-
-/// The time, for an array that has no clock.
-pub(crate) fn now() -> Moment {
-    Moment::from_nanos(u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -93,6 +93,10 @@ impl Busy {
         }
     }
 
+    pub(crate) fn rule(&self) -> BusyRule {
+        self.rule
+    }
+
     /// Takes the volume for one call; none if it is busy and the rule says to abort.
     ///
     /// # Cancellation

@@ -32,6 +32,7 @@ mod kind;
 mod loopback;
 mod origin;
 mod twin;
+mod usage;
 
 /// Begins the name of each link.
 const PREFIX: &str = "csi-mock-";
@@ -161,7 +162,7 @@ impl Devices {
     /// # Errors
     /// If it cannot be made.
     pub fn attach(&self, serial: &str, disk: &Path, writable: bool) -> Result<(), Error> {
-        if self.kind == Kind::None {
+        if matches!(self.kind, Kind::None | Kind::Simulated) {
             return Ok(());
         }
         let _turn = self.turn();
@@ -180,7 +181,7 @@ impl Devices {
                 symlink(file.to_string(), &origin).map_err(Error::io("link", &origin))?;
                 loopback::attach(&pending, disk, writable)?;
             }
-            Kind::Emulated | Kind::None => {
+            Kind::Emulated | Kind::None | Kind::Simulated => {
                 symlink(disk, &pending).map_err(Error::io("link", &pending))?;
             }
         }
@@ -195,11 +196,30 @@ impl Devices {
     /// # Errors
     /// If it cannot be taken away.
     pub fn detach(&self, serial: &str) -> Result<(), Error> {
-        if self.kind == Kind::None {
+        if matches!(self.kind, Kind::None | Kind::Simulated) {
             return Ok(());
         }
         let _turn = self.turn();
         self.remove_with_twin(serial)
+    }
+
+    /// Whether a device that is on record only is there.
+    ///
+    /// # Errors
+    /// If it is to be another volume's.
+    pub(crate) fn is_simulated_there(&self, serial: &str) -> Result<bool, Error> {
+        match self.trouble_of(serial) {
+            None => Ok(true),
+            Some(Trouble::Absent) => Ok(false),
+            Some(Trouble::Wrong) => Err(Error::Wrong {
+                link: PathBuf::from(format!("/dev/disk/by-id/{PREFIX}{serial}")),
+            }),
+        }
+    }
+
+    fn trouble_of(&self, serial: &str) -> Option<Trouble> {
+        let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        troubles.get(serial).copied()
     }
 
     /// Looks a device up; none if it is not there (yet).
@@ -210,12 +230,7 @@ impl Devices {
     /// # Errors
     /// If what the link leads to is not made of that disk.
     pub fn find(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
-        let trouble = self
-            .troubles
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(serial)
-            .copied();
+        let trouble = self.trouble_of(serial);
         if trouble == Some(Trouble::Absent) {
             return Ok(None);
         }
@@ -240,34 +255,6 @@ impl Devices {
             bytes,
             held: Arc::new(held),
         }))
-    }
-
-    /// Another device of the same disk whose filesystem is mounted, by whomever on this machine, if one of the
-    /// two can be written to.
-    ///
-    /// # Errors
-    /// If the devices cannot be looked at.
-    pub(crate) fn mounted_elsewhere(
-        &self,
-        device: &Path,
-        disk: &Path,
-        writable: bool,
-    ) -> Result<Option<PathBuf>, Error> {
-        match self.kind {
-            Kind::Loop => loopback::mounted_elsewhere(device, disk, writable),
-            Kind::Emulated | Kind::None => Ok(None),
-        }
-    }
-
-    /// Whether any device on this machine is made of a disk. Emulated ones are not known.
-    ///
-    /// # Errors
-    /// If the devices cannot be looked at.
-    pub(crate) fn is_in_use(&self, disk: &Path) -> Result<bool, Error> {
-        match self.kind {
-            Kind::Loop => loopback::has_device(disk),
-            Kind::Emulated | Kind::None => Ok(false),
-        }
     }
 
     /// Lets something be wrong with a device from now on, or nothing any more.
@@ -303,7 +290,7 @@ impl Devices {
     /// # Errors
     /// If the directory cannot be read or a device cannot be taken away.
     pub fn retain(&self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
-        if self.kind == Kind::None {
+        if matches!(self.kind, Kind::None | Kind::Simulated) {
             return Ok(());
         }
         for serial in self.serials()? {
@@ -341,7 +328,7 @@ impl Devices {
     fn is_of(&self, behind: &Path, disk: &Path, writable: Option<bool>) -> Result<bool, Error> {
         match self.kind {
             Kind::Loop => loopback::is_of(behind, disk, writable),
-            Kind::Emulated | Kind::None => Ok(behind == disk && disk.exists()),
+            Kind::Emulated | Kind::None | Kind::Simulated => Ok(behind == disk && disk.exists()),
         }
     }
 

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::admin;
 use crate::backend::{self, Pool, PoolName, Segments};
 use crate::busy::{Busy, BusyRule};
+use crate::clock::Clock;
 use crate::conduct::Conduct;
 use crate::error::chain;
 use crate::exit::ExitOrder;
@@ -33,6 +34,7 @@ use self::directories::{absolute, claim, media_in};
 
 mod directories;
 mod follow;
+mod in_process;
 mod site;
 mod trouble;
 mod usage;
@@ -81,6 +83,8 @@ pub struct Settings {
     pub seed: Option<u64>,
     /// The socket of the driver to stand in front of; none to be one.
     pub proxy_to: Option<PathBuf>,
+    /// What tells the time of day.
+    pub clock: Clock,
 }
 
 /// Why a driver did not start.
@@ -133,19 +137,20 @@ pub struct Driver {
     /// The node this process stands on.
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) latency: Duration,
-    pub(crate) offer: LiveOffer,
+    pub(crate) offer: Arc<LiveOffer>,
     pub(crate) conduct: Conduct,
     pub(crate) readiness: Readiness,
     /// Where the pools of its array lie.
     pub(crate) places: BTreeMap<PoolName, Segments>,
-    pub(crate) store: Store,
+    pub(crate) store: Arc<Store>,
+    pub(crate) clock: Clock,
     /// The bytes of its volumes and snapshots.
     pub(crate) media: Media,
     pub(crate) busy: Busy,
     /// Who works on the array at this moment, calls and the admin API alike: each waits for the other, never
     /// longer than the work itself takes.
     pub(crate) hands: Busy,
-    pub(crate) faults: Faults,
+    pub(crate) faults: Arc<Faults>,
     pub(crate) door: Arc<Door>,
     pub(crate) exit: ExitOrder,
     /// The socket of the driver it stands in front of.
@@ -190,6 +195,7 @@ impl Default for Settings {
             scenarios: Vec::new(),
             seed: None,
             proxy_to: None,
+            clock: Clock::default(),
         }
     }
 }
@@ -224,6 +230,7 @@ impl Driver {
             scenarios,
             seed,
             proxy_to,
+            clock,
         } = settings;
         // Links and mounts outlive a change of the working directory, and lead nowhere if they are relative.
         let state_dir = state_dir.map(absolute).transpose()?;
@@ -232,7 +239,14 @@ impl Driver {
         let place = |pool: &Pool| (pool.name.clone(), pool.segments.clone());
         let places = array.pools.iter().map(place).collect();
         let wanted = journal.is_some() || readers.any();
-        let open = || Ok::<_, OpenError>(Journal::open(journal.as_deref(), readers, random()?)?);
+        let open = || {
+            Ok::<_, OpenError>(Journal::open(
+                journal.as_deref(),
+                readers,
+                random()?,
+                clock.clone(),
+            )?)
+        };
         let journal = wanted.then(open).transpose()?.map(Arc::new);
         let rules = Faults::new(seed_of_run(seed)?);
         scenario::play(&scenarios, &rules)?;
@@ -244,7 +258,7 @@ impl Driver {
             Some(_) => u128::from(rules.seed().mark(b"array")),
             None => u128::from_le_bytes(random()?),
         };
-        let media = media_in(media_dir, state_dir.as_deref());
+        let media = media_in(media_dir, state_dir.as_deref(), node.devices);
         let remote = remote(mode, array_endpoint, node_id.is_some())?;
         // The directory of a process that has only a node is the node's own.
         let array_dir = state_dir.clone().filter(|_| mode.has_array());
@@ -273,15 +287,16 @@ impl Driver {
             registrar,
             node,
             latency,
-            offer: LiveOffer::new(offer),
+            offer: Arc::new(LiveOffer::new(offer)),
             readiness: Readiness::after(conduct.ready_after),
             conduct,
             places,
-            store,
+            store: Arc::new(store),
+            clock,
             media,
             busy: Busy::new(busy),
             hands: Busy::new(BusyRule::Wait),
-            faults: rules,
+            faults: Arc::new(rules),
             door: Arc::default(),
             exit: ExitOrder::default(),
             proxy_to,

@@ -31,6 +31,8 @@ use tonic::Code;
 
 use csi_proto::Secrets;
 
+use crate::clock::Clock;
+
 use self::file::{File, Line};
 use self::memory::Memory;
 use self::message::Renderer;
@@ -72,6 +74,7 @@ pub struct Journal {
     memory: Mutex<Memory>,
     events: broadcast::Sender<Event>,
     revision: watch::Sender<u64>,
+    clock: Clock,
 }
 
 /// Something a subscriber hears of at once.
@@ -120,7 +123,12 @@ impl Journal {
     ///
     /// # Errors
     /// If the file cannot be opened.
-    pub fn open(file: Option<&Path>, readers: Readers, key: [u8; 16]) -> Result<Self, OpenError> {
+    pub fn open(
+        file: Option<&Path>,
+        readers: Readers,
+        key: [u8; 16],
+        clock: Clock,
+    ) -> Result<Self, OpenError> {
         let Readers {
             kept,
             grpc_call_lines,
@@ -134,6 +142,7 @@ impl Journal {
             memory: Mutex::new(Memory::new(kept)),
             events: broadcast::Sender::new(EVENTS_AHEAD),
             revision: watch::Sender::new(0),
+            clock,
         })
     }
 
@@ -167,7 +176,7 @@ impl Journal {
             number,
             method,
             peer,
-            Timestamp::now(),
+            self.clock.now(),
             request,
             subject,
         ));
@@ -194,7 +203,7 @@ impl Journal {
     fn faults(&self, source: &Path, rules: usize, ids: Option<&[String]>, error: Option<&str>) {
         if let Some(file) = &self.file {
             file.write(&Line::Faults {
-                time: text(Timestamp::now()),
+                time: text(self.clock.now()),
                 file: source,
                 rules,
                 ids,

@@ -8,6 +8,7 @@ pub mod admin;
 pub mod args;
 pub mod backend;
 pub mod busy;
+pub mod clock;
 pub mod conduct;
 pub mod ctl;
 pub mod device;

@@ -11,13 +11,11 @@
 //!
 //! All work is done on threads that may block. It goes on to its end when nobody waits for it any more.
 
-use std::fs::{self, File, Permissions};
+use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tempfile::TempDir;
 use tokio_util::task::TaskTracker;
 
 pub use self::extent::{BLOCK, Extent};
@@ -25,12 +23,14 @@ pub use self::ownership::{ClaimError, Owner, Swept};
 
 pub(crate) use self::extent::is_blank;
 pub(crate) use self::name::file_name;
+use self::place::{Place, Private};
 
 mod copy;
 mod ephemeral;
 mod extent;
 mod name;
 mod ownership;
+mod place;
 
 /// The file that is the disk.
 const DISK: &str = "disk";
@@ -71,42 +71,6 @@ pub struct Error {
     source: io::Error,
 }
 
-#[derive(Debug)]
-enum Place {
-    Kept {
-        directory: PathBuf,
-        /// Held by the process that has the array.
-        lock: Mutex<Option<File>>,
-    },
-    Private(Mutex<Private>),
-}
-
-#[derive(Debug)]
-enum Place {
-    Kept {
-        directory: PathBuf,
-        /// Held by the process that has the array.
-        lock: Mutex<Option<File>>,
-    },
-    Private(Mutex<Private>),
-}
-
-/// What [`Media::sweep`] found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// How many unfinished copies and deletions were removed.
-    pub unfinished: usize,
-    /// How many media the array does not know were moved aside.
-    pub orphaned: usize,
-}
-
-#[derive(Debug)]
-enum Private {
-    Unused,
-    Made(TempDir),
-    Closed,
-}
-
 // === impl Media ===
 
 impl Media {
@@ -137,65 +101,18 @@ impl Media {
         self.work.wait().await;
     }
 
+    /// No files at all, for an array that runs inside a simulation: there is nothing to copy and nothing to grow.
+    pub(crate) fn nowhere() -> Self {
+        Self::at(Place::Nowhere)
+    }
+
     /// Whether the media outlive the driver.
     pub fn is_kept(&self) -> bool {
         matches!(*self.place, Place::Kept { .. })
     }
 
-    /// The directory, made if it is not there yet. Others may keep things beside the media in it.
-    ///
-    /// # Errors
-    /// If it cannot be made, or is closed.
-    pub fn directory(&self) -> Result<PathBuf, Error> {
-        match &*self.place {
-            Place::Kept { directory, .. } => {
-                fs::create_dir_all(directory).map_err(Error::of("create", directory))?;
-                Ok(directory.clone())
-            }
-            Place::Private(private) => {
-                let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
-                match &*private {
-                    Private::Made(made) => Ok(made.path().to_owned()),
-                    Private::Closed => Err(Error {
-                        act: "use the directory of a driver that has ended:",
-                        path: PathBuf::from("media"),
-                        source: ErrorKind::NotFound.into(),
-                    }),
-                    Private::Unused => {
-                        let made = tempfile::Builder::new()
-                            .prefix("csi-mock-driver-")
-                            .permissions(Permissions::from_mode(0o700))
-                            .tempdir()
-                            .map_err(Error::of("create a directory in", &std::env::temp_dir()))?;
-                        let path = made.path().to_owned();
-                        *private = Private::Made(made);
-                        Ok(path)
-                    }
-                }
-            }
-        }
-    }
-
-    /// Removes the private directory with everything in it. Kept media stay, and their directory is unlocked.
-    ///
-    /// # Errors
-    /// If something in it cannot be removed.
-    pub fn close(&self) -> Result<(), Error> {
-        let private = match &*self.place {
-            Place::Private(private) => private,
-            Place::Kept { lock, .. } => {
-                *lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                return Ok(());
-            }
-        };
-        let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *private, Private::Closed) {
-            Private::Made(made) => {
-                let path = made.path().to_owned();
-                made.close().map_err(Error::of("remove", &path))
-            }
-            Private::Unused | Private::Closed => Ok(()),
-        }
+    fn is_nowhere(&self) -> bool {
+        matches!(*self.place, Place::Nowhere)
     }
 
     /// Makes sure that the medium is there and has at least `bytes`; it never shrinks. Returns the path
@@ -218,6 +135,9 @@ impl Media {
     /// # Errors
     /// If its file cannot be changed.
     pub async fn grow(&self, medium: &Medium, bytes: u64) -> Result<(), Error> {
+        if self.is_nowhere() {
+            return Ok(());
+        }
         self.work(medium, move |place| lengthen(&place.join(DISK), bytes, false))
             .await
     }
@@ -232,6 +152,9 @@ impl Media {
     /// # Errors
     /// If files cannot be read or written.
     pub async fn copy(&self, from: &Medium, to: &Medium, bytes: u64) -> Result<u64, Error> {
+        if self.is_nowhere() {
+            return Ok(0);
+        }
         let from = self.place(from)?;
         let sync = self.is_kept();
         self.work(to, move |to| copy::replace(&from, to, bytes, sync))
@@ -243,6 +166,9 @@ impl Media {
     /// # Errors
     /// If files cannot be removed.
     pub async fn delete(&self, medium: &Medium) -> Result<(), Error> {
+        if self.is_nowhere() {
+            return Ok(());
+        }
         self.work(medium, copy::remove).await
     }
 
@@ -268,6 +194,9 @@ impl Media {
     /// # Errors
     /// If its file cannot be read.
     pub async fn extents(&self, medium: &Medium, from: u64) -> Result<Vec<Extent>, Error> {
+        if self.is_nowhere() {
+            return Ok(Vec::new());
+        }
         self.work(medium, move |place| {
             let disk = place.join(DISK);
             extent::allocated(&disk, from).map_err(Error::of("read", &disk))
@@ -280,6 +209,9 @@ impl Media {
     /// # Errors
     /// If their files cannot be read.
     pub async fn delta(&self, base: &Medium, target: &Medium, from: u64) -> Result<Vec<Extent>, Error> {
+        if self.is_nowhere() {
+            return Ok(Vec::new());
+        }
         let base = self.place(base)?;
         self.work(target, move |target| {
             let (base, target) = (base.join(DISK), target.join(DISK));

@@ -176,7 +176,7 @@ impl Node {
             media,
             mounter: match kind {
                 Kind::Loop => Mounter::Kernel,
-                Kind::Emulated | Kind::None => Mounter::Emulated,
+                Kind::Emulated | Kind::None | Kind::Simulated => Mounter::Emulated,
             },
             devices,
             records,
@@ -204,6 +204,11 @@ impl Node {
     /// Whether undoing something of a volume that is gone is an error.
     pub(crate) fn is_strict(&self) -> bool {
         self.strict_gone
+    }
+
+    /// Whether volumes are staged and published on record only.
+    fn is_simulated(&self) -> bool {
+        self.devices.kind() == Kind::Simulated
     }
 
     /// How the node's devices are made.
@@ -243,7 +248,7 @@ impl Node {
         volume: &str,
         view: Option<&View>,
     ) -> Result<(), Error> {
-        if self.devices.kind() == Kind::None {
+        if matches!(self.devices.kind(), Kind::None | Kind::Simulated) {
             return Ok(());
         }
         match view.and_then(|view| Some((view.bytes, view.attachment.as_ref()?))) {
@@ -265,6 +270,9 @@ impl Node {
     }
 
     async fn attach(self: &Arc<Self>, unit: &Unit) -> Result<(), Error> {
+        if self.is_simulated() {
+            return Ok(());
+        }
         let disk = self.media.ensure(&unit.medium, unit.bytes).await?;
         let (serial, writable) = (unit.serial.clone(), unit.writable);
         self.blocking(move |node| Ok(node.devices.attach(&serial, &disk, writable)?))
@@ -273,6 +281,9 @@ impl Node {
 
     /// Lets the device of a unit see that its disk has grown.
     async fn refresh(self: &Arc<Self>, unit: &Unit, disk: &Disk) -> Result<(), Error> {
+        if self.is_simulated() {
+            return Ok(());
+        }
         self.media.grow(&unit.medium, unit.bytes).await?;
         let (serial, disk) = (unit.serial.clone(), disk.clone());
         self.blocking(move |node| Ok(node.devices.refresh(&serial, &disk.file, &disk.device)?))
@@ -303,6 +314,21 @@ impl Node {
 
     /// Looks the unit's device up once. Blocks.
     fn find(&self, unit: &Unit) -> Result<Option<(Disk, u64)>, Error> {
+        if self.is_simulated() {
+            if !self.devices.is_simulated_there(&unit.serial)? {
+                return Ok(None);
+            }
+            let path = PathBuf::from(format!("/dev/disk/by-id/csi-mock-{}", unit.serial));
+            let disk = Disk {
+                file: path.clone(),
+                tree: path.clone(),
+                formatting: path.clone(),
+                device: path,
+                _held: None,
+                writable: unit.writable,
+            };
+            return Ok(Some((disk, unit.bytes)));
+        }
         let file = self.media.disk(&unit.medium)?;
         let Some(device) = self.devices.find(&unit.serial, &file)? else {
             return Ok(None);
@@ -347,6 +373,10 @@ impl Node {
         self: &Arc<Self>,
         act: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        if self.is_simulated() {
+            // Nothing blocks, and a thread would not run on simulated time.
+            return act(self);
+        }
         let (node, running) = (self.clone(), self.work.token());
         let work = move || {
             let _running = running;

@@ -16,6 +16,8 @@ pub enum Choice {
     Emulated,
     /// None at all: attachments are bookkeeping.
     None,
+    /// Nothing on the machine: volumes are staged and published on record only, as in a simulation. No flag has it.
+    Simulated,
 }
 
 /// How a node's devices are made.
@@ -27,6 +29,8 @@ pub enum Kind {
     Emulated,
     /// None at all.
     None,
+    /// On record only.
+    Simulated,
 }
 
 // === impl Choice ===
@@ -39,6 +43,7 @@ impl Choice {
     pub fn settle(self) -> Result<Kind, Error> {
         let kind = match self {
             Self::None => Kind::None,
+            Self::Simulated => return Ok(Kind::Simulated),
             Self::Emulated => Kind::Emulated,
             Self::Loop => match loopback::obstacle() {
                 None => Kind::Loop,
@@ -83,6 +88,7 @@ impl Kind {
             Self::Loop => "loop",
             Self::Emulated => "emulated",
             Self::None => "none",
+            Self::Simulated => "simulated",
         }
     }
 }

@@ -35,7 +35,7 @@ impl Devices {
     pub fn twin(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
         match self.kind() {
             Kind::Loop => self.find(&name(serial), disk),
-            Kind::Emulated | Kind::None => Ok(None),
+            Kind::Emulated | Kind::None | Kind::Simulated => Ok(None),
         }
     }
 
@@ -49,7 +49,7 @@ impl Devices {
                 let _turn = self.turn();
                 self.remove(&name(serial))
             }
-            Kind::Emulated | Kind::None => Ok(()),
+            Kind::Emulated | Kind::None | Kind::Simulated => Ok(()),
         }
     }
 
@@ -60,7 +60,7 @@ impl Devices {
     pub fn refresh(&self, serial: &str, disk: &Path, device: &Path) -> Result<(), Error> {
         match self.kind() {
             Kind::Loop => loopback::refresh(device)?,
-            Kind::Emulated | Kind::None => {}
+            Kind::Emulated | Kind::None | Kind::Simulated => {}
         }
         match self.twin(serial, disk)? {
             Some(twin) => loopback::refresh(&twin.path),

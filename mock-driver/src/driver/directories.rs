@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{OpenError, random};
 use crate::array::media_of;
+use crate::device;
 use crate::media::{Media, Owner};
 use crate::store::Store;
 
@@ -11,8 +12,14 @@ pub(super) fn absolute(path: PathBuf) -> Result<PathBuf, OpenError> {
     std::path::absolute(&path).map_err(|source| OpenError::Relative { path, source })
 }
 
-pub(super) fn media_in(media_dir: Option<PathBuf>, state_dir: Option<&Path>) -> Media {
+/// Where the bytes of volumes lie.
+pub(super) fn media_in(
+    media_dir: Option<PathBuf>,
+    state_dir: Option<&Path>,
+    devices: device::Choice,
+) -> Media {
     match (media_dir, state_dir) {
+        _ if devices == device::Choice::Simulated => Media::nowhere(),
         (Some(directory), _) => Media::kept(directory),
         (None, Some(directory)) => Media::kept(directory.join("media")),
         (None, None) => Media::private(),

@@ -195,7 +195,7 @@ impl CallRecord {
         self.ended = true;
         let WorkRecord { journal, call, .. } = &self.work;
         let end = End {
-            time: Timestamp::now(),
+            time: journal.clock.now(),
             outcome,
             response,
         };
@@ -255,7 +255,7 @@ impl WorkRecord {
 
     fn late(&self, outcome: Outcome) {
         let late = Late {
-            time: Timestamp::now(),
+            time: self.journal.clock.now(),
             outcome,
         };
         if self.call.late.set(late).is_ok() {

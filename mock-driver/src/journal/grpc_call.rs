@@ -83,6 +83,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::clock::Clock;
     use crate::journal::{Journal, Outcome, Readers};
 
     fn logged(code: Code, message: &str, response: Option<&GetPluginInfoResponse>) -> Value {
@@ -90,7 +91,7 @@ mod tests {
             kept: 1,
             ..Readers::default()
         };
-        let journal = Arc::new(Journal::open(None, readers, [7; 16]).unwrap());
+        let journal = Arc::new(Journal::open(None, readers, [7; 16], Clock::system()).unwrap());
         let record = journal.begin("/csi.v1.Node/NodeGetInfo", None, &NodeGetInfoRequest {});
         let outcome = Outcome {
             code,

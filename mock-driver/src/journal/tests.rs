@@ -16,7 +16,7 @@ fn mk_journal(kept: usize) -> Arc<Journal> {
         kept,
         ..Readers::default()
     };
-    Arc::new(Journal::open(None, readers, [7; 16]).unwrap())
+    Arc::new(Journal::open(None, readers, [7; 16], Clock::system()).unwrap())
 }
 
 fn mk_outcome(code: Code) -> Outcome {

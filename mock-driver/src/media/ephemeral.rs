@@ -28,6 +28,9 @@ impl Media {
     /// # Errors
     /// If files cannot be written.
     pub(crate) async fn note_node(&self, medium: &Medium, node: &str) -> Result<(), Error> {
+        if !self.is_kept() {
+            return Ok(());
+        }
         let note = NodeNote {
             node: node.to_owned(),
             volume: medium.id().to_owned(),

@@ -33,6 +33,15 @@ pub struct Owner {
     pub is_kept: bool,
 }
 
+/// What [`Media::sweep`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// How many unfinished copies and deletions were removed.
+    pub unfinished: usize,
+    /// How many media the array does not know were moved aside.
+    pub orphaned: usize,
+}
+
 /// Why an array cannot have a media directory.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::claim::{State, foreign};
+use super::claim::{State, foreign, taken};
 use super::rules::{self, Verdict};
 use super::{Error, Map, Node, Progress, Record, Role, Unit, View};
 use crate::backend::{Access, Capability, Publication};
@@ -197,6 +197,12 @@ impl Node {
         verdict: Verdict,
     ) -> Result<(), Error> {
         let (disk, bytes) = self.disk(unit).await?;
+        if self.is_simulated() {
+            return match self.records.at(&record.path) {
+                Some(there) if there.volume != record.volume => Err(taken(there)),
+                Some(_) | None => self.records.put(&record.when(Progress::Done)),
+            };
+        }
         if record.is_staged() && bytes < unit.bytes {
             // The volume has grown since its device was attached.
             self.refresh(unit, &disk).await?;

@@ -12,7 +12,7 @@ use crate::mount::Frozen;
 impl Node {
     /// Whether a filesystem of the volume is mounted here that can stand still.
     pub(crate) fn has_mounted(&self, volume: &str) -> bool {
-        self.mounted(volume).is_some()
+        !self.is_simulated() && self.mounted(volume).is_some()
     }
 
     /// Lets the volume's filesystem stand still, if it is mounted here, until what is returned is dropped.

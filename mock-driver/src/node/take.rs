@@ -83,6 +83,9 @@ impl Node {
 
     /// Unmounts a volume whose record is lost, as after a kill of a process that keeps none.
     async fn unmount_lost(self: &Arc<Self>, volume: &str, path: &str) -> Result<(), Error> {
+        if self.is_simulated() {
+            return Ok(());
+        }
         let (unit, path) = (Unit::of_volume(volume), path.to_owned());
         self.blocking(move |node| {
             let (path, is_ours) = (Path::new(&path), |shown: &Shown| node.is_of_unit(&unit, shown));
@@ -130,6 +133,9 @@ impl Node {
 
     /// Takes away what a record's path shows, with what was made for that. Blocks.
     pub(super) fn withdraw(&self, record: &Record) -> Result<(), Error> {
+        if self.is_simulated() {
+            return Ok(());
+        }
         if !self.shows_nothing(record) {
             let is_ours = |shown: &Shown| self.is_of(record, shown);
             self.mounter.withdraw(Path::new(&record.path), is_ours)?;
@@ -144,8 +150,10 @@ impl Node {
     fn take_down(&self, record: &Record) -> Result<(), Error> {
         self.withdraw(record)?;
         match record.role {
-            Role::Staged => Ok(()),
-            Role::Published { .. } => Ok(self.mounter.remove(Path::new(&record.path))?),
+            Role::Published { .. } if !self.is_simulated() => {
+                Ok(self.mounter.remove(Path::new(&record.path))?)
+            }
+            Role::Published { .. } | Role::Staged => Ok(()),
         }
     }
 
@@ -153,6 +161,7 @@ impl Node {
     fn leave_path(&self, record: &Record) -> Result<(), Error> {
         self.withdraw(record)?;
         if !record.is_staged()
+            && !self.is_simulated()
             && let Err(error) = self.mounter.remove(Path::new(&record.path))
         {
             // Whatever came there meanwhile, it is not ours.
@@ -173,6 +182,9 @@ impl Node {
     /// Removes a target that no record tells of: an empty directory or file that a caller made, or what
     /// is shown there of this very volume, when the records are lost.
     async fn clear(self: &Arc<Self>, volume: &str, target: &str) -> Result<(), Error> {
+        if self.is_simulated() {
+            return Ok(());
+        }
         let (unit, target) = (Unit::of_volume(volume), target.to_owned());
         self.blocking(move |node| {
             let (path, is_ours) = (Path::new(&target), |shown: &Shown| node.is_of_unit(&unit, shown));

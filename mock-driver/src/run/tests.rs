@@ -18,7 +18,7 @@ async fn driver_that_cannot_keep_its_state_confirms_nothing_and_stops() {
     let socket = directory.path().join("csi.sock");
     let (driver, _) = Driver::open(Settings::default()).unwrap();
     let driver = Driver {
-        store: mk_store_on_a_full_disk(),
+        store: Arc::new(mk_store_on_a_full_disk()),
         ..Arc::into_inner(driver).unwrap()
     };
     let listener = Listener::bind(&socket.clone().into()).unwrap();

@@ -14,7 +14,6 @@ use csi_proto::v1::{
 use tonic::{Request, Response, Status};
 
 use super::controller::shape;
-use crate::array;
 use crate::backend::{Members, WantedGroup};
 use crate::busy::{Share, Subject};
 use crate::call::Rpc;
@@ -191,7 +190,7 @@ impl Named {
 
 /// A group as CSI shows it.
 fn on_the_wire(driver: &Driver, members: &Members) -> VolumeGroupSnapshot {
-    let now = array::now();
+    let now = driver.clock.moment();
     VolumeGroupSnapshot {
         group_snapshot_id: members.group.id.to_string(),
         snapshots: members

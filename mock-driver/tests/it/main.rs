@@ -10,6 +10,7 @@ mod device;
 mod durability;
 mod faults;
 mod hostpath;
+mod in_process;
 mod journal;
 mod malformed;
 mod model;

@@ -13,7 +13,6 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
 use crate::admin::resource::{GroupSnapshot, GroupSnapshotNew, Page, Problem};
 use crate::admin::server::Admin;
-use crate::array;
 use crate::backend::{Group, Members, Moment};
 
 /// Which groups.
@@ -39,7 +38,7 @@ pub(super) async fn list(
     Query(query): Query<GroupQuery>,
 ) -> Result<Json<Page<GroupSnapshot>>, Refusal> {
     let limit = limit(query.limit);
-    let now = array::now();
+    let now = admin.driver.clock.moment();
     let groups = admin.driver.store.read(|array| {
         let groups = array.groups().filter(|group| query.covers(group));
         let is_later = |group: &&Arc<Group>| {
@@ -71,7 +70,7 @@ pub(super) async fn get(
     Path(group): Path<String>,
 ) -> Result<Json<GroupSnapshot>, Refusal> {
     let found = admin.driver.store.read(|array| array.group(&group, &[]));
-    Ok(Json(shown(&found.await?, array::now())))
+    Ok(Json(shown(&found.await?, admin.driver.clock.moment())))
 }
 
 /// Takes snapshots of several volumes together, or finds the group taken under that name before.

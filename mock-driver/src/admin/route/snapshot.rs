@@ -14,7 +14,6 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
 use crate::admin::resource::{Page, Problem, Snapshot, SnapshotNew};
 use crate::admin::server::Admin;
-use crate::array;
 use crate::backend::{self, Moment};
 use crate::journal;
 
@@ -43,7 +42,7 @@ pub(super) async fn list(
     Query(query): Query<SnapshotQuery>,
 ) -> Result<Json<Page<Snapshot>>, Refusal> {
     let limit = limit(query.limit);
-    let now = array::now();
+    let now = admin.driver.clock.moment();
     let snapshots = admin.driver.store.read(|array| {
         let meant = array.snapshots().filter(|snapshot| query.covers(snapshot));
         let is_later = |snapshot: &&Arc<backend::Snapshot>| {
@@ -69,7 +68,7 @@ pub(super) async fn get(
         .driver
         .store
         .read(|array| array.snapshot(&snapshot).cloned());
-    Ok(Json(shown(&*found.await?, array::now())))
+    Ok(Json(shown(&*found.await?, admin.driver.clock.moment())))
 }
 
 /// Takes a snapshot, or finds the one taken under that name before.

@@ -18,7 +18,7 @@ async fn mk_driver(directory: &Path) -> Driver {
     };
     let (driver, _) = Driver::open(settings).unwrap();
     let driver = Driver {
-        store: mk_store_on_a_full_disk(),
+        store: Arc::new(mk_store_on_a_full_disk()),
         ..Arc::into_inner(driver).unwrap()
     };
     let source = Medium::Volume("vol-0".to_owned());

@@ -7,7 +7,6 @@ use csi_proto::v1::{
 };
 
 use super::list::Wish;
-use crate::array;
 use crate::backend::{Array, Requirement, SnapshotFilter, WantedSnapshot};
 use crate::busy::{Share, Subject};
 use crate::call::Rpc;
@@ -57,7 +56,7 @@ impl Rpc for CreateSnapshotRequest {
             wanted.requirement.is_some(),
         )?;
         let snapshot = driver.create_snapshot(&wanted).await?;
-        let mut snapshot = driver.shape_snapshot(&snapshot, array::now());
+        let mut snapshot = driver.shape_snapshot(&snapshot, driver.clock.moment());
         // Who named the only place there may be knows it, so it is not told again (the field is optional):
         // csi-sanity 5.6 compares it with its own by the bytes in memory, protobuf's caches included, which
         // no answer that came over a wire can equal. GetSnapshot and ListSnapshots always tell it.
@@ -112,7 +111,7 @@ impl Rpc for ListSnapshotsRequest {
     async fn act((wish, filter): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
         let list = |array: &Array| array.list_snapshots(&filter, wish.max_entries, wish.token.as_deref());
         let page = driver.store.read(list).await?;
-        let now = array::now();
+        let now = driver.clock.moment();
         Ok(ListSnapshotsResponse {
             entries: page
                 .entries
@@ -142,7 +141,7 @@ impl Rpc for GetSnapshotRequest {
             .read(|array| array.snapshot(&snapshot).cloned())
             .await?;
         Ok(GetSnapshotResponse {
-            snapshot: Some(driver.shape_snapshot(&snapshot, array::now())),
+            snapshot: Some(driver.shape_snapshot(&snapshot, driver.clock.moment())),
         })
     }
 }

@@ -1,0 +1,92 @@
+//! Drivers in the process of their caller, such as a simulation: without socket, thread or file, on the runtime's
+//! clock. [`Services`](crate::service::Services) makes gRPC services of one, which a client can call directly.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Driver, OpenError, Settings, site};
+use crate::admin;
+use crate::busy::{Busy, BusyRule};
+use crate::device::Choice;
+use crate::exit::ExitOrder;
+use crate::media::Media;
+use crate::mode::Mode;
+use crate::node::{self, Node};
+use crate::readiness::Readiness;
+
+// === impl Driver ===
+
+impl Driver {
+    /// A driver with its array in memory. Volumes have no bytes, and a node stages and publishes them on record only.
+    ///
+    /// Of the settings, those that name files, sockets and other processes are left out. With
+    /// [`Settings::seed`] and [`Settings::clock`] two runs are the same.
+    ///
+    /// # Errors
+    /// If scenarios do not go together, or the kernel gives no random numbers.
+    pub fn in_memory(settings: Settings) -> Result<Arc<Self>, OpenError> {
+        let (driver, _) = Self::open(Settings {
+            mode: Mode::All,
+            array_endpoint: admin::Endpoint::None,
+            registration: None,
+            node: node::Settings {
+                devices: Choice::Simulated,
+                device_dir: None,
+                ..settings.node
+            },
+            state_dir: None,
+            media_dir: None,
+            journal: None,
+            faults: None,
+            proxy_to: None,
+            ..settings
+        })?;
+        Ok(driver)
+    }
+
+    /// The driver's process on a node of the array that this one has in memory, with the Node service. Array, fault
+    /// rules, capabilities and journal are this one's. What the node has staged and published goes with what is
+    /// returned, as with a process that keeps no state.
+    ///
+    /// # Errors
+    /// If the node cannot be had.
+    pub fn on_node(&self, id: &str) -> Result<Arc<Self>, OpenError> {
+        let media = Media::nowhere();
+        let settings = node::Settings {
+            devices: Choice::Simulated,
+            ..node::Settings::default()
+        };
+        let node = Node::open(id.to_owned(), settings, media.clone(), None)?;
+        site::take_current_id(Some(&node), &self.store);
+        Ok(Arc::new(Self {
+            name: self.name.clone(),
+            mode: Mode::Node,
+            remote: None,
+            registrar: None,
+            node: Some(Arc::new(node)),
+            latency: self.latency,
+            offer: self.offer.clone(),
+            conduct: self.conduct.clone(),
+            readiness: Readiness::after(Duration::ZERO),
+            places: self.places.clone(),
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            media,
+            busy: Busy::new(self.busy.rule()),
+            hands: Busy::new(BusyRule::Wait),
+            faults: self.faults.clone(),
+            door: Arc::default(),
+            exit: ExitOrder::default(),
+            proxy_to: None,
+            journal: self.journal.clone(),
+            limits_drawn: AtomicU64::new(0),
+            node_lock: Mutex::default(),
+            work: TaskTracker::new(),
+            halt: CancellationToken::new(),
+        }))
+    }
+}
