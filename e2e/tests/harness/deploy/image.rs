@@ -73,7 +73,8 @@ async fn layouts_hold(harness: Arc<Harness>) -> Result<()> {
                 config["config"]["Entrypoint"] == json!([format!("/{program}")]),
                 "{config}"
             );
-            ensure!(config["config"]["User"] == "65532:65532", "{config}");
+            // As upstream's sidecar images: a driver that runs as root creates a socket that only root may open.
+            ensure!(config["config"].get("User").is_none(), "{config}");
             ensure!(
                 config["rootfs"]["diff_ids"][0] == manifest["layers"][0]["digest"],
                 "{config}"
