@@ -35,6 +35,8 @@ pub struct Settings {
     pub attacher: Option<PathBuf>,
     /// `CSI_MOCK_DRIVER_BIN`: a driver to be used as it is, instead of one built from this tree.
     pub mock_driver: Option<PathBuf>,
+    /// `KUBECTL_CSI_ATTACH_BIN`: a plugin to be used as it is, instead of one built from this tree.
+    pub explain_plugin: Option<PathBuf>,
     /// `CARGO_TARGET_DIR`: where builds go, instead of `target/` in the workspace.
     pub target_dir: Option<PathBuf>,
     /// `CSI_E2E_KUBECONFIG`: a cluster for the scenarios to use as it is, instead of starting a control plane.
@@ -148,6 +150,7 @@ impl Settings {
         Self {
             attacher: read("CSI_ATTACHER_BIN").map(PathBuf::from),
             mock_driver: read("CSI_MOCK_DRIVER_BIN").map(PathBuf::from),
+            explain_plugin: read("KUBECTL_CSI_ATTACH_BIN").map(PathBuf::from),
             target_dir: read("CARGO_TARGET_DIR").map(PathBuf::from),
             kubeconfig: read("CSI_E2E_KUBECONFIG").map(PathBuf::from),
             keep_files: read("CSI_E2E_KEEP").is_some(),
@@ -262,9 +265,12 @@ impl Toolchain {
         }
     }
 
-    /// The kubectl plugin that explains stuck volumes, built as [`Toolchain::csi_attacher`] is.
+    /// The kubectl plugin that explains stuck volumes, found as [`Toolchain::csi_attacher`] is.
     pub async fn explain_plugin(&self) -> Result<PathBuf> {
-        self.own_binary("kubectl-csi_attach").await
+        match &self.settings.explain_plugin {
+            Some(path) => named_program("KUBECTL_CSI_ATTACH_BIN", path),
+            None => self.own_binary("kubectl-csi_attach").await,
+        }
     }
 
     /// A command that is killed when it is dropped, and by the run's reaper when the harness is killed.
