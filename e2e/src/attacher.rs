@@ -240,7 +240,7 @@ impl AttacherProcess {
     ///
     /// # Errors
     /// It did not end in time, or ours ended with another code than 0. The Go one has no handler and dies of
-    /// the signal (known issue in section 2 of its behaviour).
+    /// the signal (docs/go-sidecar.md#issue-14).
     pub async fn stop(&mut self) -> Result<()> {
         let process = self.process()?;
         self.shared.end(&process);

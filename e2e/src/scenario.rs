@@ -78,10 +78,10 @@ pub enum ExpectedOutcome {
     },
 }
 
-/// Something odd about the Go attacher.
+/// A known issue of the Go attacher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownIssue {
-    /// Number in the list of its behaviour.
+    /// Its number in `docs/go-sidecar.md`.
     Listed(u8),
     /// Not documented there: the scenario describes it.
     FoundHere,
@@ -199,7 +199,7 @@ impl Scenario {
 impl fmt::Display for KnownIssue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listed(number) => write!(f, "known issue {number}"),
+            Self::Listed(number) => write!(f, "known issue {number} (docs/go-sidecar.md#issue-{number})"),
             Self::FoundHere => f.write_str("a known issue (see the scenario)"),
         }
     }

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use csi_e2e::attacher::Kind;
+use csi_e2e::scenario::{self, ExpectedOutcome, KnownIssue};
 use csi_e2e::toolchain::workspace_root;
 use libtest_mimic::Trial;
 
@@ -16,6 +18,11 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
             harness,
             "documents::commands_name_files_that_there_are",
             commands_name_files,
+        ),
+        trial(
+            harness,
+            "documents::known_issues_of_scenarios_are_described",
+            known_issues_are_described,
         ),
     ]
 }
@@ -40,10 +47,10 @@ async fn links_lead_somewhere(_bench: Arc<Harness>) -> Result<()> {
             let what = || format!("{} points at {target}", document.display());
             ensure!(wanted.exists(), "{}, which is not there", what());
             if !heading.is_empty() {
-                let headings = headings(&read(&wanted)?);
+                let anchors = anchors(&read(&wanted)?);
                 ensure!(
-                    headings.iter().any(|known| known == heading),
-                    "{}, which has {headings:?}",
+                    anchors.iter().any(|known| known == heading),
+                    "{}, which has {anchors:?}",
                     what()
                 );
             }
@@ -78,6 +85,25 @@ async fn commands_name_files(_bench: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
+/// Scenarios name a known issue of the Go sidecar by its number.
+async fn known_issues_are_described(_bench: Arc<Harness>) -> Result<()> {
+    let anchors = anchors(&read(&workspace_root().join("docs/go-sidecar.md"))?);
+    let mut named = 0;
+    for scenario in scenario::ALL {
+        if let ExpectedOutcome::Fails {
+            issue: KnownIssue::Listed(number),
+            ..
+        } = scenario.expected_outcome(Kind::Go)
+        {
+            let anchor = format!("issue-{number}");
+            ensure!(anchors.contains(&anchor), "docs/go-sidecar.md has no {anchor}");
+            named += 1;
+        }
+    }
+    ensure!(named >= 5, "only {named} scenarios name a known issue");
+    Ok(())
+}
+
 /// All of them, but for what is hidden or was built.
 fn documents() -> Result<Vec<PathBuf>> {
     let mut folders = vec![workspace_root().to_owned()];
@@ -98,7 +124,15 @@ fn documents() -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What GitHub makes of the headings of a document.
+/// What links may point at: the ids that GitHub derives from headings, and explicit ones.
+fn anchors(text: &str) -> Vec<String> {
+    let ids = text
+        .split("<a id=\"")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next());
+    headings(text).into_iter().chain(ids.map(str::to_owned)).collect()
+}
+
 fn headings(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.strip_prefix('#'));
     let titles = lines.map(|line| line.trim_start_matches('#').trim());
