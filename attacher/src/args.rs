@@ -110,8 +110,8 @@ pub struct Args {
     #[command(flatten)]
     pub http: Http,
 
-    /// Where traces are sent (OTLP over gRPC), as in http://collector:4317. Empty: where
-    /// OTEL_EXPORTER_OTLP_ENDPOINT says, if it is set.
+    /// URL of the OTLP/gRPC collector that receives traces, as in http://collector:4317 or https://collector:4317.
+    /// Empty: the value of OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = go_style::non_empty, value_name = "URL")]
     pub otlp_endpoint: MaybeText,
 
@@ -188,9 +188,11 @@ impl Args {
     /// The collector that traces are sent to, if to any: that of `--otlp-endpoint`, or else of the
     /// environment's `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub fn collector(&self) -> Option<Endpoint> {
-        let variable = otlp::from_environment();
-        otlp::endpoint(self.otlp_endpoint.as_deref(), variable.as_deref())
-            .expect("the flag must have been checked when it was read")
+        let variable = otlp::from_environment(otlp::ENDPOINT);
+        let endpoint = otlp::endpoint(self.otlp_endpoint.as_deref(), variable.as_deref())
+            .expect("the flag must have been checked when it was read");
+        let certificate = otlp::from_environment(otlp::CERTIFICATE).map(PathBuf::from);
+        endpoint.map(|endpoint| endpoint.trusting(certificate))
     }
 
     /// What a person should know about the flags that were given, though they can be obeyed.
@@ -224,7 +226,10 @@ impl Args {
             ),
         ];
         let given = rules.into_iter().filter(|(given, _)| *given);
-        let of_variable = otlp::warning(self.otlp_endpoint.as_deref(), otlp::from_environment().as_deref());
+        let of_variable = otlp::warning(
+            self.otlp_endpoint.as_deref(),
+            otlp::from_environment(otlp::ENDPOINT).as_deref(),
+        );
         given
             .map(|(_, warning)| warning.to_owned())
             .chain(of_variable)
@@ -387,7 +392,7 @@ mod tests {
             (&["--kube-api-qps=fast"], "--kube-api-qps"),
             (&["--logging-format=xml"], "--logging-format"),
             (&["--vmodule=x"], "--vmodule"),
-            (&["--otlp-endpoint=https://c:4317"], "--otlp-endpoint"),
+            (&["--otlp-endpoint=unix:///run/c.sock"], "--otlp-endpoint"),
             (&["--http-endpoint=8080"], "--http-endpoint"),
             (
                 &["--http-endpoint=:1", "--metrics-address=:2"],

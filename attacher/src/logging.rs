@@ -22,14 +22,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
-use tracing_subscriber::filter::{FilterFn, LevelFilter};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Registry, fmt};
 
 use crate::args::{LogFormat, Logging};
 use crate::report;
-use crate::trace::{self, TraceLayer};
+use crate::trace::TraceLayer;
 use klog::{Format, Klog, KlogFields};
 use levels::Levels;
 pub use writer::{LogGuard, dropped_lines};
@@ -57,10 +56,7 @@ pub fn init(logging: &Logging, traces: Option<TraceLayer>) -> LogGuard {
         .event_format(klog)
         .with_writer(writer)
         .with_filter(Levels::new(logging.verbosity, &logging.vmodule.0));
-    let traces = traces.map(|traces| {
-        traces.with_filter(FilterFn::new(trace::wants).with_max_level_hint(LevelFilter::DEBUG))
-    });
-    Registry::default().with(log).with(traces).init();
+    Registry::default().with(traces).with(log).init();
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let text = panic.payload_as_str().unwrap_or("no text");

@@ -15,7 +15,17 @@ async fn main() -> ExitCode {
     if args.version {
         return logging::version();
     }
-    let (traces, exporter) = args.collector().map(|collector| trace::to(&collector)).unzip();
+    let (traces, exporter) = match args
+        .collector()
+        .map(|collector| trace::to(&collector))
+        .transpose()
+    {
+        Ok(traces) => traces.unzip(),
+        Err(error) => {
+            let _log = logging::init(&args.log, None);
+            return logging::last_words(&error);
+        }
+    };
     let _log = logging::init(&args.log, traces);
     for warning in args.warnings() {
         tracing::warn!("{warning}");

@@ -1,69 +1,67 @@
 //! Traces: one for an attach and one for a detach, with a span for each attempt, and each request to the API
 //! server and each call of the driver as a span below that, sent by OTLP to `--otlp-endpoint`.
 //!
-//! A trace's id is the VolumeAttachment's UID, so whoever has the object has its traces, and so does the process
-//! after us, whose attempts go on in the same trace. Repairs and volumes' finalizers have a trace for each attempt;
-//! all of one object are joined by the attribute `uid`. What is logged during an attempt becomes an event of its
-//! span. The driver gets the context of its call in the header `traceparent` (W3C Trace Context).
+//! A trace's id is the VolumeAttachment's UID, so the object's traces can be found by it, and the next process
+//! continues the same trace. Repairs and volumes' finalizers have a trace for each attempt; all of one object are
+//! joined by the attribute `uid`. What is logged during an attempt becomes an event of its span. The driver gets
+//! the context of its call in the header `traceparent` (W3C Trace Context).
 //!
-//! Invariants: nothing waits for a trace: finished spans go into a bounded queue and are dropped, and
-//! counted, when it is full or the collector is away. A span holds what the log may hold, and nothing
-//! else. Without an endpoint no span is recorded at all.
-//! Why there is no OpenTelemetry SDK in here: docs/adr/0019-own-trace-export.md.
+//! Invariants: nothing waits for a trace: finished spans go into a bounded queue and are dropped, and counted, when
+//! it is full or the collector is away. A span holds what the log may hold, and nothing else. Without an endpoint
+//! no span is recorded at all. See docs/adr/0019-trace-export.md.
 
 mod export;
-mod layer;
-pub mod wire;
+mod id;
 
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
 
-use tokio::sync::mpsc;
+use opentelemetry::propagation::TextMapPropagator as _;
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing::{Level, Metadata, Span, field};
-use tracing_subscriber::Registry;
-use tracing_subscriber::registry::LookupSpan as _;
+use tracing_opentelemetry::{OpenTelemetryLayer, OpenTelemetrySpanExt as _};
+use tracing_subscriber::filter::{FilterFn, LevelFilter};
+use tracing_subscriber::layer::Layer;
+use tracing_subscriber::registry::Registry;
 
-use crate::decide::Wanted;
-use crate::model::Uid;
+pub use export::{Endpoint, EndpointError, ExportError, Exporter};
+pub(crate) use id::Id;
+use id::UidTracer;
 
-pub use export::{Endpoint, EndpointError, Exporter};
-pub use layer::TraceLayer;
+/// Records spans.
+pub type TraceLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// The target of spans that only traces want.
 pub(crate) const TARGET: &str = "csi_attacher::request";
 
-/// The id of the trace that all attempts of an attach, or of a detach, belong to: the VolumeAttachment's UID, with
-/// its last bit turned for the detach. Empty for a UID that is no UUID; chance gives an id then.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Id<'a> {
-    pub(crate) uid: &'a Uid,
-    pub(crate) wanted: Wanted,
+/// Records spans, and sends them to `endpoint`. Must be called in a runtime.
+///
+/// # Errors
+///
+/// The settings cannot be used. A collector that cannot be reached is no error.
+pub fn to(endpoint: &Endpoint) -> Result<(TraceLayer, Exporter), ExportError> {
+    let exporter = Exporter::new(endpoint)?;
+    Ok((layer(exporter.provider()), exporter))
 }
 
-/// Finished spans that may wait for the collector: some seconds of a burst, at about 1 kB each.
-const WAITING: usize = 4096;
-
-/// A queue of finished spans that forgets what does not fit.
-#[derive(Clone, Debug)]
-struct Queue {
-    spans_tx: mpsc::Sender<wire::Span>,
-    dropped: Arc<AtomicU64>,
+/// A layer that records the spans that traces want.
+fn layer(provider: &SdkTracerProvider) -> TraceLayer {
+    OpenTelemetryLayer::new(UidTracer(provider.tracer("csi-attacher")))
+        .with_location(false)
+        .with_threads(false)
+        .with_target(false)
+        .with_tracked_inactivity(false)
+        .with_error_events_to_exceptions(false)
+        .with_error_events_to_status(false)
+        .with_error_fields_to_exceptions(false)
+        .with_error_records_to_exceptions(false)
+        .with_filter(FilterFn::new(wants).with_max_level_hint(LevelFilter::DEBUG))
+        .boxed()
 }
 
-/// What records spans, and what sends them to `endpoint`.
-pub fn to(endpoint: &Endpoint) -> (TraceLayer, Exporter) {
-    let (spans_tx, spans) = mpsc::channel(WAITING);
-    let dropped = Arc::new(AtomicU64::new(0));
-    let queue = Queue {
-        spans_tx,
-        dropped: dropped.clone(),
-    };
-    (TraceLayer::new(queue), Exporter::new(endpoint, spans, dropped))
-}
-
-/// The span of a request to somebody else, such as `PATCH volumeattachments/status` or
-/// `csi.v1.Controller/ControllerPublishVolume`. Nothing if nobody traces.
+/// The span of a request, such as `PATCH volumeattachments/status` or
+/// `csi.v1.Controller/ControllerPublishVolume`. Disabled without an endpoint.
 pub(crate) fn request(name: impl std::fmt::Display) -> Span {
     tracing::info_span!(
         target: TARGET,
@@ -89,18 +87,15 @@ pub(crate) fn ended<T, E: std::fmt::Display>(
     }
 }
 
-/// The header `traceparent` for a request that is sent in the current span; none if nobody traces.
+/// The header `traceparent` for a request that is sent in the current span; none without an endpoint.
 pub(crate) fn context() -> Option<String> {
-    Span::current()
-        .with_subscriber(|(id, subscriber)| {
-            let span = subscriber.downcast_ref::<Registry>()?.span(id)?;
-            layer::context(&span)
-        })
-        .flatten()
+    let mut headers = HashMap::new();
+    TraceContextPropagator::new().inject_context(&Span::current().context(), &mut headers);
+    headers.remove("traceparent")
 }
 
 /// Whether this place in the code says anything that belongs in a trace.
-pub(crate) fn wants(place: &Metadata<'_>) -> bool {
+fn wants(place: &Metadata<'_>) -> bool {
     let most = if place.is_span() {
         Level::INFO
     } else {
@@ -120,35 +115,6 @@ const CODE: &str = "code";
 pub(crate) const FAILED: &str = "otel.status_description";
 /// The trace of a span that has no parent, in hexadecimal digits.
 const TRACE_ID: &str = "otel.trace_id";
-
-// === impl Id ===
-
-impl fmt::Display for Id<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = self.uid.0.bytes().filter(|byte| *byte != b'-');
-        let value = digits.clone().try_fold(0u128, |value, digit| {
-            let digit = char::from(digit).to_digit(16)?;
-            Some(value << 4 | u128::from(digit))
-        });
-        match value.filter(|_| digits.count() == 32) {
-            Some(attach) => {
-                let turned = u128::from(self.wanted == Wanted::Detach);
-                write!(f, "{:032x}", attach ^ turned)
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-// === impl Queue ===
-
-impl Queue {
-    fn push(&self, span: wire::Span) {
-        if self.spans_tx.try_send(span).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

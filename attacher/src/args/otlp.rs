@@ -3,16 +3,17 @@
 use super::MaybeText;
 use crate::trace::Endpoint;
 
-/// The variable that a mesh of OpenTelemetry programs sets for all of them.
-pub(super) const VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+/// The variables of the OpenTelemetry specification. Headers and compression are read by its exporter.
+pub(super) const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+pub(super) const CERTIFICATE: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
 
-/// The variable's value, if it is set to anything.
+/// A variable's value, if it is set to anything.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the one place where this setting is read"
+    reason = "the one place where these settings are read"
 )]
-pub(super) fn from_environment() -> MaybeText {
-    std::env::var(VARIABLE).ok().filter(|value| !value.is_empty())
+pub(super) fn from_environment(variable: &str) -> MaybeText {
+    std::env::var(variable).ok().filter(|value| !value.is_empty())
 }
 
 /// The collector that the flag names, or else the variable. Somebody meant the flag for us, so what is
@@ -34,7 +35,7 @@ pub(super) fn warning(flag: Option<&str>, variable: Option<&str>) -> Option<Stri
     let ignored = flag.is_none() && variable.is_some_and(|variable| variable.parse::<Endpoint>().is_err());
     ignored.then(|| {
         format!(
-            "{VARIABLE} is not the address of an OTLP/gRPC collector in clear text, so no traces are sent: set it, \
+            "{ENDPOINT} is not the address of an OTLP/gRPC collector, so no traces are sent: set it, \
              or --otlp-endpoint, as in http://collector:4317"
         )
     })
@@ -51,20 +52,20 @@ mod tests {
         assert_eq!(chosen(Some("http://c:4317"), None), Ok(true));
         assert_eq!(chosen(Some("c:4317"), None), Ok(true));
         assert_eq!(chosen(None, Some("http://[::1]:4317/")), Ok(true));
-        assert_eq!(chosen(None, Some("https://c:4317")), Ok(false));
+        assert_eq!(chosen(None, Some("https://c:4317")), Ok(true));
         assert_eq!(chosen(None, Some("unix:///run/c.sock")), Ok(false));
         for (flag, variable, told) in [
             (None, None, false),
             (None, Some("http://c:4317"), false),
             (None, Some("https://user:hunter2@c:4317"), true),
-            (Some("http://c:4317"), Some("https://c:4317"), false),
+            (Some("http://c:4317"), Some("unix:///run/c.sock"), false),
         ] {
             let warning = warning(flag, variable);
             assert_eq!(warning.is_some(), told, "{flag:?} {variable:?}");
             assert!(!warning.unwrap_or_default().contains("hunter2"));
         }
         for wrong in [
-            "https://c:4317",
+            "https://user:hunter2@c:4317",
             "http://",
             "http://c:4318/v1/traces",
             "a b",

@@ -1,53 +1,100 @@
-//! Sends finished spans to the collector.
+//! Sends finished spans to the collector, through OpenTelemetry's batch processor and its OTLP exporter.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use http::uri::PathAndQuery;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout, timeout_at};
+use opentelemetry::trace::{Event, Status};
+use opentelemetry::{Context, KeyValue, Value};
+use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig};
+use opentelemetry_otlp::{ExporterBuildError, RetryPolicy, WithExportConfig as _, WithTonicConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider, Span, SpanData, SpanExporter, SpanProcessor,
+};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tonic::client::Grpc;
-use tonic::transport::Channel;
-use tonic_prost::ProstCodec;
-use tower::ServiceExt as _;
 
-use super::wire::{self, KeyValue, Value};
-use crate::grpc::readable;
+use super::id::UidGenerator;
 use crate::report::{self, chain};
 
 /// How long the first span of a batch waits for others.
 const GATHER: Duration = Duration::from_secs(1);
 /// Spans in one request: some 500 kB, far below the 4 MB that collectors take.
 const BATCH: usize = 512;
-/// How long a request may take before its spans are given up.
-const REQUEST: Duration = Duration::from_secs(5);
-/// How long all that is left may take when work is over. Nobody's shutdown should wait for a trace.
-const LAST_REQUESTS: Duration = Duration::from_secs(2);
+/// Finished spans that may wait for the collector: some seconds of a burst, at about 1 kB each.
+const QUEUE: usize = 4096;
+/// How long a request may take before its spans are dropped.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the shutdown waits for a collector.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum bytes of a text: a status of a VolumeAttachment has no more. The SDK has no limit of its own.
+const TEXT_BYTES: usize = 1024;
+/// Maximum events of a span; the first ones tell enough of an attempt that repeats a request for ever.
+const EVENTS: u32 = 32;
 
 /// A collector's address.
-#[derive(Clone, Debug)]
-pub struct Endpoint(tonic::transport::Endpoint);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    url: String,
+    /// The authorities to trust beside the system's, in PEM.
+    certificate: Option<PathBuf>,
+}
 
 /// An address that no collector can have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not the address of an OTLP/gRPC collector in clear text: give it as in http://collector:4317 \
-     (for TLS, send to a collector beside you)"
+    "{0:?} is not the address of an OTLP/gRPC collector: give it as in http://collector:4317 or https://collector:4317"
 )]
 pub struct EndpointError(String);
 
-/// See the module.
+/// Traces cannot be sent with these settings.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The authorities' file cannot be read.
+    #[error("cannot read the certificate file of the OTLP collector {path:?}")]
+    Certificate {
+        /// Where it should be.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The exporter refuses the address or the certificates.
+    #[error("cannot send traces to the OTLP collector")]
+    Build(#[from] ExporterBuildError),
+}
+
+/// Sends finished spans in the background, until [`Exporter::run`] ends.
 #[derive(Debug)]
-pub struct Exporter {
-    channel: Channel,
-    spans: mpsc::Receiver<wire::Span>,
-    /// The batch that is being put together.
-    gathered: Vec<wire::Span>,
-    dropped: Arc<AtomicU64>,
-    /// Whether it is known, and was told, that nobody takes our spans.
-    failing: bool,
+pub struct Exporter(SdkTracerProvider);
+
+/// Bounds the texts of finished spans, and how many spans wait for the collector.
+#[derive(Debug)]
+struct BoundedProcessor<P> {
+    inner: P,
+    queue: Arc<Queue>,
+}
+
+/// Logs once that spans cannot be exported, and once that they can be again.
+#[derive(Debug)]
+struct ReportingExporter<E> {
+    inner: E,
+    queue: Arc<Queue>,
+    failing: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Spans that the processor holds.
+    spans: AtomicUsize,
+    /// Spans that were dropped since exports last succeeded.
+    dropped: AtomicU64,
 }
 
 // === impl Endpoint ===
@@ -57,149 +104,278 @@ impl std::str::FromStr for Endpoint {
 
     fn from_str(address: &str) -> Result<Self, Self::Err> {
         let wrong = || EndpointError(report::address(address));
-        let with_scheme = if address.contains("://") {
+        let url = if address.contains("://") {
             address.to_owned()
         } else {
             format!("http://{address}")
         };
-        let uri: http::Uri = with_scheme.parse().map_err(|_| wrong())?;
-        let plain = uri.scheme_str() == Some("http") && uri.host().is_some_and(|host| !host.is_empty());
+        let uri: http::Uri = url.parse().map_err(|_| wrong())?;
+        let known = matches!(uri.scheme_str(), Some("http" | "https"));
+        let plain = uri
+            .authority()
+            .is_some_and(|authority| !authority.host().is_empty() && !authority.as_str().contains('@'));
         // The method is the path; a path of its own belongs to OTLP over HTTP.
-        if !plain || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+        if !known || !plain || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err(wrong());
         }
-        let endpoint = tonic::transport::Endpoint::from(uri)
-            .connect_timeout(REQUEST)
-            .timeout(REQUEST);
-        Ok(Self(endpoint))
+        Ok(Self {
+            url,
+            certificate: None,
+        })
+    }
+}
+
+impl Endpoint {
+    /// The same, trusting the authorities of this file, too.
+    #[must_use]
+    pub fn trusting(self, certificate: Option<PathBuf>) -> Self {
+        Self { certificate, ..self }
+    }
+
+    fn tls(&self) -> Result<ClientTlsConfig, ExportError> {
+        let tls = ClientTlsConfig::new().with_enabled_roots();
+        let Some(path) = &self.certificate else {
+            return Ok(tls);
+        };
+        let pem = std::fs::read(path).map_err(|source| ExportError::Certificate {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(tls.ca_certificate(Certificate::from_pem(pem)))
     }
 }
 
 // === impl Exporter ===
 
 impl Exporter {
-    pub(super) fn new(
-        Endpoint(endpoint): &Endpoint,
-        spans: mpsc::Receiver<wire::Span>,
-        dropped: Arc<AtomicU64>,
-    ) -> Self {
-        Self {
-            channel: endpoint.connect_lazy(),
-            spans,
-            gathered: Vec::new(),
-            dropped,
-            failing: false,
+    /// Makes one that sends to `endpoint`. Nothing is connected before the first span is sent.
+    pub(super) fn new(endpoint: &Endpoint) -> Result<Self, ExportError> {
+        let mut exporter = opentelemetry_otlp::SpanExporter::builder()
+            .with_tonic()
+            .with_endpoint(&endpoint.url)
+            .with_timeout(REQUEST_TIMEOUT)
+            .with_retry_policy(RetryPolicy::disabled());
+        if endpoint.url.starts_with("https:") {
+            exporter = exporter.with_tls_config(endpoint.tls()?);
         }
+        let queue = Arc::new(Queue::default());
+        let exporter = ReportingExporter {
+            inner: exporter.build()?,
+            queue: queue.clone(),
+            failing: AtomicBool::new(false),
+        };
+        let config = BatchConfigBuilder::default()
+            .with_max_queue_size(QUEUE)
+            .with_max_export_batch_size(BATCH)
+            .with_scheduled_delay(GATHER)
+            .build();
+        // It exports in a thread of its own. The connection is this runtime's.
+        let inner = BatchSpanProcessor::builder(exporter)
+            .with_batch_config(config)
+            .build();
+        Ok(Self(provider(BoundedProcessor { inner, queue })))
     }
 
-    /// Sends spans in batches until `stop`, then what is left, for at most two seconds.
+    pub(super) fn provider(&self) -> &SdkTracerProvider {
+        &self.0
+    }
+
+    /// Waits for `stop`, then sends what is left, for at most two seconds.
     ///
     /// # Cancellation
     ///
     /// Spans that were not sent are lost.
-    pub async fn run(mut self, stop: CancellationToken) {
-        while let Some(true) = stop.run_until_cancelled(self.gather()).await {
-            // A request under way is finished; its own deadline is short.
-            self.send().await;
-        }
-        let rest = async {
-            while !self.gathered.is_empty() || !self.spans.is_empty() {
-                while self.gathered.len() < BATCH
-                    && let Ok(span) = self.spans.try_recv()
-                {
-                    self.gathered.push(span);
-                }
-                self.send().await;
+    pub async fn run(self, stop: CancellationToken) {
+        stop.cancelled().await;
+        let (done_tx, done) = oneshot::channel();
+        // The shutdown blocks its thread until the connection has sent the spans, which is polled by this one
+        // (opentelemetry-rust#2583).
+        thread::spawn(move || {
+            let result = self.0.shutdown_with_timeout(SHUTDOWN_TIMEOUT);
+            done_tx.send(result).ok();
+        });
+        match timeout(SHUTDOWN_TIMEOUT, done).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => {
+                tracing::warn!(error = chain(&error), "not all traces were sent before the end");
             }
-        };
-        if timeout(LAST_REQUESTS, rest).await.is_err() {
-            tracing::warn!("not all traces could be sent before the end");
+            Ok(Err(_)) | Err(_) => tracing::warn!("not all traces were sent before the end"),
         }
-    }
-
-    /// Gathers the next spans to be sent; false when there will be no more. Cancelling it loses none.
-    async fn gather(&mut self) -> bool {
-        let Self { spans, gathered, .. } = self;
-        if gathered.is_empty() && spans.recv_many(gathered, BATCH).await == 0 {
-            return false;
-        }
-        let deadline = Instant::now() + GATHER;
-        while gathered.len() < BATCH {
-            let room = BATCH - gathered.len();
-            match timeout_at(deadline, spans.recv_many(gathered, room)).await {
-                Ok(0) | Err(_) => break,
-                Ok(_) => {}
-            }
-        }
-        true
-    }
-
-    async fn send(&mut self) {
-        let spans = std::mem::take(&mut self.gathered);
-        let count = spans.len();
-        let sent = timeout(REQUEST, self.export(spans)).await;
-        let failure = match sent {
-            Ok(Ok(answer)) => {
-                if let Some(partial) = answer
-                    .partial_success
-                    .filter(|partial| partial.rejected_spans > 0)
-                {
-                    tracing::debug!(
-                        spans = partial.rejected_spans,
-                        error = partial.error_message,
-                        "the collector did not take all spans"
-                    );
-                }
-                if std::mem::take(&mut self.failing) {
-                    let dropped = self.dropped.swap(0, Ordering::Relaxed);
-                    tracing::info!(dropped, "traces are sent again");
-                }
-                return;
-            }
-            Ok(Err(status)) => chain(&status),
-            Err(_) => "no answer in time".to_owned(),
-        };
-        self.dropped
-            .fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
-        if !std::mem::replace(&mut self.failing, true) {
-            tracing::warn!(
-                error = failure,
-                "traces cannot be sent to --otlp-endpoint and are dropped until they can"
-            );
-        }
-    }
-
-    async fn export(&self, spans: Vec<wire::Span>) -> Result<wire::ExportResponse, tonic::Status> {
-        let request = wire::ExportRequest {
-            resource_spans: vec![wire::ResourceSpans {
-                resource: Some(resource()),
-                scope_spans: vec![wire::ScopeSpans {
-                    scope: Some(wire::Scope {
-                        name: "csi-attacher".to_owned(),
-                        version: env!("CARGO_PKG_VERSION").to_owned(),
-                    }),
-                    spans,
-                }],
-            }],
-        };
-        let mut client = Grpc::new(self.channel.clone().map_response(readable));
-        client
-            .ready()
-            .await
-            .map_err(|error| tonic::Status::unavailable(chain(&error)))?;
-        let codec: ProstCodec<wire::ExportRequest, wire::ExportResponse> = ProstCodec::default();
-        let path = PathAndQuery::from_static(wire::EXPORT);
-        let answer = client.unary(tonic::Request::new(request), path, codec).await?;
-        Ok(answer.into_inner())
     }
 }
 
-fn resource() -> wire::Resource {
-    let text = |key: &str, value: &str| KeyValue::new(key, Value::Text(value.to_owned()));
-    wire::Resource {
-        attributes: vec![
-            text("service.name", "csi-attacher"),
-            text("service.version", env!("CARGO_PKG_VERSION")),
-        ],
+/// Spans that are ended go to `processor`.
+pub(super) fn provider(processor: impl SpanProcessor + 'static) -> SdkTracerProvider {
+    let resource = Resource::builder_empty()
+        .with_attributes([
+            KeyValue::new("service.name", "csi-attacher"),
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+        ])
+        .build();
+    SdkTracerProvider::builder()
+        .with_id_generator(UidGenerator::default())
+        .with_max_events_per_span(EVENTS)
+        .with_resource(resource)
+        .with_span_processor(processor)
+        .build()
+}
+
+// === impl BoundedProcessor ===
+
+impl<P: SpanProcessor> SpanProcessor for BoundedProcessor<P> {
+    fn on_start(&self, span: &mut Span, context: &Context) {
+        self.inner.on_start(span, context);
+    }
+
+    fn on_end(&self, mut span: SpanData) {
+        if self.queue.spans.fetch_add(1, Ordering::Relaxed) >= QUEUE {
+            self.queue.spans.fetch_sub(1, Ordering::Relaxed);
+            self.queue.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        cut(&mut span);
+        self.inner.on_end(span);
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.inner.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.inner.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.inner.set_resource(resource);
+    }
+}
+
+/// Cuts the texts of a span to [`TEXT_BYTES`].
+pub(super) fn cut(span: &mut SpanData) {
+    fn shorter(text: &str) -> Option<String> {
+        (text.len() > TEXT_BYTES).then(|| text[..text.floor_char_boundary(TEXT_BYTES)].to_owned())
+    }
+    let cut_all = |pairs: &mut [KeyValue]| {
+        for pair in pairs {
+            if let Value::String(text) = &pair.value
+                && let Some(text) = shorter(text.as_str())
+            {
+                pair.value = Value::String(text.into());
+            }
+        }
+    };
+    cut_all(&mut span.attributes);
+    for Event { name, attributes, .. } in &mut span.events.events {
+        if let Some(text) = shorter(name) {
+            *name = text.into();
+        }
+        cut_all(attributes);
+    }
+    if let Status::Error { description } = &mut span.status
+        && let Some(text) = shorter(description)
+    {
+        *description = text.into();
+    }
+}
+
+// === impl ReportingExporter ===
+
+impl<E: SpanExporter> SpanExporter for ReportingExporter<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let count = batch.len();
+        self.queue.spans.fetch_sub(count, Ordering::Relaxed);
+        let result = self.inner.export(batch).await;
+        match &result {
+            Ok(()) => {
+                if self.failing.swap(false, Ordering::Relaxed) {
+                    let dropped = self.queue.dropped.swap(0, Ordering::Relaxed);
+                    tracing::info!(dropped, "traces are sent again");
+                }
+            }
+            Err(error) => {
+                let count = u64::try_from(count).unwrap_or(u64::MAX);
+                self.queue.dropped.fetch_add(count, Ordering::Relaxed);
+                if !self.failing.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        error = chain(error),
+                        "cannot send traces to --otlp-endpoint; dropping them until it answers"
+                    );
+                }
+            }
+        }
+        result
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.inner.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.inner.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.inner.set_resource(resource);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Holds spans and exports nothing.
+    #[derive(Debug, Default)]
+    struct Held(Mutex<usize>);
+
+    impl SpanProcessor for Held {
+        fn on_start(&self, _: &mut Span, _: &Context) {}
+
+        fn on_end(&self, _: SpanData) {
+            *self.0.lock().unwrap() += 1;
+        }
+
+        fn force_flush(&self) -> OTelSdkResult {
+            Ok(())
+        }
+
+        fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn spans_beyond_the_queue_are_dropped_and_counted() {
+        use opentelemetry::trace::{Tracer as _, TracerProvider as _};
+        let queue = Arc::new(Queue::default());
+        let processor = BoundedProcessor {
+            inner: Held::default(),
+            queue: queue.clone(),
+        };
+        let tracer = provider(processor).tracer("test");
+        for _ in 0..QUEUE + 3 {
+            drop(tracer.start("attach"));
+        }
+        assert_eq!(queue.spans.load(Ordering::Relaxed), QUEUE);
+        assert_eq!(queue.dropped.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn endpoints_are_urls_without_path_and_credentials() {
+        for address in ["c:4317", "http://c:4317", "https://c:4317/", "http://[::1]:4317"] {
+            assert!(address.parse::<Endpoint>().is_ok(), "{address}");
+        }
+        for address in [
+            "http://",
+            "http://c:4318/v1/traces",
+            "a b",
+            "http://c?x",
+            "unix:///run/c.sock",
+        ] {
+            assert!(address.parse::<Endpoint>().is_err(), "{address}");
+        }
+        let error = "https://user:hunter2@c:4317".parse::<Endpoint>().unwrap_err();
+        assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 }

@@ -4,8 +4,9 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use csi_attacher::trace::wire::{ExportRequest, Span};
 use http_body_util::{BodyExt as _, Full};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::trace::v1::Span;
 use prost_reflect::bytes::Bytes;
 use prost_reflect::prost::Message as _;
 use tokio::net::TcpListener;
@@ -78,7 +79,7 @@ impl Collector {
         for request in self.requests() {
             // gRPC puts a flag and the length before a message, of which a unary call has one.
             let message = request.get(5..).context("the request has no message")?;
-            let request = ExportRequest::decode(message).context("the request is not OTLP")?;
+            let request = ExportTraceServiceRequest::decode(message).context("the request is not OTLP")?;
             let scopes = request.resource_spans.into_iter().flat_map(|by| by.scope_spans);
             spans.extend(scopes.flat_map(|scope| scope.spans));
         }

@@ -1,0 +1,90 @@
+//! Trace ids that follow from a VolumeAttachment's UID.
+
+use std::cell::Cell;
+use std::fmt;
+
+use opentelemetry::trace::{SpanBuilder, SpanId, TraceId, Tracer};
+use opentelemetry::{Context, Key};
+use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SdkTracer, Span};
+
+use super::{ONLY, TRACE_ID};
+use crate::decide::Wanted;
+use crate::model::Uid;
+
+/// The id of the trace of all attempts of an attach, or of a detach: the VolumeAttachment's UID, with its last bit
+/// flipped for the detach. Empty for a UID that is no UUID; a random id is used then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Id<'a> {
+    pub(crate) uid: &'a Uid,
+    pub(crate) wanted: Wanted,
+}
+
+thread_local! {
+    /// The id of the trace that is about to start in this thread.
+    static NEXT: Cell<Option<TraceId>> = const { Cell::new(None) };
+}
+
+/// Starts spans without a parent in the trace that their field `otel.trace_id` names.
+///
+/// A remote parent would do that, too, but the trace would show it as a root span that is missing.
+#[derive(Debug)]
+pub(super) struct UidTracer(pub(super) SdkTracer);
+
+/// Gives the id that [`UidTracer`] asks for, or else a random one.
+#[derive(Debug, Default)]
+pub(super) struct UidGenerator(RandomIdGenerator);
+
+// === impl Id ===
+
+impl fmt::Display for Id<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.uid.0.bytes().filter(|byte| *byte != b'-');
+        let value = digits.clone().try_fold(0u128, |value, digit| {
+            let digit = char::from(digit).to_digit(16)?;
+            Some(value << 4 | u128::from(digit))
+        });
+        match value.filter(|_| digits.count() == 32) {
+            Some(attach) => {
+                let flipped = u128::from(self.wanted == Wanted::Detach);
+                write!(f, "{:032x}", attach ^ flipped)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+// === impl UidTracer ===
+
+impl Tracer for UidTracer {
+    type Span = Span;
+
+    fn build_with_context(&self, mut builder: SpanBuilder, parent: &Context) -> Span {
+        if let Some(attributes) = &mut builder.attributes {
+            let given = attributes.iter().position(|pair| pair.key.as_str() == TRACE_ID);
+            let given = given.map(|at| attributes.swap_remove(at).value);
+            let id = given.and_then(|given| TraceId::from_hex(&given.as_str()).ok());
+            NEXT.set(id.filter(|id| *id != TraceId::INVALID));
+            // Fields that are for traces only carry a prefix, so that the log leaves them out.
+            for pair in attributes {
+                if let Some(name) = pair.key.as_str().strip_prefix(ONLY) {
+                    pair.key = Key::from(name.to_owned());
+                }
+            }
+        }
+        let span = self.0.build_with_context(builder, parent);
+        NEXT.set(None);
+        span
+    }
+}
+
+// === impl UidGenerator ===
+
+impl IdGenerator for UidGenerator {
+    fn new_trace_id(&self) -> TraceId {
+        NEXT.take().unwrap_or_else(|| self.0.new_trace_id())
+    }
+
+    fn new_span_id(&self) -> SpanId {
+        self.0.new_span_id()
+    }
+}
