@@ -9,6 +9,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use csi_proto::secret::STRIPPED;
 
 use crate::kube_api::Secrets;
@@ -41,86 +44,42 @@ pub(super) fn stripped(secrets: &Secrets, message: String) -> String {
     without(message, &hidden)
 }
 
-/// Every piece of `size` bytes of a message, to be found in no time: the one thread that does this renews the lease,
-/// too, and a Secret may have a megabyte, of which there are a dozen forms.
+/// Every piece of `size` bytes of a message. The message is the pattern and the credential is searched, as a Secret
+/// may have a megabyte in a dozen forms, and the one thread that does this also renews the Lease.
 struct Windows {
     size: usize,
-    /// Tells of nearly all pieces that do not stand in the message that they do not: a bit for each that does, at
-    /// a place that its [`spread`] names.
-    filter: Box<[u64; FILTER]>,
-    /// The pieces as numbers, sorted, and where they stand.
-    places: Vec<(u64, usize)>,
-    /// Whether the pieces that are equal to the one of this index, the first of them, are hidden already. A message
-    /// and a credential that repeat themselves would else be gone through again and again.
-    hidden: Vec<bool>,
+    search: AhoCorasick,
+    /// Where each pattern stands in the message; empty once those places are hidden. A message and a credential
+    /// that repeat themselves would else be gone through again and again.
+    places: Vec<Vec<usize>>,
 }
 
 // === impl Windows ===
 
 impl Windows {
-    /// `size` is one to eight.
     fn new(message: &[u8], size: usize) -> Self {
-        let mut places: Vec<_> = pieces(message, size).zip(0..).collect();
-        places.sort_unstable();
-        let mut filter = Box::new([0; FILTER]);
-        for (piece, _) in &places {
-            let (word, bit) = spread(*piece);
-            filter[word] |= bit;
+        let mut patterns: BTreeMap<&[u8], Vec<usize>> = BTreeMap::new();
+        for (place, piece) in message.windows(size).enumerate() {
+            patterns.entry(piece).or_default().push(place);
         }
         Self {
             size,
-            filter,
-            hidden: vec![false; places.len()],
-            places,
+            search: AhoCorasick::builder()
+                .kind(Some(AhoCorasickKind::NoncontiguousNFA))
+                .build(patterns.keys())
+                .expect("16 KiB of patterns must fit into an automaton"),
+            places: patterns.into_values().collect(),
         }
     }
 
     /// Marks all places where a part of `form` stands.
     fn hide(&mut self, form: &[u8], hidden: &mut [bool]) {
-        for piece in pieces(form, self.size) {
-            let (word, bit) = spread(piece);
-            if self.filter[word] & bit != 0 {
-                self.hide_piece(piece, hidden);
+        for found in self.search.find_overlapping_iter(form) {
+            for place in std::mem::take(&mut self.places[found.pattern().as_usize()]) {
+                hidden[place..place + self.size].fill(true);
             }
         }
     }
-
-    fn hide_piece(&mut self, wanted: u64, hidden: &mut [bool]) {
-        let first = self.places.partition_point(|(piece, _)| *piece < wanted);
-        if self.hidden.get(first) != Some(&false) {
-            return;
-        }
-        let equal = self.places[first..]
-            .iter()
-            .take_while(|(piece, _)| *piece == wanted);
-        for &(_, place) in equal {
-            self.hidden[first] = true;
-            hidden[place..place + self.size].fill(true);
-        }
-    }
-}
-
-/// How many words a filter has: eight times as many bits as there can be pieces.
-const FILTER: usize = MESSAGE_BYTES * 8 / 64;
-
-/// The word and the bit of a filter that a piece has. Its upper bits are the product's best mixed ones.
-fn spread(piece: u64) -> (usize, u64) {
-    /// 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, section 6.4).
-    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-    const BITS: u32 = (FILTER * 64).ilog2();
-    let place = (piece.wrapping_mul(GOLDEN) >> (u64::BITS - BITS)) as usize;
-    (place / 64, 1 << (place % 64))
-}
-
-/// The pieces of `size` bytes, one to eight, that begin at each byte, as numbers.
-fn pieces(bytes: &[u8], size: usize) -> impl Iterator<Item = u64> {
-    let mask = u64::MAX >> (64 - 8 * size);
-    let mut last = 0;
-    let ending = bytes.iter().map(move |byte| {
-        last = (last << 8 | u64::from(*byte)) & mask;
-        last
-    });
-    ending.skip(size - 1)
 }
 
 fn without(message: &str, hidden: &[bool]) -> String {
@@ -194,16 +153,8 @@ fn percent(bytes: &[u8], space: &str, other: impl Fn(u8) -> String) -> Vec<u8> {
 
 /// Base64 of the value with `before` bytes in front of it, less what depends on bytes around the value.
 fn base64(bytes: &[u8], before: usize) -> Vec<u8> {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let padded: Vec<u8> = std::iter::repeat_n(0, before)
-        .chain(bytes.iter().copied())
-        .collect();
-    let mut text = Vec::with_capacity(padded.len() / 3 * 4 + 4);
-    for group in padded.chunks(3) {
-        let byte = |at: usize| usize::from(group.get(at).copied().unwrap_or_default());
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        text.extend([18, 12, 6, 0].map(|shift| ALPHABET[bits >> shift & 63]));
-    }
+    let padded = [&[0; 2][..before], bytes].concat();
+    let mut text = STANDARD_NO_PAD.encode(&padded).into_bytes();
     let first = (before * 8).div_ceil(6);
     let last = padded.len() * 8 / 6;
     text.truncate(last);
