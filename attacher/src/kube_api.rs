@@ -7,13 +7,11 @@
 mod api;
 mod attempt;
 mod client;
-mod credentials;
 pub mod events;
 mod metrics;
 pub mod patch;
 mod request_limiter;
 mod retry;
-mod tls;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -21,11 +19,9 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use api::ApiServer;
-pub use client::{Access, Clients, ConnectError};
-pub use credentials::{CredentialsError, PluginError};
+pub use client::{Access, Clients, ConnectError, CredentialsError};
 pub use metrics::{Misses, RequestCensus, Requests, Trouble};
 pub use request_limiter::RateLimit;
-pub use tls::TlsError;
 pub use watch::{attachments, nodes, volumes};
 
 use crate::decide::{Claim, Record};

@@ -5,33 +5,34 @@
 //! connections, notices a silent network by pings, and leaves deadlines and retries to
 //! [`retry`](super::retry). See docs/adr/0002-own-http-stack.md.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, USER_AGENT};
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::header::USER_AGENT;
+use http::uri::Scheme;
+use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt as _, Either, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kube::client::middleware::{BaseUriLayer, ExtraHeadersLayer};
-use kube::client::{Body, ConfigExt};
+use kube::client::middleware::{AuthLayer, BaseUriLayer, ExtraHeadersLayer};
+use kube::client::{AuthError, Body, ConfigExt};
+use kube::config::AuthInfo;
 use kube::{Client, Config};
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use secrecy::ExposeSecret as _;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
-use tower::{BoxError, ServiceBuilder, service_fn};
+use tower::{BoxError, Layer as _, ServiceBuilder, service_fn, util};
 
-use super::credentials::{Credentials, CredentialsError};
 use super::metrics::is_watch;
 use super::request_limiter::Priority;
-use super::tls::{self, Identity, TlsError};
 use super::{RateLimit, Requests, attempt};
 use crate::leader_election::Fenced;
-use crate::report::address;
+use crate::report::{address, chain};
 
 /// How long a connection may be silent before we ask whether anybody is there.
 const PING_AFTER: Duration = Duration::from_secs(15);
@@ -59,14 +60,14 @@ pub struct Clients {
     pub counts: Requests,
 }
 
-/// The way to the API server, and what lets us in. A clone shares the credentials.
+/// The API server's address and the credentials for it. A clone shares the credentials.
 #[derive(Clone)]
-pub struct Access(Arc<Way>);
+pub struct Access(Arc<Settings>);
 
-struct Way {
+struct Settings {
     base: BaseUriLayer,
     headers: ExtraHeadersLayer,
-    credentials: Credentials,
+    auth: Option<AuthLayer>,
     tls: ClientConfig,
     server_name: Option<ServerName<'static>>,
     namespace: String,
@@ -76,12 +77,9 @@ type Http = legacy::Client<HttpsConnector<HttpConnector>, Fenced<Body>>;
 
 /// The connections of one client.
 struct Connections {
-    access: Access,
     rate: Option<RateLimit>,
     counts: Requests,
-    /// Those in use, and whose certificate they were made with if a plugin gave us one. Who we are is a
-    /// connection's: when that changes, the next request goes over a new one.
-    current: Mutex<(Option<Arc<Identity>>, Http)>,
+    http: Http,
 }
 
 /// The body of an answer: read already, or a watch's.
@@ -98,16 +96,25 @@ pub(super) enum Unanswered {
     Late(#[from] Elapsed),
 }
 
-/// The API server cannot be talked to at all.
+/// The client configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The certificates or keys of the configuration are not usable.
+    /// Neither a certificate nor a key nor an authority can be used.
     #[error("the TLS settings of the Kubernetes client configuration are not usable")]
-    Tls(#[from] TlsError),
-    /// The credentials of the configuration are not usable.
+    Tls(#[source] kube::Error),
+    /// `tls-server-name` is not a host name.
+    #[error("tls-server-name {name:?} is not a name")]
+    ServerName {
+        /// The name.
+        name: String,
+        /// Why.
+        #[source]
+        source: InvalidDnsNameError,
+    },
+    /// The user's credentials cannot be used.
     #[error("the credentials of the Kubernetes client configuration are not usable")]
     Credentials(#[from] CredentialsError),
-    /// Whom the configuration wants us to act as cannot be told.
+    /// The impersonated user cannot be sent.
     #[error("the user whom the Kubernetes client configuration impersonates is not usable")]
     Impersonation(#[source] kube::Error),
     /// A proxy is configured.
@@ -116,6 +123,11 @@ pub enum ConnectError {
     )]
     Proxy(String),
 }
+
+/// Credentials cannot be used. The text holds nothing that an exec plugin printed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CredentialsError(String);
 
 // === impl Clients ===
 
@@ -141,7 +153,7 @@ impl Clients {
 // === impl Access ===
 
 impl Access {
-    /// Takes up a configuration.
+    /// Takes a configuration. An exec plugin runs here, and again when its token expires.
     ///
     /// # Errors
     ///
@@ -150,42 +162,37 @@ impl Access {
         if let Some(proxy) = &config.proxy_url {
             return Err(ConnectError::Proxy(address(&proxy.to_string())));
         }
-        Ok(Self(Arc::new(Way {
+        let mut config = config.clone();
+        leave_out_empty(&mut config.auth_info);
+        let auth = config.auth_layer().map_err(|error| match error {
+            kube::Error::Auth(error) => CredentialsError::from(&error),
+            other => CredentialsError(chain(&other)),
+        })?;
+        Ok(Self(Arc::new(Settings {
             base: config.base_uri_layer(),
             headers: config
                 .extra_headers_layer()
                 .map_err(ConnectError::Impersonation)?,
-            credentials: Credentials::new(&config.auth_info)?,
-            tls: tls::settings(config)?,
-            server_name: tls::server_name(config)?,
-            namespace: config.default_namespace.clone(),
+            auth,
+            tls: tls(&config)?,
+            server_name: server_name(&config)?,
+            namespace: config.default_namespace,
         })))
-    }
-
-    /// Has credentials ready before they are needed. Only an exec plugin makes this wait, maybe for a person
-    /// who is to log in, which takes longer than a request may.
-    ///
-    /// # Errors
-    ///
-    /// The plugin gave none.
-    ///
-    /// # Cancellation
-    ///
-    /// A plugin that is running goes on, and the first request gets its answer.
-    pub async fn log_in(&self) -> Result<(), ConnectError> {
-        self.0.credentials.pass().await?;
-        Ok(())
     }
 
     /// A client with a connection of its own, made when it is first used. Its requests wait for `rate` and
     /// are counted.
     pub fn connect(&self, rate: Option<RateLimit>, counts: Requests) -> Client {
         let connections = Arc::new(Connections {
-            access: self.clone(),
             rate,
             counts,
-            current: Mutex::new((None, self.http(None))),
+            http: self.http(),
         });
+        let send = service_fn(move |request| connections.clone().send(request));
+        let authorized = match &self.0.auth {
+            Some(auth) => util::Either::Left(auth.layer(send)),
+            None => util::Either::Right(send),
+        };
         let service = ServiceBuilder::new()
             .layer(self.0.base.clone())
             .layer(self.0.headers.clone())
@@ -193,21 +200,19 @@ impl Access {
                 request.headers_mut().insert(USER_AGENT, user_agent());
                 request
             })
-            .service(service_fn(move |request| connections.clone().send(request)));
+            .map_err(without_plugin_output)
+            .service(authorized);
         Client::new(service, self.0.namespace.clone())
     }
 
-    fn http(&self, identity: Option<&Arc<Identity>>) -> Http {
+    fn http(&self) -> Http {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let tls = self.0.tls.clone();
-        let tls = match identity {
-            Some(identity) => tls::showing(tls, identity),
-            None => tls,
-        };
-        let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+        let builder = HttpsConnectorBuilder::new()
+            .with_tls_config(self.0.tls.clone())
+            .https_or_http();
         let builder = match &self.0.server_name {
             Some(name) => builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone())),
             None => builder,
@@ -225,13 +230,84 @@ impl Access {
     }
 }
 
+/// An empty value in a kubeconfig counts as none, as in client-go, and so does a token beside a token file that
+/// can be read; kube takes both at their word.
+fn leave_out_empty(user: &mut AuthInfo) {
+    let empty = |value: &Option<String>| value.as_ref().is_some_and(String::is_empty);
+    for field in [
+        &mut user.username,
+        &mut user.token_file,
+        &mut user.client_certificate,
+        &mut user.client_certificate_data,
+        &mut user.client_key,
+    ] {
+        if empty(field) {
+            *field = None;
+        }
+    }
+    for field in [&mut user.token, &mut user.password, &mut user.client_key_data] {
+        if field
+            .as_ref()
+            .is_some_and(|value| value.expose_secret().is_empty())
+        {
+            *field = None;
+        }
+    }
+    if user.token.is_some()
+        && let Some(path) = &user.token_file
+    {
+        match std::fs::File::open(path) {
+            Ok(_) => user.token = None,
+            Err(_) => user.token_file = None,
+        }
+    }
+}
+
+fn tls(config: &Config) -> Result<ClientConfig, ConnectError> {
+    if config.cluster_url.scheme() == Some(&Scheme::HTTP) {
+        // Without TLS no authority is needed, which the system may not have.
+        let builder = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
+        return Ok(builder.with_no_client_auth());
+    }
+    config.rustls_client_config().map_err(ConnectError::Tls)
+}
+
+fn server_name(config: &Config) -> Result<Option<ServerName<'static>>, ConnectError> {
+    let name = config.tls_server_name.clone().filter(|name| !name.is_empty());
+    name.map(|name| {
+        ServerName::try_from(name.clone()).map_err(|source| ConnectError::ServerName { name, source })
+    })
+    .transpose()
+}
+
+/// kube's error holds all that a plugin printed, which may be a credential.
+fn without_plugin_output(error: BoxError) -> BoxError {
+    match error.downcast::<AuthError>() {
+        Ok(error) => CredentialsError::from(&*error).into(),
+        Err(error) => error,
+    }
+}
+
+// === impl CredentialsError ===
+
+impl From<&AuthError> for CredentialsError {
+    fn from(error: &AuthError) -> Self {
+        Self(match error {
+            // Neither is its command line quoted, whose arguments may be secret, too.
+            AuthError::AuthExecRun { out, .. } => format!("the exec plugin failed with {}", out.status),
+            AuthError::AuthExecParse(_) => "the exec plugin did not print an ExecCredential".to_owned(),
+            AuthError::MalformedTokenExpirationDate(_) => {
+                "the exec plugin's expirationTimestamp is not an RFC 3339 time".to_owned()
+            }
+            other => chain(other),
+        })
+    }
+}
+
 // === impl Connections ===
 
 impl Connections {
-    async fn send(
-        self: Arc<Self>,
-        mut request: Request<Body>,
-    ) -> Result<Response<Answer<Incoming>>, BoxError> {
+    async fn send(self: Arc<Self>, request: Request<Body>) -> Result<Response<Answer<Incoming>>, BoxError> {
         // The pages of a list are one request to the limit, as client-go has no pages for what a cache serves.
         if let Some(rate) = &self.rate
             && !is_next_page(request.uri())
@@ -239,35 +315,16 @@ impl Connections {
             // Nothing works before the caches are synced.
             rate.acquire(Priority::High).await;
         }
-        let credentials = &self.access.0.credentials;
-        let pass = credentials.pass().await?;
-        if let Some(authorization) = pass.authorization.clone() {
-            request.headers_mut().insert(AUTHORIZATION, authorization);
-        }
-        let http = self.made_with(pass.identity.as_ref());
         let is_watch = is_watch(request.uri());
         let answer = self
             .counts
             .counted(request, |request| {
                 attempt::sent(request, async |request| {
-                    Ok::<_, Unanswered>(timeout(ANSWER_TIMEOUT, http.request(request)).await??)
+                    Ok::<_, Unanswered>(timeout(ANSWER_TIMEOUT, self.http.request(request)).await??)
                 })
             })
             .await?;
-        if answer.status() == StatusCode::UNAUTHORIZED {
-            credentials.refused(&pass).await;
-        }
         Ok(complete(is_watch, answer).await?)
-    }
-
-    fn made_with(&self, identity: Option<&Arc<Identity>>) -> Http {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let (with, http) = &mut *current;
-        if with.as_ref().map(Arc::as_ptr) != identity.map(Arc::as_ptr) {
-            *http = self.access.http(identity);
-            *with = identity.cloned();
-        }
-        http.clone()
     }
 }
 

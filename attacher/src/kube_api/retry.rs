@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::core::Status;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::request_limiter::{Priority, RequestKind, RequestLimiter};
+use super::request_limiter::{RequestKind, RequestLimiter};
 use super::{Error, attempt};
 use crate::leader_election::Leadership;
 use crate::report::chain;
@@ -172,6 +172,7 @@ mod tests {
     use super::*;
     use crate::args::kube_api::Rate;
     use crate::kube_api::RateLimit;
+    use crate::kube_api::request_limiter::Priority;
     use crate::leader_election::Leadership;
 
     fn status(code: u16, reason: &str, details: serde_json::Value) -> Failure {
