@@ -273,7 +273,6 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
 
     fn departed(&self, attachment: &Attachment) {
         let Attachment { name, uid, .. } = attachment;
-        self.recorder.forget(uid);
         self.engine().handle(Event::Attachments(Change::Departed {
             name: name.clone(),
             uid: uid.clone(),

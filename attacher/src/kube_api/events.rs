@@ -1,43 +1,47 @@
-//! Events: what `kubectl describe` tells people about a VolumeAttachment or a PersistentVolume.
+//! Events: what `kubectl describe` shows of a VolumeAttachment or a PersistentVolume.
 //!
-//! Success is silent; failures, lost attachments and recoveries are told, on the VolumeAttachment and on
-//! its PersistentVolume, as core/v1 Events, which is what client-go writes.
+//! Failures, lost attachments and recoveries are reported, on the VolumeAttachment and on its PersistentVolume, by
+//! kube's recorder (events.k8s.io/v1). A plain success is not.
 //!
-//! Invariants: telling never waits for anything and never fails: what does not fit the bounded channel is
-//! dropped and counted; one task sends, slowly, within its budget (`Ledger`), and nothing depends on
-//! whether it succeeds. Without the right to write Events this is logged once and then left alone. An
-//! Event's message is what the status says, which holds no credentials, cut as the API server wants it.
+//! Invariants: reporting never waits and never fails: what does not fit the bounded channel is dropped and counted;
+//! one task sends, within its rate limit, and nothing depends on whether it succeeds. Without the right to write
+//! Events this is logged once. An Event's note is what the status says, which holds no credentials.
+//! See docs/adr/0017-events.md.
 
-mod ledger;
-mod object;
+mod correlator;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use serde::de::IgnoredAny;
+use kube::runtime::events::{Event, EventType, Recorder as KubeRecorder, Reporter};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::RateLimit;
+use super::request_limiter::Priority;
+use crate::args::kube_api::Rate;
+use crate::csi::Code;
 use crate::model::{Attachment, Uid, Volume};
 use crate::report::chain;
-use ledger::{Ledger, Write};
+use correlator::EventCorrelator;
 
-/// Notices that may wait for the task that sends them, which takes them in at once unless a request is
-/// under way.
-const WAITING: usize = 1024;
-/// Objects of which it is known that something was told, beyond those that the ledger remembers.
-const MENTIONED: usize = 4096;
+/// Notices that may wait for the task that sends them.
+const QUEUE: usize = 1024;
+/// Requests for all objects together. An API server that serves a thousand attaches a second hardly notices.
+const RATE: Rate = Rate { qps: 10.0, burst: 50 };
 /// How long one request may take.
-const REQUEST: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long no Event is sent to a namespace that refused one.
 const REFUSED: Duration = Duration::from_secs(600);
-/// How long Events that were not sent yet may take when work is over: the next leader waits for us.
-const LAST_REQUESTS: Duration = Duration::from_millis(250);
+/// How long the shutdown waits for Events that were not sent yet: the next leader waits for this replica.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(250);
+/// The API server refuses longer notes.
+const NOTE_BYTES: usize = 1024;
 
 /// An object that an Event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,52 +77,37 @@ pub enum Reason {
     LeaderElection,
 }
 
-/// Something to be told about one object.
+/// What happened to one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// The object.
-    pub regarding: Regarding,
-    /// What happened to it.
-    pub reason: Reason,
-    /// In words.
-    pub message: String,
+struct Notice {
+    regarding: Regarding,
+    reason: Reason,
+    /// What was tried, with the gRPC code of the failure. kube's recorder counts Events of the same action as one
+    /// and ignores their notes, so that without the code a changed cause would not be shown.
+    action: String,
+    note: String,
 }
 
-/// What a recorder hands on.
-#[derive(Debug)]
-enum Told {
-    Notice(Notice),
-    /// There is no such object any more.
-    Gone(Uid),
-}
-
-/// Takes notices. A clone tells the same task.
+/// Takes notices. A clone sends to the same task.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// None: nobody is told anything.
-    told_tx: Option<mpsc::Sender<Told>>,
+    /// None: Events are off.
+    notices_tx: Option<mpsc::Sender<Notice>>,
     dropped: Arc<AtomicU64>,
-    mentioned: Mentioned,
 }
-
-/// Objects that something was told about. There is nothing to forget of others, which are nearly all: word
-/// of their going would take the places of notices.
-#[derive(Clone, Debug, Default)]
-struct Mentioned(Arc<Mutex<HashSet<Uid>>>);
 
 /// Sends what a [`Recorder`] took.
 pub struct Publisher<L> {
     client: Client,
-    told: mpsc::Receiver<Told>,
+    reporter: Reporter,
+    recorder: KubeRecorder,
+    notices: mpsc::Receiver<Notice>,
     dropped: Arc<AtomicU64>,
-    mentioned: Mentioned,
-    ledger: Ledger,
-    /// Who says that they write; the Go sidecar's name with the driver's.
-    component: String,
-    instance: String,
-    /// Whether we may write now.
+    correlator: EventCorrelator,
+    rate: RateLimit,
+    /// Whether this replica may write now.
     leading: L,
-    refused: HashMap<Arc<str>, Instant>,
+    refused: HashMap<Option<Arc<str>>, Instant>,
 }
 
 // === impl Regarding ===
@@ -176,7 +165,7 @@ impl Reason {
         }
     }
 
-    /// Whether somebody should worry.
+    /// Whether the Event is a warning.
     pub fn is_warning(self) -> bool {
         match self {
             Self::AttachFailed | Self::DetachFailed | Self::AttachmentLost => true,
@@ -188,86 +177,115 @@ impl Reason {
     }
 }
 
+// === impl Notice ===
+
+impl Notice {
+    fn new(regarding: Regarding, reason: Reason, note: &str) -> Self {
+        let verb = match reason {
+            Reason::AttachFailed | Reason::AttachRecovered => "Attach",
+            Reason::DetachFailed | Reason::DetachRecovered => "Detach",
+            Reason::AttachmentLost | Reason::AttachmentRestored => "Reconcile",
+            Reason::LeaderElection => "LeaderElection",
+        };
+        Self {
+            regarding,
+            reason,
+            action: match code(note) {
+                Some(code) => format!("{verb} ({})", code.name()),
+                None => verb.to_owned(),
+            },
+            note: note[..note.floor_char_boundary(NOTE_BYTES)].to_owned(),
+        }
+    }
+
+    fn event(&self) -> Event {
+        Event {
+            type_: if self.reason.is_warning() {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
+            reason: self.reason.name().to_owned(),
+            note: Some(self.note.clone()),
+            action: self.action.clone(),
+            secondary: None,
+        }
+    }
+}
+
+/// The code in a message of a failed call: `rpc error: code = NotFound desc = no such volume`.
+fn code(message: &str) -> Option<Code> {
+    let (_, rest) = message.split_once("rpc error: code = ")?;
+    Code::named(rest.split(' ').next()?)
+}
+
+impl From<&Regarding> for ObjectReference {
+    fn from(regarding: &Regarding) -> Self {
+        Self {
+            api_version: Some(regarding.api_version.to_owned()),
+            kind: Some(regarding.kind.to_owned()),
+            name: Some(regarding.name.to_string()),
+            namespace: regarding.namespace.as_ref().map(ToString::to_string),
+            uid: Some(regarding.uid.0.to_string()),
+            ..Self::default()
+        }
+    }
+}
+
 // === impl Recorder ===
 
 impl Recorder {
-    /// A recorder, and who sends what it takes: through `client`, as `component` on `instance`, for as
-    /// long as `leading` says that we may write.
+    /// A recorder, and the publisher of what it takes: through `client`, as `component` on `instance`, for as
+    /// long as `leading` says that this replica may write.
     pub fn new<L: Fn() -> bool>(
         client: Client,
         component: String,
         instance: String,
         leading: L,
     ) -> (Self, Publisher<L>) {
-        let (told_tx, told) = mpsc::channel(WAITING);
+        let (notices_tx, notices) = mpsc::channel(QUEUE);
         let dropped = Arc::new(AtomicU64::new(0));
-        let mentioned = Mentioned::default();
-        let recorder = Self {
-            told_tx: Some(told_tx),
-            dropped: dropped.clone(),
-            mentioned: mentioned.clone(),
+        let reporter = Reporter {
+            controller: component,
+            instance: Some(instance),
         };
         let publisher = Publisher {
+            recorder: KubeRecorder::new(client.clone(), reporter.clone()),
             client,
-            told,
-            dropped,
-            mentioned,
-            ledger: Ledger::default(),
-            component,
-            instance,
+            reporter,
+            notices,
+            dropped: dropped.clone(),
+            correlator: EventCorrelator::default(),
+            rate: RateLimit::new(RATE),
             leading,
             refused: HashMap::new(),
         };
-        (recorder, publisher)
+        let notices_tx = Some(notices_tx);
+        (Self { notices_tx, dropped }, publisher)
     }
 
-    /// A recorder that tells nobody anything.
+    /// A recorder that drops everything.
     pub fn silent() -> Self {
         Self {
-            told_tx: None,
+            notices_tx: None,
             dropped: Arc::default(),
-            mentioned: Mentioned::default(),
         }
     }
 
-    /// Tells of something that happened. Never waits; what cannot be taken is dropped.
-    pub fn tell(&self, regarding: impl Into<Regarding>, reason: Reason, message: impl Into<String>) {
-        self.send(|| {
-            let regarding = regarding.into();
-            self.mentioned.lock().insert(regarding.uid.clone());
-            Told::Notice(Notice {
-                regarding,
-                reason,
-                message: message.into(),
-            })
-        });
-    }
-
-    /// The object is gone, and nothing more will be told about it.
-    pub fn forget(&self, uid: &Uid) {
-        if self.mentioned.lock().remove(uid) {
-            self.send(|| Told::Gone(uid.clone()));
-        }
-    }
-
-    fn send(&self, told: impl FnOnce() -> Told) {
-        let Some(told_tx) = &self.told_tx else { return };
-        if told_tx.try_send(told()).is_err() {
+    /// Reports something that happened. Never waits; what does not fit the queue is dropped.
+    pub fn tell(&self, regarding: impl Into<Regarding>, reason: Reason, message: impl AsRef<str>) {
+        let Some(notices_tx) = &self.notices_tx else {
+            return;
+        };
+        let notice = Notice::new(regarding.into(), reason, message.as_ref());
+        if notices_tx.try_send(notice).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Tells of a change of leadership, as client-go does: "`identity` became leader", on the Lease.
-    pub fn leadership(&self, lease: Regarding, message: impl Into<String>) {
+    /// Reports a change of leadership on the Lease, as client-go does: "`identity` became leader".
+    pub fn leadership(&self, lease: Regarding, message: impl AsRef<str>) {
         self.tell(lease, Reason::LeaderElection, message);
-    }
-}
-
-// === impl Mentioned ===
-
-impl Mentioned {
-    fn lock(&self) -> MutexGuard<'_, HashSet<Uid>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -278,8 +296,8 @@ impl<L: Fn() -> bool> Publisher<L> {
     ///
     /// # Guarantees
     ///
-    /// Never more than the `Ledger`'s budget, one request at a time, and nothing about objects that we
-    /// work on while another one leads.
+    /// Never more than the rate limit, one request at a time, and nothing about attachments while another replica
+    /// leads.
     ///
     /// # Errors
     ///
@@ -289,158 +307,106 @@ impl<L: Fn() -> bool> Publisher<L> {
     ///
     /// What was not sent is lost.
     pub async fn run(mut self, stop: CancellationToken) {
-        loop {
-            let due = self.ledger.next_due(Instant::now().into_std());
-            let next = async {
-                match due {
-                    Some(at) => sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                told = self.told.recv() => match told {
-                    Some(told) => self.take_in(told),
-                    None => break,
-                },
-                () = next => self.send_one().await,
-            }
-        }
-        while let Ok(told) = self.told.try_recv() {
-            self.take_in(told);
+        while let Some(Some(notice)) = stop.run_until_cancelled(self.notices.recv()).await {
+            self.publish(notice).await;
         }
         let rest = async {
-            while self
-                .ledger
-                .next_due(Instant::now().into_std())
-                .is_some_and(|at| at <= Instant::now().into_std())
-            {
-                self.send_one().await;
+            while let Ok(notice) = self.notices.try_recv() {
+                self.publish(notice).await;
             }
         };
-        if timeout(LAST_REQUESTS, rest).await.is_err() {
-            tracing::debug!("not all Events could be sent before the end");
+        if timeout(SHUTDOWN_TIMEOUT, rest).await.is_err() {
+            tracing::debug!("not all Events were sent before the end");
         }
     }
 
-    fn take_in(&mut self, first: Told) {
-        let now = Instant::now().into_std();
-        let more = std::iter::from_fn(|| self.told.try_recv().ok());
-        for told in std::iter::once(first).chain(more) {
-            match told {
-                Told::Notice(notice) => self.ledger.note(notice, Timestamp::now(), now),
-                Told::Gone(uid) => self.ledger.forget(&uid),
-            }
-        }
-        let mut mentioned = self.mentioned.lock();
-        if mentioned.len() > MENTIONED {
-            // Not all go by our hand.
-            mentioned.retain(|uid| self.ledger.remembers(uid));
-        }
-        drop(mentioned);
-        let dropped = self.dropped.swap(0, Ordering::Relaxed) + self.ledger.take_dropped();
+    async fn publish(&mut self, notice: Notice) {
+        let dropped = self.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            tracing::debug!(dropped, "more happened than Events can tell");
+            tracing::debug!(dropped, "the queue of Events was full");
         }
-    }
-
-    async fn send_one(&mut self) {
-        let Some(write) = self.ledger.start(Instant::now().into_std()) else {
-            return;
-        };
-        let namespace = write.namespace();
-        let about_leadership = write.reason() == Reason::LeaderElection;
-        if !(about_leadership || (self.leading)()) || self.is_refused(&namespace) {
-            self.ledger.lost(&write);
+        if !self.correlator.admits(&notice, Instant::now()) {
             return;
         }
-        let error = match timeout(REQUEST, self.request(&write)).await {
-            Ok(Ok(())) => return self.ledger.done(&write),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 && !write.is_new() => {
-                // The API server forgets Events after an hour.
-                return self.ledger.anew(&write, Instant::now().into_std());
-            }
-            Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
+        self.rate.acquire(Priority::Low).await;
+        // After the wait: another replica may have become the leader during it.
+        let about_leadership = notice.reason == Reason::LeaderElection;
+        if !(about_leadership || (self.leading)()) || self.is_refused(&notice.regarding.namespace) {
+            return;
+        }
+        let mut result = self.send(&notice).await;
+        if let Err(kube::Error::Api(status)) = &result
+            && status.code == 404
+        {
+            // The API server forgets Events after an hour, and kube's recorder does not learn of it.
+            self.recorder = KubeRecorder::new(self.client.clone(), self.reporter.clone());
+            result = self.send(&notice).await;
+        }
+        match result {
+            Ok(()) => {}
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                let namespace = notice.regarding.namespace.clone();
                 let until = Instant::now() + REFUSED;
-                if self.refused.insert(namespace.clone(), until).is_none() {
+                if self.refused.insert(namespace, until).is_none() {
                     tracing::warn!(
-                        %namespace,
                         error = status.message,
-                        "Events cannot be written; grant create and patch on events to have them"
+                        "Events cannot be written; grant create and patch on events.events.k8s.io to have them"
                     );
                 }
-                return self.ledger.lost(&write);
             }
-            Ok(Err(error)) => chain(&error),
-            Err(_) => "no answer in time".to_owned(),
-        };
-        tracing::debug!(error, "an Event could not be written");
-        self.ledger.lost(&write);
+            Err(error) => tracing::debug!(error = chain(&error), "cannot write an Event"),
+        }
     }
 
-    /// Whether this namespace takes no Events from us. Looked at again after a while, in silence.
-    fn is_refused(&mut self, namespace: &Arc<str>) -> bool {
+    async fn send(&self, notice: &Notice) -> Result<(), kube::Error> {
+        let (event, regarding) = (notice.event(), ObjectReference::from(&notice.regarding));
+        let request = self.recorder.publish(&event, &regarding);
+        timeout(REQUEST_TIMEOUT, request)
+            .await
+            .unwrap_or_else(|late| Err(kube::Error::Service(late.into())))
+    }
+
+    /// Whether this namespace takes no Events from us. Asked again after a while, without a log line.
+    fn is_refused(&self, namespace: &Option<Arc<str>>) -> bool {
         self.refused
             .get(namespace)
             .is_some_and(|until| Instant::now() < *until)
-    }
-
-    async fn request(&self, write: &Write) -> Result<(), kube::Error> {
-        let request = object::request(write, &self.component, &self.instance)?;
-        self.client.request::<IgnoredAny>(request).await.map(drop)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tower::service_fn;
-
     use super::*;
     use crate::decide::tests::mk_attachment;
 
-    fn mk_client() -> Client {
-        let refuse = service_fn(|_: http::Request<kube::client::Body>| async {
-            Err::<http::Response<kube::client::Body>, _>(std::io::Error::other("nobody is asked"))
-        });
-        Client::new(refuse, "default")
+    #[test]
+    fn action_holds_the_code_of_the_failure() {
+        for (reason, note, action) in [
+            (
+                Reason::AttachFailed,
+                "cannot attach: rpc error: code = ResourceExhausted desc = no room",
+                "Attach (ResourceExhausted)",
+            ),
+            (Reason::AttachFailed, "PersistentVolume not found", "Attach"),
+            (
+                Reason::DetachFailed,
+                "rpc error: code = Nonsense desc = x",
+                "Detach",
+            ),
+            (Reason::AttachmentLost, "not listed", "Reconcile"),
+        ] {
+            let notice = Notice::new(Regarding::from(&mk_attachment("va")), reason, note);
+            assert_eq!(notice.action, action, "{note}");
+        }
     }
 
-    #[tokio::test]
-    async fn objects_that_nothing_was_told_about_take_no_place() {
-        let (recorder, mut publisher) = Recorder::new(mk_client(), String::new(), String::new(), || true);
-        let told = mk_attachment("told");
-        recorder.tell(&told, Reason::AttachFailed, "why");
-        for n in 0..2 * WAITING {
-            recorder.forget(&mk_attachment(&n.to_string()).uid);
-        }
-        recorder.forget(&told.uid);
-        recorder.forget(&told.uid);
-        recorder.tell(&told, Reason::DetachRecovered, "how");
-        assert_eq!(recorder.dropped.load(Ordering::Relaxed), 0);
-        let mut waiting = std::iter::from_fn(|| publisher.told.try_recv().ok());
-        assert!(
-            matches!(waiting.next(), Some(Told::Notice(notice)) if notice.reason == Reason::AttachFailed)
+    #[test]
+    fn note_is_cut_to_what_the_api_server_takes() {
+        let notice = Notice::new(
+            Regarding::from(&mk_attachment("va")),
+            Reason::AttachFailed,
+            &"é".repeat(1000),
         );
-        assert!(matches!(waiting.next(), Some(Told::Gone(uid)) if uid == told.uid));
-        assert!(
-            matches!(waiting.next(), Some(Told::Notice(notice)) if notice.reason == Reason::DetachRecovered)
-        );
-        assert!(waiting.next().is_none());
-    }
-
-    #[tokio::test]
-    async fn what_is_known_of_objects_is_bounded() {
-        let (recorder, mut publisher) = Recorder::new(mk_client(), String::new(), String::new(), || true);
-        for n in 0..2 * MENTIONED {
-            recorder.tell(&mk_attachment(&n.to_string()), Reason::AttachFailed, "why");
-            if let Ok(told) = publisher.told.try_recv() {
-                publisher.take_in(told);
-            }
-        }
-        assert!(recorder.mentioned.lock().len() <= MENTIONED + 1);
-        // What the ledger remembers can still be forgotten.
-        let mentioned = recorder.mentioned.lock().clone();
-        assert!(publisher.ledger.uids().all(|uid| mentioned.contains(uid)));
+        assert_eq!(notice.note, "é".repeat(512));
     }
 }

@@ -98,7 +98,7 @@ struct RateLimitState {
 
 /// Tokens come at a steady rate and are kept up to a number.
 #[derive(Debug)]
-struct TokenBucket {
+pub(super) struct TokenBucket {
     per_second: f64,
     burst: f64,
     tokens: f64,
@@ -228,15 +228,9 @@ async fn permit(semaphore: &Semaphore) -> SemaphorePermit<'_> {
 impl RateLimit {
     /// A full bucket.
     pub fn new(rate: Rate) -> Self {
-        let burst = f64::from(rate.burst);
         Self(Arc::new(RateLimitState {
             low_priority: FairMutex::default(),
-            bucket: FairMutex::new(TokenBucket {
-                per_second: rate.qps,
-                burst,
-                tokens: burst,
-                counted: Instant::now(),
-            }),
+            bucket: FairMutex::new(TokenBucket::new(rate, Instant::now())),
         }))
     }
 
@@ -262,6 +256,27 @@ impl RateLimit {
 // === impl TokenBucket ===
 
 impl TokenBucket {
+    /// A full one.
+    pub(super) fn new(rate: Rate, now: Instant) -> Self {
+        let burst = f64::from(rate.burst);
+        Self {
+            per_second: rate.qps,
+            burst,
+            tokens: burst,
+            counted: now,
+        }
+    }
+
+    /// Takes a token, if there is one.
+    pub(super) fn try_take(&mut self, now: Instant) -> bool {
+        self.refill(now);
+        let is_there = self.tokens >= 1.0;
+        if is_there {
+            self.tokens -= 1.0;
+        }
+        is_there
+    }
+
     /// How long it is until there is a token.
     fn until_next(&mut self, now: Instant) -> Duration {
         self.refill(now);

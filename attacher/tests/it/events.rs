@@ -103,46 +103,43 @@ fn attachment() -> Regarding {
     }
 }
 
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+
 #[tokio::test(start_paused = true)]
-async fn five_failures_and_a_recovery_are_two_events() {
+async fn repeated_failure_counts_and_recovery_is_an_event_of_its_own() {
     let fixture = Fixture::new(true, |_| StatusCode::CREATED);
-    for _ in 0..5 {
+    for _ in 0..11 {
         fixture.fail();
         fixture.pass(1).await;
     }
     fixture
         .recorder
         .tell(attachment(), Reason::AttachRecovered, "attached");
-    fixture.pass(20).await;
+    fixture.pass(1).await;
     let requests = fixture.requests();
     let [
         (method, path, created),
-        (_, _, recovered),
         (patched, patched_path, counted),
+        (_, _, recovered),
     ] = &requests[..]
     else {
         panic!("{requests:?}")
     };
-    assert_eq!(
-        (method, path.as_str()),
-        (&Method::POST, "/api/v1/namespaces/default/events")
-    );
+    assert_eq!((method, path.as_str()), (&Method::POST, EVENTS));
     for (pointer, value) in [
-        ("/involvedObject/kind", "VolumeAttachment"),
-        ("/involvedObject/name", "csi-1"),
-        ("/involvedObject/uid", "uid-1"),
-        ("/involvedObject/apiVersion", "storage.k8s.io/v1"),
-        ("/metadata/namespace", "default"),
+        ("/regarding/kind", "VolumeAttachment"),
+        ("/regarding/name", "csi-1"),
+        ("/regarding/uid", "uid-1"),
+        ("/regarding/apiVersion", "storage.k8s.io/v1"),
         ("/reason", "AttachFailed"),
+        ("/action", "Attach"),
         ("/type", "Warning"),
-        ("/message", "no room"),
-        ("/source/component", "csi-attacher/d"),
-        ("/source/host", "pod-1"),
-        ("/reportingComponent", "csi-attacher/d"),
+        ("/note", "no room"),
+        ("/reportingController", "csi-attacher/d"),
+        ("/reportingInstance", "pod-1"),
     ] {
         assert_eq!(created.pointer(pointer), Some(&json!(value)), "{pointer}");
     }
-    assert_eq!(created["count"], 1);
     assert_eq!(
         (&recovered["reason"], &recovered["type"]),
         (&json!("AttachRecovered"), &json!("Normal"))
@@ -150,14 +147,35 @@ async fn five_failures_and_a_recovery_are_two_events() {
     assert_eq!(patched, Method::PATCH);
     let name = created["metadata"]["name"].as_str().expect("a name");
     assert_eq!(*patched_path, format!("{path}/{name}"));
+    assert_eq!(counted["series"]["count"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_cause_is_an_event_of_its_own() {
+    let fixture = Fixture::new(true, |_| StatusCode::CREATED);
+    for code in ["Internal", "NotFound", "Internal"] {
+        let message = format!("rpc error: code = {code} desc = no");
+        fixture.recorder.tell(attachment(), Reason::AttachFailed, message);
+        fixture.pass(20).await;
+    }
+    let seen: Vec<_> = fixture
+        .requests()
+        .into_iter()
+        .map(|(method, _, body)| (method, body["note"].as_str().unwrap_or_default().to_owned()))
+        .collect();
+    let note = |code: &str| format!("rpc error: code = {code} desc = no");
     assert_eq!(
-        (&counted["count"], &counted["message"]),
-        (&json!(5), &json!("no room"))
+        seen,
+        [
+            (Method::POST, note("Internal")),
+            (Method::POST, note("NotFound")),
+            (Method::PATCH, note("Internal"))
+        ]
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_the_api_server_forgot_is_made_anew() {
+async fn event_that_the_api_server_forgot_is_created_again() {
     let fixture = Fixture::new(true, |number| match number {
         2 => StatusCode::NOT_FOUND,
         _ => StatusCode::CREATED,
@@ -175,7 +193,7 @@ async fn an_event_that_the_api_server_forgot_is_made_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_right_to_write_events_nothing_is_asked_for_a_while() {
+async fn pauses_for_ten_minutes_without_the_right_to_write_events() {
     let fixture = Fixture::new(true, |_| StatusCode::FORBIDDEN);
     for _ in 0..100 {
         fixture.fail();
@@ -189,7 +207,7 @@ async fn without_the_right_to_write_events_nothing_is_asked_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_lead_tells_of_the_leadership_only() {
+async fn standby_reports_leadership_only() {
     let fixture = Fixture::new(false, |_| StatusCode::CREATED);
     fixture.fail();
     let lease = Regarding::lease("ns", "external-attacher-leader-d", "uid-2");
@@ -199,15 +217,15 @@ async fn who_does_not_lead_tells_of_the_leadership_only() {
     let [(_, path, event)] = &requests[..] else {
         panic!("{requests:?}")
     };
-    assert_eq!(path, "/api/v1/namespaces/ns/events");
+    assert_eq!(path, "/apis/events.k8s.io/v1/namespaces/ns/events");
     assert_eq!(
-        (&event["reason"], &event["involvedObject"]["kind"]),
+        (&event["reason"], &event["regarding"]["kind"]),
         (&json!("LeaderElection"), &json!("Lease"))
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_happened_last_is_told_before_the_end() {
+async fn sends_queued_events_before_the_end() {
     let fixture = Fixture::new(true, |_| StatusCode::CREATED);
     fixture.fail();
     fixture.stop.cancel();
@@ -219,7 +237,7 @@ async fn what_happened_last_is_told_before_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn telling_never_waits_for_an_api_server_that_hangs() {
+async fn reporting_does_not_wait_for_an_api_server_that_hangs() {
     let client = Client::new(
         service_fn(|_: http::Request<Body>| {
             std::future::pending::<Result<Response<Body>, tower::BoxError>>()

@@ -80,7 +80,7 @@ const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
         "leases",
         &["get", "watch", "create", "update"],
     ),
-    (true, "", "events", &["create", "patch"]),
+    (true, "events.k8s.io", "events", &["create", "patch"]),
     (
         false,
         "",
@@ -120,8 +120,8 @@ const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
     ),
     (false, "", "nodes", &["get", "list", "watch", "patch"]),
     (false, "", "pods", &["get", "list", "watch", "create", "delete"]),
-    (false, "", "events", &["get", "list", "delete"]),
-    (false, "events.k8s.io", "events", &["create", "patch"]),
+    (false, "", "events", &["get", "list", "delete", "create", "patch"]),
+    (false, "events.k8s.io", "events", &["get", "list", "delete"]),
     (
         false,
         "rbac.authorization.k8s.io",

@@ -1,0 +1,163 @@
+//! Which notices become Events: pure, `now` is an argument.
+//!
+//! Repeats of an Event count it further at most every [`FOLD`]; those in between are dropped. One object may cause
+//! few new Events ([`OBJECT_RATE`]). What is remembered is bounded ([`OBJECTS`]) and forgotten when nothing has
+//! happened to an object for a while ([`IDLE`]).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Notice, Reason};
+use crate::args::kube_api::Rate;
+use crate::kube_api::request_limiter::TokenBucket;
+use crate::model::Uid;
+
+const FOLD: Duration = Duration::from_secs(10);
+/// Eight new Events at once, then one a minute.
+const OBJECT_RATE: Rate = Rate {
+    qps: 1.0 / 60.0,
+    burst: 8,
+};
+/// Objects that are remembered, at about a kilobyte each.
+const OBJECTS: usize = 1024;
+/// Longer than the longest backoff, so that a failure that goes on stays one Event.
+const IDLE: Duration = Duration::from_secs(900);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct EventCorrelator {
+    objects: HashMap<Uid, Object>,
+}
+
+#[derive(Debug)]
+struct Object {
+    /// When each Event was last written. There are as many actions as gRPC codes at most.
+    written: HashMap<(Reason, String), Instant>,
+    budget: TokenBucket,
+    last: Instant,
+}
+
+// === impl EventCorrelator ===
+
+impl EventCorrelator {
+    /// Whether this notice is to be written now.
+    pub(super) fn admits(&mut self, notice: &Notice, now: Instant) -> bool {
+        let uid = &notice.regarding.uid;
+        if !self.objects.contains_key(uid) && !self.make_room(now) {
+            return false;
+        }
+        let object = self
+            .objects
+            .entry(uid.clone())
+            .or_insert_with(|| Object::new(now));
+        object.last = now;
+        let key = (notice.reason, notice.action.clone());
+        let admitted = match object.written.get(&key) {
+            Some(written) => now.saturating_duration_since(*written) >= FOLD,
+            None => object.budget.try_take(now),
+        };
+        if admitted {
+            object.written.insert(key, now);
+        }
+        admitted
+    }
+
+    fn make_room(&mut self, now: Instant) -> bool {
+        if self.objects.len() >= OBJECTS {
+            self.objects
+                .retain(|_, object| now.saturating_duration_since(object.last) < IDLE);
+        }
+        self.objects.len() < OBJECTS
+    }
+}
+
+// === impl Object ===
+
+impl Object {
+    fn new(now: Instant) -> Self {
+        Self {
+            written: HashMap::new(),
+            budget: TokenBucket::new(OBJECT_RATE, now),
+            last: now,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Regarding;
+    use super::*;
+    use crate::decide::tests::mk_attachment;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn mk_notice(name: &str, reason: Reason, message: &str) -> Notice {
+        Notice::new(Regarding::from(&mk_attachment(name)), reason, message)
+    }
+
+    fn mk_failure(code: &str) -> Notice {
+        let message = format!("rpc error: code = {code} desc = no");
+        mk_notice("va", Reason::AttachFailed, &message)
+    }
+
+    #[test]
+    fn repeats_are_written_every_ten_seconds() {
+        let (mut correlator, begin) = (EventCorrelator::default(), Instant::now());
+        let written: Vec<u32> = (0..=25)
+            .filter(|second| correlator.admits(&mk_failure("Internal"), begin + *second * SECOND))
+            .collect();
+        assert_eq!(written, [0, 10, 20]);
+    }
+
+    #[test]
+    fn changed_cause_is_written_at_once() {
+        let (mut correlator, now) = (EventCorrelator::default(), Instant::now());
+        for code in ["Internal", "NotFound", "Unavailable"] {
+            assert!(correlator.admits(&mk_failure(code), now), "{code}");
+            assert!(!correlator.admits(&mk_failure(code), now), "{code}");
+        }
+        assert!(correlator.admits(&mk_notice("va", Reason::AttachRecovered, "attached"), now));
+    }
+
+    #[test]
+    fn object_may_cause_eight_new_events_and_then_one_a_minute() {
+        let (mut correlator, now) = (EventCorrelator::default(), Instant::now());
+        let codes = [
+            "Canceled",
+            "Unknown",
+            "InvalidArgument",
+            "DeadlineExceeded",
+            "NotFound",
+            "AlreadyExists",
+            "PermissionDenied",
+            "ResourceExhausted",
+            "FailedPrecondition",
+            "Aborted",
+        ];
+        let admitted = codes
+            .iter()
+            .filter(|code| correlator.admits(&mk_failure(code), now));
+        assert_eq!(admitted.count(), 8);
+        let later = now + 61 * SECOND;
+        assert!(correlator.admits(&mk_failure("Aborted"), later));
+        assert!(!correlator.admits(&mk_failure("FailedPrecondition"), later));
+        let other = mk_notice("other", Reason::AttachFailed, "no");
+        assert!(
+            correlator.admits(&other, now),
+            "other objects have their own budget"
+        );
+    }
+
+    #[test]
+    fn objects_are_bounded_and_forgotten_when_idle() {
+        let (mut correlator, now) = (EventCorrelator::default(), Instant::now());
+        let notice = |n: usize| mk_notice(&n.to_string(), Reason::AttachFailed, "no");
+        let admitted = (0..2 * OBJECTS).filter(|n| correlator.admits(&notice(*n), now));
+        assert_eq!(admitted.count(), OBJECTS);
+        assert!(!correlator.admits(&notice(2 * OBJECTS), now + IDLE - SECOND));
+        assert!(correlator.admits(&notice(2 * OBJECTS), now + IDLE));
+        assert_eq!(correlator.objects.len(), 1);
+    }
+}
