@@ -2,18 +2,18 @@
 
 mod call;
 mod code;
-mod connect;
+mod connection_manager;
 mod metrics;
+mod redact;
 mod session;
 mod stream;
-mod strip;
 
 use std::collections::BTreeMap;
 
 pub use call::Caller;
 pub use code::{CallError, Code, Reach};
-pub use connect::{Keeper, Link, Lost};
-pub use metrics::{Calls, ConnectionCensus};
+pub use connection_manager::{ConnectionManager, ConnectionState, Lost};
+pub use metrics::{Calls, ConnectionStats};
 pub use session::{OpenError, Session, Socket, SocketError};
 
 use crate::decide::Capability;

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::csi::{Controller, Link};
+use crate::csi::{ConnectionState, Controller};
 use crate::engine::{Engine, Event, lock};
 use crate::kube_api::Cluster;
 use crate::reconcile;
@@ -31,7 +31,7 @@ pub struct Dispatcher<K, D> {
     /// What the watches see.
     pub events: mpsc::Receiver<Event>,
     /// The state of the driver's connection.
-    pub link: watch::Receiver<Link>,
+    pub link: watch::Receiver<ConnectionState>,
     /// How often everything is looked at again, and what waits is tried at once (`--resync`); zero for
     /// never.
     pub resync: Duration,
@@ -166,7 +166,7 @@ fn handle<K: Cluster, D: Controller>(
 }
 
 /// Tells the engine of the driver that can be called now.
-fn driver_back(engine: &Mutex<Engine>, link: &mut watch::Receiver<Link>) {
+fn driver_back(engine: &Mutex<Engine>, link: &mut watch::Receiver<ConnectionState>) {
     if let Some(session) = link.borrow_and_update().session() {
         lock(engine).handle(Event::DriverBack(session.capabilities));
     }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 pub use api::ApiServer;
 pub use client::{Access, Clients, ConnectError, CredentialsError};
-pub use metrics::{Misses, RequestCensus, Requests, Trouble};
+pub use metrics::{FailureStats, OngoingFailure, RequestStats, Requests};
 pub use request_limiter::RateLimit;
 pub use watch::{attachments, nodes, volumes};
 

@@ -12,12 +12,12 @@
 //! - the Lease is only ever written over the very version that was read;
 //! - leadership that was lost does not come back: the process ends.
 //!
-//! [`Elector`] decides and is pure; [`Campaign`] does the waiting and the requests. See
+//! [`ElectionState`] decides and is pure; [`LeaderElector`] does the waiting and the requests. See
 //! docs/adr/0021-leader-election.md.
 
-mod campaign;
-mod elector;
+mod election_state;
 mod fence;
+mod leader_elector;
 mod leadership;
 mod server;
 
@@ -25,10 +25,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-pub use campaign::{Campaign, Change};
-pub use elector::{Elector, Failure, Lost, Request, Step};
+pub use election_state::{ElectionState, LeaseError, Lost, Request, Step};
 pub use fence::Fenced;
-pub use leadership::{Leadership, NotLeading, Standing, Unrenewed};
+pub use leader_elector::{Change, LeaderElector};
+pub use leadership::{ElectionStatus, Leadership, NotLeading, Unrenewed};
 pub use server::{ApiLease, LeaseServer};
 
 use crate::model::driver::sanitized;
@@ -37,7 +37,7 @@ use crate::model::driver::sanitized;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Which Lease.
-    pub place: Place,
+    pub place: LeaseMeta,
     /// What we call ourselves in it.
     pub identity: String,
     /// What it is labelled with; other labels stay as they are.
@@ -48,7 +48,7 @@ pub struct Settings {
 
 /// Where the Lease is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LeaseMeta {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -83,9 +83,9 @@ pub enum IdentityError {
     Empty,
 }
 
-// === impl Place ===
+// === impl LeaseMeta ===
 
-impl Place {
+impl LeaseMeta {
     /// Where the replicas that serve `driver` meet. Namespaces in the order in which they count: of the
     /// flag, of POD_NAMESPACE, of the service account.
     pub fn of(driver: &str, flag: Option<&str>, variable: Option<&str>) -> Self {
@@ -111,7 +111,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for LeaseMeta {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
@@ -166,7 +166,7 @@ mod tests {
             (None, None, &blank, "default"),
             (None, None, &none, "default"),
         ] {
-            let place = Place::with_file("ebs.csi.aws.com", flag, variable, file);
+            let place = LeaseMeta::with_file("ebs.csi.aws.com", flag, variable, file);
             assert_eq!(place.namespace, namespace, "{flag:?} {variable:?} {file:?}");
             assert_eq!(place.name, "external-attacher-leader-ebs-csi-aws-com");
         }

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::csi::{CallError, Controller, Link, ListRequest};
+use crate::csi::{CallError, ConnectionState, Controller, ListRequest};
 use crate::decide::reconcile::Survey;
 use crate::engine::{Engine, Event, Fault, Finding, Round, lock};
 use crate::model::Driver;
@@ -26,7 +26,7 @@ pub struct Reconciler<D> {
     /// Whose volumes.
     pub driver: Driver,
     /// The state of the driver's connection.
-    pub link: watch::Receiver<Link>,
+    pub link: watch::Receiver<ConnectionState>,
     /// Where results go: the engine takes them in turn with everything else that happens.
     pub events_tx: mpsc::Sender<Event>,
     /// The time from the end of one round to the next (`--reconcile-sync`).
@@ -91,7 +91,7 @@ impl<D: Controller> Reconciler<D> {
 
     async fn rounds(&mut self) {
         loop {
-            let lists = |link: &Link| {
+            let lists = |link: &ConnectionState| {
                 link.session().is_some_and(|session| {
                     session.capabilities.publish && session.capabilities.list_published
                 })

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::JoinMap;
 
 use crate::args::Args;
-use crate::csi::{Keeper, Link, Lost, Session};
+use crate::csi::{ConnectionManager, ConnectionState, Lost, Session};
 use crate::engine::Engine;
 use crate::http_server::View;
 use crate::kube_api::{Clients, ConnectError, RateLimit};
@@ -158,7 +158,7 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     let config = config::read(&args).await?;
     let clients = Clients::new(&config, rate)?;
     let mut tasks = Tasks::new();
-    let (keeper, link) = Keeper::new(args.csi_address.clone(), args.timeout);
+    let (keeper, link) = ConnectionManager::new(args.csi_address.clone(), args.timeout);
     let view = http::view(&args, &clients, &keeper, &shutdown);
     let stop_http = CancellationToken::new();
     http::spawn(&mut tasks, &args, view.clone(), stop_http.clone()).await?;
@@ -206,7 +206,7 @@ struct Service {
     args: Args,
     config: kube::Config,
     clients: Clients,
-    link: watch::Receiver<Link>,
+    link: watch::Receiver<ConnectionState>,
     view: Arc<View>,
     shutdown: CancellationToken,
 }
@@ -345,7 +345,7 @@ async fn join(tasks: &mut Tasks, wanted: Task) -> Result<(), Error> {
 }
 
 /// The first session; `None` if there never will be one, which the connection's task explains.
-async fn first_session(mut link: watch::Receiver<Link>) -> Option<Arc<Session>> {
+async fn first_session(mut link: watch::Receiver<ConnectionState>) -> Option<Arc<Session>> {
     let link = link.wait_for(|link| link.session().is_some()).await.ok()?;
     link.session().cloned()
 }

@@ -102,7 +102,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
     /// To be asked before the call that a job is about.
     fn may_begin(&self) -> Result<(), Failure> {
         if self.winding_up.is_cancelled() {
-            return Err(withheld());
+            return Err(not_sent());
         }
         Ok(())
     }
@@ -114,7 +114,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         step: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let step = self.winding_up.run_until_cancelled(step);
-        step.await.unwrap_or_else(|| Err(withheld()))
+        step.await.unwrap_or_else(|| Err(not_sent()))
     }
 
     /// Waits until no other job calls for `target`.
@@ -295,13 +295,13 @@ fn called(error: &CallError) -> Failure {
         code: Some(error.code.number()),
         class: error.class(),
         answer: None,
-        told: error.reach != Reach::Withheld,
+        told: error.reach != Reach::NotSent,
     }
 }
 
 /// What is not begun because the process is about to end.
-fn withheld() -> Failure {
-    called(&CallError::withheld("the attacher is shutting down"))
+fn not_sent() -> Failure {
+    called(&CallError::not_sent("the attacher is shutting down"))
 }
 
 /// The failure to read a Secret.

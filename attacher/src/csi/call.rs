@@ -10,10 +10,10 @@ use tokio::sync::watch;
 use tracing::Instrument as _;
 
 use super::code::CallError;
-use super::connect::Link;
+use super::connection_manager::ConnectionState;
 use super::metrics::timed;
+use super::redact::redacted;
 use super::session::Session;
-use super::strip::stripped;
 use super::{Controller, ListRequest, Listed, Page, PublishRequest, UnpublishRequest};
 use crate::decide::{Access, AccessMode, Capability};
 use crate::kube_api::Secrets;
@@ -24,7 +24,7 @@ use crate::trace;
 /// Calls whatever driver is connected.
 #[derive(Debug)]
 pub struct Caller {
-    link: watch::Receiver<Link>,
+    link: watch::Receiver<ConnectionState>,
     timeout: Duration,
     leadership: Leadership,
     /// Most characters of an answer that are logged.
@@ -36,7 +36,7 @@ pub struct Caller {
 impl Caller {
     /// Calls with this deadline each (`--timeout`). [`Controller::ready`] waits for a driver that is away, for
     /// 5 s at most. Only while `leadership` lasts is anything sent.
-    pub fn new(link: watch::Receiver<Link>, timeout: Duration, leadership: Leadership) -> Self {
+    pub fn new(link: watch::Receiver<ConnectionState>, timeout: Duration, leadership: Leadership) -> Self {
         Self {
             link,
             timeout,
@@ -90,7 +90,7 @@ impl Caller {
             }
         });
         let answer = answer.instrument(span.clone()).await.map_err(|error| CallError {
-            message: stripped(secrets, error.message),
+            message: redacted(secrets, error.message),
             ..error
         });
         trace::ended(&span, &answer, |error| error.code.number().into());
@@ -268,8 +268,9 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn ready_does_not_deadlock_while_the_connection_changes() {
         let session = Arc::new(Session::disconnected("d.example"));
-        let (link_tx, link) = watch::channel(Link::Up(session.clone()));
-        let writer = thread::spawn(move || while link_tx.send(Link::Up(session.clone())).is_ok() {});
+        let (link_tx, link) = watch::channel(ConnectionState::Up(session.clone()));
+        let writer =
+            thread::spawn(move || while link_tx.send(ConnectionState::Up(session.clone())).is_ok() {});
         let caller = Caller::new(link, Duration::from_secs(60), Leadership::unopposed());
         #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
         let reader = tokio::spawn(async move {

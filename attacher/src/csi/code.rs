@@ -35,7 +35,7 @@ pub enum Reach {
     /// There was no connection, so nothing was sent.
     Unsent,
     /// We are not to call any more, so nothing was sent.
-    Withheld,
+    NotSent,
 }
 
 // === impl Code ===
@@ -162,9 +162,9 @@ impl CallError {
     }
 
     /// We are not to call any more. It is nobody's business but ours.
-    pub fn withheld(message: impl Into<String>) -> Self {
+    pub fn not_sent(message: impl Into<String>) -> Self {
         Self {
-            reach: Reach::Withheld,
+            reach: Reach::NotSent,
             ..Self::unsent(message)
         }
     }
@@ -175,14 +175,14 @@ impl CallError {
             Reach::Unsent => Class::Disconnected,
             Reach::Interrupted => Class::Interrupted,
             Reach::Answered if self.code.is_final() => Class::Final,
-            Reach::Answered | Reach::Withheld => Class::Uncertain,
+            Reach::Answered | Reach::NotSent => Class::Uncertain,
         }
     }
 }
 
 impl From<NotLeading> for CallError {
     fn from(reason: NotLeading) -> Self {
-        Self::withheld(reason.to_string())
+        Self::not_sent(reason.to_string())
     }
 }
 

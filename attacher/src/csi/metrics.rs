@@ -17,7 +17,6 @@ use tonic::body::Body;
 use tower::{BoxError, Service};
 
 use super::code::{CallError, Code};
-use super::session::Session;
 use crate::grpc::readable;
 use crate::leader_election::{Fenced, Leadership};
 use crate::metrics::{Exposition, Histogram, family};
@@ -32,7 +31,7 @@ pub struct Calls(Arc<Mutex<Counts>>);
 struct Counts {
     driver: Option<Served>,
     seconds: BTreeMap<Series, Histogram>,
-    connection: ConnectionCensus,
+    connection: ConnectionStats,
 }
 
 #[derive(Clone, Debug)]
@@ -52,7 +51,7 @@ struct Series {
 
 /// What became of the connection so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ConnectionCensus {
+pub struct ConnectionStats {
     /// Name of the driver, once it is known.
     pub driver: Option<Arc<str>>,
     /// What the driver could do when one was last opened.
@@ -69,7 +68,7 @@ pub struct ConnectionCensus {
 
 /// What the layer must know of a call and cannot see: rides along as an extension of its request.
 #[derive(Clone, Debug)]
-struct Terms {
+struct CallInfo {
     deadline: Instant,
     migrated: bool,
     /// What must last until the call is sent, which may be a while after it was made: the connection has
@@ -79,7 +78,7 @@ struct Terms {
 
 /// A channel whose calls are counted.
 #[derive(Clone, Debug)]
-pub(super) struct Counted<S> {
+pub(super) struct Metered<S> {
     inner: S,
     calls: Calls,
 }
@@ -89,13 +88,13 @@ pub(super) struct Counted<S> {
 struct Running {
     calls: Calls,
     method: Arc<str>,
-    terms: Option<Terms>,
+    info: Option<CallInfo>,
     begun: Instant,
     ended: bool,
 }
 
 /// The answer's body, whose trailers tell how the call ended.
-struct CountedBody {
+struct MeteredBody {
     inner: Body,
     running: Running,
 }
@@ -123,7 +122,7 @@ pub(super) fn timed<Q>(
     let mut request = tonic::Request::new(message);
     request.set_timeout(timeout);
     let fence = fence.filter(|leadership| leadership.is_elected()).cloned();
-    request.extensions_mut().insert(Terms {
+    request.extensions_mut().insert(CallInfo {
         deadline,
         migrated,
         fence,
@@ -135,9 +134,9 @@ pub(super) fn timed<Q>(
 
 impl Calls {
     /// Counts the calls of a channel.
-    pub(super) fn count<S>(&self, inner: S) -> Counted<S> {
+    pub(super) fn count<S>(&self, inner: S) -> Metered<S> {
         let calls = self.clone();
-        Counted { inner, calls }
+        Metered { inner, calls }
     }
 
     /// From now on calls are those of this driver.
@@ -148,10 +147,10 @@ impl Calls {
         });
     }
 
-    pub(super) fn connected(&self, session: &Session) {
+    pub(super) fn connected(&self, driver: &Arc<str>, capabilities: Capabilities) {
         let connection = &mut self.lock().connection;
-        connection.driver = Some(session.name.clone());
-        connection.capabilities = Some(session.capabilities);
+        connection.driver = Some(driver.clone());
+        connection.capabilities = Some(capabilities);
         connection.up = true;
         connection.since = Some(Instant::now());
         connection.opened += 1;
@@ -169,7 +168,7 @@ impl Calls {
     }
 
     /// What became of the connection so far.
-    pub fn connection(&self) -> ConnectionCensus {
+    pub fn connection(&self) -> ConnectionStats {
         self.lock().connection.clone()
     }
 
@@ -207,7 +206,7 @@ impl Calls {
         Running {
             calls: self.clone(),
             method: request.uri().path().into(),
-            terms: request.extensions().get().cloned(),
+            info: request.extensions().get().cloned(),
             begun: Instant::now(),
             ended: false,
         }
@@ -237,7 +236,7 @@ impl Running {
             driver,
             code: code.name(),
             method: self.method.clone(),
-            migrated: migrates.then(|| self.terms.as_ref().is_some_and(|terms| terms.migrated)),
+            migrated: migrates.then(|| self.info.as_ref().is_some_and(|info| info.migrated)),
         };
         counts
             .seconds
@@ -261,9 +260,9 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let late = self
-            .terms
+            .info
             .as_ref()
-            .is_some_and(|terms| Instant::now() >= terms.deadline);
+            .is_some_and(|info| Instant::now() >= info.deadline);
         self.end(Code::from(if late {
             tonic::Code::DeadlineExceeded
         } else {
@@ -272,9 +271,9 @@ impl Drop for Running {
     }
 }
 
-// === impl Counted ===
+// === impl Metered ===
 
-impl<S> Service<Request<Body>> for Counted<S>
+impl<S> Service<Request<Body>> for Metered<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
     S::Error: Into<BoxError>,
@@ -292,7 +291,7 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let mut running = self.calls.begin(&request);
-        let fence = running.terms.as_ref().and_then(|terms| terms.fence.clone());
+        let fence = running.info.as_ref().and_then(|info| info.fence.clone());
         let request = match fence {
             Some(leadership) => request.map(|body| Body::new(Fenced::new(body, Some(leadership)))),
             None => request,
@@ -309,14 +308,14 @@ where
             if answer.headers().contains_key(GRPC_STATUS) {
                 running.end_with(answer.headers());
             }
-            Ok(answer.map(|inner| Body::new(CountedBody { inner, running })))
+            Ok(answer.map(|inner| Body::new(MeteredBody { inner, running })))
         })
     }
 }
 
-// === impl CountedBody ===
+// === impl MeteredBody ===
 
-impl hyper::body::Body for CountedBody {
+impl hyper::body::Body for MeteredBody {
     type Data = Bytes;
     type Error = Status;
 

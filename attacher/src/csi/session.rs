@@ -23,7 +23,7 @@ use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
 use super::code::CallError;
-use super::metrics::{Calls, Counted, timed};
+use super::metrics::{Calls, Metered, timed};
 use super::stream::{DriverStream, Loss};
 use crate::model::Capabilities;
 
@@ -52,8 +52,8 @@ const LONGEST_PATH: usize = 107;
 /// A driver that answered all that we must know before we call it.
 #[derive(Clone, Debug)]
 pub struct Session {
-    publishes: Counted<Channel>,
-    others: Counted<Channel>,
+    publishes: Metered<Channel>,
+    others: Metered<Channel>,
     /// Name of the driver.
     pub name: Arc<str>,
     /// What it can do.
@@ -193,12 +193,12 @@ impl Session {
     }
 
     /// For ControllerPublishVolume.
-    pub(super) fn publisher(&self) -> ControllerClient<Counted<Channel>> {
+    pub(super) fn publisher(&self) -> ControllerClient<Metered<Channel>> {
         ControllerClient::new(self.publishes.clone())
     }
 
     /// For all other calls of the Controller service.
-    pub(super) fn controller(&self) -> ControllerClient<Counted<Channel>> {
+    pub(super) fn controller(&self) -> ControllerClient<Metered<Channel>> {
         ControllerClient::new(self.others.clone()).max_decoding_message_size(MAX_ANSWER)
     }
 }
@@ -239,8 +239,8 @@ async fn connect(socket: &Socket, loss: &Loss) -> Result<Channel, OpenError> {
 }
 
 async fn capabilities(
-    mut identity: IdentityClient<Counted<Channel>>,
-    channel: &Counted<Channel>,
+    mut identity: IdentityClient<Metered<Channel>>,
+    channel: &Metered<Channel>,
     timeout: Duration,
 ) -> Result<Capabilities, OpenError> {
     let answer = call(

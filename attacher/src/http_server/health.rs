@@ -12,7 +12,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::{Page, View};
-use crate::kube_api::Trouble;
+use crate::kube_api::OngoingFailure;
 
 /// Answers `/healthz`.
 pub(super) fn alive(view: &View) -> Page {
@@ -59,17 +59,17 @@ pub(super) fn missing(view: &View) -> Vec<String> {
 
 /// Why a standby could not take over, if it could not.
 fn no_way_to_the_lease(view: &View) -> Option<String> {
-    let Some(standing) = view.election().map(|election| election.standing()) else {
+    let Some(status) = view.election().map(|election| election.status()) else {
         return Some("the leader election has not begun".to_owned());
     };
-    let standing = standing.filter(|standing| !standing.could_take_over())?;
-    let what = match standing.holder.as_deref() {
+    let status = status.filter(|status| !status.could_take_over())?;
+    let what = match status.holder.as_deref() {
         None => "has not been read yet",
-        Some(_) if standing.claim_failed => "cannot be taken",
+        Some(_) if status.claim_failed => "cannot be taken",
         Some(_) => "is held by nobody yet",
     };
-    let why = because(standing.trouble.as_ref());
-    Some(format!("the lease {} {what}{why}", standing.lease))
+    let why = because(status.ongoing_failure.as_ref());
+    Some(format!("the lease {} {what}{why}", status.lease))
 }
 
 /// Which of the lists that we need are not complete.
@@ -96,8 +96,10 @@ fn unlisted(view: &View, leads: bool) -> Vec<String> {
     .collect()
 }
 
-fn because(trouble: Option<&Trouble>) -> String {
-    trouble.map_or_else(String::new, |trouble| format!(": {}", trouble.why))
+fn because(ongoing_failure: Option<&OngoingFailure>) -> String {
+    ongoing_failure.map_or_else(String::new, |ongoing_failure| {
+        format!(": {}", ongoing_failure.why)
+    })
 }
 
 /// Answers `/healthz/leader-election`, which there is only with a leader election.

@@ -20,12 +20,12 @@ pub(super) fn page(view: &View) -> Page {
         work_queues(&mut text, &census);
         lanes(&mut text, view, &census);
     }
-    let standing = |election: Leadership| Some((election.check().is_ok(), election.standing()?));
-    if let Some((leads, standing)) = view.election().and_then(standing) {
-        let name = &standing.lease;
+    let status = |election: Leadership| Some((election.check().is_ok(), election.status()?));
+    if let Some((leads, status)) = view.election().and_then(status) {
+        let name = &status.lease;
         let leads = f64::from(u8::from(leads));
         text.family(&family::LEADER).sample(&[name], leads);
-        let slow = standing.slow_renewals as f64;
+        let slow = status.slow_renewals as f64;
         text.family(&family::LEADER_SLOW).sample(&[name], slow);
     }
     view.requests.expose(&mut text);

@@ -240,14 +240,16 @@ fn works(view: &View, pending: Option<&Vec<Pending>>) -> Vec<WorkStatus> {
 
 impl ElectionStatus {
     fn of(leadership: &Leadership, now: Instant) -> Option<Self> {
-        let standing = leadership.standing()?;
+        let status = leadership.status()?;
         Some(Self {
-            lease: standing.lease,
-            identity: standing.identity,
+            lease: status.lease,
+            identity: status.identity,
             leads: leadership.check().is_ok(),
-            holder: standing.holder,
-            renewed: standing.renewed.map(|renewed| (now - renewed).as_secs_f64()),
-            failure: standing.trouble.map(|trouble| FailureStatus::of(&trouble, now)),
+            holder: status.holder,
+            renewed: status.renewed.map(|renewed| (now - renewed).as_secs_f64()),
+            failure: status
+                .ongoing_failure
+                .map(|trouble| FailureStatus::of(&trouble, now)),
             problem: leadership.health().err().map(|why| why.to_string()),
         })
     }

@@ -9,8 +9,8 @@ use super::*;
 use crate::decide::tests::{mk_attachment, mk_node, mk_volume};
 use crate::engine::{Event, Outcome, Report};
 use crate::index::Change;
-use crate::kube_api::Trouble;
-use crate::leader_election::{Place, Settings, Standing, Timings};
+use crate::kube_api::OngoingFailure;
+use crate::leader_election::{ElectionStatus, LeaseMeta, Settings, Timings};
 use crate::metrics::family;
 use crate::queue::Class;
 use crate::worker::Clock;
@@ -18,25 +18,25 @@ use crate::worker::Clock;
 /// A leadership that was last renewed so long ago and lasts for as long from now, if at all.
 pub(super) fn mk_leadership(leads: bool, renewed: Option<Duration>) -> Leadership {
     let now = Instant::now();
-    let mut standing = Standing::new(&mk_settings());
-    standing.valid_until = leads.then(|| now + Duration::from_secs(10));
-    standing.renewed = renewed.map(|ago| now - ago);
-    standing.holder = Some("pod-1".to_owned());
-    standing.slow_renewals = 3;
-    watch::channel(standing).1.into()
+    let mut status = ElectionStatus::new(&mk_settings());
+    status.valid_until = leads.then(|| now + Duration::from_secs(10));
+    status.renewed = renewed.map(|ago| now - ago);
+    status.holder = Some("pod-1".to_owned());
+    status.slow_renewals = 3;
+    watch::channel(status).1.into()
 }
 
 /// That of a standby, who knows who holds the lease or does not, and why.
 pub(super) fn mk_standby(holder: Option<&str>, trouble: Option<&str>) -> Leadership {
-    let mut standing = Standing::new(&mk_settings());
-    standing.holder = holder.map(str::to_owned);
-    standing.trouble = trouble.map(Trouble::new);
-    watch::channel(standing).1.into()
+    let mut status = ElectionStatus::new(&mk_settings());
+    status.holder = holder.map(str::to_owned);
+    status.ongoing_failure = trouble.map(OngoingFailure::new);
+    watch::channel(status).1.into()
 }
 
 fn mk_settings() -> Settings {
     Settings {
-        place: Place {
+        place: LeaseMeta {
             namespace: "kube-system".to_owned(),
             name: "external-attacher-leader-d-example".to_owned(),
         },

@@ -19,12 +19,12 @@ struct Counts {
     answers: BTreeMap<(What, Code), u64>,
     seconds: BTreeMap<What, Histogram>,
     retries: u64,
-    state: RequestCensus,
+    state: RequestStats,
 }
 
 /// How the API server has been answering.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RequestCensus {
+pub struct RequestStats {
     /// How many requests wait for their answer. A watch counts until it begins.
     pub in_flight: usize,
     /// When the last answer came, whatever it said.
@@ -32,16 +32,16 @@ pub struct RequestCensus {
     /// When we last got what we asked for.
     pub granted: Option<Instant>,
     /// The requests that were turned down: by who we are (401, 403), or for now (429, 5xx).
-    pub refused: Misses,
+    pub refused: FailureStats,
     /// The requests that went without an answer.
-    pub unanswered: Misses,
+    pub unanswered: FailureStats,
     /// The resources whose watch does not work, and why.
-    pub watches: BTreeMap<Cow<'static, str>, Trouble>,
+    pub watches: BTreeMap<Cow<'static, str>, OngoingFailure>,
 }
 
 /// Requests that came to nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Misses {
+pub struct FailureStats {
     /// How many.
     pub count: u64,
     /// When the last one did, and how.
@@ -50,7 +50,7 @@ pub struct Misses {
 
 /// Something that fails again and again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct OngoingFailure {
     /// How often in a row.
     pub times: u32,
     /// When that began.
@@ -146,13 +146,13 @@ impl Requests {
         match counts.state.watches.get_mut(&resource) {
             Some(trouble) => trouble.again(why),
             None => {
-                counts.state.watches.insert(resource, Trouble::new(why));
+                counts.state.watches.insert(resource, OngoingFailure::new(why));
             }
         }
     }
 
     /// How the API server has been answering.
-    pub fn state(&self) -> RequestCensus {
+    pub fn state(&self) -> RequestStats {
         self.lock().state.clone()
     }
 
@@ -201,9 +201,9 @@ impl Requests {
     }
 }
 
-// === impl RequestCensus ===
+// === impl RequestStats ===
 
-impl RequestCensus {
+impl RequestStats {
     fn answered(&mut self, what: What, status: u16, now: Instant) {
         self.answered = Some(now);
         match status {
@@ -223,18 +223,18 @@ impl RequestCensus {
     }
 }
 
-// === impl Misses ===
+// === impl FailureStats ===
 
-impl Misses {
+impl FailureStats {
     fn add(&mut self, why: String) {
         self.count += 1;
         self.last = Some((Instant::now(), why.into()));
     }
 }
 
-// === impl Trouble ===
+// === impl OngoingFailure ===
 
-impl Trouble {
+impl OngoingFailure {
     /// The first of its kind.
     pub fn new(why: &str) -> Self {
         let now = Instant::now();
@@ -449,7 +449,7 @@ mod tests {
         let state = requests.state();
         assert_eq!(state.in_flight, 0);
         assert!(state.answered.is_some());
-        let last = |misses: Misses| (misses.count, misses.last.expect("one failed").1);
+        let last = |misses: FailureStats| (misses.count, misses.last.expect("one failed").1);
         assert_eq!(last(state.unanswered), (1, "refused".into()));
         assert_eq!(
             last(state.refused),
@@ -477,7 +477,7 @@ mod tests {
             tokio::time::advance(Duration::from_secs(5)).await;
         }
         let trouble = |requests: &Requests| requests.state().watches.get("csinodes").cloned();
-        let expected = Trouble {
+        let expected = OngoingFailure {
             times: 2,
             since: begin,
             last: begin + Duration::from_secs(5),

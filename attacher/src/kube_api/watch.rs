@@ -2,10 +2,10 @@
 //!
 //! kube's watcher does the list, the resumption and the re-list; its objects are converted one by
 //! one as they arrive, so what is not ours takes no memory beyond its page of the list. When to ask again
-//! after a failure is ours (`patience`): kube's own backoff starts afresh with each attempt at a list, as
+//! after a failure is ours (`backoff`): kube's own backoff starts afresh with each attempt at a list, as
 //! it takes the announcement of one for a success.
 
-mod patience;
+mod backoff;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use kube::core::Resource;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::time::{Instant, sleep};
 
-use self::patience::{Patience, Proof, Stage};
+use self::backoff::{Progress, Stage, WatchBackoff};
 use super::{Clients, Requests, attempt};
 use crate::index::Change;
 use crate::model::wire::{AttachmentObject, CsiNodeObject, VolumeObject};
@@ -74,12 +74,12 @@ enum Kept<T> {
 struct Watch<K> {
     api: Api<K>,
     events: BoxStream<'static, watcher::Result<Event<K>>>,
-    patience: Patience,
+    backoff: WatchBackoff,
     requests: Requests,
 }
 
 /// Every how manieth failure in a row is a warning, beside the first: one in five minutes or so.
-const TOLD_EVERY: u32 = 10;
+const LOG_EVERY: u32 = 10;
 
 // === impl Kept ===
 
@@ -100,7 +100,7 @@ where
         Self {
             events: watcher(api.clone(), watcher::Config::default()).boxed(),
             api,
-            patience: Patience::new(seed),
+            backoff: WatchBackoff::new(seed),
             requests: clients.counts.clone(),
         }
     }
@@ -111,55 +111,55 @@ where
             let (event, asked_for) = attempt::attempt(None, self.events.next()).await;
             match event {
                 Some(Ok(event)) => {
-                    self.works(&event);
+                    self.on_event(&event);
                     return event;
                 }
-                Some(Err(error)) => self.fails(&error, asked_for).await,
+                Some(Err(error)) => self.on_error(&error, asked_for).await,
                 // It never ends, by its contract.
-                None => self.start_anew(),
+                None => self.restart(),
             }
         }
     }
 
-    fn works(&mut self, event: &Event<K>) {
+    fn on_event(&mut self, event: &Event<K>) {
         let proof = match event {
             // An announcement, made before anything is asked.
             Event::Init => return,
             // A page of a list whose next one may fail.
             Event::InitApply(_) => return,
-            Event::InitDone => Proof::Listed,
-            Event::Apply(_) | Event::Delete(_) => Proof::Watched,
+            Event::InitDone => Progress::Listed,
+            Event::Apply(_) | Event::Delete(_) => Progress::Watched,
         };
-        if let Some(failures) = self.patience.proven(proof) {
+        if let Some(failures) = self.backoff.proven(proof) {
             let kind = &*K::kind(&());
             tracing::info!(kind, failures, "the watch works again");
         }
     }
 
-    async fn fails(&mut self, error: &watcher::Error, in_header: Option<Duration>) {
-        let (stage, why) = told(error);
+    async fn on_error(&mut self, error: &watcher::Error, in_header: Option<Duration>) {
+        let (stage, why) = describe(error);
         let asked_for = in_header.max(in_body(error)).unwrap_or_default();
         if is_expired(error) {
             // A watcher that the server answers with 410 when it asks to resume would ask the same for ever
             // (kube resumes from the version it has). The one cure is a new list, hence a new watcher.
-            self.start_anew();
+            self.restart();
         }
         self.pause(stage, why, asked_for).await;
     }
 
     /// Tells of a failure and waits for as long as is right after it.
     async fn pause(&mut self, stage: Stage, why: String, asked_for: Duration) {
-        let (failures, pause) = self.patience.failed(stage, asked_for, Instant::now().into_std());
+        let (failures, pause) = self.backoff.failed(stage, asked_for, Instant::now().into_std());
         let kind = &*K::kind(&());
         self.requests.watch_failed(K::plural(&()), &why);
         let again_in = pause.as_secs_f64();
-        if failures == 1 || failures.is_multiple_of(TOLD_EVERY) {
+        if failures == 1 || failures.is_multiple_of(LOG_EVERY) {
             tracing::warn!(
                 kind,
                 error = why,
                 failures,
                 again_in,
-                "the watch failed; it is tried again, and each {TOLD_EVERY}th failure in a row is told"
+                "the watch failed; it is tried again, and each {LOG_EVERY}th failure in a row is told"
             );
         } else {
             tracing::debug!(kind, error = why, failures, again_in, "the watch failed again");
@@ -167,7 +167,7 @@ where
         sleep(pause).await;
     }
 
-    fn start_anew(&mut self) {
+    fn restart(&mut self) {
         self.events = watcher(self.api.clone(), watcher::Config::default()).boxed();
     }
 }
@@ -222,7 +222,7 @@ fn is_expired(error: &watcher::Error) -> bool {
 }
 
 /// What failed, and in words for people: kube's print the answer twice, once as a data structure.
-fn told(error: &watcher::Error) -> (Stage, String) {
+fn describe(error: &watcher::Error) -> (Stage, String) {
     match error {
         watcher::Error::InitialListFailed(cause) => (Stage::List, format!("cannot list: {}", chain(cause))),
         watcher::Error::WatchStartFailed(cause) => (Stage::Watch, format!("cannot watch: {}", chain(cause))),

@@ -6,18 +6,18 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Settings;
-use crate::kube_api::Trouble;
+use crate::kube_api::OngoingFailure;
 
 /// Whether we lead, for everybody who must know. Cheap to clone and to ask.
 ///
 /// It is a value with an end, not a flag that somebody sets in time: a process that was suspended finds
 /// it run out before it has noticed anything else.
 #[derive(Clone, Debug)]
-pub struct Leadership(Option<watch::Receiver<Standing>>);
+pub struct Leadership(Option<watch::Receiver<ElectionStatus>>);
 
 /// Where we stand in the election.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct ElectionStatus {
     /// Until when we may work without another look at the lease. Nothing: we do not lead.
     pub valid_until: Option<Instant>,
     /// When the lease was last renewed by us; nothing once it was given back.
@@ -28,7 +28,7 @@ pub struct Standing {
     pub identity: String,
     /// Why the last request about the lease came to nothing, if it did. Why a claim did, for as long as the lease
     /// can be claimed: that it can be read is no comfort then.
-    pub trouble: Option<Trouble>,
+    pub ongoing_failure: Option<OngoingFailure>,
     /// Whether the last claim came to nothing, and the lease could still be claimed when we last looked.
     pub claim_failed: bool,
     /// How often a renewal had to look at the lease first.
@@ -63,12 +63,12 @@ impl Leadership {
     /// One that nobody renews.
     #[cfg(test)]
     pub(crate) fn until(at: Instant) -> Self {
-        let settings = super::elector::tests::mk_settings("a");
-        let standing = Standing {
+        let settings = super::election_state::tests::mk_settings("a");
+        let status = ElectionStatus {
             valid_until: Some(at),
-            ..Standing::new(&settings)
+            ..ElectionStatus::new(&settings)
         };
-        watch::channel(standing).1.into()
+        watch::channel(status).1.into()
     }
 
     /// Fails unless we lead at this moment. To be asked right before each write and each driver call.
@@ -79,7 +79,7 @@ impl Leadership {
     pub fn check(&self) -> Result<(), NotLeading> {
         match &self.0 {
             None => Ok(()),
-            Some(standing) if standing.borrow().leads_at(Instant::now()) => Ok(()),
+            Some(status) if status.borrow().leads_at(Instant::now()) => Ok(()),
             Some(_) => Err(NotLeading),
         }
     }
@@ -91,9 +91,9 @@ impl Leadership {
     ///
     /// Safe.
     pub async fn begun(&self) {
-        let Some(standing) = &self.0 else { return };
-        let mut standing = standing.clone();
-        let leads = standing.wait_for(|standing| standing.leads_at(Instant::now()));
+        let Some(status) = &self.0 else { return };
+        let mut status = status.clone();
+        let leads = status.wait_for(|status| status.leads_at(Instant::now()));
         if leads.await.is_err() {
             // The election is over, and we have not won it.
             std::future::pending::<()>().await;
@@ -107,17 +107,17 @@ impl Leadership {
     ///
     /// Safe.
     pub async fn ended(&self) {
-        let Some(standing) = &self.0 else {
+        let Some(status) = &self.0 else {
             return std::future::pending().await;
         };
-        let mut standing = standing.clone();
+        let mut status = status.clone();
         loop {
-            let until = standing.borrow_and_update().valid_until;
+            let until = status.borrow_and_update().valid_until;
             let Some(until) = until.filter(|until| Instant::now() < *until) else {
                 return;
             };
             let renewed = async {
-                if standing.changed().await.is_err() {
+                if status.changed().await.is_err() {
                     // The election is over, and what we have is all there is.
                     std::future::pending::<()>().await;
                 }
@@ -139,30 +139,30 @@ impl Leadership {
     /// We held the lease, have not renewed it since long after its end, and are still there. A standby is
     /// always well.
     pub fn health(&self) -> Result<(), Unrenewed> {
-        let Some(standing) = &self.0 else { return Ok(()) };
-        let standing = standing.borrow();
-        let tolerated = standing.lease_duration + HEALTH_TOLERANCE;
-        match standing.renewed {
-            Some(renewed) if renewed.elapsed() > tolerated => Err(Unrenewed(standing.lease.clone())),
+        let Some(status) = &self.0 else { return Ok(()) };
+        let status = status.borrow();
+        let tolerated = status.lease_duration + HEALTH_TOLERANCE;
+        match status.renewed {
+            Some(renewed) if renewed.elapsed() > tolerated => Err(Unrenewed(status.lease.clone())),
             Some(_) | None => Ok(()),
         }
     }
 
     /// Where we stand; nothing without an election.
-    pub fn standing(&self) -> Option<Standing> {
+    pub fn status(&self) -> Option<ElectionStatus> {
         Some(self.0.as_ref()?.borrow().clone())
     }
 }
 
-impl From<watch::Receiver<Standing>> for Leadership {
-    fn from(standing: watch::Receiver<Standing>) -> Self {
-        Self(Some(standing))
+impl From<watch::Receiver<ElectionStatus>> for Leadership {
+    fn from(status: watch::Receiver<ElectionStatus>) -> Self {
+        Self(Some(status))
     }
 }
 
-// === impl Standing ===
+// === impl ElectionStatus ===
 
-impl Standing {
+impl ElectionStatus {
     /// Of somebody who has not looked at the lease yet.
     pub fn new(settings: &Settings) -> Self {
         Self {
@@ -171,7 +171,7 @@ impl Standing {
             holder: None,
             claim_failed: false,
             identity: settings.identity.clone(),
-            trouble: None,
+            ongoing_failure: None,
             slow_renewals: 0,
             lease: settings.place.to_string(),
             lease_duration: settings.timings.lease_duration,
@@ -192,17 +192,17 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::elector::tests::mk_settings;
+    use super::super::election_state::tests::mk_settings;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
     async fn leadership_runs_out_without_anybody_doing_anything() {
-        let (standing_tx, standing) = watch::channel(Standing::new(&mk_settings("a")));
-        let leadership = Leadership::from(standing);
+        let (status_tx, status) = watch::channel(ElectionStatus::new(&mk_settings("a")));
+        let leadership = Leadership::from(status);
         assert_eq!(leadership.check(), Err(NotLeading));
-        standing_tx.send_modify(|standing| standing.valid_until = Some(Instant::now() + 2 * SECOND));
+        status_tx.send_modify(|status| status.valid_until = Some(Instant::now() + 2 * SECOND));
         leadership.begun().await;
         assert_eq!(leadership.check(), Ok(()));
         tokio::time::advance(2 * SECOND).await;
@@ -212,19 +212,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_end_is_put_off_by_each_renewal() {
         let begin = Instant::now();
-        let standing = Standing {
+        let status = ElectionStatus {
             valid_until: Some(begin + 2 * SECOND),
-            ..Standing::new(&mk_settings("a"))
+            ..ElectionStatus::new(&mk_settings("a"))
         };
-        let (standing_tx, standing) = watch::channel(standing);
-        let leadership = Leadership::from(standing);
+        let (status_tx, status) = watch::channel(status);
+        let leadership = Leadership::from(status);
         let renewals = async {
             for renewal in 1..=5u32 {
                 tokio::time::sleep_until(begin + renewal * SECOND).await;
                 let until = Instant::now() + 2 * SECOND;
-                standing_tx.send_modify(|standing| standing.valid_until = Some(until));
+                status_tx.send_modify(|status| status.valid_until = Some(until));
             }
-            drop(standing_tx);
+            drop(status_tx);
         };
         futures::join!(renewals, leadership.ended());
         assert_eq!(begin.elapsed(), 7 * SECOND);
@@ -235,11 +235,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn health_is_bad_only_when_a_leader_outlives_its_lease_by_far() {
         assert_eq!(Leadership::unopposed().health(), Ok(()));
-        let (standing_tx, standing) = watch::channel(Standing::new(&mk_settings("a")));
-        let leadership = Leadership::from(standing);
+        let (status_tx, status) = watch::channel(ElectionStatus::new(&mk_settings("a")));
+        let leadership = Leadership::from(status);
         tokio::time::advance(1000 * SECOND).await;
         assert_eq!(leadership.health(), Ok(()), "a standby");
-        standing_tx.send_modify(|standing| standing.renewed = Some(Instant::now()));
+        status_tx.send_modify(|status| status.renewed = Some(Instant::now()));
         tokio::time::advance(35 * SECOND).await;
         assert_eq!(leadership.health(), Ok(()), "15 s and 20 s later");
         tokio::time::advance(Duration::from_millis(1)).await;
@@ -248,7 +248,7 @@ mod tests {
             sick,
             "failed election to renew leadership on lease kube-system/external-attacher-leader-d"
         );
-        standing_tx.send_modify(|standing| standing.renewed = None);
+        status_tx.send_modify(|status| status.renewed = None);
         assert_eq!(leadership.health(), Ok(()), "given back");
     }
 
@@ -260,12 +260,12 @@ mod tests {
             (Some("b"), false, true),
             (Some("b"), true, false),
         ] {
-            let standing = Standing {
+            let status = ElectionStatus {
                 holder: holder.map(str::to_owned),
                 claim_failed,
-                ..Standing::new(&mk_settings("a"))
+                ..ElectionStatus::new(&mk_settings("a"))
             };
-            assert_eq!(standing.could_take_over(), could, "{holder:?} {claim_failed}");
+            assert_eq!(status.could_take_over(), could, "{holder:?} {claim_failed}");
         }
     }
 
@@ -274,6 +274,6 @@ mod tests {
         let leadership = Leadership::unopposed();
         leadership.begun().await;
         assert_eq!(leadership.check(), Ok(()));
-        assert_eq!(leadership.standing(), None);
+        assert_eq!(leadership.status(), None);
     }
 }

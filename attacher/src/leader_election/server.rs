@@ -6,7 +6,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::{PostParams, WatchEvent, WatchParams};
 
-use super::{Failure, Place};
+use super::{LeaseError, LeaseMeta};
 use crate::kube_api::{Access, ConnectError, Requests};
 use crate::report::chain;
 
@@ -17,13 +17,13 @@ use crate::report::chain;
 /// Dropping a write may leave it done, undone, or to be done later.
 pub trait LeaseServer: Send + Sync + 'static {
     /// Reads it; nothing: there is none.
-    fn get(&self) -> impl Future<Output = Result<Option<Lease>, Failure>> + Send;
+    fn get(&self) -> impl Future<Output = Result<Option<Lease>, LeaseError>> + Send;
 
     /// Creates it.
-    fn create(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Failure>> + Send;
+    fn create(&self, lease: &Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
 
     /// Replaces the version of it that `lease` carries, and no other.
-    fn update(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Failure>> + Send;
+    fn update(&self, lease: &Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
 
     /// Its changes after `version`; nothing: it was deleted. May end at any time: it is a help, and what
     /// it does not show is found by looking.
@@ -37,7 +37,7 @@ pub trait LeaseServer: Send + Sync + 'static {
 /// nor a slow watch can hold up a renewal.
 pub struct ApiLease {
     access: Access,
-    place: Place,
+    place: LeaseMeta,
     counts: Requests,
     api: Api<Lease>,
 }
@@ -50,7 +50,7 @@ impl ApiLease {
     /// # Errors
     ///
     /// When the configuration cannot be used at all.
-    pub fn new(config: &kube::Config, place: Place, counts: Requests) -> Result<Self, ConnectError> {
+    pub fn new(config: &kube::Config, place: LeaseMeta, counts: Requests) -> Result<Self, ConnectError> {
         let access = Access::new(config)?;
         let client = access.connect(None, counts.clone());
         let api = Api::namespaced(client, &place.namespace);
@@ -64,7 +64,7 @@ impl ApiLease {
 }
 
 impl LeaseServer for ApiLease {
-    async fn get(&self) -> Result<Option<Lease>, Failure> {
+    async fn get(&self) -> Result<Option<Lease>, LeaseError> {
         match self.api.get(&self.place.name).await {
             Ok(lease) => Ok(Some(lease)),
             // A load balancer says 404 too.
@@ -73,12 +73,12 @@ impl LeaseServer for ApiLease {
         }
     }
 
-    async fn create(&self, lease: &Lease) -> Result<Lease, Failure> {
+    async fn create(&self, lease: &Lease) -> Result<Lease, LeaseError> {
         let created = self.api.create(&PostParams::default(), lease).await;
         created.map_err(|error| failure(&error))
     }
 
-    async fn update(&self, lease: &Lease) -> Result<Lease, Failure> {
+    async fn update(&self, lease: &Lease) -> Result<Lease, LeaseError> {
         let replaced = self
             .api
             .replace(&self.place.name, &PostParams::default(), lease)
@@ -121,16 +121,16 @@ impl LeaseServer for ApiLease {
     }
 }
 
-fn failure(error: &kube::Error) -> Failure {
+fn failure(error: &kube::Error) -> LeaseError {
     let code = if let kube::Error::Api(status) = error {
         status.code
     } else {
         0
     };
     match code {
-        409 => Failure::Conflict,
-        400..=499 => Failure::Refused(chain(error)),
+        409 => LeaseError::Conflict,
+        400..=499 => LeaseError::Refused(chain(error)),
         // What a server in trouble did with it is not known.
-        _ => Failure::Unanswered(chain(error)),
+        _ => LeaseError::Unanswered(chain(error)),
     }
 }

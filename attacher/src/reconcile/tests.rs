@@ -65,7 +65,7 @@ async fn round(interval: Duration, page: impl Fn(u32) -> Page + Send + Sync + 's
     })));
     assert!(engine.start(Instant::now().into_std()).is_none());
     let (events_tx, mut events) = mpsc::channel(1);
-    let (_link_tx, link) = watch::channel(Link::Down);
+    let (_link_tx, link) = watch::channel(ConnectionState::Down);
     let mut reconciler = Reconciler {
         engine: Arc::new(Mutex::new(engine)),
         csi: Lister {

@@ -10,7 +10,9 @@ use crate::args::Args;
 use crate::engine::Engine;
 use crate::http_server::View;
 use crate::kube_api::events::{Recorder, Regarding};
-use crate::leader_election::{self, ApiLease, Campaign, Change, Leadership, Place, Settings, Timings};
+use crate::leader_election::{
+    self, ApiLease, Change, LeaderElector, Leadership, LeaseMeta, Settings, Timings,
+};
 use crate::model::Driver;
 
 /// Starts it, over a connection of its own. The task ends when the lease was given back after `stop`.
@@ -26,7 +28,7 @@ pub(super) fn spawn(
     let election = &args.election;
     let variable = config::pod_namespace();
     let settings = Settings {
-        place: Place::of(&driver.name, election.namespace.as_deref(), variable.as_deref()),
+        place: LeaseMeta::of(&driver.name, election.namespace.as_deref(), variable.as_deref()),
         identity: leader_election::identity()?,
         labels: election.labels(),
         timings: Timings {
@@ -35,21 +37,21 @@ pub(super) fn spawn(
             retry_period: election.retry_period,
         },
     };
-    tracing::info!(lease = %settings.place, identity = settings.identity, "standing for election");
+    tracing::info!(lease = %settings.place, identity = settings.identity, "attempting to acquire leader lease");
     let server = ApiLease::new(&api_server, settings.place.clone(), view.requests.clone())?;
     let (place, identity) = (settings.place.clone(), settings.identity.clone());
-    let (campaign, leadership) = Campaign::new(server, settings, Timestamp::now, fastrand::u64(..));
-    let campaign = campaign.telling(move |change, lease| {
+    let (elector, leadership) = LeaderElector::new(server, settings, Timestamp::now, fastrand::u64(..));
+    let elector = elector.with_callback(move |change, lease| {
         let uid = lease.metadata.uid.as_deref().unwrap_or_default();
         let lease = Regarding::lease(&place.namespace, &place.name, uid);
         // In client-go's words.
         let message = match change {
-            Change::Began => format!("{identity} became leader"),
-            Change::Ended => format!("{identity} stopped leading"),
+            Change::StartedLeading => format!("{identity} became leader"),
+            Change::StoppedLeading => format!("{identity} stopped leading"),
         };
         recorder.leadership(lease, message);
     });
-    tasks.spawn(Task::Election, async move { Ok(campaign.run(stop).await?) });
+    tasks.spawn(Task::Election, async move { Ok(elector.run(stop).await?) });
     view.election_begins(leadership.clone());
     Ok(leadership)
 }

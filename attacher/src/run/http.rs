@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, Task, Tasks};
 use crate::args::Args;
-use crate::csi::Keeper;
+use crate::csi::ConnectionManager;
 use crate::dispatch::Pulse;
 use crate::http_server::{View, server};
 use crate::kube_api::Clients;
@@ -17,7 +17,7 @@ use crate::kube_api::Clients;
 pub(super) fn view(
     args: &Args,
     clients: &Clients,
-    keeper: &Keeper,
+    keeper: &ConnectionManager,
     shutdown: &CancellationToken,
 ) -> Arc<View> {
     Arc::new(View {

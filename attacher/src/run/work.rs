@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, Task, Tasks};
 use crate::args::Args;
-use crate::csi::{Caller, Link};
+use crate::csi::{Caller, ConnectionState};
 use crate::dispatch::Dispatcher;
 use crate::engine::{Engine, Event, lock};
 use crate::http_server::View;
@@ -41,7 +41,7 @@ pub(super) fn spawn(
     tasks: &mut Tasks,
     args: &Args,
     clients: &Clients,
-    link: watch::Receiver<Link>,
+    link: watch::Receiver<ConnectionState>,
     driver: Driver,
     leadership: Leadership,
     recorder: Recorder,

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::*;
-use crate::csi::{Caller, Code, Keeper, ListRequest, Page, PublishRequest, UnpublishRequest};
+use crate::csi::{Caller, Code, ConnectionManager, ListRequest, Page, PublishRequest, UnpublishRequest};
 use crate::decide::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 use crate::decide::{Claim, Record};
 use crate::engine::tests::mk_engine;
@@ -399,7 +399,7 @@ fn name_of(job: &Job) -> String {
 async fn a_job_that_waits_for_the_driver_is_small() {
     let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     let clients = Clients::new(&config, None).unwrap();
-    let (_keeper, link) = Keeper::new("/nowhere".parse().unwrap(), FOREVER);
+    let (_keeper, link) = ConnectionManager::new("/nowhere".parse().unwrap(), FOREVER);
     let driver = mk_driver();
     let cluster = ApiServer::new(&clients, Leadership::unopposed(), Arc::new(driver.clone()));
     let csi = Caller::new(link, FOREVER, Leadership::unopposed());

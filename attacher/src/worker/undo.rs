@@ -77,7 +77,7 @@ impl<K: Cluster, D: Controller> Worker<K, D> {
         };
         let may_have_been_done = match error.reach {
             Reach::Answered | Reach::Interrupted => error.class() != Class::Final,
-            Reach::Unsent | Reach::Withheld => false,
+            Reach::Unsent | Reach::NotSent => false,
         };
         if may_have_been_done && !is_there() {
             Box::pin(self.undo_orphan(attachment, plan)).await;

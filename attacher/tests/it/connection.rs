@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_attacher::csi::{
-    CallError, Caller, Controller as _, Keeper, Link, ListRequest, Listed, Lost, PublishRequest, Reach,
-    UnpublishRequest,
+    CallError, Caller, ConnectionManager, ConnectionState, Controller as _, ListRequest, Listed, Lost,
+    PublishRequest, Reach, UnpublishRequest,
 };
 use csi_attacher::decide::{Access, AccessMode, Capability};
 use csi_attacher::kube_api::Secrets;
-use csi_attacher::leader_election::{Leadership, Place, Settings, Standing, Timings};
+use csi_attacher::leader_election::{ElectionStatus, Leadership, LeaseMeta, Settings, Timings};
 use csi_attacher::model::{Capabilities, Target};
 use csi_attacher::queue::Class;
 use csi_proto::v1::controller_server::{Controller, ControllerServer};
@@ -136,7 +136,7 @@ impl Drop for Process {
 struct Fixture {
     _dir: TempDir,
     socket: PathBuf,
-    link: watch::Receiver<Link>,
+    link: watch::Receiver<ConnectionState>,
     keeper: JoinHandle<Result<(), Lost>>,
     stop: CancellationToken,
 }
@@ -152,7 +152,7 @@ impl Fixture {
             .expect("a path of ASCII")
             .parse()
             .expect("an absolute path");
-        let (keeper, link) = Keeper::new(address, TIMEOUT);
+        let (keeper, link) = ConnectionManager::new(address, TIMEOUT);
         let stop = CancellationToken::new();
         #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
         let keeper = tokio::spawn(keeper.run(stop.clone()));
@@ -330,7 +330,7 @@ async fn a_driver_that_ends_gracefully_is_followed_while_it_finishes_old_calls()
     let _new_server = new_driver.serve(&fixture.socket);
     let old_call = end_during_a_call(&fixture, &old_driver).await;
 
-    let is_new = |link: &Link| {
+    let is_new = |link: &ConnectionState| {
         let session = link.session();
         session.is_some_and(|session| !Arc::ptr_eq(session, &old_session))
     };
@@ -490,7 +490,7 @@ async fn nothing_is_sent_by_who_does_not_lead() {
     let _server = driver.serve(&fixture.socket);
     fixture.link_is(true).await;
     let settings = Settings {
-        place: Place::of("d", None, None),
+        place: LeaseMeta::of("d", None, None),
         identity: "a".to_owned(),
         labels: BTreeMap::new(),
         timings: Timings {
@@ -499,15 +499,15 @@ async fn nothing_is_sent_by_who_does_not_lead() {
             retry_period: SOON,
         },
     };
-    let (standing_tx, standing) = watch::channel(Standing::new(&settings));
-    let caller = Caller::new(fixture.link.clone(), TIMEOUT, Leadership::from(standing));
+    let (status_tx, status) = watch::channel(ElectionStatus::new(&settings));
+    let caller = Caller::new(fixture.link.clone(), TIMEOUT, Leadership::from(status));
     for valid_until in [None, Some(tokio::time::Instant::now())] {
-        standing_tx.send_modify(|standing| standing.valid_until = valid_until);
+        status_tx.send_modify(|status| status.valid_until = valid_until);
         let error = failure(&caller, "ok").await;
-        assert_eq!(error.reach, Reach::Withheld);
+        assert_eq!(error.reach, Reach::NotSent);
     }
     assert!(driver.seen.lock().expect("no test panics with it").is_empty());
-    standing_tx.send_modify(|standing| standing.valid_until = Some(tokio::time::Instant::now() + SOON));
+    status_tx.send_modify(|status| status.valid_until = Some(tokio::time::Instant::now() + SOON));
     caller.publish(publish("ok")).await.expect("a leader is served");
     fixture.stop.cancel();
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use csi_attacher::leader_election::{Campaign, Leadership, Lost, Place, Settings, Timings};
+use csi_attacher::leader_election::{LeaderElector, Leadership, LeaseMeta, Lost, Settings, Timings};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
@@ -36,7 +36,7 @@ const QUICK: Timings = Timings {
 
 fn settings(identity: &str, timings: Timings) -> Settings {
     Settings {
-        place: Place {
+        place: LeaseMeta {
             namespace: "default".to_owned(),
             name: "lease".to_owned(),
         },
@@ -46,13 +46,13 @@ fn settings(identity: &str, timings: Timings) -> Settings {
     }
 }
 
-fn campaign(
+fn elector(
     identity: &str,
     timings: Timings,
     server: &Server,
     clock: fn() -> Timestamp,
-) -> (Campaign<Server>, Leadership) {
-    Campaign::new(server.clone(), settings(identity, timings), clock, 1)
+) -> (LeaderElector<Server>, Leadership) {
+    LeaderElector::new(server.clone(), settings(identity, timings), clock, 1)
 }
 
 /// The clocks of three hosts.
@@ -65,20 +65,20 @@ const CLOCKS: [fn() -> Timestamp; 3] = [
 /// Takes part once `before` leads, so that it is known who does first.
 async fn stand_after(
     before: &Leadership,
-    campaign: Campaign<Server>,
+    elector: LeaderElector<Server>,
     stop: CancellationToken,
 ) -> Result<(), Lost> {
     before.begun().await;
-    campaign.run(stop).await
+    elector.run(stop).await
 }
 
 async fn while_stands<T>(
-    campaign: impl Future<Output = Result<(), Lost>>,
+    elector: impl Future<Output = Result<(), Lost>>,
     script: impl Future<Output = T>,
 ) -> T {
     tokio::select! {
         biased;
-        ended = campaign => panic!("{ended:?}"),
+        ended = elector => panic!("{ended:?}"),
         done = script => done,
     }
 }
@@ -87,17 +87,17 @@ async fn while_stands<T>(
 async fn who_has_not_read_the_lease_does_not_claim_that_nobody_holds_it() {
     let server = Server::new(0, Faults::NONE);
     server.freeze(20 * SECOND);
-    let (a, a_leads) = campaign("a", SLOW, &server, CLOCKS[0]);
-    let standing = || a_leads.standing().expect("there is an election");
+    let (a, a_leads) = elector("a", SLOW, &server, CLOCKS[0]);
+    let status = || a_leads.status().expect("there is an election");
     let script = async {
         sleep(19 * SECOND).await;
-        assert_eq!((standing().could_take_over(), standing().holder), (false, None));
-        let trouble = standing().trouble.expect("no answer has come");
+        assert_eq!((status().could_take_over(), status().holder), (false, None));
+        let trouble = status().ongoing_failure.expect("no answer has come");
         assert!(trouble.times >= 2, "{trouble:?}");
         assert!(trouble.since < trouble.last, "{trouble:?}");
         assert!(trouble.why.contains("no answer"), "{trouble:?}");
         a_leads.begun().await;
-        let known = (standing().identity, standing().holder, standing().trouble);
+        let known = (status().identity, status().holder, status().ongoing_failure);
         assert_eq!(known, ("a".to_owned(), Some("a".to_owned()), None));
     };
     while_stands(a.run(CancellationToken::new()), script).await;
@@ -106,15 +106,15 @@ async fn who_has_not_read_the_lease_does_not_claim_that_nobody_holds_it() {
 #[tokio::test(start_paused = true)]
 async fn who_may_read_the_lease_and_not_take_it_could_not_take_over() {
     let server = Server::new(0, Faults::NONE);
-    let (a, a_leads) = campaign("a", QUICK, &server, CLOCKS[0]);
-    let (b, b_leads) = campaign("b", QUICK, &server, CLOCKS[1]);
-    let could_take_over = || b_leads.standing().is_some_and(|b| b.could_take_over());
+    let (a, a_leads) = elector("a", QUICK, &server, CLOCKS[0]);
+    let (b, b_leads) = elector("b", QUICK, &server, CLOCKS[1]);
+    let could_take_over = || b_leads.status().is_some_and(|b| b.could_take_over());
     let never = CancellationToken::new();
     let mut b = pin!(stand_after(&a_leads, b, never.clone()));
     let led = async {
         a_leads.begun().await;
         sleep(5 * SECOND).await;
-        assert!(could_take_over(), "{:?}", b_leads.standing());
+        assert!(could_take_over(), "{:?}", b_leads.status());
     };
     while_stands(a.run(never), while_stands(&mut b, led)).await;
 
@@ -124,16 +124,16 @@ async fn who_may_read_the_lease_and_not_take_it_could_not_take_over() {
         sleep(5 * SECOND).await;
         for _ in 0..100 {
             sleep(SECOND / 10).await;
-            assert!(!could_take_over(), "{:?}", b_leads.standing());
+            assert!(!could_take_over(), "{:?}", b_leads.status());
         }
         // Each look in between succeeded, which does not mend it.
-        let trouble = b_leads.standing().and_then(|standing| standing.trouble);
+        let trouble = b_leads.status().and_then(|status| status.ongoing_failure);
         let trouble = trouble.expect("the claims were refused");
         assert!(trouble.times >= 5 && trouble.why.contains("403"), "{trouble:?}");
         server.let_write(true);
         b_leads.begun().await;
-        let standing = b_leads.standing().expect("there is an election");
-        assert_eq!((standing.claim_failed, standing.trouble), (false, None));
+        let status = b_leads.status().expect("there is an election");
+        assert_eq!((status.claim_failed, status.ongoing_failure), (false, None));
     };
     while_stands(b, refused).await;
 }
@@ -142,7 +142,7 @@ async fn who_may_read_the_lease_and_not_take_it_could_not_take_over() {
 async fn who_was_refused_could_take_over_again_from_whoever_was_granted_the_lease() {
     let server = Server::new(0, Faults::NONE);
     let [(a, a_leads), (b, b_leads), (c, c_leads)] =
-        ["a", "b", "c"].map(|who| campaign(who, QUICK, &server, CLOCKS[0]));
+        ["a", "b", "c"].map(|who| elector(who, QUICK, &server, CLOCKS[0]));
     let never = CancellationToken::new();
     let mut b = pin!(stand_after(&a_leads, b, never.clone()));
     let led = async {
@@ -152,7 +152,7 @@ async fn who_was_refused_could_take_over_again_from_whoever_was_granted_the_leas
     while_stands(a.run(never.clone()), while_stands(&mut b, led)).await;
     server.let_write(false);
     let refused = async {
-        while !b_leads.standing().is_some_and(|standing| standing.claim_failed) {
+        while !b_leads.status().is_some_and(|status| status.claim_failed) {
             sleep(SECOND / 10).await;
         }
     };
@@ -164,12 +164,9 @@ async fn who_was_refused_could_take_over_again_from_whoever_was_granted_the_leas
     while_stands(&mut c, c_leads.begun()).await;
     let told = async {
         sleep(10 * SECOND).await;
-        let standing = b_leads.standing().expect("there is an election");
-        assert_eq!(standing.holder.as_deref(), Some("c"));
-        assert!(
-            standing.could_take_over() && standing.trouble.is_none(),
-            "{standing:?}"
-        );
+        let status = b_leads.status().expect("there is an election");
+        assert_eq!(status.holder.as_deref(), Some("c"));
+        assert!(status.could_take_over() && status.ongoing_failure.is_none(), "{status:?}");
     };
     while_stands(c, while_stands(b, told)).await;
 }
@@ -183,8 +180,8 @@ async fn a_lease_for_centuries_is_one() {
         retry_period: longest / 2,
     };
     let server = Server::new(0, Faults::NONE);
-    let (a, a_leads) = campaign("a", timings, &server, CLOCKS[0]);
-    let (b, b_leads) = campaign("b", timings, &server, CLOCKS[1]);
+    let (a, a_leads) = elector("a", timings, &server, CLOCKS[0]);
+    let (b, b_leads) = elector("b", timings, &server, CLOCKS[1]);
     let never = CancellationToken::new();
     let script = async {
         a_leads.begun().await;
@@ -200,9 +197,9 @@ async fn a_lease_for_centuries_is_one() {
 #[tokio::test(start_paused = true)]
 async fn a_released_lease_is_taken_at_once_and_a_lapsed_one_when_it_lapses() {
     let server = Server::new(0, Faults::NONE);
-    let (a, a_leads) = campaign("a", SLOW, &server, CLOCKS[2]);
-    let (b, b_leads) = campaign("b", SLOW, &server, CLOCKS[1]);
-    let (c, c_leads) = campaign("c", SLOW, &server, CLOCKS[0]);
+    let (a, a_leads) = elector("a", SLOW, &server, CLOCKS[2]);
+    let (b, b_leads) = elector("b", SLOW, &server, CLOCKS[1]);
+    let (c, c_leads) = elector("c", SLOW, &server, CLOCKS[0]);
     let (stop, never) = (CancellationToken::new(), CancellationToken::new());
     let mut c = pin!(stand_after(&b_leads, c, never.clone()));
     {
@@ -234,8 +231,8 @@ async fn a_released_lease_is_taken_at_once_and_a_lapsed_one_when_it_lapses() {
 async fn without_a_watch_a_release_is_found_by_looking() {
     let server = Server::new(0, Faults::NONE);
     server.forbid_watches();
-    let (a, a_leads) = campaign("a", SLOW, &server, CLOCKS[0]);
-    let (b, b_leads) = campaign("b", SLOW, &server, CLOCKS[0]);
+    let (a, a_leads) = elector("a", SLOW, &server, CLOCKS[0]);
+    let (b, b_leads) = elector("b", SLOW, &server, CLOCKS[0]);
     let (stop, never) = (CancellationToken::new(), CancellationToken::new());
     let script = async {
         let mut a = pin!(a.run(stop.clone()));
@@ -253,7 +250,7 @@ async fn without_a_watch_a_release_is_found_by_looking() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_api_server_freezes_stops_before_others_may_begin() {
     let server = Server::new(0, Faults::NONE);
-    let (a, leads) = campaign("a", SLOW, &server, CLOCKS[0]);
+    let (a, leads) = elector("a", SLOW, &server, CLOCKS[0]);
     let mut a = pin!(a.run(CancellationToken::new()));
     while_stands(&mut a, leads.begun()).await;
     while_stands(&mut a, sleep(22 * SECOND)).await;
@@ -268,8 +265,8 @@ async fn a_leader_whose_api_server_freezes_stops_before_others_may_begin() {
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_is_asked_to_stop_does_not_wait_for_a_frozen_api_server() {
     let server = Server::new(0, Faults::NONE);
-    let (a, a_leads) = campaign("a", SLOW, &server, CLOCKS[0]);
-    let (b, _) = campaign("b", SLOW, &server, CLOCKS[0]);
+    let (a, a_leads) = elector("a", SLOW, &server, CLOCKS[0]);
+    let (b, _) = elector("b", SLOW, &server, CLOCKS[0]);
     let (stop, never) = (CancellationToken::new(), CancellationToken::new());
     let mut a = pin!(a.run(never));
     let mut b = pin!(stand_after(&a_leads, b, stop.clone()));
@@ -342,7 +339,7 @@ async fn pod(me: usize, seed: u64, timings: Timings, server: &Server, book: &Mut
     let mut random = fastrand::Rng::with_seed(seed * 3 + me as u64);
     loop {
         let settings = settings(&format!("replica-{me}"), timings);
-        let (campaign, leadership) = Campaign::new(server.clone(), settings, CLOCKS[me], random.u64(..));
+        let (elector, leadership) = LeaderElector::new(server.clone(), settings, CLOCKS[me], random.u64(..));
         let until = Arc::new(Mutex::new(Instant::now()));
         let stop = CancellationToken::new();
         {
@@ -355,7 +352,7 @@ async fn pod(me: usize, seed: u64, timings: Timings, server: &Server, book: &Mut
         let process = async move {
             tokio::select! {
                 biased;
-                ended = campaign.run(stopped) => drop(ended),
+                ended = elector.run(stopped) => drop(ended),
                 () = work => {}
             }
         };

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_attacher::csi::Keeper;
+use csi_attacher::csi::ConnectionManager;
 use csi_attacher::dispatch::Pulse;
 use csi_attacher::engine::{Engine, Event};
 use csi_attacher::http_server::{View, server};
@@ -33,7 +33,7 @@ struct Served {
 
 impl Served {
     async fn new() -> Self {
-        let (keeper, _link) = Keeper::new("/nowhere".parse().expect("a path"), SOON);
+        let (keeper, _link) = ConnectionManager::new("/nowhere".parse().expect("a path"), SOON);
         let view = Arc::new(View {
             calls: keeper.calls(),
             requests: Requests::default(),

@@ -7,7 +7,7 @@ mod world;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_attacher::csi::Link;
+use csi_attacher::csi::ConnectionState;
 use csi_attacher::dispatch::{Dispatcher, Pulse};
 use csi_attacher::engine::{Engine, lock};
 use csi_attacher::model::{Capabilities, Driver};
@@ -66,7 +66,7 @@ async fn attacher_at(pace: Pace, world: &World, seed: u64, stop: CancellationTok
     let engine = Arc::new(Mutex::new(Engine::new(limits, pace.backoff, seed)));
     let driver = Driver::new(world::DRIVER, Capabilities::default(), "");
     let (events_tx, events) = mpsc::channel(8);
-    let (_link_tx, link) = watch::channel(Link::Down);
+    let (_link_tx, link) = watch::channel(ConnectionState::Down);
     let mut reconciler = Reconciler {
         engine: engine.clone(),
         csi: world.driver(),

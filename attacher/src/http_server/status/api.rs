@@ -4,7 +4,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::http_server::View;
-use crate::kube_api::{Misses, Trouble};
+use crate::kube_api::{FailureStats, OngoingFailure};
 
 /// The API server.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -67,7 +67,7 @@ impl ApiStatus {
 // === impl MissesStatus ===
 
 impl MissesStatus {
-    fn of(misses: &Misses, now: Instant) -> Self {
+    fn of(misses: &FailureStats, now: Instant) -> Self {
         let last = misses.last.as_ref();
         Self {
             count: misses.count,
@@ -80,12 +80,12 @@ impl MissesStatus {
 // === impl FailureStatus ===
 
 impl FailureStatus {
-    pub(super) fn of(trouble: &Trouble, now: Instant) -> Self {
+    pub(super) fn of(ongoing_failure: &OngoingFailure, now: Instant) -> Self {
         Self {
-            times: trouble.times,
-            failing: (now - trouble.since).as_secs_f64(),
-            last: (now - trouble.last).as_secs_f64(),
-            error: trouble.why.to_string(),
+            times: ongoing_failure.times,
+            failing: (now - ongoing_failure.since).as_secs_f64(),
+            last: (now - ongoing_failure.last).as_secs_f64(),
+            error: ongoing_failure.why.to_string(),
         }
     }
 }

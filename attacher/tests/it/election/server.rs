@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_attacher::leader_election::{Failure, LeaseServer};
+use csi_attacher::leader_election::{LeaseError, LeaseServer};
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -177,7 +177,7 @@ impl Server {
         }
     }
 
-    async fn send(&self, write: Write) -> Result<Lease, Failure> {
+    async fn send(&self, write: Write) -> Result<Lease, LeaseError> {
         let fate = self
             .0
             .lock()
@@ -195,7 +195,7 @@ impl Server {
             .expect("nothing must panic while it is locked")
             .writable
         {
-            return Err(Failure::Refused("leases is forbidden (HTTP 403)".to_owned()));
+            return Err(LeaseError::Refused("leases is forbidden (HTTP 403)".to_owned()));
         }
         let answer = match fate {
             Fate::Good | Fate::LostAnswer => self
@@ -203,7 +203,7 @@ impl Server {
                 .lock()
                 .expect("nothing must panic while it is locked")
                 .write(write),
-            Fate::Error => return Err(Failure::Unanswered("internal error".to_owned())),
+            Fate::Error => return Err(LeaseError::Unanswered("internal error".to_owned())),
             Fate::LostRequest | Fate::Late => std::future::pending().await,
         };
         if let Fate::LostAnswer = fate {
@@ -215,7 +215,7 @@ impl Server {
 }
 
 impl LeaseServer for Server {
-    async fn get(&self) -> Result<Option<Lease>, Failure> {
+    async fn get(&self) -> Result<Option<Lease>, LeaseError> {
         let fate = self
             .0
             .lock()
@@ -224,7 +224,7 @@ impl LeaseServer for Server {
         self.travel().await;
         match fate {
             Fate::Good => {}
-            Fate::Error => return Err(Failure::Unanswered("internal error".to_owned())),
+            Fate::Error => return Err(LeaseError::Unanswered("internal error".to_owned())),
             Fate::LostRequest | Fate::LostAnswer | Fate::Late => std::future::pending().await,
         }
         let lease = self
@@ -238,11 +238,11 @@ impl LeaseServer for Server {
         Ok(lease)
     }
 
-    async fn create(&self, lease: &Lease) -> Result<Lease, Failure> {
+    async fn create(&self, lease: &Lease) -> Result<Lease, LeaseError> {
         self.send(Write::Create(lease.clone())).await
     }
 
-    async fn update(&self, lease: &Lease) -> Result<Lease, Failure> {
+    async fn update(&self, lease: &Lease) -> Result<Lease, LeaseError> {
         self.send(Write::Update(lease.clone())).await
     }
 
@@ -289,14 +289,14 @@ impl State {
         Fate::Good
     }
 
-    fn write(&mut self, write: Write) -> Result<Lease, Failure> {
+    fn write(&mut self, write: Write) -> Result<Lease, LeaseError> {
         let known = version_of(self.lease.borrow().as_ref());
         match write {
             Write::Create(lease) if known.is_empty() => Ok(self.store(lease)),
             Write::Update(lease) if !known.is_empty() && version_of(Some(&lease)) == known => {
                 Ok(self.store(lease))
             }
-            Write::Create(_) | Write::Update(_) => Err(Failure::Conflict),
+            Write::Create(_) | Write::Update(_) => Err(LeaseError::Conflict),
         }
     }
 

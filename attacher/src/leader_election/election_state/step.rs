@@ -7,8 +7,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Send this, and hand its answer to [`Elector::looked`](super::Elector::looked) or
-    /// [`Elector::wrote`](super::Elector::wrote).
+    /// Send this, and hand its answer to [`ElectionState::looked`](super::ElectionState::looked) or
+    /// [`ElectionState::wrote`](super::ElectionState::wrote).
     Send {
         /// What.
         request: Request,
@@ -34,7 +34,7 @@ pub enum Request {
 
 /// A request that was not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum LeaseError {
     /// The lease is another than the one that was read: look again.
     Conflict,
     /// Nobody knows whether it was granted, or will be yet.
@@ -66,7 +66,7 @@ pub enum Lost {
     #[error(
         "another process that calls itself {identity:?} has taken the lease {lease}: give each replica a host name of its own"
     )]
-    Twin {
+    SameIdentity {
         /// The lease.
         lease: String,
         /// Our name.

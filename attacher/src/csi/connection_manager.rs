@@ -1,4 +1,4 @@
-//! Keeping a session open for as long as we live.
+//! Keeps a session with the CSI driver open.
 //!
 //! The loss of a driver never ends the process: it is noticed at once, also while no call is under way or old ones
 //! still finish on a connection that the driver is about to close, and a new session is opened as soon as somebody
@@ -19,7 +19,7 @@ use crate::report::chain;
 
 /// The state of the connection.
 #[derive(Clone, Debug, Default)]
-pub enum Link {
+pub enum ConnectionState {
     /// There is no driver to call.
     #[default]
     Down,
@@ -42,10 +42,10 @@ pub enum Lost {
 
 /// Opens sessions, one after the other.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct ConnectionManager {
     socket: Socket,
     timeout: Duration,
-    link_tx: watch::Sender<Link>,
+    state_tx: watch::Sender<ConnectionState>,
     calls: Calls,
 }
 
@@ -59,9 +59,9 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// How many attempts pass between two lines in the log, once the pauses are at their longest.
 const ATTEMPTS_A_LINE: u32 = 20;
 
-// === impl Link ===
+// === impl ConnectionState ===
 
-impl Link {
+impl ConnectionState {
     /// The session, if there is one.
     pub fn session(&self) -> Option<&Arc<Session>> {
         match self {
@@ -71,20 +71,20 @@ impl Link {
     }
 }
 
-// === impl Keeper ===
+// === impl ConnectionManager ===
 
-impl Keeper {
-    /// A keeper for this socket, and where it tells the state of the connection.
-    pub fn new(socket: Socket, timeout: Duration) -> (Self, watch::Receiver<Link>) {
-        let (link_tx, link) = watch::channel(Link::Down);
+impl ConnectionManager {
+    /// A manager for this socket, and where it tells the state of the connection.
+    pub fn new(socket: Socket, timeout: Duration) -> (Self, watch::Receiver<ConnectionState>) {
+        let (state_tx, state) = watch::channel(ConnectionState::Down);
         (
             Self {
                 socket,
                 timeout,
-                link_tx,
+                state_tx,
                 calls: Calls::default(),
             },
-            link,
+            state,
         )
     }
 
@@ -123,13 +123,13 @@ impl Keeper {
                      attachRequired: false in its CSIDriver object there would be none"
                 );
             }
-            self.calls.connected(&session);
-            self.link_tx.send_replace(Link::Up(Arc::new(session)));
+            self.calls.connected(&session.name, session.capabilities);
+            self.state_tx.send_replace(ConnectionState::Up(Arc::new(session)));
             let opened = Instant::now();
             // Calls that are still under way then keep the old connection until they end.
             loss.cancelled().await;
             self.calls.disconnected();
-            self.link_tx.send_replace(Link::Down);
+            self.state_tx.send_replace(ConnectionState::Down);
             tracing::warn!("lost the connection to the CSI driver; reconnecting");
             if opened.elapsed() < SHORT_LIFE {
                 tokio::time::sleep(LONGEST_PAUSE).await;
@@ -156,10 +156,6 @@ impl Keeper {
     }
 
     fn log(error: &OpenError, attempt: u32) {
-        tracing::warn!(
-            attempt,
-            error = chain(error),
-            "the CSI driver cannot be used yet; trying again"
-        );
+        tracing::warn!(attempt, error = chain(error), "CSI driver is not ready; retrying");
     }
 }

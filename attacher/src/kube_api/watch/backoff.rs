@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// The failures of one watch.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct WatchBackoff {
     /// How many there were in a row.
     failures: u32,
     /// What failed last, and when we were to try again.
@@ -24,7 +24,7 @@ pub(super) enum Stage {
 
 /// What shows that the API server answers again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Proof {
+pub(super) enum Progress {
     /// A list is complete. It proves nothing about the watch that is to follow it: a server that breaks
     /// off each watch is not to be asked for a list each second.
     Listed,
@@ -39,9 +39,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Again client-go's.
 const FORGOTTEN: Duration = Duration::from_secs(2 * 60);
 
-// === impl Patience ===
+// === impl WatchBackoff ===
 
-impl Patience {
+impl WatchBackoff {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             failures: 0,
@@ -68,10 +68,12 @@ impl Patience {
     }
 
     /// Takes in a success. Returns how many failures it ended, if any.
-    pub(super) fn proven(&mut self, proof: Proof) -> Option<u32> {
+    pub(super) fn proven(&mut self, proof: Progress) -> Option<u32> {
         let ended = match (proof, self.last?.0) {
-            (Proof::Listed, Stage::Watch) => return None,
-            (Proof::Listed, Stage::List) | (Proof::Watched, Stage::List | Stage::Watch) => self.failures,
+            (Progress::Listed, Stage::Watch) => return None,
+            (Progress::Listed, Stage::List) | (Progress::Watched, Stage::List | Stage::Watch) => {
+                self.failures
+            }
         };
         self.forget();
         Some(ended)
@@ -91,51 +93,51 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// That of someone who has failed so often in a row, and when he tries again.
-    fn mk_patience(stage: Stage, failures: u32) -> (Patience, Instant) {
-        let mut patience = Patience::new(1);
+    fn mk_patience(stage: Stage, failures: u32) -> (WatchBackoff, Instant) {
+        let mut backoff = WatchBackoff::new(1);
         let mut now = tokio::time::Instant::now().into_std();
         for _ in 0..failures {
-            now += patience.failed(stage, Duration::ZERO, now).1;
+            now += backoff.failed(stage, Duration::ZERO, now).1;
         }
-        (patience, now)
+        (backoff, now)
     }
 
     #[test]
     fn pauses_double_up_to_half_a_minute_and_what_chance_adds() {
-        let (mut patience, mut now) = mk_patience(Stage::List, 0);
+        let (mut backoff, mut now) = mk_patience(Stage::List, 0);
         let mut least = FIRST_PAUSE;
         for failure in 1..=20 {
-            let (failures, pause) = patience.failed(Stage::List, Duration::ZERO, now);
+            let (failures, pause) = backoff.failed(Stage::List, Duration::ZERO, now);
             assert_eq!(failures, failure);
             assert!(least <= pause && pause <= 2 * least, "{failure}: {pause:?}");
             least = (2 * least).min(LONGEST_PAUSE);
             now += pause;
         }
-        assert_eq!(patience.failed(Stage::List, 100 * SECOND, now).1, 100 * SECOND);
+        assert_eq!(backoff.failed(Stage::List, 100 * SECOND, now).1, 100 * SECOND);
     }
 
     #[test]
     fn only_what_failed_can_prove_that_it_works_again() {
         for (failed, proof, ended) in [
-            (Stage::List, Proof::Listed, Some(5)),
-            (Stage::List, Proof::Watched, Some(5)),
-            (Stage::Watch, Proof::Watched, Some(5)),
-            (Stage::Watch, Proof::Listed, None),
+            (Stage::List, Progress::Listed, Some(5)),
+            (Stage::List, Progress::Watched, Some(5)),
+            (Stage::Watch, Progress::Watched, Some(5)),
+            (Stage::Watch, Progress::Listed, None),
         ] {
-            let (mut patience, now) = mk_patience(failed, 5);
-            assert_eq!(patience.proven(proof), ended, "{failed:?} {proof:?}");
-            let next = patience.failed(failed, Duration::ZERO, now).0;
+            let (mut backoff, now) = mk_patience(failed, 5);
+            assert_eq!(backoff.proven(proof), ended, "{failed:?} {proof:?}");
+            let next = backoff.failed(failed, Duration::ZERO, now).0;
             assert_eq!(next, if ended.is_some() { 1 } else { 6 });
         }
         let (mut well, _) = mk_patience(Stage::List, 0);
-        assert_eq!(well.proven(Proof::Watched), None, "nothing had failed");
+        assert_eq!(well.proven(Progress::Watched), None, "nothing had failed");
     }
 
     #[test]
     fn a_failure_long_after_the_last_is_a_first_one() {
         for (after, failures) in [(FORGOTTEN - SECOND, 6), (FORGOTTEN, 1)] {
-            let (mut patience, now) = mk_patience(Stage::Watch, 5);
-            let (seen, _) = patience.failed(Stage::Watch, Duration::ZERO, now + after);
+            let (mut backoff, now) = mk_patience(Stage::Watch, 5);
+            let (seen, _) = backoff.failed(Stage::Watch, Duration::ZERO, now + after);
             assert_eq!(seen, failures);
         }
     }

@@ -14,11 +14,11 @@ use kube::core::ObjectMeta;
 
 use super::Settings;
 use record::{Observed, Record, micros};
-pub use step::{Failure, Lost, Request, Step};
+pub use step::{LeaseError, Lost, Request, Step};
 
 /// See the module.
 #[derive(Debug)]
-pub struct Elector {
+pub struct ElectionState {
     settings: Settings,
     observed: Option<Observed>,
     /// Whether we know what there is; there may be no lease yet.
@@ -28,7 +28,7 @@ pub struct Elector {
     /// Whether the version that we know was written by us and not found outdated since.
     current: bool,
     /// The `acquireTime` of claims that may have been granted without our knowing.
-    doubt: Option<Timestamp>,
+    pending_renew: Option<Timestamp>,
     /// The `renewTime` of our last write that was granted, and of all since that may be.
     marks: BTreeSet<Timestamp>,
     slow_renewals: u64,
@@ -64,9 +64,9 @@ const ATTEMPTS: u32 = 3;
 /// A failed renewal is tried again after this part of the retry period, or twice that.
 const HASTE: u32 = 4;
 
-// === impl Elector ===
+// === impl ElectionState ===
 
-impl Elector {
+impl ElectionState {
     /// Somebody who has not looked at the lease yet.
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Elector {
             term: None,
             turn: Turn::Look,
             current: false,
-            doubt: None,
+            pending_renew: None,
             marks: BTreeSet::new(),
             slow_renewals: 0,
         }
@@ -119,7 +119,7 @@ impl Elector {
     /// When it shows that we lead no longer.
     pub fn looked(
         &mut self,
-        answer: Result<Option<Lease>, Failure>,
+        answer: Result<Option<Lease>, LeaseError>,
         now: Instant,
         random: f64,
     ) -> Result<(), Lost> {
@@ -136,7 +136,7 @@ impl Elector {
             self.turn = Turn::Write;
         } else {
             // If a claim of ours had been granted, the lease would say so.
-            self.doubt = None;
+            self.pending_renew = None;
             self.marks.clear();
             self.rest(now, random);
         }
@@ -144,7 +144,7 @@ impl Elector {
     }
 
     /// Takes in the answer to a [`Request::Create`] or [`Request::Update`] that was sent at `sent`.
-    pub fn wrote(&mut self, answer: Result<Lease, Failure>, sent: Instant, now: Instant, random: f64) {
+    pub fn wrote(&mut self, answer: Result<Lease, LeaseError>, sent: Instant, now: Instant, random: f64) {
         match answer {
             Ok(lease) => {
                 // What was sent before was not granted, and is of an outdated version now.
@@ -157,7 +157,7 @@ impl Elector {
                 } else if now >= sent + self.settings.timings.renew_deadline {
                     // It took so long that others may see it lapse any moment.
                     self.turn = Turn::Look;
-                } else if let Some(acquired) = self.doubt.take() {
+                } else if let Some(acquired) = self.pending_renew.take() {
                     self.term = Some(Term {
                         acquired,
                         renewed: sent,
@@ -166,8 +166,8 @@ impl Elector {
             }
             Err(failure) => {
                 self.current = false;
-                if let Failure::Refused(_) = failure {
-                    self.doubt = None;
+                if let LeaseError::Refused(_) = failure {
+                    self.pending_renew = None;
                 }
                 if self.turn == Turn::Renew {
                     self.turn = Turn::Look;
@@ -195,13 +195,13 @@ impl Elector {
     /// Stops leading, so that the lease can be given back.
     pub fn resign(&mut self) {
         if let Some(term) = self.term.take() {
-            self.doubt = Some(term.acquired);
+            self.pending_renew = Some(term.acquired);
         }
     }
 
-    /// What `lease` is to be when we let go of it, after [`Elector::resign`]; nothing if it is not ours.
+    /// What `lease` is to be when we let go of it, after [`ElectionState::resign`]; nothing if it is not ours.
     pub fn released(&self, mut lease: Lease, wall: Timestamp) -> Option<Lease> {
-        let acquired = self.doubt?;
+        let acquired = self.pending_renew?;
         let record = Record::of(&lease);
         if record.holder != self.settings.identity || !self.is_of_term(&record, acquired) {
             return None;
@@ -218,7 +218,7 @@ impl Elector {
 
     /// Whether the lease may be ours, also if we do not know for certain.
     pub fn may_hold(&self) -> bool {
-        self.term.is_some() || self.doubt.is_some()
+        self.term.is_some() || self.pending_renew.is_some()
     }
 
     /// Until when we may work; nothing if we do not lead.
@@ -289,7 +289,7 @@ impl Elector {
                 holder: record.holder.clone(),
             }
         } else if !self.is_of_term(record, term.acquired) {
-            Lost::Twin {
+            Lost::SameIdentity {
                 lease,
                 identity: self.settings.identity.clone(),
             }
@@ -310,7 +310,7 @@ impl Elector {
 
     fn lost(&mut self, lost: Lost) -> Lost {
         self.term = None;
-        self.doubt = None;
+        self.pending_renew = None;
         lost
     }
 
@@ -361,7 +361,7 @@ impl Elector {
         let acquired = match &self.term {
             Some(term) => term.acquired,
             // Claims that may yet be granted must be known for ours by one and the same mark.
-            None => *self.doubt.get_or_insert(now),
+            None => *self.pending_renew.get_or_insert(now),
         };
         self.marks.insert(now);
         let spec = lease.spec.get_or_insert_default();

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn renewals_keep_the_term_and_move_its_end() {
     let mut rig = Rig::leading();
-    let first = rig.elector.lease().unwrap().clone();
+    let first = rig.state.lease().unwrap().clone();
     rig.at(5.0);
     rig.wall = "2026-01-02T03:05:00Z".parse().unwrap();
     let lease = rig.granted(2);
@@ -17,7 +17,7 @@ fn renewals_keep_the_term_and_move_its_end() {
     assert!(rig.leads());
     rig.at(15.0);
     assert!(!rig.leads(), "a renew deadline after the last one was sent");
-    assert_eq!(rig.elector.slow_renewals(), 0);
+    assert_eq!(rig.state.slow_renewals(), 0);
 }
 
 #[test]
@@ -28,8 +28,8 @@ fn a_renewal_counts_from_when_it_was_sent() {
     let mut lease = rig.update();
     lease.metadata.resource_version = Some("2".to_owned());
     rig.at(8.0);
-    rig.elector.wrote(Ok(lease), sent, rig.now, 0.5);
-    assert_eq!(rig.elector.valid_until(), Some(rig.begin + 15 * SECOND));
+    rig.state.wrote(Ok(lease), sent, rig.now, 0.5);
+    assert_eq!(rig.state.valid_until(), Some(rig.begin + 15 * SECOND));
     assert_eq!(rig.wait(), 10.0);
 }
 
@@ -47,7 +47,7 @@ fn a_failed_renewal_is_tried_again_in_haste_until_the_term_is_over() {
     rig.at(8.0).refused(silence());
     // What became of it is seen by looking.
     assert_eq!(rig.request(), Request::Look);
-    rig.elector.looked(Err(silence()), rig.now, 0.5).unwrap();
+    rig.state.looked(Err(silence()), rig.now, 0.5).unwrap();
     let until = rig.wait();
     assert!(until > 8.0 && until < 10.0, "{until}");
     rig.at(until);
@@ -58,9 +58,9 @@ fn a_failed_renewal_is_tried_again_in_haste_until_the_term_is_over() {
     assert_eq!(deadline, rig.begin + 10 * SECOND, "not longer than the term");
     rig.at(10.0);
     assert!(matches!(rig.next(), Step::Stop(Lost::Unrenewed { .. })));
-    assert_eq!(rig.elector.valid_until(), None);
+    assert_eq!(rig.state.valid_until(), None);
     assert!(
-        !rig.elector.may_hold(),
+        !rig.state.may_hold(),
         "nothing is given back that others may have"
     );
 }
@@ -68,9 +68,9 @@ fn a_failed_renewal_is_tried_again_in_haste_until_the_term_is_over() {
 #[test]
 fn a_slow_renewal_goes_on_where_the_lease_is_still_ours() {
     let mut rig = Rig::leading();
-    let ours = rig.elector.lease().unwrap().clone();
+    let ours = rig.state.lease().unwrap().clone();
     rig.at(5.0).update();
-    rig.refused(Failure::Conflict);
+    rig.refused(LeaseError::Conflict);
     // Somebody has labelled it.
     let labelled = Lease {
         metadata: ObjectMeta {
@@ -83,7 +83,7 @@ fn a_slow_renewal_goes_on_where_the_lease_is_still_ours() {
     rig.look(Some(labelled));
     let lease = rig.granted(10);
     assert_eq!(lease.metadata.labels.unwrap()["owner"], "them");
-    assert_eq!(rig.elector.slow_renewals(), 1);
+    assert_eq!(rig.state.slow_renewals(), 1);
     rig.at(14.9);
     assert!(rig.leads());
 }
@@ -93,7 +93,7 @@ fn a_lease_in_other_hands_ends_the_term_at_once() {
     for (holder, version) in [("b", 9), ("", 9)] {
         let mut rig = Rig::leading();
         rig.at(5.0).update();
-        rig.refused(Failure::Conflict);
+        rig.refused(LeaseError::Conflict);
         let lost = rig.looks(Some(mk_lease(holder, version, 15)));
         assert!(matches!(lost, Err(Lost::Taken { holder: by, .. }) if by == holder));
         assert!(!rig.leads());
@@ -104,7 +104,7 @@ fn a_lease_in_other_hands_ends_the_term_at_once() {
 fn a_twin_ends_the_term_at_once() {
     let mut rig = Rig::leading();
     rig.at(5.0).update();
-    rig.refused(Failure::Conflict);
+    rig.refused(LeaseError::Conflict);
     // The name is ours, the time at which it was acquired is not.
     let lost = rig.looks(Some(mk_lease("a", 9, 15))).unwrap_err();
     assert!(lost.to_string().contains("host name"), "{lost}");
@@ -121,14 +121,14 @@ fn a_twin_that_keeps_our_acquire_time_ends_the_term_too() {
         lease.spec.as_mut().unwrap().renew_time = Some(MicroTime(at.parse().unwrap()));
         lease
     };
-    let ours = rig.elector.lease().unwrap().clone();
+    let ours = rig.state.lease().unwrap().clone();
     rig.at(5.0);
     rig.wall = "2026-01-02T03:05:00Z".parse().unwrap();
     rig.update();
-    rig.refused(Failure::Conflict);
+    rig.refused(LeaseError::Conflict);
     let theirs = renewed(&ours, 2, "2026-01-02T03:04:59Z");
     let lost = rig.looks(Some(theirs)).unwrap_err();
-    assert!(matches!(lost, Lost::Twin { .. }), "{lost}");
+    assert!(matches!(lost, Lost::SameIdentity { .. }), "{lost}");
 
     // A renewal of ours that was granted without an answer is no twin's.
     let mut rig = Rig::leading();
@@ -147,20 +147,20 @@ fn a_twin_that_keeps_our_acquire_time_ends_the_term_too() {
     rig.look(Some(granted.clone()));
     rig.granted(3);
     // Nor is it given back in our name when it is a twin's by then.
-    rig.elector.resign();
-    let ours = rig.elector.lease().unwrap().clone();
+    rig.state.resign();
+    let ours = rig.state.lease().unwrap().clone();
     let theirs = renewed(&ours, 4, "2026-01-02T03:05:01Z");
-    assert_eq!(rig.elector.released(theirs, rig.wall), None);
-    assert!(rig.elector.released(ours, rig.wall).is_some());
+    assert_eq!(rig.state.released(theirs, rig.wall), None);
+    assert!(rig.state.released(ours, rig.wall).is_some());
 }
 
 #[test]
 fn a_leader_creates_its_lease_again_when_somebody_deleted_it() {
     let mut rig = Rig::leading();
     rig.at(5.0).update();
-    rig.refused(Failure::Refused("not found".to_owned()));
+    rig.refused(LeaseError::Refused("not found".to_owned()));
     rig.look(None).create();
-    rig.refused(Failure::Conflict);
+    rig.refused(LeaseError::Conflict);
     let until = rig.wait();
     // Somebody else was faster.
     let lost = rig.at(until).looks(Some(mk_lease("b", 1, 15)));
@@ -176,7 +176,7 @@ fn after_a_suspension_the_term_is_over_even_if_its_renewal_was_granted() {
     lease.metadata.resource_version = Some("2".to_owned());
     rig.at(35.0);
     assert!(!rig.leads());
-    rig.elector.wrote(Ok(lease), sent, rig.now, 0.5);
+    rig.state.wrote(Ok(lease), sent, rig.now, 0.5);
     assert!(!rig.leads());
     assert!(matches!(rig.next(), Step::Stop(Lost::Unrenewed { .. })));
 }

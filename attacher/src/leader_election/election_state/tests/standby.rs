@@ -27,7 +27,7 @@ fn a_standby_waits_for_the_lease_to_lapse_since_it_saw_it_change() {
     rig.at(8.0).look(Some(mk_lease("b", 1, 15)));
     assert_eq!(rig.wait(), 15.0, "the end of the lease comes first");
     rig.at(14.0);
-    rig.elector.seen(Some(mk_lease("b", 2, 15)), rig.now, 0.5);
+    rig.state.seen(Some(mk_lease("b", 2, 15)), rig.now, 0.5);
     rig.at(22.0).look(Some(mk_lease("b", 2, 15)));
     assert_eq!(rig.wait(), 29.0, "a renewal, whatever it says, is a sign of life");
     rig.at(29.0).look(Some(mk_lease("b", 2, 15)));
@@ -51,7 +51,7 @@ fn a_released_lease_is_taken_at_once() {
     let mut rig = Rig::new();
     rig.look(Some(mk_lease("b", 1, 15)));
     rig.at(1.0);
-    rig.elector.seen(Some(mk_lease("", 2, 1)), rig.now, 0.5);
+    rig.state.seen(Some(mk_lease("", 2, 1)), rig.now, 0.5);
     let lease = rig.update();
     assert_eq!(lease.metadata.resource_version.as_deref(), Some("2"));
     assert_eq!(spec(&lease), ("a".to_owned(), 15, 8));
@@ -62,12 +62,12 @@ fn of_two_that_take_it_the_one_who_is_late_stands_by() {
     let mut rig = Rig::new();
     rig.look(Some(mk_lease("", 1, 1)));
     rig.update();
-    rig.refused(Failure::Conflict);
+    rig.refused(LeaseError::Conflict);
     assert!(!rig.leads());
     assert_eq!(rig.wait(), 1.0, "it does not spin");
     rig.at(8.0).look(Some(mk_lease("c", 2, 15)));
     assert!(rig.wait() > 8.0);
-    assert!(!rig.elector.may_hold());
+    assert!(!rig.state.may_hold());
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_deleted_lease_does_not_end_the_term_of_its_holder() {
     let mut rig = Rig::new();
     rig.look(Some(mk_lease("b", 1, 15)));
     rig.at(1.0);
-    rig.elector.seen(None, rig.now, 0.5);
+    rig.state.seen(None, rig.now, 0.5);
     assert!(rig.wait() > 1.0, "b may not know yet");
     rig.at(9.0).look(None);
     assert_eq!(rig.wait(), 15.0);
@@ -104,7 +104,7 @@ fn a_claim_whose_grant_came_too_late_is_renewed_before_it_counts() {
     let mut lease = rig.create();
     lease.metadata.resource_version = Some("1".to_owned());
     rig.at(30.0);
-    rig.elector.wrote(Ok(lease.clone()), sent, rig.now, 0.5);
+    rig.state.wrote(Ok(lease.clone()), sent, rig.now, 0.5);
     assert!(!rig.leads());
     rig.look(Some(lease));
     rig.granted(2);

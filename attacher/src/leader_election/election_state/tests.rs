@@ -9,14 +9,14 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 
 use super::*;
-use crate::leader_election::{Place, Timings};
+use crate::leader_election::{LeaseMeta, Timings};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The Go sidecar's timings.
 pub(in crate::leader_election) fn mk_settings(identity: &str) -> Settings {
     Settings {
-        place: Place {
+        place: LeaseMeta {
             namespace: "kube-system".to_owned(),
             name: "external-attacher-leader-d".to_owned(),
         },
@@ -50,9 +50,9 @@ fn mk_lease(holder: &str, version: u32, seconds: i32) -> Lease {
     }
 }
 
-/// An elector at the time `now`, by two clocks.
+/// An state at the time `now`, by two clocks.
 struct Rig {
-    elector: Elector,
+    state: ElectionState,
     begin: Instant,
     now: Instant,
     wall: Timestamp,
@@ -66,7 +66,7 @@ impl Rig {
     fn with(settings: Settings) -> Self {
         let begin = tokio::time::Instant::now().into_std();
         Self {
-            elector: Elector::new(settings),
+            state: ElectionState::new(settings),
             begin,
             now: begin,
             wall: "2026-01-02T03:04:05.123456789Z".parse().unwrap(),
@@ -87,7 +87,7 @@ impl Rig {
     }
 
     fn next(&mut self) -> Step {
-        self.elector.next(self.now, self.wall)
+        self.state.next(self.now, self.wall)
     }
 
     fn request(&mut self) -> Request {
@@ -128,7 +128,7 @@ impl Rig {
 
     fn looks(&mut self, lease: Option<Lease>) -> Result<(), Lost> {
         assert_eq!(self.request(), Request::Look);
-        self.elector.looked(Ok(lease), self.now, 0.5)
+        self.state.looked(Ok(lease), self.now, 0.5)
     }
 
     /// Grants what is sent, as the API server does.
@@ -138,16 +138,16 @@ impl Rig {
             Request::Look => panic!("it only looks"),
         };
         lease.metadata.resource_version = Some(version.to_string());
-        self.elector.wrote(Ok(lease.clone()), self.now, self.now, 0.5);
+        self.state.wrote(Ok(lease.clone()), self.now, self.now, 0.5);
         lease
     }
 
-    fn refused(&mut self, failure: Failure) {
-        self.elector.wrote(Err(failure), self.now, self.now, 0.5);
+    fn refused(&mut self, failure: LeaseError) {
+        self.state.wrote(Err(failure), self.now, self.now, 0.5);
     }
 
     fn leads(&self) -> bool {
-        self.elector.valid_until().is_some_and(|until| self.now < until)
+        self.state.valid_until().is_some_and(|until| self.now < until)
     }
 }
 
@@ -160,8 +160,8 @@ fn spec(lease: &Lease) -> (String, i32, i32) {
     )
 }
 
-fn silence() -> Failure {
-    Failure::Unanswered("silence".to_owned())
+fn silence() -> LeaseError {
+    LeaseError::Unanswered("silence".to_owned())
 }
 
 #[test]
@@ -170,17 +170,17 @@ fn what_is_given_back_is_what_client_go_gives_back() {
     rig.look(Some(mk_lease("", 3, 1)));
     let held = rig.granted(4);
     assert_eq!(
-        rig.elector.released(held.clone(), rig.wall),
+        rig.state.released(held.clone(), rig.wall),
         None,
         "not while we lead"
     );
-    rig.elector.resign();
+    rig.state.resign();
     assert!(!rig.leads());
     for other in ["b", "a"] {
         let other = mk_lease(other, 5, 15);
-        assert_eq!(rig.elector.released(other, rig.wall), None);
+        assert_eq!(rig.state.released(other, rig.wall), None);
     }
-    let lease = rig.elector.released(held, rig.wall).unwrap();
+    let lease = rig.state.released(held, rig.wall).unwrap();
     assert_eq!(spec(&lease), (String::new(), 1, 8));
     assert_eq!(
         lease.metadata.resource_version.as_deref(),
@@ -197,14 +197,14 @@ fn a_claim_without_an_answer_may_be_given_back() {
     rig.look(None);
     let lease = rig.create();
     rig.refused(silence());
-    assert!(rig.elector.may_hold());
-    assert!(rig.elector.released(lease, rig.wall).is_some());
+    assert!(rig.state.may_hold());
+    assert!(rig.state.released(lease, rig.wall).is_some());
     // A second one carries the same mark, so that either is known for ours.
     let until = rig.wait();
     rig.wall = "2026-01-02T03:05:00Z".parse().unwrap();
     let lease = rig.at(until).look(None).create();
-    rig.refused(Failure::Refused("forbidden".to_owned()));
-    assert!(!rig.elector.may_hold());
+    rig.refused(LeaseError::Refused("forbidden".to_owned()));
+    assert!(!rig.state.may_hold());
     assert_eq!(
         serde_json::to_value(&lease).unwrap()["spec"]["acquireTime"],
         "2026-01-02T03:04:05.123456Z"

@@ -25,7 +25,7 @@ const TELLING: usize = 8;
 const MESSAGE_BYTES: usize = 16 << 10;
 
 /// `message` without any value of `secrets`.
-pub(super) fn stripped(secrets: &Secrets, message: String) -> String {
+pub(super) fn redacted(secrets: &Secrets, message: String) -> String {
     let message = &message[..message.floor_char_boundary(MESSAGE_BYTES)];
     let mut hidden = vec![false; message.len()];
     let mut windows = BTreeMap::new();
@@ -168,14 +168,14 @@ mod tests {
 
     fn strip(value: &str, message: &str) -> String {
         let secrets = Secrets([("password".to_owned(), value.to_owned())].into());
-        stripped(&secrets, message.to_owned())
+        redacted(&secrets, message.to_owned())
     }
 
     #[test]
     fn a_message_without_credentials_stays_as_it_is() {
         let message = "volume \"vol-1\" is in use by node-é (code 7)";
         assert_eq!(strip("hunter2-the-secret", message), message);
-        assert_eq!(stripped(&Secrets::default(), message.to_owned()), message);
+        assert_eq!(redacted(&Secrets::default(), message.to_owned()), message);
         // Too short to be told from words.
         assert_eq!(strip("vol", message), message);
     }
@@ -252,7 +252,7 @@ mod tests {
             .into(),
         );
         assert_eq!(
-            stripped(&secrets, "alpha-beta-gamma-delta!".to_owned()),
+            redacted(&secrets, "alpha-beta-gamma-delta!".to_owned()),
             format!("{STRIPPED}!")
         );
     }
