@@ -166,7 +166,10 @@ async fn who_was_refused_could_take_over_again_from_whoever_was_granted_the_leas
         sleep(10 * SECOND).await;
         let status = b_leads.status().expect("there is an election");
         assert_eq!(status.holder.as_deref(), Some("c"));
-        assert!(status.could_take_over() && status.ongoing_failure.is_none(), "{status:?}");
+        assert!(
+            status.could_take_over() && status.ongoing_failure.is_none(),
+            "{status:?}"
+        );
     };
     while_stands(c, while_stands(b, told)).await;
 }

@@ -48,7 +48,7 @@ impl Fixture {
                     "NotFound"
                 };
                 let body = if status.is_success() {
-                    json!({ "kind": "Event", "apiVersion": "v1", "metadata": {} })
+                    json!({ "kind": "Event", "apiVersion": "events.k8s.io/v1", "metadata": {} })
                 } else {
                     json!({
                         "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no",
