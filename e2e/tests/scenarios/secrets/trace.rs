@@ -71,7 +71,10 @@ fn below<'s>(spans: &'s [Span], name: &str, attachment: &str, expected: &[&str])
             "{} is not below {name}",
             span.name
         );
-        let failed = span.status.as_ref().is_some_and(|status| status.code() == StatusCode::Error);
+        let failed = span
+            .status
+            .as_ref()
+            .is_some_and(|status| status.code() == StatusCode::Error);
         ensure!(!failed, "{} failed: {:?}", span.name, span.status);
         ensure!(
             root.start_time_unix_nano <= span.start_time_unix_nano
