@@ -17,7 +17,7 @@ use crate::backend::{
     self, Array, GroupIds, Members, Prospect, SizeRange, Snapshot, Source, Spec, Timing, Wanted, WantedGroup,
     WantedSnapshot,
 };
-use crate::busy::{Held, Share, Subject};
+use crate::busy::{Guard, Key, Scope, Share};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::media::{Medium, Swept};
@@ -28,7 +28,7 @@ use crate::store;
 /// A volume that nobody mounts or unmounts while it is copied, nor writes to if its filesystem is frozen.
 struct Still {
     frozen: Option<Frozen>,
-    _held: Held,
+    _locked: Guard,
 }
 
 // === impl Driver ===
@@ -220,12 +220,12 @@ impl Driver {
 
     /// Checks that nobody uses a volume, where no attachment tells that, and keeps it so for as long as what is
     /// returned lives. Nodes in other processes attach what they use.
-    async fn unused(&self, volume: &str) -> Result<Option<Held>, Error> {
+    async fn unused(&self, volume: &str) -> Result<Option<Guard>, Error> {
         let is_told = self.ways().attaches || self.store.peek(|array| array.deletes_in_use(volume));
         let Some(node) = self.node().filter(|_| !is_told) else {
             return Ok(None);
         };
-        let held = self.hold_on_node(volume).await?;
+        let held = self.lock_on_node(volume).await?;
         match node.path_of(volume) {
             Some(path) => Err(node::Error::InUse {
                 volume: volume.to_owned(),
@@ -237,12 +237,9 @@ impl Driver {
     }
 
     /// Keeps the node from doing anything with a volume for as long as what is returned lives.
-    pub(crate) async fn hold_on_node(&self, volume: &str) -> Result<Held, Error> {
-        let subject = Subject::OnNode(volume.to_owned());
-        let held = self.busy.hold(subject.clone(), Share::Reading).await;
-        held.ok_or_else(|| Error::Busy {
-            subject: subject.to_string(),
-        })
+    pub(crate) async fn lock_on_node(&self, volume: &str) -> Result<Guard, Error> {
+        let key = Key::OnNode(volume.to_owned());
+        Ok(self.locks.lock(Scope::Call, key, Share::Reading).await?)
     }
 
     /// Lets a volume's filesystem stand still that the node of this process has mounted, so that a copy has
@@ -252,9 +249,12 @@ impl Driver {
         let Some(node) = self.node().filter(|node| node.has_mounted(volume)) else {
             return Ok(None);
         };
-        let held = self.hold_on_node(volume).await?;
+        let held = self.lock_on_node(volume).await?;
         match node.freeze(volume).await {
-            Ok(frozen) => Ok(Some(Still { frozen, _held: held })),
+            Ok(frozen) => Ok(Some(Still {
+                frozen,
+                _locked: held,
+            })),
             Err(error) => {
                 let error = crate::error::chain(&error);
                 tracing::warn!(volume, error, "copied while it may be written to");

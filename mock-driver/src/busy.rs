@@ -1,11 +1,13 @@
-//! One call at a time for each volume, snapshot and group.
+//! The lock table: a keyed reader-writer lock for each volume, snapshot and group.
 //!
 //! CSI leaves it to the driver what happens to a second call for a busy volume: it may get ABORTED
-//! or wait. Calls for different volumes never meet here longer than a look into a map takes. Calls that
-//! only read from something, as those that make copies of it do, bear one another and nobody else.
+//! or wait. Calls for different volumes share nothing but a look into a map. Calls that only read from
+//! something, as those that make copies of it do, share its lock.
+//!
+//! A key is locked in two scopes. A call holds it in [`Scope::Call`] until its answer is out, injected delays included. It
+//! holds it in [`Scope::Operation`] while the array works, as does the admin API, which so waits for no delayed call.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,9 +22,18 @@ pub enum BusyRule {
     Wait,
 }
 
-/// What a call wants for itself, by its id or by the name under which it is being made.
+/// What is locked for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// One call, from its arrival to its answer. A second one gets what the [`BusyRule`] says.
+    Call,
+    /// One operation on the array. A second one waits.
+    Operation,
+}
+
+/// What is locked, by its id or by the name under which it is being made.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Subject {
+pub enum Key {
     /// A volume to be created.
     Name(String),
     /// A snapshot to be taken.
@@ -40,56 +51,60 @@ pub enum Subject {
     OnNode(String),
 }
 
-/// How much of a subject a call wants.
+/// How a key is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Share {
-    /// All of it: it changes the subject.
+    /// Exclusively, to change it.
     Whole,
-    /// What others leave who want no more: it reads from the subject.
+    /// Together with others that only read.
     Reading,
 }
 
-/// How many calls read from one subject at a time. More get ABORTED or wait.
+/// How many readers one key has at a time. More get ABORTED or wait.
 const READERS: u32 = 1024;
 
-/// Which volumes have a call running.
+/// All locks of a driver.
 #[derive(Debug)]
-pub struct Busy {
+pub struct LockTable {
     rule: BusyRule,
-    turns: Arc<Mutex<Turns>>,
+    locks: Arc<Mutex<Locks>>,
 }
 
-type Turns = HashMap<Subject, Turn>;
+type Locks = HashMap<(Scope, Key), Lock>;
 
-/// The queue for one volume; gone when nobody holds or awaits it.
+/// The lock for one key; removed with its last user.
 #[derive(Debug)]
-struct Turn {
-    gate: Arc<Semaphore>,
+struct Lock {
+    semaphore: Arc<Semaphore>,
     users: usize,
 }
 
-/// A call's hold on a volume.
+/// Unlocks when it is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct Guard {
     _permit: OwnedSemaphorePermit,
-    _place: Place,
+    _user: User,
 }
 
-/// A place in a volume's queue, counted so that the last one out removes the queue.
+/// Who holds a lock or waits for it, counted so that the last one removes it.
 #[derive(Debug)]
-struct Place {
-    turns: Arc<Mutex<Turns>>,
-    subject: Subject,
+struct User {
+    locks: Arc<Mutex<Locks>>,
+    key: (Scope, Key),
 }
 
-// === impl Busy ===
+/// Another call has the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Busy(pub Key);
 
-impl Busy {
-    /// Nothing is busy yet.
+// === impl LockTable ===
+
+impl LockTable {
+    /// Without any locks; the rule is for calls.
     pub fn new(rule: BusyRule) -> Self {
         Self {
             rule,
-            turns: Arc::default(),
+            locks: Arc::default(),
         }
     }
 
@@ -97,85 +112,80 @@ impl Busy {
         self.rule
     }
 
-    /// Takes the volume for one call; none if it is busy and the rule says to abort.
+    /// Locks a key.
+    ///
+    /// # Errors
+    /// If another call has it and the rule says to abort.
     ///
     /// # Cancellation
     /// Dropped while it waits, it loses its place and nothing else.
-    pub async fn hold(&self, subject: Subject, share: Share) -> Option<Held> {
-        let (gate, place) = self.queue(subject);
+    pub async fn lock(&self, scope: Scope, key: Key, share: Share) -> Result<Guard, Busy> {
+        let (semaphore, user) = self.use_lock((scope, key));
         let permits = match share {
             Share::Whole => READERS,
             Share::Reading => 1,
         };
-        let permit = match self.rule {
-            BusyRule::Abort => gate.try_acquire_many_owned(permits).ok()?,
-            BusyRule::Wait => gate
+        let permit = match (scope, self.rule) {
+            (Scope::Call, BusyRule::Abort) => semaphore
+                .try_acquire_many_owned(permits)
+                .map_err(|_| Busy(user.key.1.clone()))?,
+            (Scope::Call, BusyRule::Wait) | (Scope::Operation, _) => semaphore
                 .acquire_many_owned(permits)
                 .await
-                .expect("the gate of a volume must never be closed"),
+                .expect("a lock's semaphore must never be closed"),
         };
-        Some(Held {
+        Ok(Guard {
             _permit: permit,
-            _place: place,
+            _user: user,
         })
     }
 
-    /// Takes several subjects for one call, or tells which of them is busy.
+    /// Locks several keys, always in the same order, so that no two calls wait for one another.
     ///
-    /// All calls take theirs in the same order, so that none waits for another in a circle.
+    /// # Errors
+    /// As for [`LockTable::lock`]; what is locked by then is unlocked.
     ///
     /// # Cancellation
-    /// As for [`Busy::hold`]; what it has by then is given back.
-    pub async fn hold_all(&self, mut wanted: Vec<(Subject, Share)>) -> Result<Vec<Held>, Subject> {
-        wanted.sort();
-        // Of one that is wanted twice, the larger share comes first.
-        wanted.dedup_by(|(later, _), (first, _)| later == first);
-        let mut held = Vec::with_capacity(wanted.len());
-        for (subject, share) in wanted {
-            match self.hold(subject.clone(), share).await {
-                Some(one) => held.push(one),
-                None => return Err(subject),
-            }
+    /// As for [`LockTable::lock`].
+    pub async fn lock_all(&self, scope: Scope, mut keys: Vec<(Key, Share)>) -> Result<Vec<Guard>, Busy> {
+        keys.sort();
+        // Of a key that is there twice, the larger share comes first.
+        keys.dedup_by(|(later, _), (first, _)| later == first);
+        let mut locked = Vec::with_capacity(keys.len());
+        for (key, share) in keys {
+            locked.push(self.lock(scope, key, share).await?);
         }
-        Ok(held)
+        Ok(locked)
     }
 
-    fn queue(&self, subject: Subject) -> (Arc<Semaphore>, Place) {
-        let mut turns = lock(&self.turns);
-        let gate = match turns.entry(subject.clone()) {
-            Entry::Occupied(mut turn) => {
-                turn.get_mut().users += 1;
-                turn.get().gate.clone()
-            }
-            Entry::Vacant(free) => free
-                .insert(Turn {
-                    gate: Arc::new(Semaphore::new(READERS as usize)),
-                    users: 1,
-                })
-                .gate
-                .clone(),
+    fn use_lock(&self, key: (Scope, Key)) -> (Arc<Semaphore>, User) {
+        let mut locks = all(&self.locks);
+        let lock = locks.entry(key.clone()).or_insert_with(|| Lock {
+            semaphore: Arc::new(Semaphore::new(READERS as usize)),
+            users: 0,
+        });
+        lock.users += 1;
+        let user = User {
+            locks: self.locks.clone(),
+            key,
         };
-        let place = Place {
-            turns: self.turns.clone(),
-            subject,
-        };
-        (gate, place)
+        (lock.semaphore.clone(), user)
     }
 }
 
-impl Drop for Place {
+impl Drop for User {
     fn drop(&mut self) {
-        let mut turns = lock(&self.turns);
-        if let Some(turn) = turns.get_mut(&self.subject) {
-            turn.users -= 1;
-            if turn.users == 0 {
-                turns.remove(&self.subject);
+        let mut locks = all(&self.locks);
+        if let Some(lock) = locks.get_mut(&self.key) {
+            lock.users -= 1;
+            if lock.users == 0 {
+                locks.remove(&self.key);
             }
         }
     }
 }
 
-impl std::fmt::Display for Subject {
+impl std::fmt::Display for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Volume(id) => write!(f, "volume \"{id}\""),
@@ -189,8 +199,8 @@ impl std::fmt::Display for Subject {
     }
 }
 
-fn lock(turns: &Mutex<Turns>) -> MutexGuard<'_, Turns> {
-    turns.lock().unwrap_or_else(PoisonError::into_inner)
+fn all(locks: &Mutex<Locks>) -> MutexGuard<'_, Locks> {
+    locks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -199,84 +209,131 @@ mod tests {
 
     use super::*;
 
-    fn mk_subject(id: &str) -> Subject {
-        Subject::Volume(id.to_owned())
+    fn mk_key(id: &str) -> Key {
+        Key::Volume(id.to_owned())
     }
 
     #[tokio::test]
     async fn abort_refuses_the_second_call_and_only_for_the_same_volume() {
-        let busy = Busy::new(BusyRule::Abort);
-        let held = busy.hold(mk_subject("a"), Share::Whole).await.unwrap();
-        assert!(busy.hold(mk_subject("a"), Share::Whole).await.is_none());
-        assert!(busy.hold(mk_subject("b"), Share::Whole).await.is_some());
-        assert!(busy.hold(Subject::Name("a".into()), Share::Whole).await.is_some());
+        let table = LockTable::new(BusyRule::Abort);
+        let held = table.lock(Scope::Call, mk_key("a"), Share::Whole).await.unwrap();
+        assert!(table.lock(Scope::Call, mk_key("a"), Share::Whole).await.is_err());
+        assert!(table.lock(Scope::Call, mk_key("b"), Share::Whole).await.is_ok());
+        assert!(
+            table
+                .lock(Scope::Call, Key::Name("a".into()), Share::Whole)
+                .await
+                .is_ok()
+        );
         drop(held);
-        assert!(busy.hold(mk_subject("a"), Share::Whole).await.is_some());
+        assert!(table.lock(Scope::Call, mk_key("a"), Share::Whole).await.is_ok());
     }
 
     #[tokio::test]
     async fn wait_lets_calls_in_one_after_the_other_and_forgets_the_volume() {
-        let busy = Busy::new(BusyRule::Wait);
-        let first = busy.hold(mk_subject("a"), Share::Whole).await.unwrap();
-        let mut second = task::spawn(busy.hold(mk_subject("a"), Share::Whole));
-        let mut third = task::spawn(busy.hold(mk_subject("a"), Share::Whole));
+        let table = LockTable::new(BusyRule::Wait);
+        let first = table.lock(Scope::Call, mk_key("a"), Share::Whole).await.unwrap();
+        let mut second = task::spawn(table.lock(Scope::Call, mk_key("a"), Share::Whole));
+        let mut third = task::spawn(table.lock(Scope::Call, mk_key("a"), Share::Whole));
         assert_pending!(second.poll());
         assert_pending!(third.poll());
         drop(first);
         assert!(second.is_woken());
-        let held = assert_ready!(second.poll());
+        let held = assert_ready!(second.poll()).unwrap();
         assert_pending!(third.poll());
         drop(third);
         drop(held);
-        assert!(lock(&busy.turns).is_empty());
+        assert!(all(&table.locks).is_empty());
     }
 
     #[tokio::test]
     async fn readers_bear_one_another_and_nobody_else() {
-        let busy = Busy::new(BusyRule::Abort);
-        let first = busy.hold(mk_subject("a"), Share::Reading).await.unwrap();
-        let second = busy.hold(mk_subject("a"), Share::Reading).await.unwrap();
-        assert!(busy.hold(mk_subject("a"), Share::Whole).await.is_none());
+        let table = LockTable::new(BusyRule::Abort);
+        let first = table
+            .lock(Scope::Call, mk_key("a"), Share::Reading)
+            .await
+            .unwrap();
+        let second = table
+            .lock(Scope::Call, mk_key("a"), Share::Reading)
+            .await
+            .unwrap();
+        assert!(table.lock(Scope::Call, mk_key("a"), Share::Whole).await.is_err());
         drop(first);
-        assert!(busy.hold(mk_subject("a"), Share::Whole).await.is_none());
+        assert!(table.lock(Scope::Call, mk_key("a"), Share::Whole).await.is_err());
         drop(second);
-        let whole = busy.hold(mk_subject("a"), Share::Whole).await.unwrap();
-        assert!(busy.hold(mk_subject("a"), Share::Reading).await.is_none());
+        let whole = table.lock(Scope::Call, mk_key("a"), Share::Whole).await.unwrap();
+        assert!(
+            table
+                .lock(Scope::Call, mk_key("a"), Share::Reading)
+                .await
+                .is_err()
+        );
         drop(whole);
-        assert!(lock(&busy.turns).is_empty());
+        assert!(all(&table.locks).is_empty());
     }
 
     #[tokio::test]
     async fn several_are_held_together_or_not_at_all() {
-        let busy = Busy::new(BusyRule::Abort);
-        let both = |share| vec![(mk_subject("b"), share), (mk_subject("a"), Share::Whole)];
-        let held = busy.hold(mk_subject("b"), Share::Reading).await.unwrap();
+        let table = LockTable::new(BusyRule::Abort);
+        let both = |share| vec![(mk_key("b"), share), (mk_key("a"), Share::Whole)];
+        let held = table
+            .lock(Scope::Call, mk_key("b"), Share::Reading)
+            .await
+            .unwrap();
         assert_eq!(
-            busy.hold_all(both(Share::Whole)).await.unwrap_err(),
-            mk_subject("b")
+            table.lock_all(Scope::Call, both(Share::Whole)).await.unwrap_err(),
+            Busy(mk_key("b"))
         );
         assert!(
-            busy.hold(mk_subject("a"), Share::Whole).await.is_some(),
+            table.lock(Scope::Call, mk_key("a"), Share::Whole).await.is_ok(),
             "given back"
         );
-        assert_eq!(busy.hold_all(both(Share::Reading)).await.unwrap().len(), 2);
+        assert_eq!(
+            table
+                .lock_all(Scope::Call, both(Share::Reading))
+                .await
+                .unwrap()
+                .len(),
+            2
+        );
         drop(held);
-        let twice = vec![(mk_subject("a"), Share::Reading), (mk_subject("a"), Share::Whole)];
-        let held = busy.hold_all(twice).await.unwrap();
-        assert!(busy.hold(mk_subject("a"), Share::Reading).await.is_none());
+        let twice = vec![(mk_key("a"), Share::Reading), (mk_key("a"), Share::Whole)];
+        let held = table.lock_all(Scope::Call, twice).await.unwrap();
+        assert!(
+            table
+                .lock(Scope::Call, mk_key("a"), Share::Reading)
+                .await
+                .is_err()
+        );
         drop(held);
-        assert!(lock(&busy.turns).is_empty());
+        assert!(all(&table.locks).is_empty());
     }
 
     #[tokio::test]
     async fn calls_that_want_the_same_in_any_order_do_not_block_one_another_for_ever() {
-        let busy = Busy::new(BusyRule::Wait);
+        let table = LockTable::new(BusyRule::Wait);
         let wanted =
-            |first: &str, second: &str| [first, second].map(|id| (mk_subject(id), Share::Whole)).to_vec();
-        let first = busy.hold_all(wanted("a", "b")).await.unwrap();
-        let mut second = task::spawn(busy.hold_all(wanted("b", "a")));
+            |first: &str, second: &str| [first, second].map(|id| (mk_key(id), Share::Whole)).to_vec();
+        let first = table.lock_all(Scope::Call, wanted("a", "b")).await.unwrap();
+        let mut second = task::spawn(table.lock_all(Scope::Call, wanted("b", "a")));
         assert_pending!(second.poll());
         drop(first);
         assert!(assert_ready!(second.poll()).is_ok());
+    }
+
+    #[tokio::test]
+    async fn operations_wait_for_one_another_and_not_for_calls() {
+        let table = LockTable::new(BusyRule::Abort);
+        let call = table.lock(Scope::Call, mk_key("a"), Share::Whole).await.unwrap();
+        let operation = table
+            .lock(Scope::Operation, mk_key("a"), Share::Whole)
+            .await
+            .unwrap();
+        let mut other = task::spawn(table.lock(Scope::Operation, mk_key("a"), Share::Whole));
+        assert_pending!(other.poll());
+        drop(call);
+        assert_pending!(other.poll());
+        drop(operation);
+        assert_ready!(other.poll()).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! The way of every call: journal, check, turn, fault, work, fault, journal.
+//! The pipeline that every call passes: [`Driver::process`] shows its stages in order.
 //!
 //! - A malformed request is refused before anything else looks at it.
 //! - A call that changes a volume has the volume for itself until its answer is out, injected
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time;
 use tonic::{Code, Request, Response, Status};
 
-use crate::busy::{Held, Share, Subject};
+use crate::busy::{Guard, Key, Scope, Share};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::fault::{Fired, Met, Obstacle, Phase};
@@ -27,8 +27,8 @@ use self::arrival::Arrival;
 pub(crate) use self::arrival::{continues, map_entry, requested_size};
 
 mod arrival;
+mod inject;
 mod stream;
-mod suffer;
 
 /// A request this driver can answer.
 pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
@@ -59,16 +59,15 @@ pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
         ""
     }
 
-    /// What it must have for itself while it runs, if it changes anything: the volume, or the name under
-    /// which something is made.
-    fn wants(&self) -> Vec<(Subject, Share)> {
+    /// What it locks, if it changes anything: the volume, or the name under which something is made.
+    fn keys(&self) -> Vec<(Key, Share)> {
         match (self.volume(), self.name()) {
             ("", "") => Vec::new(),
-            ("", name) => vec![(Subject::Name(name.to_owned()), Share::Whole)],
+            ("", name) => vec![(Key::Name(name.to_owned()), Share::Whole)],
             (volume, _) if Self::KIND == Kind::OnNode => {
-                vec![(Subject::OnNode(volume.to_owned()), Share::Whole)]
+                vec![(Key::OnNode(volume.to_owned()), Share::Whole)]
             }
-            (volume, _) => vec![(Subject::Volume(volume.to_owned()), Share::Whole)],
+            (volume, _) => vec![(Key::Volume(volume.to_owned()), Share::Whole)],
         }
     }
 
@@ -79,13 +78,76 @@ pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
     fn act(plan: Self::Plan, driver: &Driver) -> impl Future<Output = Result<Self::Reply, Error>> + Send;
 }
 
-/// What a call came to, before anybody has heard of it.
-struct Answer<R> {
-    result: Result<R, Error>,
+/// A call on its way through the pipeline.
+struct Call {
     record: Option<CallRecord>,
     connection: Option<ConnectionInfo>,
-    /// A rule that acts on the way of the answer.
+    /// A rule that acts on a stream's messages, when the pipeline has been passed.
     pending: Option<Fired>,
+}
+
+/// What a call came to, before its client has heard of it.
+struct Processed<R> {
+    result: Result<R, Error>,
+    call: Call,
+}
+
+/// Where a rule that fired for a call acts.
+enum Injection {
+    None,
+    /// Before the array, which the call never reaches.
+    Instead(Fired),
+    /// Before the array.
+    Before(Fired),
+    /// The caller is answered, and the array works on.
+    Background(Fired),
+    /// After the array.
+    After(Fired),
+}
+
+// === impl Injection ===
+
+impl From<Option<Fired>> for Injection {
+    fn from(fired: Option<Fired>) -> Self {
+        match fired {
+            None => Self::None,
+            Some(fired) if fired.rule().replaces_effect() => Self::Instead(fired),
+            Some(fired) => match fired.rule().phase {
+                Phase::Before => Self::Before(fired),
+                Phase::Background => Self::Background(fired),
+                Phase::After => Self::After(fired),
+            },
+        }
+    }
+}
+
+// === impl Call ===
+
+impl Call {
+    fn set_fault(&mut self, fired: &Fired) {
+        if let Some(record) = &mut self.record {
+            record.set_fault(&fired.rule().id);
+        }
+    }
+
+    /// Journal, end: the reply becomes the answer.
+    fn end<R: Message + Secrets + Clone>(self, result: Result<R, Error>) -> Result<Response<R>, Status> {
+        let outcome = outcome(&result);
+        if let Some(record) = self.record {
+            record.end(&outcome, result.as_ref().ok());
+        }
+        response(result, outcome)
+    }
+
+    /// The same for a reply that is sent as another message than the services know.
+    fn end_wire<O: Message>(self, result: Result<O, Error>) -> Result<Response<O>, Status> {
+        let outcome = outcome(&result);
+        if let Some(record) = self.record {
+            let wire = result.as_ref().ok().map(Message::encode_to_vec);
+            record.end_wire(&outcome, wire.as_deref());
+        }
+        response(result, outcome)
+    }
 }
 
 // === impl Driver ===
@@ -99,8 +161,8 @@ impl Driver {
         self: &Arc<Self>,
         request: Request<Q>,
     ) -> Result<Response<Q::Reply>, Status> {
-        let Answer { result, record, .. } = self.take_in(request).await;
-        conclude(record, result)
+        let Processed { result, call } = self.process(request).await;
+        call.end(result)
     }
 
     /// Answers a call with another message than today's, made of the reply. If that cannot be had the call has
@@ -116,109 +178,119 @@ impl Driver {
     where
         F: Future<Output = Result<O, Error>>,
     {
-        let Answer { result, record, .. } = self.take_in(request).await;
-        let result = match result {
+        let Processed { result, call } = self.process(request).await;
+        call.end_wire(match result {
             Ok(reply) => remake(reply).await,
             Err(error) => Err(error),
-        };
-        let outcome = outcome(&result);
-        if let Some(record) = record {
-            let wire = result.as_ref().ok().map(Message::encode_to_vec);
-            record.end_wire(&outcome, wire.as_deref());
-        }
-        told(result, outcome)
+        })
     }
 
-    /// Does what a call asks for.
-    async fn take_in<Q: Rpc>(self: &Arc<Self>, request: Request<Q>) -> Answer<Q::Reply> {
-        let peer = peer(&request);
-        let connection = request.extensions().get::<ConnectionInfo>().cloned();
-        let request = request.into_inner();
-        let begin = |journal: &Arc<_>| Journal::begin(journal, Q::METHOD.path(), peer, &request);
-        let mut record = self.journal.as_ref().map(begin);
-        let mut pending = None;
-        let result = if self.offer.serves(Q::METHOD) {
-            self.run(&request, connection.as_ref(), &mut record, &mut pending)
-                .await
-        } else {
+    /// Passes a call through all stages but the last, the end of its journal record, which needs the answer that is
+    /// sent.
+    async fn process<Q: Rpc>(self: &Arc<Self>, request: Request<Q>) -> Processed<Q::Reply> {
+        // Stage 1: journal, begin.
+        let mut call = self.begin(&request);
+        let result = self.run_stages(&request.into_inner(), &mut call).await;
+        Processed { result, call }
+    }
+
+    async fn run_stages<Q: Rpc>(self: &Arc<Self>, request: &Q, call: &mut Call) -> Result<Q::Reply, Error> {
+        // Stage 2: validate.
+        if !self.offer.serves(Q::METHOD) {
             let path = Q::METHOD.path();
-            Err(Error::NotOffered { path })
-        };
-        Answer {
-            result,
-            record,
-            connection,
-            pending,
+            return Err(Error::NotOffered { path });
         }
-    }
-
-    async fn run<Q: Rpc>(
-        self: &Arc<Self>,
-        request: &Q,
-        connection: Option<&ConnectionInfo>,
-        record: &mut Option<CallRecord>,
-        pending: &mut Option<Fired>,
-    ) -> Result<Q::Reply, Error> {
         let plan = request.check()?;
         self.conduct.secrets.check(Q::METHOD, request)?;
-        let wants = wants(request);
-        let held = self.turn(wants.clone()).await?;
-        let fired = self.faults.fire(&Arrival::new(request, self));
-        // A rule that waits for the effect has done nothing yet.
-        let acting = fired.as_ref().filter(|fired| fired.rule().phase != Phase::After);
-        set_fault(record, acting);
-        let met = self.meet_troubles(request, acting.is_none(), record);
 
-        let (before, after) = match fired {
-            Some(mut fired) if fired.rule().replaces_effect() => {
-                drop(met);
-                return Err(self.suffer(&mut fired, connection).await.unwrap_or(Error::Broken));
-            }
-            Some(fired) => match fired.rule().phase {
-                Phase::Before => (Some(fired), None),
-                Phase::After => (None, Some(fired)),
-                Phase::Background => {
-                    let answer = fired.background_answer();
-                    let work = self.clone().work_off::<Q>(plan, wants, Some(fired), met);
-                    self.in_background(work, held, record.as_mut().map(CallRecord::part));
-                    return Err(answer);
-                }
-            },
-            None => (None, None),
-        };
-        let work = self.clone().work_off::<Q>(plan, wants, before, met);
-        // `_held` lives until the answer is out.
-        let (result, _held) = match Q::KIND {
-            Kind::Look => (work.await, held),
-            Kind::Change | Kind::Move | Kind::OnNode => {
-                self.to_its_end(work, held, record.as_ref().map(CallRecord::work))
-                    .await
+        // Stage 3: lock what the call changes, until its answer is out.
+        let keys = keys(request);
+        let locked = self.locks.lock_all(Scope::Call, keys.clone()).await?;
+
+        // Stage 4: faults before the array: a rule, and what is wrong with the array itself.
+        let injection = Injection::from(self.faults.fire(&Arrival::new(request, self)));
+        let acting = match &injection {
+            Injection::None | Injection::After(_) => None,
+            Injection::Instead(fired) | Injection::Before(fired) | Injection::Background(fired) => {
+                Some(fired)
             }
         };
-        // If the effect did not happen, nothing can go wrong after it.
-        let reply = result?;
-        let Some(fired) = after else {
-            return Ok(reply);
-        };
-        if fired.rule().action.after_messages.is_some() {
-            *pending = Some(fired);
-            return Ok(reply);
+        if let Some(fired) = acting {
+            call.set_fault(fired);
         }
+        let met = self.meet_troubles(request, acting.is_none(), &mut call.record);
+        let (before, after) = match injection {
+            Injection::None => (None, None),
+            Injection::Before(fired) => (Some(fired), None),
+            Injection::After(fired) => (None, Some(fired)),
+            Injection::Instead(mut fired) => {
+                drop(met);
+                let error = self.apply_fault(&mut fired, call.connection.as_ref()).await;
+                return Err(error.unwrap_or(Error::Broken));
+            }
+            Injection::Background(fired) => {
+                let answer = fired.background_answer();
+                let operation = self.clone().operate::<Q>(plan, keys, Some(fired), met);
+                self.run_in_background(operation, locked, call.record.as_mut().map(CallRecord::part));
+                return Err(answer);
+            }
+        };
+
+        // Stage 5: the array's operation, made durable, and the node's devices and mounts.
+        let operation = self.clone().operate::<Q>(plan, keys, before, met);
+        let (result, _locked) = match Q::KIND {
+            Kind::Look => (operation.await, locked),
+            Kind::Change | Kind::Move | Kind::OnNode => {
+                let record = call.record.as_ref().map(CallRecord::work);
+                self.run_to_its_end(operation, locked, record).await
+            }
+        };
+        // An operation that failed has no effect that something could go wrong after.
+        let reply = result?;
+
+        // Stage 6: faults after the array.
+        match after {
+            None => Ok(reply),
+            Some(fired) if fired.rule().action.after_messages.is_some() => {
+                call.pending = Some(fired);
+                Ok(reply)
+            }
+            Some(fired) => self.apply_after::<Q>(fired, call, reply).await,
+        }
+    }
+
+    fn begin<Q: Rpc>(&self, request: &Request<Q>) -> Call {
+        let begin =
+            |journal: &Arc<_>| Journal::begin(journal, Q::METHOD.path(), peer(request), request.get_ref());
+        Call {
+            record: self.journal.as_ref().map(begin),
+            connection: request.extensions().get::<ConnectionInfo>().cloned(),
+            pending: None,
+        }
+    }
+
+    /// Lets a rule act that waited for the array, unless another call has ended its state meanwhile.
+    async fn apply_after<Q: Rpc>(
+        &self,
+        fired: Fired,
+        call: &mut Call,
+        reply: Q::Reply,
+    ) -> Result<Q::Reply, Error> {
         let Some(mut fired) = self.faults.act(fired) else {
             return Ok(reply);
         };
-        set_fault(record, Some(&fired));
-        match self.suffer(&mut fired, connection).await {
+        call.set_fault(&fired);
+        match self.apply_fault(&mut fired, call.connection.as_ref()).await {
             Some(error) => Err(error),
             None => Ok(fired.edited(Q::METHOD.path(), reply)),
         }
     }
 
-    /// The array's part, put off by what a rule says.
-    async fn work_off<Q: Rpc>(
+    /// The array's part, put off by what a rule or the array's own state says.
+    async fn operate<Q: Rpc>(
         self: Arc<Self>,
         plan: Q::Plan,
-        wants: Vec<(Subject, Share)>,
+        keys: Vec<(Key, Share)>,
         fired: Option<Fired>,
         met: Met,
     ) -> Result<Q::Reply, Error> {
@@ -238,91 +310,66 @@ impl Driver {
         if Q::KIND == Kind::Move && !self.latency.is_zero() {
             time::sleep(self.latency).await;
         }
-        self.carry_out::<Q>(plan, wants).await
+        self.execute::<Q>(plan, keys).await
     }
 
-    /// The work itself, which no other work on the same things comes between: not even that of somebody at
-    /// the array's own console, who passes the queue of calls.
-    pub(crate) async fn carry_out<Q: Rpc>(
+    /// The operation itself, which no other operation on the same things comes between: not even that of the admin
+    /// API, which does not wait for calls that a fault delays.
+    pub(crate) async fn execute<Q: Rpc>(
         &self,
         plan: Q::Plan,
-        wants: Vec<(Subject, Share)>,
+        keys: Vec<(Key, Share)>,
     ) -> Result<Q::Reply, Error> {
-        let _hands = self.hands.hold_all(wants).await;
+        let _locked = self.locks.lock_all(Scope::Operation, keys).await?;
         Q::act(plan, self).await
     }
 
-    /// The call's turn at what it changes.
-    async fn turn(&self, wants: Vec<(Subject, Share)>) -> Result<Vec<Held>, Error> {
-        let held = self.busy.hold_all(wants).await;
-        held.map_err(|subject| Error::Busy {
-            subject: subject.to_string(),
-        })
-    }
-
-    /// Runs work whose caller is answered without waiting for it.
-    fn in_background<R: Send + 'static>(
+    /// Runs an operation whose caller is answered without waiting for it.
+    fn run_in_background<R: Send + 'static>(
         &self,
-        work: impl Future<Output = Result<R, Error>> + Send + 'static,
-        held: Vec<Held>,
+        operation: impl Future<Output = Result<R, Error>> + Send + 'static,
+        locked: Vec<Guard>,
         record: Option<WorkRecord>,
     ) {
         self.spawn_work(async move {
-            let result = work.await;
+            let result = operation.await;
             if let Some(record) = record {
                 record.done(outcome(&result));
             }
-            drop(held);
+            drop(locked);
         });
     }
 
-    /// Runs work that nobody can interrupt. If the client leaves, the volume is held until the
-    /// work is done, and the journal tells how it ended.
-    async fn to_its_end<R: Send + 'static>(
+    /// Runs an operation that no client can interrupt. If the client leaves, the volume stays locked until the
+    /// operation has ended, and the journal tells how.
+    async fn run_to_its_end<R: Send + 'static>(
         &self,
-        work: impl Future<Output = Result<R, Error>> + Send + 'static,
-        held: Vec<Held>,
+        operation: impl Future<Output = Result<R, Error>> + Send + 'static,
+        locked: Vec<Guard>,
         record: Option<WorkRecord>,
-    ) -> (Result<R, Error>, Vec<Held>) {
+    ) -> (Result<R, Error>, Vec<Guard>) {
         let (result_tx, result) = oneshot::channel();
         self.spawn_work(async move {
-            let result = work.await;
+            let result = operation.await;
             if let Some(record) = record {
                 record.done(outcome(&result));
             }
-            // Nobody listens when the client has left; the volume is given back all the same.
-            drop(result_tx.send((result, held)));
+            // Without a receiver the client has left; the volume is unlocked all the same.
+            drop(result_tx.send((result, locked)));
         });
         result.await.unwrap_or((Err(Error::Broken), Vec::new()))
     }
 }
 
-/// What a call must have for itself; nothing if it only looks.
-pub(crate) fn wants<Q: Rpc>(request: &Q) -> Vec<(Subject, Share)> {
+/// What a call locks; nothing if it only reads.
+pub(crate) fn keys<Q: Rpc>(request: &Q) -> Vec<(Key, Share)> {
     match Q::KIND {
         Kind::Look => Vec::new(),
-        Kind::Change | Kind::Move | Kind::OnNode => request.wants(),
+        Kind::Change | Kind::Move | Kind::OnNode => request.keys(),
     }
 }
 
-fn set_fault(record: &mut Option<CallRecord>, fired: Option<&Fired>) {
-    if let (Some(record), Some(fired)) = (record, fired) {
-        record.set_fault(&fired.rule().id);
-    }
-}
-
-fn conclude<R: Message + Secrets + Clone>(
-    record: Option<CallRecord>,
-    result: Result<R, Error>,
-) -> Result<Response<R>, Status> {
-    let outcome = outcome(&result);
-    if let Some(record) = record {
-        record.end(&outcome, result.as_ref().ok());
-    }
-    told(result, outcome)
-}
-
-fn told<R>(result: Result<R, Error>, outcome: Outcome) -> Result<Response<R>, Status> {
+fn response<R>(result: Result<R, Error>, outcome: Outcome) -> Result<Response<R>, Status> {
     result
         .map(Response::new)
         .map_err(|_| Status::new(outcome.code, outcome.message))
@@ -409,9 +456,13 @@ mod tests {
             volume_id: "vol-0".to_owned(),
             ..Default::default()
         };
-        let held = driver.hands.hold_all(wants(&request)).await.unwrap();
+        let held = driver
+            .locks
+            .lock_all(Scope::Operation, keys(&request))
+            .await
+            .unwrap();
         let work =
-            driver.carry_out::<ControllerUnpublishVolumeRequest>(request.check().unwrap(), wants(&request));
+            driver.execute::<ControllerUnpublishVolumeRequest>(request.check().unwrap(), keys(&request));
         let mut work = std::pin::pin!(work);
         let call = driver.answer(Request::new(request.clone()));
         let mut call = std::pin::pin!(call);

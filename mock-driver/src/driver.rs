@@ -12,12 +12,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin;
 use crate::backend::{self, Pool, PoolName, Segments};
-use crate::busy::{Busy, BusyRule};
+use crate::busy::{BusyRule, LockTable};
 use crate::clock::Clock;
 use crate::conduct::Conduct;
 use crate::error::chain;
 use crate::exit::ExitOrder;
-use crate::fault::scenario::{self, Scenario};
+use crate::fault::scenario::Scenario;
 use crate::fault::{self, FaultFile, Faults, LoadError, Seed};
 use crate::journal::{self, Journal};
 use crate::media::{self, Media};
@@ -30,7 +30,7 @@ use crate::remote::RemoteArray;
 use crate::socket::Door;
 use crate::store::{self, Store};
 
-use self::directories::{absolute, claim, media_in};
+use self::directories::{absolute, claim, media_in, open_faults, open_journal, open_store};
 
 mod directories;
 mod follow;
@@ -146,10 +146,8 @@ pub struct Driver {
     pub(crate) clock: Clock,
     /// The bytes of its volumes and snapshots.
     pub(crate) media: Media,
-    pub(crate) busy: Busy,
-    /// Who works on the array at this moment, calls and the admin API alike: each waits for the other, never
-    /// longer than the work itself takes.
-    pub(crate) hands: Busy,
+    /// What calls and operations have locked.
+    pub(crate) locks: LockTable,
     pub(crate) faults: Arc<Faults>,
     pub(crate) door: Arc<Door>,
     pub(crate) exit: ExitOrder,
@@ -236,24 +234,14 @@ impl Driver {
         let state_dir = state_dir.map(absolute).transpose()?;
         let media_dir = media_dir.map(absolute).transpose()?;
         node.device_dir = node.device_dir.map(absolute).transpose()?;
-        let place = |pool: &Pool| (pool.name.clone(), pool.segments.clone());
         let places = array.pools.iter().map(place).collect();
-        let wanted = journal.is_some() || readers.any();
-        let open = || {
-            Ok::<_, OpenError>(Journal::open(
-                journal.as_deref(),
-                readers,
-                random()?,
-                clock.clone(),
-            )?)
-        };
-        let journal = wanted.then(open).transpose()?.map(Arc::new);
-        let rules = Faults::new(seed_of_run(seed)?);
-        scenario::play(&scenarios, &rules)?;
-        let fault_file = match faults {
-            Some(path) => Some(FaultFile::open(&path, &rules, journal.as_deref())?),
-            None => None,
-        };
+        let journal = open_journal(journal.as_deref(), readers, &clock)?;
+        let (rules, fault_file) = open_faults(
+            faults.as_deref(),
+            seed_of_run(seed)?,
+            &scenarios,
+            journal.as_deref(),
+        )?;
         let epoch = match seed {
             Some(_) => u128::from(rules.seed().mark(b"array")),
             None => u128::from_le_bytes(random()?),
@@ -270,12 +258,7 @@ impl Driver {
             .map(|id| Node::open(id, node, media.clone(), state_dir.clone()))
             .transpose()?
             .map(Arc::new);
-        let store = match array_dir {
-            Some(directory) => Store::open(directory, array, epoch, premade)?,
-            None => Store::in_memory(array, epoch, premade),
-        };
-        let store = store.keeping_past(rules.troubles().frozen());
-        store.lose(|| *rules.troubles().loss().borrow())?;
+        let store = open_store(array_dir, array, epoch, premade, &rules)?;
         if mode.has_array() && proxy_to.is_none() {
             claim(&media, &store, epoch, state_dir.as_deref())?;
         }
@@ -294,8 +277,7 @@ impl Driver {
             store: Arc::new(store),
             clock,
             media,
-            busy: Busy::new(busy),
-            hands: Busy::new(BusyRule::Wait),
+            locks: LockTable::new(busy),
             faults: Arc::new(rules),
             door: Arc::default(),
             exit: ExitOrder::default(),
@@ -368,6 +350,10 @@ impl Driver {
         let follow = file.follow(&self.faults, self.journal.as_deref());
         stop.run_until_cancelled(follow).await;
     }
+}
+
+fn place(pool: &Pool) -> (PoolName, Segments) {
+    (pool.name.clone(), pool.segments.clone())
 }
 
 /// The seed that was given, or one by chance, which is told so that the run can be repeated.

@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use tonic::{Code, Status};
 
 use crate::backend;
+use crate::busy::Busy;
 use crate::media;
 use crate::node;
 use crate::request::Invalid;
@@ -120,6 +121,14 @@ impl Error {
 impl From<backend::Error> for Error {
     fn from(refusal: backend::Error) -> Self {
         Self::Store(refusal.into())
+    }
+}
+
+impl From<Busy> for Error {
+    fn from(Busy(key): Busy) -> Self {
+        Self::Busy {
+            subject: key.to_string(),
+        }
     }
 }
 

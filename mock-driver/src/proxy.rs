@@ -132,7 +132,7 @@ impl Journey {
         let (before, after) = match fired {
             Some(mut fired) if fired.rule().replaces_effect() => {
                 drop(met);
-                let error = driver.suffer(&mut fired, self.connection.as_ref()).await;
+                let error = driver.apply_fault(&mut fired, self.connection.as_ref()).await;
                 return self.fail(&error.unwrap_or(Error::Broken));
             }
             Some(fired) => match fired.rule().phase {
@@ -240,7 +240,7 @@ impl Journey {
         let fired = after.filter(|_| is_ok).and_then(|fired| driver.faults.act(fired));
         if let Some(mut fired) = fired {
             self.tell_fault(&fired.rule().id);
-            if let Some(error) = driver.suffer(&mut fired, self.connection.as_ref()).await {
+            if let Some(error) = driver.apply_fault(&mut fired, self.connection.as_ref()).await {
                 return self.fail(&error);
             }
             reply.edit(&fired, &passing.path);

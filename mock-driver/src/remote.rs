@@ -18,7 +18,7 @@ use crate::admin::resource;
 use crate::backend::{
     Ailment, Attachment, Capability, Hold, Segments, Severity, StorageAilment, StorageSeverity,
 };
-use crate::busy::{Busy, BusyRule, Held, Share, Subject};
+use crate::busy::{BusyRule, Guard, Key, LockTable, Scope, Share};
 use crate::code;
 use crate::error::chain;
 use crate::node::{self, View};
@@ -39,7 +39,7 @@ pub(crate) struct RemoteArray {
     patient: Client,
     endpoint: Endpoint,
     /// Whoever acts on an answer about a volume has its turn from the question on.
-    turns: Busy,
+    turns: LockTable,
     /// Shared by those who bring devices, which takes no longer than that: the sweep takes none away meanwhile.
     devices: RwLock<()>,
     /// Whether this process has said where its node is.
@@ -76,7 +76,7 @@ impl RemoteArray {
             client: Client::new(endpoint.clone()).within(ANSWER_WITHIN),
             patient: Client::new(endpoint.clone()),
             endpoint,
-            turns: Busy::new(BusyRule::Wait),
+            turns: LockTable::new(BusyRule::Wait),
             devices: RwLock::default(),
             has_said: Mutex::default(),
             seen: std::sync::Mutex::default(),
@@ -124,9 +124,9 @@ impl RemoteArray {
     }
 
     /// The right to act on answers about a volume.
-    pub(crate) async fn turn(&self, volume: &str) -> Option<Held> {
-        let subject = Subject::OnNode(volume.to_owned());
-        self.turns.hold(subject, Share::Whole).await
+    pub(crate) async fn turn(&self, volume: &str) -> Option<Guard> {
+        let key = Key::OnNode(volume.to_owned());
+        self.turns.lock(Scope::Operation, key, Share::Whole).await.ok()
     }
 
     /// Held while a device is brought here.

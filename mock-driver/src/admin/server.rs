@@ -152,11 +152,11 @@ impl Admin {
     /// for. Goes on to its end although the client has left, as a call does.
     pub(super) async fn perform<Q: Rpc>(&self, request: Q) -> Result<Q::Reply, Refusal> {
         let plan = request.check()?;
-        let wants = call::wants(&request);
+        let keys = call::keys(&request);
         let driver = self.driver.clone();
         let work = self
             .driver
-            .spawn_work(async move { driver.carry_out::<Q>(plan, wants).await });
+            .spawn_work(async move { driver.execute::<Q>(plan, keys).await });
         let reply = work.await.ok().flatten().unwrap_or(Err(Error::Broken));
         self.touch();
         Ok(reply?)

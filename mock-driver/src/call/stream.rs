@@ -8,18 +8,15 @@ use prost::Message;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
-use super::{Answer, Rpc, conclude, set_fault};
+use super::{Call, Processed, Rpc};
 use crate::driver::Driver;
 use crate::fault::Fired;
-use crate::journal::CallRecord;
-use crate::socket::ConnectionInfo;
 
 /// A stream that a rule waits for.
 struct Doomed<R> {
     driver: Arc<Driver>,
     fired: Fired,
-    connection: Option<ConnectionInfo>,
-    record: Option<CallRecord>,
+    call: Call,
     /// All messages in one, for the journal.
     whole: R,
 }
@@ -42,16 +39,11 @@ impl Driver {
         M: Send + 'static,
         I: Iterator<Item = M> + Send + 'static,
     {
-        let Answer {
-            result,
-            record,
-            connection,
-            pending,
-        } = self.take_in(request).await;
-        let (whole, fired) = match (result, pending) {
+        let Processed { result, mut call } = self.process(request).await;
+        let (whole, fired) = match (result, call.pending.take()) {
             (Ok(whole), Some(fired)) => (whole, fired),
             (result, _) => {
-                let messages = conclude(record, result)?.map(|whole| messages(&whole));
+                let messages = call.end(result)?.map(|whole| messages(&whole));
                 return Ok(messages.map(|all| Box::pin(stream::iter(all).map(Ok)) as BoxStream<M>));
             }
         };
@@ -60,8 +52,7 @@ impl Driver {
         let doomed = Doomed {
             driver: self.clone(),
             fired,
-            connection,
-            record,
+            call,
             whole,
         };
         let begin = Some((messages, Some((count, doomed))));
@@ -93,9 +84,11 @@ impl<R: Message + Secrets + Clone> Doomed<R> {
     async fn go(mut self) -> Result<(), Status> {
         let error = match self.driver.faults.act(self.fired) {
             Some(mut fired) => {
-                set_fault(&mut self.record, Some(&fired));
+                self.call.set_fault(&fired);
                 fired.let_arrive().await;
-                self.driver.suffer(&mut fired, self.connection.as_ref()).await
+                self.driver
+                    .apply_fault(&mut fired, self.call.connection.as_ref())
+                    .await
             }
             None => None,
         };
@@ -103,6 +96,6 @@ impl<R: Message + Secrets + Clone> Doomed<R> {
             Some(error) => Err(error),
             None => Ok(self.whole),
         };
-        conclude(self.record, result).map(drop)
+        self.call.end(result).map(drop)
     }
 }

@@ -1,10 +1,16 @@
-//! The directories a driver works in.
+//! The directories and files a driver works in.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::{OpenError, random};
 use crate::array::media_of;
+use crate::backend::Settings;
+use crate::clock::Clock;
 use crate::device;
+use crate::fault::scenario::{self, Scenario};
+use crate::fault::{FaultFile, Faults, Seed};
+use crate::journal::{Journal, Readers};
 use crate::media::{Media, Owner};
 use crate::store::Store;
 
@@ -24,6 +30,51 @@ pub(super) fn media_in(
         (None, Some(directory)) => Media::kept(directory.join("media")),
         (None, None) => Media::private(),
     }
+}
+
+/// The journal, if anybody reads it.
+pub(super) fn open_journal(
+    file: Option<&Path>,
+    readers: Readers,
+    clock: &Clock,
+) -> Result<Option<Arc<Journal>>, OpenError> {
+    if file.is_none() && !readers.any() {
+        return Ok(None);
+    }
+    let journal = Journal::open(file, readers, random()?, clock.clone())?;
+    Ok(Some(Arc::new(journal)))
+}
+
+/// The fault rules, with those of the scenarios and of the file, which is followed later.
+pub(super) fn open_faults(
+    file: Option<&Path>,
+    seed: Seed,
+    scenarios: &[&'static Scenario],
+    journal: Option<&Journal>,
+) -> Result<(Faults, Option<FaultFile>), OpenError> {
+    let rules = Faults::new(seed);
+    scenario::play(scenarios, &rules)?;
+    let file = file
+        .map(|path| FaultFile::open(path, &rules, journal))
+        .transpose()?;
+    Ok((rules, file))
+}
+
+/// The array as it was left, or a new one.
+pub(super) fn open_store(
+    directory: Option<PathBuf>,
+    settings: Settings,
+    epoch: u128,
+    premade: u64,
+    rules: &Faults,
+) -> Result<Store, OpenError> {
+    let store = match directory {
+        Some(directory) => Store::open(directory, settings, epoch, premade)?,
+        None => Store::in_memory(settings, epoch, premade),
+    };
+    let store = store.keeping_past(rules.troubles().frozen());
+    store.lose(|| *rules.troubles().loss().borrow())?;
+    Ok(store)
 }
 
 /// Makes the media directory the array's own.

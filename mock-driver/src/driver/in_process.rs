@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Driver, OpenError, Settings, site};
 use crate::admin;
-use crate::busy::{Busy, BusyRule};
+use crate::busy::LockTable;
 use crate::device::Choice;
 use crate::exit::ExitOrder;
 use crate::media::Media;
@@ -76,8 +76,7 @@ impl Driver {
             store: self.store.clone(),
             clock: self.clock.clone(),
             media,
-            busy: Busy::new(self.busy.rule()),
-            hands: Busy::new(BusyRule::Wait),
+            locks: LockTable::new(self.locks.rule()),
             faults: self.faults.clone(),
             door: Arc::default(),
             exit: ExitOrder::default(),

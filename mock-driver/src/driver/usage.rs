@@ -76,7 +76,7 @@ impl Driver {
             return;
         }
         for volume in volumes {
-            if let Ok(_held) = self.hold_on_node(volume).await {
+            if let Ok(_held) = self.lock_on_node(volume).await {
                 self.give_back([volume.clone()]).await;
             }
         }

@@ -228,10 +228,8 @@ async fn cursor_sees_each_call_once_however_often_it_looks() {
     for _ in 0..5 {
         publish(&journal, "b", Code::Ok);
     }
-    let mut places = || {
-        let calls = journal.look(|look| cursor.new_calls(look).map(|(place, _)| place).collect::<Vec<_>>());
-        calls
-    };
+    let mut places =
+        || journal.look(|look| cursor.new_calls(look).map(|(place, _)| place).collect::<Vec<_>>());
     assert_eq!(places(), [8, 9, 10]);
     assert_eq!(places(), [0; 0]);
     journal.forget();

@@ -143,7 +143,7 @@ impl Journey {
         let error = self
             .cut
             .driver
-            .suffer(&mut fired, self.cut.connection.as_ref())
+            .apply_fault(&mut fired, self.cut.connection.as_ref())
             .await?;
         Some(Status::new(error.code(), error.message()))
     }

@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 
 use super::controller::shape;
 use crate::backend::{Members, WantedGroup};
-use crate::busy::{Share, Subject};
+use crate::busy::{Key, Share};
 use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
@@ -95,11 +95,11 @@ impl Rpc for CreateVolumeGroupSnapshotRequest {
         &self.name
     }
 
-    fn wants(&self) -> Vec<(Subject, Share)> {
+    fn keys(&self) -> Vec<(Key, Share)> {
         let volumes = self.source_volume_ids.iter().cloned();
         volumes
-            .map(|volume| (Subject::Volume(volume), Share::Reading))
-            .chain([(Subject::GroupName(self.name.clone()), Share::Whole)])
+            .map(|volume| (Key::Volume(volume), Share::Reading))
+            .chain([(Key::GroupName(self.name.clone()), Share::Whole)])
             .collect()
     }
 
@@ -135,11 +135,11 @@ impl Rpc for DeleteVolumeGroupSnapshotRequest {
     type Reply = DeleteVolumeGroupSnapshotResponse;
     type Plan = Named;
 
-    fn wants(&self) -> Vec<(Subject, Share)> {
+    fn keys(&self) -> Vec<(Key, Share)> {
         let snapshots = self.snapshot_ids.iter().cloned();
         snapshots
-            .map(|snapshot| (Subject::Snapshot(snapshot), Share::Whole))
-            .chain([(Subject::Group(self.group_snapshot_id.clone()), Share::Whole)])
+            .map(|snapshot| (Key::Snapshot(snapshot), Share::Whole))
+            .chain([(Key::Group(self.group_snapshot_id.clone()), Share::Whole)])
             .collect()
     }
 

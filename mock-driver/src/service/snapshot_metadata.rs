@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status};
 
 use super::controller::shape;
 use crate::backend::{Array, Snapshot};
-use crate::busy::{Share, Subject};
+use crate::busy::{Key, Scope, Share};
 use crate::call::Rpc;
 use crate::conduct::BlockRuns;
 use crate::driver::Driver;
@@ -146,8 +146,8 @@ impl Span {
         // Their bytes are not taken away while they are looked at, or have gone with them before: a snapshot that
         // is being deleted must not pass for an empty one.
         let both = [Some(&target), base.as_ref()].into_iter().flatten();
-        let subjects = both.map(|id| (Subject::Snapshot(id.clone()), Share::Reading));
-        let _hands = driver.hands.hold_all(subjects.collect()).await;
+        let keys = both.map(|id| (Key::Snapshot(id.clone()), Share::Reading));
+        let _locked = driver.locks.lock_all(Scope::Operation, keys.collect()).await?;
         let both = |array: &Array| {
             let base = match &base {
                 Some(base) => Some(array.snapshot(base)?.clone()),
@@ -343,7 +343,11 @@ mod tests {
             ..GetMetadataDeltaRequest::default()
         };
         // As the call has it that deletes the snapshot, from before the array forgets it until its bytes are gone.
-        let deleting = driver.hands.hold_all(call::wants(&delete)).await.unwrap();
+        let deleting = driver
+            .locks
+            .lock_all(Scope::Operation, call::keys(&delete))
+            .await
+            .unwrap();
         let mut one = task::spawn(GetMetadataAllocatedRequest::act(
             allocated.check().unwrap(),
             &driver,

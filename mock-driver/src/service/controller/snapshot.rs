@@ -8,7 +8,7 @@ use csi_proto::v1::{
 
 use super::list::Wish;
 use crate::backend::{Array, Requirement, SnapshotFilter, WantedSnapshot};
-use crate::busy::{Share, Subject};
+use crate::busy::{Key, Share};
 use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
@@ -29,10 +29,10 @@ impl Rpc for CreateSnapshotRequest {
         &self.name
     }
 
-    fn wants(&self) -> Vec<(Subject, Share)> {
+    fn keys(&self) -> Vec<(Key, Share)> {
         vec![
-            (Subject::SnapshotName(self.name.clone()), Share::Whole),
-            (Subject::Volume(self.source_volume_id.clone()), Share::Reading),
+            (Key::SnapshotName(self.name.clone()), Share::Whole),
+            (Key::Volume(self.source_volume_id.clone()), Share::Reading),
         ]
     }
 
@@ -75,8 +75,8 @@ impl Rpc for DeleteSnapshotRequest {
     type Reply = DeleteSnapshotResponse;
     type Plan = String;
 
-    fn wants(&self) -> Vec<(Subject, Share)> {
-        vec![(Subject::Snapshot(self.snapshot_id.clone()), Share::Whole)]
+    fn keys(&self) -> Vec<(Key, Share)> {
+        vec![(Key::Snapshot(self.snapshot_id.clone()), Share::Whole)]
     }
 
     fn check(&self) -> Result<String, Invalid> {

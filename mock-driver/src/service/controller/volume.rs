@@ -7,7 +7,7 @@ use csi_proto::v1::{
 };
 
 use crate::backend::{self, Access, Source, Wanted};
-use crate::busy::{Share, Subject};
+use crate::busy::{Key, Share};
 use crate::call::Rpc;
 use crate::driver::Driver;
 use crate::error::Error;
@@ -25,17 +25,17 @@ impl Rpc for CreateVolumeRequest {
         &self.name
     }
 
-    fn wants(&self) -> Vec<(Subject, Share)> {
-        let mut wants = vec![(Subject::Name(self.name.clone()), Share::Whole)];
+    fn keys(&self) -> Vec<(Key, Share)> {
+        let mut keys = vec![(Key::Name(self.name.clone()), Share::Whole)];
         // What it is made from must stay as it is meanwhile.
         match request::source(self.volume_content_source.as_ref()) {
             Ok(Some(Source::Snapshot(id))) => {
-                wants.push((Subject::Snapshot(id.to_string()), Share::Reading));
+                keys.push((Key::Snapshot(id.to_string()), Share::Reading));
             }
-            Ok(Some(Source::Volume(id))) => wants.push((Subject::Volume(id.to_string()), Share::Reading)),
+            Ok(Some(Source::Volume(id))) => keys.push((Key::Volume(id.to_string()), Share::Reading)),
             Ok(None) | Err(_) => {}
         }
-        wants
+        keys
     }
 
     fn check(&self) -> Result<Wanted, Invalid> {

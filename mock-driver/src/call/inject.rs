@@ -1,4 +1,4 @@
-//! What a call goes through that a rule fired for.
+//! What a rule that fired does to its call.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl Driver {
     ///
     /// # Cancellation
     /// May be dropped at any time: that is how a call ends whose connection broke.
-    pub(crate) async fn suffer(
+    pub(crate) async fn apply_fault(
         &self,
         fired: &mut Fired,
         connection: Option<&ConnectionInfo>,
