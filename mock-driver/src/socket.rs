@@ -19,7 +19,9 @@ use tokio::time;
 use self::door::Presence;
 pub use self::door::{Connection, ConnectionInfo, Door, Wire};
 
+mod authority;
 mod door;
+mod hpack;
 
 /// How many connections may wait to be accepted. Clients keep one each, so this is plenty.
 const BACKLOG: i32 = 1024;

@@ -7,15 +7,22 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::net::unix::UCred;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::io::poll_read_buf;
 use tonic::transport::server::Connected;
+
+use super::authority::AuthorityFilter;
+
+/// How much is read at once.
+const READ: usize = 16 << 10;
 
 /// The handle on a driver's socket.
 #[derive(Debug)]
@@ -44,6 +51,11 @@ pub(super) enum Presence {
 pub struct Connection {
     stream: UnixStream,
     info: ConnectionInfo,
+    filter: AuthorityFilter,
+    /// What was read and has not passed the filter.
+    input: BytesMut,
+    /// What has passed it and was not asked for yet.
+    output: BytesMut,
 }
 
 /// What calls know of the connection they came over.
@@ -119,7 +131,13 @@ impl Door {
             peer: stream.peer_cred().ok(),
             wire,
         };
-        Connection { stream, info }
+        Connection {
+            stream,
+            info,
+            filter: AuthorityFilter::default(),
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+        }
     }
 }
 
@@ -161,7 +179,26 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let Self {
+            stream,
+            filter,
+            input,
+            output,
+            ..
+        } = &mut *self;
+        while output.is_empty() {
+            filter.pass(input, output);
+            if !output.is_empty() {
+                break;
+            }
+            input.reserve(READ);
+            if ready!(poll_read_buf(Pin::new(&mut *stream), context, input))? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let passing = output.len().min(buffer.remaining());
+        buffer.put_slice(&output.split_to(passing));
+        Poll::Ready(Ok(()))
     }
 }
 

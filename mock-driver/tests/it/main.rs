@@ -6,6 +6,7 @@
 mod admin;
 mod array;
 mod attach;
+mod authority;
 mod device;
 mod durability;
 mod faults;

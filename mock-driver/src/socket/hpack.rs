@@ -1,0 +1,268 @@
+//! HPACK, the header compression of HTTP/2 (RFC 7541): a decoder, and the one encoding that needs no table.
+//!
+//! `h2` has a codec of its own but keeps it private, and the HPACK crates on crates.io have had no release since 2024.
+
+use std::collections::VecDeque;
+use std::sync::LazyLock;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use self::tables::{CODE_LENGTHS, EOS, STATIC};
+
+mod tables;
+
+/// SETTINGS_HEADER_TABLE_SIZE, of which `h2` announces the default.
+const TABLE_SIZE: usize = 4096;
+
+/// What RFC 7541, 4.1, adds to an entry's name and value.
+const ENTRY_OVERHEAD: usize = 32;
+
+const LONGEST_CODE: usize = 30;
+
+/// A block of bytes that is no header block: index 0 stands for no entry.
+pub(super) const MALFORMED_BLOCK: &[u8] = &[0x80];
+
+/// A header block cannot be decoded. The dynamic table is lost, so the connection must end (RFC 7541, 2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed header block")]
+pub(super) struct Malformed;
+
+/// Decodes the header blocks of one direction of a connection, in their order.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    entries: VecDeque<Field>,
+    /// Of all entries, as RFC 7541, 4.1, counts.
+    size: usize,
+    max_size: usize,
+}
+
+/// A header field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Field {
+    pub(super) name: Bytes,
+    pub(super) value: Bytes,
+    /// Must not be compressed further on.
+    pub(super) is_sensitive: bool,
+}
+
+/// A header block that is being read.
+struct Reader<'a>(&'a [u8]);
+
+/// A canonical Huffman code, by the length of its codes.
+struct Huffman {
+    /// For each length its first code, the number of codes, and the place of the first one's symbol.
+    lengths: [(u32, u32, usize); LONGEST_CODE + 1],
+    /// In the order of their codes.
+    symbols: Vec<u16>,
+}
+
+static HUFFMAN: LazyLock<Huffman> = LazyLock::new(Huffman::new);
+
+// === impl Decoder ===
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            size: 0,
+            max_size: TABLE_SIZE,
+        }
+    }
+}
+
+impl Decoder {
+    /// Passes each field of a block to `emit`, which may refuse it.
+    pub(super) fn decode(
+        &mut self,
+        block: &[u8],
+        mut emit: impl FnMut(Field) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
+        let mut reader = Reader(block);
+        let mut is_first = true;
+        while let Some(&kind) = reader.0.first() {
+            if kind & 0xe0 == 0x20 {
+                let max_size = reader.integer(5)?;
+                // RFC 7541, 4.2: only at the beginning of a block.
+                if !is_first || max_size > TABLE_SIZE {
+                    return Err(Malformed);
+                }
+                self.max_size = max_size;
+                self.evict();
+                continue;
+            }
+            is_first = false;
+            if kind & 0x80 != 0 {
+                let index = reader.integer(7)?;
+                emit(self.get(index)?)?;
+                continue;
+            }
+            let is_indexed = kind & 0x40 != 0;
+            let index = reader.integer(if is_indexed { 6 } else { 4 })?;
+            let field = Field {
+                name: match index {
+                    0 => reader.string()?,
+                    index => self.get(index)?.name,
+                },
+                value: reader.string()?,
+                is_sensitive: kind & 0xf0 == 0x10,
+            };
+            if is_indexed {
+                self.insert(field.clone());
+            }
+            emit(field)?;
+        }
+        Ok(())
+    }
+
+    fn get(&self, index: usize) -> Result<Field, Malformed> {
+        let place = index.checked_sub(1).ok_or(Malformed)?;
+        match STATIC.get(place) {
+            Some((name, value)) => Ok(Field {
+                name: Bytes::from_static(name),
+                value: Bytes::from_static(value),
+                is_sensitive: false,
+            }),
+            None => self.entries.get(place - STATIC.len()).cloned().ok_or(Malformed),
+        }
+    }
+
+    fn insert(&mut self, field: Field) {
+        self.size += field.size();
+        self.entries.push_front(field);
+        self.evict();
+    }
+
+    fn evict(&mut self) {
+        while self.size > self.max_size {
+            let Some(oldest) = self.entries.pop_back() else {
+                return;
+            };
+            self.size -= oldest.size();
+        }
+    }
+}
+
+// === impl Field ===
+
+impl Field {
+    pub(super) fn size(&self) -> usize {
+        self.name.len() + self.value.len() + ENTRY_OVERHEAD
+    }
+
+    /// Appends the field as a literal that enters no table.
+    pub(super) fn encode(&self, block: &mut BytesMut) {
+        block.put_u8(if self.is_sensitive { 0x10 } else { 0 });
+        for text in [&self.name, &self.value] {
+            put_length(text.len(), block);
+            block.extend_from_slice(text);
+        }
+    }
+}
+
+/// The length of a string without Huffman code.
+fn put_length(length: usize, block: &mut BytesMut) {
+    let Some(mut rest) = length.checked_sub(0x7f) else {
+        block.put_u8(u8::try_from(length).expect("a length below 127 must fit a byte"));
+        return;
+    };
+    block.put_u8(0x7f);
+    while rest >= 0x80 {
+        block.put_u8(0x80 | u8::try_from(rest & 0x7f).expect("seven bits must fit a byte"));
+        rest >>= 7;
+    }
+    block.put_u8(u8::try_from(rest).expect("seven bits must fit a byte"));
+}
+
+// === impl Reader ===
+
+impl Reader<'_> {
+    fn byte(&mut self) -> Result<u8, Malformed> {
+        let (&byte, rest) = self.0.split_first().ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(byte)
+    }
+
+    /// RFC 7541, 5.1.
+    fn integer(&mut self, prefix: u32) -> Result<usize, Malformed> {
+        let mask = u8::MAX >> (8 - prefix);
+        let first = self.byte()? & mask;
+        let mut value = u32::from(first);
+        if first == mask {
+            // Four bytes are more than any length or index here.
+            for shift in [0, 7, 14, 21, 28] {
+                let byte = self.byte()?;
+                if shift == 28 {
+                    return Err(Malformed);
+                }
+                value += u32::from(byte & 0x7f) << shift;
+                if byte & 0x80 == 0 {
+                    break;
+                }
+            }
+        }
+        usize::try_from(value).map_err(|_| Malformed)
+    }
+
+    /// RFC 7541, 5.2.
+    fn string(&mut self) -> Result<Bytes, Malformed> {
+        let is_huffman = self.0.first().ok_or(Malformed)? & 0x80 != 0;
+        let length = self.integer(7)?;
+        let (text, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
+        self.0 = rest;
+        if is_huffman {
+            return HUFFMAN.decode(text).map(Bytes::from);
+        }
+        Ok(Bytes::copy_from_slice(text))
+    }
+}
+
+// === impl Huffman ===
+
+impl Huffman {
+    fn new() -> Self {
+        let mut lengths = [(0, 0, 0); LONGEST_CODE + 1];
+        let mut symbols = Vec::with_capacity(CODE_LENGTHS.len());
+        let mut code = 0;
+        for (length, entry) in lengths.iter_mut().enumerate() {
+            code <<= 1;
+            let first = symbols.len();
+            let same = (0..=EOS)
+                .zip(CODE_LENGTHS)
+                .filter(|(_, of)| usize::from(*of) == length);
+            symbols.extend(same.map(|(symbol, _)| symbol));
+            let count = u32::try_from(symbols.len() - first).expect("a few hundred symbols must fit");
+            *entry = (code, count, first);
+            code += count;
+        }
+        Self { lengths, symbols }
+    }
+
+    fn decode(&self, text: &[u8]) -> Result<Vec<u8>, Malformed> {
+        // The shortest code has five bits.
+        let mut decoded = Vec::with_capacity(text.len() * 8 / 5);
+        let (mut code, mut length) = (0_u32, 0_usize);
+        for byte in text {
+            for shift in (0..8).rev() {
+                code = (code << 1) | u32::from((byte >> shift) & 1);
+                length += 1;
+                let (first, count, place) = *self.lengths.get(length).ok_or(Malformed)?;
+                let Some(nth) = code.checked_sub(first).filter(|nth| *nth < count) else {
+                    continue;
+                };
+                let nth = usize::try_from(nth).map_err(|_| Malformed)?;
+                let symbol = self.symbols.get(place + nth).ok_or(Malformed)?;
+                decoded.push(u8::try_from(*symbol).map_err(|_| Malformed)?);
+                (code, length) = (0, 0);
+            }
+        }
+        // What is left fills the last byte, with ones.
+        if length < 8 && code == (1 << length) - 1 {
+            Ok(decoded)
+        } else {
+            Err(Malformed)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
