@@ -1,7 +1,7 @@
 //! The admin API: what people and tests see of the driver and do to it behind the back of CSI.
 //!
 //! HTTP and JSON on a loopback address or a Unix socket, described by `/openapi.json`, with the
-//! dashboard at `/`, `/metrics` for Prometheus and `/healthz`. Nothing is served unless an endpoint is
+//! dashboard at `/`, `/metrics` for Prometheus, `/healthz` and `/readyz`. Nothing is served unless an endpoint is
 //! given.
 //!
 //! Invariants:

@@ -28,8 +28,18 @@ pub struct Settings {
 pub(crate) struct Registrar {
     driver: String,
     settings: Settings,
-    /// Why kubelet did not take the driver.
-    refused: watch::Sender<Option<String>>,
+    status: watch::Sender<RegistrationState>,
+}
+
+/// What kubelet last said in NotifyRegistrationStatus.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum RegistrationState {
+    /// Nothing yet.
+    #[default]
+    Pending,
+    Registered,
+    /// With kubelet's reason.
+    Failed(String),
 }
 
 /// The service, as it is handed to the server.
@@ -43,7 +53,7 @@ impl Registrar {
         Self {
             driver,
             settings,
-            refused: watch::Sender::new(None),
+            status: watch::Sender::default(),
         }
     }
 
@@ -57,15 +67,20 @@ impl Registrar {
         RegistrationServer::new(Answers(self.clone()))
     }
 
-    /// Waits until kubelet refuses the driver, and says why. Never returns if it does not.
-    pub(crate) async fn refused(&self) -> String {
-        let mut refused = self.refused.subscribe();
-        let reason = refused.wait_for(Option::is_some).await;
-        // The guard must be gone before anything else is waited for.
-        let reason = reason.ok().and_then(|reason| reason.clone());
-        match reason {
-            Some(reason) => reason,
-            None => std::future::pending().await,
+    pub(crate) fn state(&self) -> RegistrationState {
+        self.status.borrow().clone()
+    }
+
+    /// Waits until kubelet refuses the driver, and returns its reason. Never returns if it does not.
+    pub(crate) async fn failed(&self) -> String {
+        let mut status = self.status.subscribe();
+        loop {
+            if let RegistrationState::Failed(reason) = &*status.borrow_and_update() {
+                return reason.clone();
+            }
+            if status.changed().await.is_err() {
+                return std::future::pending().await;
+            }
         }
     }
 }
@@ -89,19 +104,20 @@ impl Registration for Answers {
             plugin_registered,
             error,
         } = request.into_inner();
-        if plugin_registered {
-            tracing::info!("kubelet has taken the driver into service");
+        self.0.status.send_replace(if plugin_registered {
+            tracing::info!("registered with kubelet");
+            RegistrationState::Registered
         } else {
-            self.0.refused.send_replace(Some(error));
-        }
+            RegistrationState::Failed(error)
+        });
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
 
-/// Whether somebody answers on a registration socket.
+/// Connects to a registration socket.
 ///
 /// # Errors
-/// If nobody does.
+/// If nothing listens there.
 pub(crate) async fn dial(socket: &Path) -> std::io::Result<()> {
     UnixStream::connect(socket).await.map(drop)
 }

@@ -259,6 +259,14 @@ impl Client {
         String::from_utf8(body).map_err(|_| self.foreign("no UTF-8"))
     }
 
+    /// Whether the driver is healthy and, where it registers itself, registered with kubelet.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it is not, and as for every request.
+    pub async fn ready(&self) -> Result<(), Error> {
+        self.text("/readyz").await.map(drop)
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, String)]) -> Result<T, Error> {
         let body = self.exchange(Method::GET, &with_query(path, query), None).await?;
         self.read(&body)

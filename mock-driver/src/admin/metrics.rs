@@ -62,11 +62,22 @@ pub(super) async fn healthz(State(admin): State<Admin>) -> Response {
     }
     match admin.perform(ProbeRequest {}).await {
         Ok(reply) if reply.ready != Some(false) => "ok\n".into_response(),
-        Ok(_) => (StatusCode::SERVICE_UNAVAILABLE, "not ready yet\n").into_response(),
+        Ok(_) => Refusal::new(Code::Unavailable, "not ready yet: see --ready-after").into_response(),
         Err(refusal) => refusal
             .with_status(StatusCode::SERVICE_UNAVAILABLE)
             .into_response(),
     }
+}
+
+/// Whether the driver is healthy and, where it registers itself, registered with kubelet: before that no pod on its
+/// node gets a volume.
+pub(super) async fn readyz(State(admin): State<Admin>) -> Response {
+    if admin.driver.awaits_registration() {
+        let text = "kubelet has not registered the driver: does it watch --registration-dir, and see \
+                    --registration-endpoint?";
+        return Refusal::new(Code::Unavailable, text).into_response();
+    }
+    healthz(State(admin)).await
 }
 
 fn array(counts: &Counts, text: &mut Exposition) {

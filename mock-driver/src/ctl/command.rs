@@ -18,6 +18,8 @@ use crate::admin::resource::Attach;
 pub(super) enum Command {
     /// Tells what the driver is and how much there is of everything.
     Info,
+    /// Says whether the driver is healthy and, with --registration-dir, registered with kubelet. For readiness probes.
+    Ready,
     /// Lists volumes; makes, grows and deletes them, makes them sick or well.
     Volumes {
         #[command(flatten)]
@@ -166,6 +168,10 @@ impl Command {
     pub(super) async fn run(&self, client: &Client, output: Output) -> Result<Done, Failure> {
         match self {
             Self::Info => print(&client.info().await?, output),
+            Self::Ready => {
+                client.ready().await?;
+                done("ready".to_owned(), output)
+            }
             Self::Volumes { part, node, what } => {
                 let choice = part.choice(&[("node", node)]);
                 match what {

@@ -13,7 +13,7 @@ use crate::error::{Error, chain};
 use crate::fault::Place;
 use crate::node::{self, Node, Told, View, Ways};
 use crate::offer::Capability;
-use crate::registration;
+use crate::registration::{self, RegistrationState};
 use crate::store::Store;
 
 /// How long one step of work on devices and files may take when the driver ends.
@@ -28,7 +28,7 @@ impl Driver {
     /// How volumes get to paths with what the driver says it can do at this moment.
     pub(crate) fn ways(&self) -> Ways {
         Ways {
-            attaches: self.offer.has(Capability::PublishUnpublishVolume),
+            attaches: self.offer.has(Capability::PublishUnpublishVolume) && !self.conduct.attach_optional,
             stages: self.offer.has(Capability::NodeStageUnstageVolume),
         }
     }
@@ -220,6 +220,9 @@ impl Driver {
             return Ok(());
         };
         let id = node.told().id;
+        if self.uses_unattached(node, volume, &id) {
+            return Ok(());
+        }
         let view = self.store.peek(|array| {
             let found = array.volume(volume).ok()?;
             Some(View {
@@ -238,9 +241,21 @@ impl Driver {
     /// If it cannot be taken away.
     pub(crate) async fn remove_device(&self, volume: &str) -> Result<(), Error> {
         match self.node() {
+            // It is removed when the volume is unstaged.
+            Some(node) if self.conduct.attach_optional && node.knows(volume) => Ok(()),
             Some(node) => Ok(node.settle_device(volume, None).await?),
             None => Ok(()),
         }
+    }
+
+    /// Whether the node uses a volume that is not attached to it, and may.
+    fn uses_unattached(&self, node: &Node, volume: &str, id: &str) -> bool {
+        self.conduct.attach_optional
+            && node.knows(volume)
+            && self.store.peek(|array| {
+                let found = array.volume(volume);
+                found.is_ok_and(|found| !found.attachments.contains_key(id))
+            })
     }
 
     /// Takes up what the process before left on the node: devices of attached volumes come back, others
@@ -305,18 +320,24 @@ impl Driver {
         }
     }
 
-    /// Waits until kubelet refuses the driver, and says why. Never returns if it does not.
-    pub(crate) async fn refused(&self) -> String {
+    /// Waits until kubelet refuses the driver, and returns its reason. Never returns if it does not.
+    pub(crate) async fn registration_failed(&self) -> String {
         match &self.registrar {
-            Some(registrar) => registrar.refused().await,
+            Some(registrar) => registrar.failed().await,
             None => std::future::pending().await,
         }
+    }
+
+    /// Whether kubelet still has to register the driver. Never if a sidecar sees to that.
+    pub(crate) fn awaits_registration(&self) -> bool {
+        let registrar = self.registrar.as_ref();
+        registrar.is_some_and(|registrar| registrar.state() != RegistrationState::Registered)
     }
 
     /// Whether kubelet would find the driver, if it registers itself.
     ///
     /// # Errors
-    /// If nobody answers on the registration socket.
+    /// If nothing listens on the registration socket.
     pub async fn check_registration(&self) -> std::io::Result<()> {
         match &self.registrar {
             Some(registrar) => registration::dial(&registrar.socket()).await,

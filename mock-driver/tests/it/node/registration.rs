@@ -76,6 +76,38 @@ async fn driver_that_kubelet_cannot_find_is_not_healthy() {
 }
 
 #[tokio::test]
+async fn driver_is_ready_once_kubelet_has_registered_it() {
+    let (server, client) = Server::start_administered(|directory, settings| {
+        settings.registration = Some(csi_mock_driver::registration::Settings {
+            directory: directory.to_owned(),
+            endpoint: "/var/lib/kubelet/plugins/mock/csi.sock".into(),
+        });
+    })
+    .await;
+    let socket = server.path("mock.csi.local-reg.sock");
+    while server.driver().check_registration().await.is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let error = client.ready().await.unwrap_err();
+    let is_told = matches!(&error, client::Error::Refused { status, problem }
+        if *status == http::StatusCode::SERVICE_UNAVAILABLE && problem.message.contains("has not registered"));
+    assert!(is_told, "{error}");
+    assert_eq!(
+        client.text("/healthz").await.unwrap(),
+        "ok\n",
+        "it need not be restarted"
+    );
+
+    let mut kubelet = RegistrationClient::new(connect(&socket).await);
+    let registered = RegistrationStatus {
+        plugin_registered: true,
+        error: String::new(),
+    };
+    kubelet.notify_registration_status(registered).await.unwrap();
+    client.ready().await.unwrap();
+}
+
+#[tokio::test]
 async fn driver_that_kubelet_refuses_ends_with_its_reason() {
     let mut site = site().await;
     let mut kubelet = client(&site).await;
