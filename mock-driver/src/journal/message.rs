@@ -182,10 +182,47 @@ impl Renderer {
     pub(super) fn json(&self, kept: &Kept) -> Value {
         match kept {
             Kept::Foreign { bytes } => json!({"bytes": bytes}),
-            Kept::Csi { message, wire } => DynamicMessage::decode(message.clone(), wire.as_ref())
-                .expect("an encoded message must decode by its own descriptor")
-                .serialize_with_options(serde_json::value::Serializer, &self.options)
-                .expect("a CSI message must be representable as JSON"),
+            Kept::Csi { message, wire } => match DynamicMessage::decode(message.clone(), wire.as_ref()) {
+                Ok(message) => self.json_of(&message),
+                Err(_) => json!({"bytes": wire.len()}),
+            },
+        }
+    }
+
+    /// A driver may send what has no JSON, such as a timestamp beyond the year 9999: those fields are shown raw.
+    fn json_of(&self, message: &DynamicMessage) -> Value {
+        let json = |message: &DynamicMessage| {
+            message.serialize_with_options(serde_json::value::Serializer, &self.options)
+        };
+        json(message).unwrap_or_else(|_| {
+            let fields = message.fields().map(|(field, value)| {
+                let mut alone = DynamicMessage::new(message.descriptor());
+                alone.set_field(&field, value.clone());
+                let shown = json(&alone).ok();
+                let shown = shown.and_then(|shown| shown.get(field.name()).cloned());
+                (field.name().to_owned(), shown.unwrap_or_else(|| self.raw(value)))
+            });
+            Value::Object(fields.collect())
+        })
+    }
+
+    fn raw(&self, value: &Field) -> Value {
+        match value {
+            Field::Message(message) => self.json_of(message),
+            Field::List(values) => values.iter().map(|value| self.raw(value)).collect(),
+            Field::Map(values) => {
+                let entry = |(key, value): (&MapKey, &Field)| (map_key(key), self.raw(value));
+                Value::Object(values.iter().map(entry).collect())
+            }
+            Field::Bool(value) => json!(value),
+            Field::I32(value) | Field::EnumNumber(value) => json!(value),
+            Field::I64(value) => json!(value),
+            Field::U32(value) => json!(value),
+            Field::U64(value) => json!(value),
+            Field::F32(value) => json!(value),
+            Field::F64(value) => json!(value),
+            Field::String(value) => json!(value),
+            Field::Bytes(value) => json!(value.as_ref()),
         }
     }
 
@@ -260,6 +297,17 @@ impl SubjectFields {
     }
 }
 
+fn map_key(key: &MapKey) -> String {
+    match key {
+        MapKey::Bool(key) => key.to_string(),
+        MapKey::I32(key) => key.to_string(),
+        MapKey::I64(key) => key.to_string(),
+        MapKey::U32(key) => key.to_string(),
+        MapKey::U64(key) => key.to_string(),
+        MapKey::String(key) => key.clone(),
+    }
+}
+
 /// An encoded message with a pod's tokens hidden.
 fn without_tokens(message: &MessageDescriptor, wire: &[u8], key: &[u8; 16]) -> Vec<u8> {
     let mut content = DynamicMessage::decode(message.clone(), wire)
@@ -295,7 +343,11 @@ fn hide(key: &[u8; 16], secret: &str) -> String {
 mod tests {
     use std::collections::HashMap;
 
-    use csi_proto::v1::{ControllerPublishVolumeRequest, CreateVolumeRequest, ProbeRequest};
+    use csi_proto::v1::{
+        ControllerPublishVolumeRequest, CreateVolumeRequest, ListSnapshotsResponse, ProbeRequest, Snapshot,
+        list_snapshots_response,
+    };
+    use prost_types::Timestamp;
     use serde_json::json;
 
     use super::*;
@@ -364,6 +416,44 @@ mod tests {
         assert_eq!(context["csi.storage.k8s.io/pod.name"], "web-0");
         for shown in shown(&Renderer::new(None), &request) {
             assert_eq!(shown[CONTEXT][TOKENS], tokens);
+        }
+    }
+
+    #[test]
+    fn fields_without_json_are_shown_raw() {
+        let listed = |seconds, nanos| {
+            let snapshot = |id: &str, creation_time| Snapshot {
+                snapshot_id: id.to_owned(),
+                size_bytes: 7,
+                creation_time,
+                ..Default::default()
+            };
+            let good = snapshot("good", Some(Timestamp { seconds: 0, nanos: 0 }));
+            let bad = snapshot("bad", Some(Timestamp { seconds, nanos }));
+            let entry = |snapshot| list_snapshots_response::Entry {
+                snapshot: Some(snapshot),
+            };
+            ListSnapshotsResponse {
+                entries: vec![entry(good), entry(bad)],
+                next_token: "next".to_owned(),
+            }
+        };
+        let path = "/csi.v1.Controller/ListSnapshots";
+        let renderer = Renderer::new(Some([7; 16]));
+        // Milliseconds, a drivers' favourite, and worse.
+        for (seconds, nanos) in [(1_700_000_000_000, 5), (i64::MIN, i32::MIN), (i64::MAX, i32::MAX)] {
+            let reply = listed(seconds, nanos);
+            let wire = renderer.keep_wire(path, Side::Response, &reply.encode_to_vec());
+            for shown in [renderer.json(&renderer.keep(&reply)), renderer.json(&wire)] {
+                let [good, bad] = [0, 1].map(|nth| shown["entries"][nth]["snapshot"].clone());
+                assert_eq!(good["creation_time"], "1970-01-01T00:00:00Z");
+                assert_eq!(bad["creation_time"], json!({"seconds": seconds, "nanos": nanos}));
+                assert_eq!(
+                    (&bad["snapshot_id"], &bad["size_bytes"]),
+                    (&json!("bad"), &json!(7))
+                );
+                assert_eq!(shown["next_token"], "next");
+            }
         }
     }
 
