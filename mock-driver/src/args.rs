@@ -140,6 +140,11 @@ pub struct Args {
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
     pub shutdown_grace: Duration,
 
+    /// How long to wait at the start for another process to release the lock on --state-dir, as the one that this one
+    /// replaces does when it ends.
+    #[arg(long, default_value = "1m", value_parser = duration::parse)]
+    pub lock_timeout: Duration,
+
     /// How much to log: 0 to 3 changes of state, 4 and 5 details, from 6 everything.
     #[arg(long, default_value_t = 2)]
     pub v: u8,

@@ -26,6 +26,11 @@ pub struct Conduct {
     pub node_growth_limit: Option<u64>,
     /// The node says that it takes another number of volumes each time it is asked.
     pub limit_by_chance: bool,
+    /// A node takes volumes that no ControllerPublishVolume has attached to it, although the driver offers that call:
+    /// as host-path, which works with and without attachRequired in its CSIDriver.
+    pub attach_optional: bool,
+    /// ControllerModifyVolume without parameters is INVALID_ARGUMENT: CSI calls the field required.
+    pub strict_modify: bool,
 }
 
 /// How allocated and changed blocks are told.

@@ -126,6 +126,15 @@ pub enum OpenError {
     NodeAlone,
 }
 
+// === impl OpenError ===
+
+impl OpenError {
+    /// Whether another process has what this one needs: it may be about to end.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Self::Store(store::OpenError::InUse { .. }))
+    }
+}
+
 /// A driver, ready to be served.
 #[derive(Debug)]
 pub struct Driver {
@@ -288,6 +297,8 @@ impl Driver {
             work: TaskTracker::new(),
             halt: CancellationToken::new(),
         };
+        let seed = driver.faults.seed().0;
+        tracing::info!(seed, "repeat this run's chance with --seed");
         Ok((Arc::new(driver), fault_file))
     }
 
@@ -356,13 +367,11 @@ fn place(pool: &Pool) -> (PoolName, Segments) {
     (pool.name.clone(), pool.segments.clone())
 }
 
-/// The seed that was given, or one by chance, which is told so that the run can be repeated.
+/// The seed that was given, or one by chance.
 fn seed_of_run(given: Option<u64>) -> Result<Seed, OpenError> {
     let entropy = random()?;
     let by_chance = u32::from_le_bytes([entropy[0], entropy[1], entropy[2], entropy[3]]);
-    let seed = Seed(given.unwrap_or(u64::from(by_chance)));
-    tracing::info!(seed = seed.0, "repeat this run's chance with --seed");
-    Ok(seed)
+    Ok(Seed(given.unwrap_or(u64::from(by_chance))))
 }
 
 /// The array of a process that has only a node.

@@ -11,6 +11,11 @@ use crate::node;
 use crate::request::Invalid;
 use crate::store;
 
+/// The longest error message, encoded. Clients and servers take 8 KiB of header fields at least.
+const MAX_MESSAGE: usize = 4 << 10;
+
+const CUT_OFF: &str = "... (cut off)";
+
 /// Why a call was not answered with what it asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -112,10 +117,35 @@ impl Error {
         }
     }
 
-    /// The text for the caller: every cause, in one line.
+    /// The text for the caller: every cause, in one line, short enough for a header field of HTTP/2. What a fault
+    /// rule says stays as it is.
     pub fn message(&self) -> String {
-        chain(self)
+        match self {
+            Self::Injected { message, .. } => message.clone(),
+            error => shortened(chain(error)),
+        }
     }
+}
+
+/// Cuts a text off whose encoding in `grpc-message` is too long.
+fn shortened(mut text: String) -> String {
+    let mut left = MAX_MESSAGE - CUT_OFF.len();
+    let cut = text.char_indices().find(|(_, c)| {
+        // gRPC writes other characters as %XX, byte by byte.
+        let encoded = if matches!(c, ' '..='$' | '&'..='~') {
+            1
+        } else {
+            3 * c.len_utf8()
+        };
+        let is_over = encoded > left;
+        left = left.saturating_sub(encoded);
+        is_over
+    });
+    if let Some((place, _)) = cut {
+        text.truncate(place);
+        text.push_str(CUT_OFF);
+    }
+    text
 }
 
 impl From<backend::Error> for Error {
@@ -148,4 +178,57 @@ pub(crate) fn chain(error: &dyn StdError) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{NodeId, VolumeId};
+
+    #[test]
+    fn error_about_many_nodes_names_five_and_counts_the_rest() {
+        let error = |count: usize| {
+            let refusal = backend::Error::InUse {
+                volume: VolumeId::from("vol-0"),
+                nodes: (0..count)
+                    .map(|n| NodeId::from(format!("node-{n}").as_str()))
+                    .collect(),
+            };
+            Error::from(refusal).message()
+        };
+        assert!(
+            error(5).contains("\"node-3\", \"node-4\"; unpublish"),
+            "{}",
+            error(5)
+        );
+        assert!(
+            error(800).contains("\"node-4\" and 795 more; unpublish"),
+            "{}",
+            error(800)
+        );
+    }
+
+    #[test]
+    fn message_stays_below_four_kibibytes_in_its_header_field() {
+        for text in ["x", "\u{e9}", "%", "\n", "\u{1f4be}"] {
+            let error = Error::from(Invalid::new("name", text.repeat(10_000)));
+            let message = error.message();
+            assert!(message.ends_with(CUT_OFF), "{text:?}");
+            let mut headers = tonic::codegen::http::HeaderMap::new();
+            Status::from(error).add_header(&mut headers).unwrap();
+            let encoded = headers["grpc-message"].len();
+            assert!(
+                (MAX_MESSAGE - 100..=MAX_MESSAGE).contains(&encoded),
+                "{text:?}: {encoded}"
+            );
+        }
+        let short = Error::from(Invalid::new("name", "must be set"));
+        assert_eq!(short.message(), "name: must be set");
+        let message = "x".repeat(10_000);
+        let injected = Error::Injected {
+            code: Code::Internal,
+            message: message.clone(),
+        };
+        assert_eq!(injected.message(), message, "a rule's text is meant as it is");
+    }
 }

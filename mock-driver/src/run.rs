@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
-use tokio::time;
+use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
@@ -20,7 +20,8 @@ use tonic::transport::Server;
 
 use crate::admin;
 use crate::args::Args;
-use crate::driver::{Driver, OpenError};
+use crate::driver::{Driver, OpenError, Settings};
+use crate::error::chain;
 use crate::fault::{Exit, FaultFile};
 use crate::proxy::Proxy;
 use crate::proxy::relay::{self, Relay, RelayError};
@@ -30,6 +31,9 @@ use crate::socket::{BindError, Endpoint, Listener};
 /// Calls one connection may have in flight; more wait in the client. Without a bound, a burst of
 /// some thousand calls that are answered at once makes the HTTP/2 layer drop the connection.
 const MAX_STREAMS: u32 = 1000;
+
+/// How often to try a lock that another process has.
+const LOCK_RETRY: Duration = Duration::from_millis(200);
 
 /// Why a driver ended, other than by being told to.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +98,12 @@ pub async fn run(args: Args) -> Result<(), Error> {
         return relay(&args.endpoint, drivers).await;
     }
     let mut signals = Signals::new().map_err(Error::Signals)?;
-    let (driver, faults) = Driver::open(args.settings())?;
+    let opened = tokio::select! {
+        biased;
+        () = signals.next() => return Ok(()),
+        opened = open(args.settings(), args.lock_timeout) => opened,
+    };
+    let (driver, faults) = opened?;
     let listener = match args.faults.listen_after {
         Duration::ZERO => Listener::bind(&args.endpoint).map_err(Error::Bind)?,
         late => {
@@ -103,6 +112,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         }
     };
     let admin = admin::Server::bind(&args.admin.admin_endpoint, args.admin.admin_allow_remote).await?;
+    let admin = admin.map(|admin| admin.allow_hosts(args.admin.admin_allowed_host.clone()));
     if let Some(admin) = &admin {
         tracing::info!(endpoint = %admin.endpoint(), "serving the admin API and the dashboard");
     }
@@ -135,6 +145,27 @@ pub async fn run(args: Args) -> Result<(), Error> {
                 tracing::info!("stopping");
                 stop.cancel();
             }
+        }
+    }
+}
+
+/// Opens a driver, and waits for a process that still has its state: that of the pod which this one replaces.
+async fn open(
+    settings: Settings,
+    lock_timeout: Duration,
+) -> Result<(Arc<Driver>, Option<FaultFile>), OpenError> {
+    let deadline = Instant::now() + lock_timeout;
+    let mut is_logged = false;
+    loop {
+        match Driver::open(settings.clone()) {
+            Err(error) if error.is_in_use() && Instant::now() < deadline => {
+                if !std::mem::replace(&mut is_logged, true) {
+                    let error = chain(&error);
+                    tracing::warn!(error, timeout = ?lock_timeout, "waiting for the lock");
+                }
+                time::sleep(LOCK_RETRY).await;
+            }
+            opened => return opened,
         }
     }
 }
@@ -184,7 +215,7 @@ pub async fn serve(
             driver.close();
             return Err(Error::Ordered(how));
         }
-        reason = driver.refused() => Err(Error::Refused(reason)),
+        reason = driver.registration_failed() => Err(Error::Refused(reason)),
         ended = tasks.join_next() => Err(early_end(ended)),
     };
     stop.cancel();

@@ -14,6 +14,13 @@ pub enum Endpoint {
     None,
     /// On a TCP address.
     Tcp(SocketAddr),
+    /// On a host with this DNS name, and a port. For clients only.
+    Host {
+        /// The name.
+        name: String,
+        /// The port.
+        port: u16,
+    },
     /// On a Unix socket.
     Unix(socket::Endpoint),
 }
@@ -21,7 +28,7 @@ pub enum Endpoint {
 /// A text that names no endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "\"{text}\" is no endpoint: write 127.0.0.1:9810, [::1]:9810, localhost:9810, unix:///path/admin.sock or /path/admin.sock"
+    "\"{text}\" is no endpoint: write 127.0.0.1:9810, [::1]:9810, example.org:9810, unix:///path/admin.sock or /path/admin.sock"
 )]
 pub struct NoEndpoint {
     text: String,
@@ -40,6 +47,7 @@ impl Endpoint {
         match self {
             Self::None | Self::Unix(_) => true,
             Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
+            Self::Host { .. } => false,
         }
     }
 }
@@ -57,13 +65,20 @@ impl FromStr for Endpoint {
         let address = text.strip_prefix("http://").unwrap_or(text);
         let address = address.strip_prefix("tcp://").unwrap_or(address);
         let address = address.strip_suffix('/').unwrap_or(address);
-        // No name is looked up: "localhost" is what people write, and means one thing.
+        // Not looked up, as it means one thing.
         let address = match address.strip_prefix("localhost:") {
             Some(port) => format!("127.0.0.1:{port}"),
             None => address.to_owned(),
         };
         if let Ok(address) = address.parse() {
             return Ok(Self::Tcp(address));
+        }
+        if let Some((name, port)) = address.rsplit_once(':')
+            && is_dns_name(name)
+            && let Ok(port) = port.parse()
+        {
+            let name = name.to_owned();
+            return Ok(Self::Host { name, port });
         }
         // A bare word is more likely a mistaken address than a path.
         if !text.contains('/') {
@@ -78,9 +93,24 @@ impl fmt::Display for Endpoint {
         match self {
             Self::None => f.write_str("nowhere"),
             Self::Tcp(address) => write!(f, "http://{address}"),
+            Self::Host { name, port } => write!(f, "http://{name}:{port}"),
             Self::Unix(socket) => write!(f, "unix://{}", socket.path().display()),
         }
     }
+}
+
+/// RFC 1123, 2.1; a name that ends in a number is a mistaken address.
+pub(super) fn is_dns_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let last = text.rsplit('.').next().unwrap_or_default();
+    text.len() <= 253 && text.split('.').all(is_label) && !last.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -106,8 +136,18 @@ mod tests {
             ("9810", None, true),
             (":9810", None, true),
             ("localhost", None, true),
-            ("example.org:80", None, true),
-            ("http://example.org:80", None, true),
+            ("example.org:80", Some("http://example.org:80"), false),
+            (
+                "http://csi-mock-driver.storage.svc:9810/",
+                Some("http://csi-mock-driver.storage.svc:9810"),
+                false,
+            ),
+            ("csi-mock-driver:9810", Some("http://csi-mock-driver:9810"), false),
+            ("example.org:http", None, true),
+            ("example..org:80", None, true),
+            ("-x:80", None, true),
+            ("127.0.0.1.5:80", None, true),
+            ("example.org", None, true),
             ("unix:///", None, true),
         ];
         for (text, shown, local) in table {

@@ -2,11 +2,12 @@
 //! code the pages it visits bring along.
 //!
 //! - A page that points its own host name at this machine (DNS rebinding) sends that name as `Host`;
-//!   only addresses and `localhost` are let in.
+//!   only addresses, `localhost` and the names of `--admin-allowed-host` are let in.
 //! - A page of another site can send requests, though not read the answers. It says so in `Origin`
 //!   or `Sec-Fetch-Site`, and it cannot send JSON without asking first, which nobody grants.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -36,18 +37,46 @@ const HEADERS: [(HeaderName, &str); 6] = [
     ),
 ];
 
-/// How requests come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// By TCP, where browsers come from.
-    Tcp,
-    /// By a Unix socket, which no browser opens.
-    Unix,
+/// What keeps browsers' requests out.
+#[derive(Clone, Debug)]
+pub(super) struct Guard {
+    /// The names that `Host` may have beside addresses; none for a Unix socket, which no browser opens.
+    hosts: Option<Arc<[String]>>,
+}
+
+// === impl Guard ===
+
+impl Guard {
+    pub(super) fn tcp(allowed_hosts: Vec<String>) -> Self {
+        Self {
+            hosts: Some(allowed_hosts.into()),
+        }
+    }
+
+    pub(super) fn unix() -> Self {
+        Self { hosts: None }
+    }
+
+    /// Whether a `Host` is an IP address, `localhost` or an allowed name, with or without a port.
+    fn allows(&self, host: &str) -> bool {
+        let Some(allowed) = &self.hosts else {
+            return true;
+        };
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            Some(_) | None => host,
+        };
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        name.eq_ignore_ascii_case("localhost")
+            || bare.unwrap_or(name).parse::<IpAddr>().is_ok()
+            || host.parse::<IpAddr>().is_ok()
+            || allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
+    }
 }
 
 /// Lets a request in or refuses it, and adds the headers that browsers obey.
-pub(super) async fn guard(State(way): State<Way>, request: Request, next: Next) -> Response {
-    let mut response = match check(way, request.method(), request.headers()) {
+pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let mut response = match check(&guard, request.method(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
@@ -59,13 +88,15 @@ pub(super) async fn guard(State(way): State<Way>, request: Request, next: Next) 
     response
 }
 
-fn check(way: Way, method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
+fn check(guard: &Guard, method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
     let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let forbidden = |message: String| Err(Refusal::new(Code::PermissionDenied, message));
     let host = text(&HOST).unwrap_or_default();
-    if way == Way::Tcp && !is_address(host) {
+    if !guard.allows(host) {
         return forbidden(format!(
-            "Host: \"{host}\" is refused, for a foreign page could stand behind a name: use an address or localhost"
+            "Host: \"{host}\" is refused, as a protection against DNS rebinding: use an address or localhost, or start \
+             the driver with --admin-allowed-host={}",
+            host.split(':').next().unwrap_or_default()
         ))
         .map_err(|refusal| refusal.with_status(StatusCode::MISDIRECTED_REQUEST));
     }
@@ -94,18 +125,6 @@ fn check(way: Way, method: &Method, headers: &HeaderMap) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// Whether a `Host` is an IP address or `localhost`, with or without a port.
-fn is_address(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        Some(_) | None => host,
-    };
-    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
-    name.eq_ignore_ascii_case("localhost")
-        || bare.unwrap_or(name).parse::<IpAddr>().is_ok()
-        || host.parse::<IpAddr>().is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,7 +138,8 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_and_localhost_are_let_in() {
+    fn only_addresses_localhost_and_allowed_names_are_let_in() {
+        let guard = Guard::tcp(vec!["csi-mock-driver.storage.svc".to_owned()]);
         // (host, let in)
         let table = [
             ("127.0.0.1:9810", true),
@@ -132,21 +152,22 @@ mod tests {
             ("evil.example:9810", false),
             ("localhost.evil.example", false),
             ("127.0.0.1.evil.example", false),
+            ("csi-mock-driver.storage.svc:9810", true),
+            ("CSI-mock-driver.storage.svc", true),
+            ("x.csi-mock-driver.storage.svc", false),
+            ("csi-mock-driver.storage.svc.evil.example", false),
             ("", false),
         ];
         for (host, let_in) in table {
             let headers = mk_headers(&[("host", host)]);
-            assert_eq!(
-                check(Way::Tcp, &Method::GET, &headers).is_ok(),
-                let_in,
-                "{host:?}"
-            );
-            assert!(check(Way::Unix, &Method::GET, &headers).is_ok(), "{host:?}");
+            assert_eq!(check(&guard, &Method::GET, &headers).is_ok(), let_in, "{host:?}");
+            assert!(check(&Guard::unix(), &Method::GET, &headers).is_ok(), "{host:?}");
         }
     }
 
     #[test]
     fn another_site_changes_nothing() {
+        let guard = Guard::tcp(Vec::new());
         let own = ("host", "127.0.0.1:1");
         let json = ("content-type", "application/json");
         // (case, headers, let in)
@@ -189,13 +210,13 @@ mod tests {
         for (case, headers, let_in) in table {
             let headers: Vec<_> = headers.to_vec();
             assert_eq!(
-                check(Way::Tcp, &Method::POST, &mk_headers(&headers)).is_ok(),
+                check(&guard, &Method::POST, &mk_headers(&headers)).is_ok(),
                 let_in,
                 "{case}"
             );
         }
         let foreign = mk_headers(&[own, ("origin", "http://evil.example")]);
-        assert!(check(Way::Tcp, &Method::DELETE, &foreign).is_err());
-        assert!(check(Way::Tcp, &Method::DELETE, &mk_headers(&[own])).is_ok());
+        assert!(check(&guard, &Method::DELETE, &foreign).is_err());
+        assert!(check(&guard, &Method::DELETE, &mk_headers(&[own])).is_ok());
     }
 }

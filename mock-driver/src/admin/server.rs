@@ -17,7 +17,7 @@ use utoipa::openapi::{InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::endpoint::Endpoint;
-use super::guard::{Way, guard};
+use super::guard::{self, Guard};
 use super::problem::Refusal;
 use super::{dashboard, metrics, route};
 use crate::call::{self, Rpc};
@@ -31,6 +31,7 @@ use crate::socket::{self, Connection, Door};
 pub struct Server {
     listener: Listener,
     endpoint: Endpoint,
+    allowed_hosts: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -48,6 +49,12 @@ pub enum BindError {
          127.0.0.1 or a Unix socket, or say --admin-allow-remote"
     )]
     Remote {
+        /// The endpoint.
+        endpoint: Endpoint,
+    },
+    /// Only clients look names up.
+    #[error("--admin-endpoint: {endpoint} is a name; give the address to listen on")]
+    Name {
         /// The endpoint.
         endpoint: Endpoint,
     },
@@ -91,6 +98,10 @@ impl Server {
         };
         let (listener, endpoint) = match endpoint {
             Endpoint::None => return Ok(None),
+            Endpoint::Host { .. } => {
+                let endpoint = endpoint.clone();
+                return Err(BindError::Name { endpoint });
+            }
             Endpoint::Tcp(address) => {
                 let listener = TcpListener::bind(address).await.map_err(failed)?;
                 let address = listener.local_addr().map_err(failed)?;
@@ -101,7 +112,18 @@ impl Server {
                 (Listener::Unix(listener), endpoint.clone())
             }
         };
-        Ok(Some(Self { listener, endpoint }))
+        Ok(Some(Self {
+            listener,
+            endpoint,
+            allowed_hosts: Vec::new(),
+        }))
+    }
+
+    /// Takes requests over TCP for these host names, too.
+    #[must_use]
+    pub fn allow_hosts(mut self, names: Vec<String>) -> Self {
+        self.allowed_hosts = names;
+        self
     }
 
     /// Where it listens; with the real port if any would do.
@@ -122,13 +144,13 @@ impl Server {
         let stopped = stop.cancelled_owned();
         match self.listener {
             Listener::Tcp(listener) => {
-                axum::serve(listener, app(admin, Way::Tcp))
+                axum::serve(listener, app(admin, Guard::tcp(self.allowed_hosts)))
                     .with_graceful_shutdown(stopped)
                     .await
             }
             Listener::Unix(listener) => {
                 let incoming = listener.incoming(Arc::new(Door::default()));
-                axum::serve(Sockets(Box::pin(incoming)), app(admin, Way::Unix))
+                axum::serve(Sockets(Box::pin(incoming)), app(admin, Guard::unix()))
                     .with_graceful_shutdown(stopped)
                     .await
             }
@@ -178,7 +200,7 @@ impl Admin {
 }
 
 /// Everything that is served.
-fn app(admin: Admin, way: Way) -> axum::Router {
+fn app(admin: Admin, guard: Guard) -> axum::Router {
     let (router, document) = api();
     let document = Arc::new(document);
     router
@@ -188,6 +210,7 @@ fn app(admin: Admin, way: Way) -> axum::Router {
         )
         .route("/metrics", get(metrics::metrics))
         .route("/healthz", get(metrics::healthz))
+        .route("/readyz", get(metrics::readyz))
         .merge(dashboard::routes())
         .fallback(async || {
             Refusal::new(
@@ -200,7 +223,7 @@ fn app(admin: Admin, way: Way) -> axum::Router {
             Refusal::new(tonic::Code::Unimplemented, message).with_status(StatusCode::METHOD_NOT_ALLOWED)
         })
         .layer(middleware::from_fn_with_state(admin.clone(), has_array))
-        .layer(middleware::from_fn_with_state(way, guard))
+        .layer(middleware::from_fn_with_state(guard, guard::guard))
         .with_state(admin)
 }
 

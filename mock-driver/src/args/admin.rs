@@ -22,6 +22,11 @@ pub struct AdminArgs {
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
     pub admin_allow_remote: bool,
 
+    /// A host name, such as that of a Service, by which the admin API may be asked over TCP, beside addresses and
+    /// localhost; may be repeated. Others are refused as a protection against DNS rebinding.
+    #[arg(long, value_name = "NAME")]
+    pub admin_allowed_host: Vec<String>,
+
     /// How many ended calls the admin API can look back on.
     #[arg(long, default_value_t = DEFAULT_JOURNAL_SIZE, value_parser = at_least_one)]
     pub journal_size: usize,

@@ -89,6 +89,15 @@ pub struct ArrayArgs {
     /// The largest size a node grows a volume to; none for that of all volumes.
     #[arg(skip)]
     pub node_growth_limit: Option<u64>,
+
+    /// ControllerModifyVolume without mutable_parameters gets INVALID_ARGUMENT, as the specification's words have it;
+    /// otherwise there is nothing to change, and it succeeds.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
+    pub modify_volume_strict: bool,
+
+    /// A node takes volumes that are not attached to it.
+    #[arg(skip)]
+    pub attach_optional: bool,
 }
 
 /// A pool, as the flag has it.
@@ -154,6 +163,8 @@ impl ArrayArgs {
             secrets: self.required_secrets.iter().cloned().collect(),
             node_growth_limit: self.node_growth_limit,
             limit_by_chance: false,
+            attach_optional: self.attach_optional,
+            strict_modify: self.modify_volume_strict,
         }
     }
 

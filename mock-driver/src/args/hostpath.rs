@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::parser::ValueSource;
@@ -56,7 +56,8 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("snapshot_metadata_blocks", "FIXED_LENGTH"),
 ];
 
-/// Where it keeps its state. Used if it is there, as it is where its manifests have mounted it.
+/// Where it keeps its state. Used if it is there, as it is where its manifests have mounted it. Kubernetes' tests run
+/// several drivers on one node that share it, so each has a directory of its name in it.
 const STATE_DIR: &str = "/csi-data-dir";
 
 /// Its topology key, whatever the driver's name.
@@ -162,14 +163,9 @@ impl HostPathArgs {
 
     /// Gives the command host-path's defaults.
     pub(super) fn defaults(command: Command) -> Command {
-        let command = DEFAULTS.into_iter().fold(command, |command, (field, text)| {
+        DEFAULTS.into_iter().fold(command, |command, (field, text)| {
             command.mut_arg(field, |arg| arg.required(false).default_value(text))
-        });
-        if Path::new(STATE_DIR).is_dir() {
-            command.mut_arg("state_dir", |arg| arg.default_value(STATE_DIR))
-        } else {
-            command
-        }
+        })
     }
 
     /// What the driver says it can do; what `--capabilities` adds or takes away comes after.
@@ -221,6 +217,8 @@ impl HostPathArgs {
         if self.is_meant {
             offer.set(Capability::VolumeCondition, true);
             offer.set(Capability::NodeVolumeCondition, true);
+            // Kubelet leaves fsGroup to a driver that has it.
+            offer.set(Capability::NodeVolumeMountGroup, false);
         }
         for capability in without
             .iter()
@@ -331,6 +329,12 @@ pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_meant: bool) {
         offer.change(&changes.to_string_lossy()).ok();
     }
     args.capabilities = offer;
+    args.array.attach_optional = true;
+    if !is_given("state_dir")
+        && let Some(directory) = state_dir(Path::new(STATE_DIR), &args.driver_name)
+    {
+        args.state_dir = directory;
+    }
     if let Some(qos) = host_path.mutable_parameters() {
         args.array.mutable_parameters = qos;
     }
@@ -354,6 +358,18 @@ pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_meant: bool) {
     if args.v >= CALLS_FROM_V && !is_given("log_grpc_calls") {
         args.admin.log_grpc_calls = true;
     }
+}
+
+/// A driver's own part of the shared directory, if there is one.
+fn state_dir(shared: &Path, driver_name: &str) -> Option<PathBuf> {
+    // An earlier version kept its state in the shared directory itself.
+    let holds_state = shared.join("snapshot.json").exists();
+    let own = if holds_state {
+        shared.to_owned()
+    } else {
+        shared.join(driver_name)
+    };
+    shared.is_dir().then_some(own)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::error::listed;
 use super::pool::Wish;
 use super::volume::{SizeRange, Source, Spec, Wanted};
 use super::{Array, Change, Dependants, Done, Error, Kind, Moment, PoolName, VolumeId};
@@ -201,7 +202,7 @@ impl Array {
         }
         Err(Error::HasDependants {
             what: source.to_string(),
-            dependants: dependants.join(", "),
+            dependants: listed(dependants.into_iter()),
         })
     }
 

@@ -1,6 +1,6 @@
 //! Why the array refused something. Texts name the volume, the node and the way out.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use super::{NodeId, PoolName, SnapshotId, VolumeId};
 
@@ -212,7 +212,19 @@ impl fmt::Display for Kind {
     }
 }
 
+/// How many items a message lists: the text becomes a header field, which HTTP/2 bounds.
+const LISTED: usize = 5;
+
 fn list(nodes: &[NodeId]) -> String {
-    let quoted: Vec<String> = nodes.iter().map(|node| format!("\"{node}\"")).collect();
-    quoted.join(", ")
+    listed(nodes.iter().map(|node| format!("\"{node}\"")))
+}
+
+/// The first items, and how many more there are.
+pub(super) fn listed(items: impl ExactSizeIterator<Item = String>) -> String {
+    let more = items.len().saturating_sub(LISTED);
+    let mut text = items.take(LISTED).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        write!(text, " and {more} more").expect("a string must take any text");
+    }
+    text
 }

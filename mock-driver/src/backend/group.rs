@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::error::listed;
 use super::snapshot::{Snapshot, Timing};
 use super::volume::Source;
 use super::{Array, Change, Done, Error, GroupId, Kind, Moment, PoolName, SnapshotId, VolumeId};
@@ -203,9 +204,8 @@ impl Array {
             *bytes = bytes.saturating_add(spec.capacity_bytes);
         }
         if sizes.len() > 1 {
-            let pools: Vec<&str> = sizes.keys().map(|pool| pool.as_str()).collect();
             return Err(Error::CannotGroup {
-                pools: pools.join(", "),
+                pools: listed(sizes.keys().map(ToString::to_string)),
             });
         }
         match sizes

@@ -25,7 +25,7 @@ pub struct Report {
     pub seen: u64,
     /// How often it fired.
     pub fired: u64,
-    /// How often it fired for each method, by its path.
+    /// How often it acted for each method, by its path.
     pub methods: BTreeMap<String, u64>,
     /// The code of the error that callers get from it, if it answers.
     #[serde(skip)]
@@ -132,6 +132,7 @@ impl Fired {
     /// The rule begins to act: the firing counts, and the rules are in the state that it leads to.
     pub(super) fn acts(&mut self, state: &mut Arc<str>) {
         self.has_acted = true;
+        self.armed.counts().count_acted(&self.method, self.place);
         if let Some(next) = &self.rule().action.set_state {
             *state = next.as_str().into();
         }
@@ -142,7 +143,7 @@ impl Drop for Fired {
     fn drop(&mut self) {
         self.armed.holds.fetch_sub(1, Ordering::Relaxed);
         if !self.has_acted {
-            self.armed.counts().take_back(&self.method, self.place);
+            self.armed.counts().take_back(self.place);
         }
     }
 }
@@ -207,15 +208,19 @@ impl Draws {
 // === impl Counts ===
 
 impl Counts {
-    fn take_back(&mut self, method: &str, place: Place) {
+    /// Counts a firing that is not taken back any more: what is counted here is a counter of Prometheus.
+    fn count_acted(&mut self, method: &str, place: Place) {
+        if place.era == self.era {
+            *self.methods.entry(method.to_owned()).or_default() += 1;
+        }
+    }
+
+    fn take_back(&mut self, place: Place) {
         if place.era != self.era {
             return;
         }
         self.turns.take_back(place.turn);
         self.fired = self.fired.saturating_sub(1);
-        if let Some(count) = self.methods.get_mut(method) {
-            *count = count.saturating_sub(1);
-        }
         if let Some((whom, number)) = place.draw {
             self.draws.take_back(whom, number);
         }
@@ -270,7 +275,6 @@ impl Armed {
         }
         counts.fired += 1;
         let method = occasion.path().to_owned();
-        *counts.methods.entry(method.clone()).or_default() += 1;
         self.holds.fetch_add(1, Ordering::Relaxed);
         Some(Fired {
             armed: self.clone(),

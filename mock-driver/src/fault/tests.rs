@@ -136,6 +136,27 @@ fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
 }
 
 #[test]
+fn counter_of_injected_faults_never_decreases() {
+    let faults = mk_rules("- {id: x, phase: after, action: {code: INTERNAL}}");
+    let call = Publish::of("a");
+    let counted = || faults.reports()[0].methods.values().sum::<u64>();
+    let taken_back = faults.fire(&call).unwrap();
+    assert_eq!(counted(), 0, "it may be taken back");
+    let acted = faults.fire(&call).unwrap();
+    let acted = faults.act(acted).unwrap();
+    assert_eq!(counted(), 1);
+    drop((taken_back, acted));
+    assert_eq!(counted(), 1);
+    let before = mk_rules("- {id: x, action: {code: INTERNAL}}");
+    drop(before.fire(&call));
+    assert_eq!(
+        before.reports()[0].methods.values().sum::<u64>(),
+        1,
+        "a rule of phase before acts at once"
+    );
+}
+
+#[test]
 fn chance_that_comes_back_goes_to_the_next_call_whoever_asked_meanwhile() {
     const RULE: &str = "- {id: x, match: {probability: 0.5}, phase: after, action: {code: INTERNAL}}";
     let call = Publish::of("a");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
-use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
+use http_body_util::{BodyExt, BodyStream, Full, LengthLimitError, Limited, StreamBody};
 use prost_reflect::DynamicMessage;
 use tonic::body::Body;
 use tonic::codegen::http::{self, HeaderMap};
@@ -20,6 +20,9 @@ use crate::schema::{self, Rpc};
 
 /// Length of what stands before each message.
 const PREFIX: usize = 5;
+
+/// The longest message that is read on its way. gRPC's clients and servers take 4 MiB unless told otherwise.
+const MAX_MESSAGE: usize = 16 << 20;
 
 /// The body of a request whose first message may have been read.
 pub(super) struct Envelope {
@@ -52,6 +55,10 @@ impl Envelope {
     pub(super) async fn open(mut rest: Body) -> Result<Self, Status> {
         let mut read = BytesMut::new();
         while message_in(&read).is_none() {
+            let announced = length_in(&read).unwrap_or_default();
+            if announced.max(read.len().saturating_sub(PREFIX)) > MAX_MESSAGE {
+                return Err(too_long("request"));
+            }
             match rest.frame().await {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
@@ -168,7 +175,15 @@ impl Reply {
     /// Reads a reply to its end.
     pub(super) async fn read(response: http::Response<Body>) -> Result<Self, Status> {
         let (head, body) = response.into_parts();
-        let collected = body.collect().await?;
+        let collected = Limited::new(body, PREFIX + MAX_MESSAGE).collect().await;
+        let collected = collected.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                return too_long("reply");
+            }
+            error
+                .downcast::<Status>()
+                .map_or_else(|error| Status::unknown(error.to_string()), |status| *status)
+        })?;
         let trailers = collected.trailers().cloned();
         Ok(Self {
             head,
@@ -225,9 +240,20 @@ impl Reply {
 
 /// The first whole message in a body.
 fn message_in(body: &[u8]) -> Option<&[u8]> {
-    let length = body.get(1..PREFIX)?;
-    let length = u32::from_be_bytes(length.try_into().ok()?);
-    body.get(PREFIX..PREFIX.checked_add(usize::try_from(length).ok()?)?)
+    body.get(PREFIX..PREFIX.checked_add(length_in(body)?)?)
+}
+
+/// The length of the first message in a body.
+fn length_in(body: &[u8]) -> Option<usize> {
+    let length = body.get(1..PREFIX)?.try_into().ok()?;
+    usize::try_from(u32::from_be_bytes(length)).ok()
+}
+
+fn too_long(what: &str) -> Status {
+    let limit = MAX_MESSAGE >> 20;
+    Status::resource_exhausted(format!(
+        "the {what} is longer than the {limit} MiB that the proxy takes"
+    ))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What the proxy knows of the array behind the driver: the attaches and detaches that came through.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use csi_proto::v1::NodeGetInfoResponse;
@@ -15,10 +15,32 @@ pub(super) struct Seen(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
+    /// Of volumes that are attached.
     nodes: HashMap<String, BTreeSet<String>>,
     gone: BTreeSet<String>,
+    /// Those of `gone`, the latest at the end.
+    gone_order: VecDeque<String>,
     /// The node that the driver stands on, when it has told.
     here: String,
+}
+
+/// How many deleted volumes are remembered.
+const GONE: usize = 10_000;
+
+// === impl Known ===
+
+impl Known {
+    fn forget(&mut self, volume: String) {
+        if self.gone.insert(volume.clone()) {
+            self.gone_order.push_back(volume);
+        }
+        // An id that came back and went again stands there twice; it is forgotten a little early.
+        while self.gone_order.len() > GONE {
+            if let Some(oldest) = self.gone_order.pop_front() {
+                self.gone.remove(&oldest);
+            }
+        }
+    }
 }
 
 // === impl Seen ===
@@ -40,12 +62,15 @@ impl Seen {
                 node => {
                     if let Some(nodes) = known.nodes.get_mut(&volume) {
                         nodes.remove(node);
+                        if nodes.is_empty() {
+                            known.nodes.remove(&volume);
+                        }
                     }
                 }
             },
             "/csi.v1.Controller/DeleteVolume" => {
                 known.nodes.remove(&volume);
-                known.gone.insert(volume);
+                known.forget(volume);
             }
             _ => {}
         }
@@ -91,5 +116,57 @@ impl Seen {
 
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::v1::{
+        ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, DeleteVolumeRequest,
+    };
+
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::schema::Rpc;
+
+    fn learn<M: Message>(seen: &Arc<Seen>, rpc: &str, request: &M) {
+        let rpc = Rpc::named(rpc);
+        let path = rpc.map(Rpc::path).unwrap_or_default().to_owned();
+        seen.learn(&Passing::new(
+            path,
+            rpc,
+            Some(&request.encode_to_vec()),
+            seen.clone(),
+        ));
+    }
+
+    #[test]
+    fn memory_of_volumes_that_come_and_go_is_bounded() {
+        let seen = Arc::new(Seen::default());
+        for number in 0..GONE + 500 {
+            let volume_id = format!("vol-{number}");
+            let publish = ControllerPublishVolumeRequest {
+                volume_id: volume_id.clone(),
+                node_id: "node-0".to_owned(),
+                ..Default::default()
+            };
+            learn(&seen, "ControllerPublishVolume", &publish);
+            let unpublish = ControllerUnpublishVolumeRequest {
+                volume_id: volume_id.clone(),
+                node_id: "node-0".to_owned(),
+                ..Default::default()
+            };
+            learn(&seen, "ControllerUnpublishVolume", &unpublish);
+            assert!(seen.lock().nodes.is_empty());
+            let delete = DeleteVolumeRequest {
+                volume_id,
+                ..Default::default()
+            };
+            learn(&seen, "DeleteVolume", &delete);
+        }
+        assert_eq!(seen.lock().gone.len(), GONE);
+        assert!(!seen.place(&format!("vol-{}", GONE + 499), "node-0").exists);
+        assert!(seen.place("vol-0", "node-0").exists, "forgotten");
     }
 }

@@ -62,3 +62,22 @@ async fn driver_that_cannot_keep_its_state_confirms_nothing_and_stops() {
     assert!(refused.message().contains("state directory"), "{refused}");
     assert!(!socket.exists());
 }
+
+#[tokio::test]
+async fn waits_for_the_lock_of_the_process_that_it_replaces() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        state_dir: Some(directory.path().join("state")),
+        ..Settings::default()
+    };
+    let (first, _) = Driver::open(settings.clone()).unwrap();
+    let bounded = open(settings.clone(), Duration::ZERO).await.unwrap_err();
+    assert!(bounded.is_in_use(), "{bounded}");
+
+    let mut waiting = pin!(open(settings, DEADLINE));
+    let early = time::timeout(2 * LOCK_RETRY, &mut waiting).await;
+    assert!(early.is_err(), "opened beside the first");
+    first.store.close();
+    drop(first);
+    waiting.await.unwrap();
+}

@@ -1,6 +1,7 @@
 //! Fault rules, field by field, and their reload.
 
 mod actions;
+mod fixed_reply;
 mod proxy;
 mod scenarios;
 mod streams;

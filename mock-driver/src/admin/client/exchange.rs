@@ -80,6 +80,7 @@ async fn talk<T>(
     };
     let host = match endpoint {
         Endpoint::Tcp(address) => address.to_string(),
+        Endpoint::Host { name, port } => format!("{name}:{port}"),
         Endpoint::None | Endpoint::Unix(_) => "localhost".to_owned(),
     };
     let mut request = Request::builder().method(method).uri(path).header(HOST, host);
@@ -93,6 +94,12 @@ async fn talk<T>(
         Endpoint::None => return Err(unreachable(io::ErrorKind::NotFound.into())),
         Endpoint::Tcp(address) => {
             let stream = TcpStream::connect(address).await.map_err(unreachable)?;
+            converse(stream, request, listen).await
+        }
+        Endpoint::Host { name, port } => {
+            let stream = TcpStream::connect((name.as_str(), *port))
+                .await
+                .map_err(unreachable)?;
             converse(stream, request, listen).await
         }
         Endpoint::Unix(socket) => {

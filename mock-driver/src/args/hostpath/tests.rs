@@ -74,6 +74,7 @@ fn its_defaults_hold_as_soon_as_one_of_its_names_is_used() {
         (Capability::GroupControllerService, true),
         (Capability::VolumeCondition, true),
         (Capability::NodeVolumeCondition, true),
+        (Capability::NodeVolumeMountGroup, false),
     ] {
         assert_eq!(theirs.offer.has(capability), has, "{capability:?}");
     }
@@ -112,6 +113,24 @@ fn switches_take_capabilities_away_or_bring_them() {
     for (flag, capability, has) in table {
         assert_eq!(with(&[flag]).offer.has(capability), has, "{flag}");
     }
+}
+
+#[test]
+fn drivers_that_share_a_state_directory_keep_apart() {
+    let shared = tempfile::tempdir().unwrap();
+    let own = |name: &str| state_dir(shared.path(), name);
+    assert_eq!(own("a.csi"), Some(shared.path().join("a.csi")));
+    assert_eq!(own("b.csi"), Some(shared.path().join("b.csi")));
+    std::fs::write(shared.path().join("snapshot.json"), "{}").unwrap();
+    assert_eq!(
+        own("a.csi").as_deref(),
+        Some(shared.path()),
+        "an earlier version's state"
+    );
+    assert_eq!(state_dir(&shared.path().join("missing"), "a.csi"), None);
+
+    let given = with(&["--state-dir=/given"]).state_dir;
+    assert_eq!(given.as_deref(), Some(Path::new("/given")));
 }
 
 #[test]

@@ -91,14 +91,14 @@ impl Rpc for ControllerModifyVolumeRequest {
         let volume = request::required("volume_id", &self.volume_id)?.to_owned();
         request::secrets(&self.secrets)?;
         let parameters = request::map("mutable_parameters", &self.mutable_parameters)?;
-        if parameters.is_empty() {
-            return Err(Invalid::new("mutable_parameters", "must be set"));
-        }
         Ok(Tuning { volume, parameters })
     }
 
     async fn act(tuning: Tuning, driver: &Driver) -> Result<Self::Reply, Error> {
         let Tuning { volume, parameters } = tuning;
+        if parameters.is_empty() && driver.conduct.strict_modify {
+            return Err(Invalid::new("mutable_parameters", "must be set").into());
+        }
         let modify = |array: &mut Array| array.modify_volume(&volume, &parameters);
         driver.store.change(modify).await?;
         Ok(ControllerModifyVolumeResponse {})

@@ -81,7 +81,11 @@ impl Fronted {
 }
 
 /// Serves a proxy to `to` in a directory.
-fn front(directory: &Path, to: &Path, rules: &[&str]) -> (Arc<Driver>, JoinSet<Result<(), run::Error>>) {
+pub(super) fn front(
+    directory: &Path,
+    to: &Path,
+    rules: &[&str],
+) -> (Arc<Driver>, JoinSet<Result<(), run::Error>>) {
     let yaml: String = rules.iter().map(|rule| format!("- {rule}\n")).collect();
     fs::write(directory.join("faults.yaml"), yaml).unwrap();
     let settings = Settings {

@@ -42,6 +42,37 @@ async fn volume_in_use_is_not_deleted_and_its_device_goes_with_the_last_path() {
 }
 
 #[tokio::test]
+async fn attaching_is_optional_in_place_of_host_path() {
+    for devices in kinds() {
+        let mut site = Site::start_with(devices, |_, settings| settings.conduct.attach_optional = true).await;
+        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        site.stage(&volume).await.unwrap();
+        site.publish(&volume, "t").await.unwrap();
+
+        // attachRequired becomes false: the VolumeAttachment goes although a pod uses the volume.
+        site.detach(&volume).await;
+        let file = site.target("t").join("file");
+        fs::write(&file, "text").unwrap();
+        site.unpublish(&volume, "t").await.unwrap();
+        site.unstage(&volume).await.unwrap();
+        assert_eq!(links(&site), 0, "{devices:?}");
+
+        // The next pod's volume comes without ControllerPublishVolume.
+        let volume = Volume {
+            context: mk_map(&[]),
+            ..volume
+        };
+        site.stage(&volume).await.unwrap();
+        site.publish(&volume, "t").await.unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "text", "{devices:?}");
+        site.unpublish(&volume, "t").await.unwrap();
+        site.unstage(&volume).await.unwrap();
+        assert_eq!(links(&site), 0, "{devices:?}");
+        site.end().await;
+    }
+}
+
+#[tokio::test]
 async fn device_in_use_outlives_the_process() {
     for devices in kinds() {
         let set = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
