@@ -49,6 +49,10 @@ pub struct Settings {
     pub attachments: Option<OsString>,
     /// `PATH`: where `go` and `cargo` are looked for.
     pub path: Option<OsString>,
+    /// `CSI_E2E_PYTHON`: the interpreter that has grpcio, instead of `python3`.
+    pub python: Option<PathBuf>,
+    /// `CSI_E2E_REQUIRE_GRPCIO` is set: a test that needs grpcio fails without it; else it is left out.
+    pub require_grpcio: bool,
     /// `CSI_MOCK_REQUIRE_ROOT_TESTS` is set: a test that needs root fails without it; else it is left out.
     pub need_privileges: bool,
 }
@@ -69,6 +73,8 @@ pub enum Peer {
     CsiSanity,
     /// Our own writer of the official descriptor of csi.proto.
     CsiDescriptors,
+    /// Our own clients of the mock driver, which dial as kubelet and sidecars do.
+    GrpcClients,
     /// Our own questioner of Kubernetes' library that translates in-tree volumes.
     CsiTranslation,
 }
@@ -154,6 +160,8 @@ impl Settings {
             target_dir: read("CARGO_TARGET_DIR").map(PathBuf::from),
             kubeconfig: read("CSI_E2E_KUBECONFIG").map(PathBuf::from),
             keep_files: read("CSI_E2E_KEEP").is_some(),
+            python: read("CSI_E2E_PYTHON").map(PathBuf::from),
+            require_grpcio: read("CSI_E2E_REQUIRE_GRPCIO").is_some(),
             need_privileges: read("CSI_MOCK_REQUIRE_ROOT_TESTS").is_some(),
             seed: read("CSI_E2E_SEED"),
             attachments: read("CSI_E2E_ATTACHMENTS"),
@@ -184,7 +192,9 @@ impl Peer {
             what,
             expectation: match self {
                 Self::ExternalAttacher | Self::CsiSanity => "about 4 minutes on two cores from cold caches",
-                Self::CsiDescriptors | Self::CsiTranslation => "half a minute on two cores from cold caches",
+                Self::CsiDescriptors | Self::CsiTranslation | Self::GrpcClients => {
+                    "half a minute on two cores from cold caches"
+                }
             },
         };
         match self {
@@ -204,6 +214,12 @@ impl Peer {
                 "./csi-descriptors",
                 "csi-descriptors",
                 "the official CSI descriptor",
+                &[],
+            ),
+            Self::GrpcClients => peer(
+                "./grpc-clients",
+                "grpc-clients",
+                "the Go clients of the driver",
                 &[],
             ),
             Self::CsiTranslation => peer(

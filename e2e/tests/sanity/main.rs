@@ -16,7 +16,7 @@ use csi_e2e::toolchain::{Settings, Toolchain};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Runtime;
 
-use crate::setup::{ALL, Devices, SetUp};
+use crate::setup::{ALL, Devices, PLAIN, SetUp};
 
 /// What all set-ups share.
 struct Bench {
@@ -38,6 +38,7 @@ fn main() -> Result<ExitCode> {
     for devices in [Devices::Emulated, Devices::Loop] {
         trials.extend(ALL.iter().map(|setup| trial(&bench, setup, devices)));
     }
+    trials.push(trial(&bench, &PLAIN, Devices::Emulated));
     let conclusion = libtest_mimic::run(&arguments, trials);
     bench.runtime.block_on(bench.run.finish())?;
     Ok(conclusion.exit_code())

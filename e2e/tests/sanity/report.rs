@@ -8,6 +8,8 @@ use serde::Deserialize;
 /// The specs of csi-sanity that are to pass, and the one that it keeps pending: paging of ListVolumes.
 const PASSED: usize = 102;
 const PENDING: usize = 1;
+/// Those that pass without options: all but the one that looks for the attach limit.
+const PASSED_PLAIN: usize = PASSED - 1;
 
 /// How the specs of one run ended.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -68,6 +70,18 @@ impl Report {
             }
         }
         Ok(report)
+    }
+
+    /// Fails unless all passed that were not skipped, and those of the driver's services were not.
+    pub(crate) fn ensure_none_failed(&self) -> Result<()> {
+        let (passed, failed) = (self.passed, &self.failed);
+        ensure!(
+            failed.is_empty() && passed >= PASSED_PLAIN,
+            "{passed} passed (at least {PASSED_PLAIN} expected), {} failed\n{}",
+            failed.len(),
+            failed.join("\n")
+        );
+        Ok(())
     }
 
     /// Fails unless all passed.

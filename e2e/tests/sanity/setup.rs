@@ -53,6 +53,9 @@ pub(crate) struct SetUp {
     secrets: bool,
     /// Whether the driver stands behind a fault proxy, one without faults.
     proxied: bool,
+    /// Whether both run without options but the names of the node and of files: what an author of a CSI driver tries
+    /// first.
+    plain: bool,
 }
 
 /// What the driver makes of attached volumes.
@@ -69,6 +72,15 @@ pub(crate) struct Started {
     processes: Vec<Process>,
 }
 
+pub(crate) const PLAIN: SetUp = SetUp {
+    name: "plain",
+    access: "mount",
+    split: false,
+    secrets: false,
+    proxied: false,
+    plain: true,
+};
+
 pub(crate) const ALL: &[SetUp] = &[
     SetUp {
         name: "mount",
@@ -76,6 +88,7 @@ pub(crate) const ALL: &[SetUp] = &[
         split: false,
         secrets: false,
         proxied: false,
+        plain: false,
     },
     SetUp {
         name: "block",
@@ -83,6 +96,7 @@ pub(crate) const ALL: &[SetUp] = &[
         split: false,
         secrets: false,
         proxied: false,
+        plain: false,
     },
     SetUp {
         name: "split",
@@ -90,6 +104,7 @@ pub(crate) const ALL: &[SetUp] = &[
         split: true,
         secrets: false,
         proxied: false,
+        plain: false,
     },
     SetUp {
         name: "secrets",
@@ -97,6 +112,7 @@ pub(crate) const ALL: &[SetUp] = &[
         split: false,
         secrets: true,
         proxied: false,
+        plain: false,
     },
     SetUp {
         name: "proxied",
@@ -104,6 +120,7 @@ pub(crate) const ALL: &[SetUp] = &[
         split: false,
         secrets: true,
         proxied: true,
+        plain: false,
     },
 ];
 
@@ -163,7 +180,15 @@ impl SetUp {
                 .arg(format!("--device-dir={}", dir.join("devices").display()))
         };
         std::fs::create_dir_all(dir.join("state")).context("make the state directory")?;
-        let commands = if self.split {
+        let commands = if self.plain {
+            let driver = Spec::new("driver", &binary).dir(dir);
+            vec![(
+                driver
+                    .arg("--node-id=node-0")
+                    .arg(format!("--endpoint=unix://{}", dir.join(SOCKET).display())),
+                SOCKET,
+            )]
+        } else if self.split {
             let array_socket = format!("unix://{}", dir.join("array.sock").display());
             let media = format!("--media-dir={}", dir.join("media").display());
             vec![
@@ -211,18 +236,22 @@ impl SetUp {
         };
         let mutable = write("mutable-parameters.yaml", &json!({"iops": "500"}))?;
         let path = |name: &str| dir.join(name).display().to_string();
+        // Where its directories are is no option: two runs would share those in /tmp.
         let mut command = Spec::new("csi-sanity", bench.toolchain.peer(Peer::CsiSanity).await?)
             .dir(dir)
             .arg(format!("--csi.endpoint=unix://{}", path(SOCKET)))
             .arg(format!("--csi.mountdir={}", path("mount")))
             .arg(format!("--csi.stagingdir={}", path("staging")))
-            .arg(format!("--csi.testvolumeaccesstype={}", self.access))
-            .arg(format!("--csi.testvolumesize={VOLUME_BYTES}"))
-            .arg(format!("--csi.testvolumeexpandsize={EXPANDED_BYTES}"))
-            .arg(format!("--csi.testvolumemutableparameters={}", mutable.display()))
-            .arg("--csi.testnodevolumeattachlimit")
             .arg("--ginkgo.no-color")
             .arg(format!("--ginkgo.json-report={}", report.display()));
+        if !self.plain {
+            command = command
+                .arg(format!("--csi.testvolumeaccesstype={}", self.access))
+                .arg(format!("--csi.testvolumesize={VOLUME_BYTES}"))
+                .arg(format!("--csi.testvolumeexpandsize={EXPANDED_BYTES}"))
+                .arg(format!("--csi.testvolumemutableparameters={}", mutable.display()))
+                .arg("--csi.testnodevolumeattachlimit");
+        }
         if self.split {
             command = command.arg(format!("--csi.controllerendpoint=unix://{}", path(CONTROLLER)));
         }
@@ -238,7 +267,10 @@ impl SetUp {
         let process = Process::spawn(&bench.run, command)?;
         let exit = process.exited_within(ROUND).await?;
         Report::read(&report)
-            .and_then(|report| report.ensure_all_passed())
+            .and_then(|report| match self.plain {
+                true => report.ensure_none_failed(),
+                false => report.ensure_all_passed(),
+            })
             .with_context(|| {
                 format!(
                     "csi-sanity ended with {}, and its output with\n{}",

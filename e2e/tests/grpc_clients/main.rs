@@ -1,0 +1,243 @@
+//! gRPC clients of other languages against every socket of the mock driver: grpc-go, dialling as kubelet and as the
+//! sidecars do, and grpcio, which is gRPC's C core (Python, C++, Ruby, PHP). Both send the path of the socket as
+//! `:authority`.
+//!
+//! grpcio comes from PyPI: the test is left out where `python3` has no module `grpc`, and fails there when
+//! `CSI_E2E_REQUIRE_GRPCIO` is set, as `.ci/run` does. `CSI_E2E_PYTHON` names the interpreter.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::process::{Process, Run, Spec, warden_main_if_asked};
+use csi_e2e::toolchain::{Peer, Settings, Toolchain};
+use libtest_mimic::{Arguments, Failed, Trial};
+use tokio::net::UnixStream;
+use tokio::process::Command;
+use tokio::runtime::Runtime;
+use tokio::time::{Instant, sleep};
+
+/// How long a driver may take to listen, and to end.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// How long a client may take; its calls take milliseconds.
+const CLIENT: Duration = Duration::from_secs(60);
+/// Between two looks whether a socket is there.
+const PAUSE: Duration = Duration::from_millis(20);
+
+const DRIVER: &str = "clients.csi.local";
+/// Calls GetPluginInfo or GetInfo of each socket it is given.
+const GRPCIO_CLIENT: &str = include_str!("client.py");
+
+/// What the tests share.
+struct Bench {
+    runtime: Runtime,
+    toolchain: Toolchain,
+    run: Arc<Run>,
+}
+
+/// A driver that registers itself, and a fault proxy in front of it.
+struct Drivers {
+    processes: Vec<Process>,
+    binary: PathBuf,
+    dir: PathBuf,
+}
+
+fn main() -> Result<ExitCode> {
+    warden_main_if_asked();
+    let arguments = Arguments::from_args();
+    let run = Run::start()?;
+    let settings = Settings::from_env();
+    let python = settings.python.clone().unwrap_or_else(|| "python3".into());
+    let require_grpcio = settings.require_grpcio;
+    let bench = Arc::new(Bench {
+        runtime: Runtime::new()?,
+        toolchain: Toolchain::new(&run, settings),
+        run,
+    });
+    let missing =
+        (!require_grpcio && !has_grpcio(&python)).then(|| format!("{} has no module grpc", python.display()));
+    let trials = vec![
+        trial(&bench, "grpc_go_reaches_every_socket", None, async |bench| {
+            grpc_go(bench).await
+        }),
+        trial(
+            &bench,
+            "grpcio_reaches_every_socket",
+            missing,
+            async move |bench| grpcio(bench, &python).await,
+        ),
+    ];
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    bench.runtime.block_on(bench.run.finish())?;
+    Ok(conclusion.exit_code())
+}
+
+#[expect(clippy::print_stderr, reason = "an ignored test says nothing of its own")]
+fn trial(
+    bench: &Arc<Bench>,
+    name: &'static str,
+    missing: Option<String>,
+    test: impl AsyncFnOnce(&Bench) -> Result<()> + Send + 'static,
+) -> Trial {
+    let bench = Arc::clone(bench);
+    if let Some(missing) = &missing {
+        eprintln!("csi-e2e: {name} is left out: {missing}");
+    }
+    Trial::test(name, move || {
+        let outcome = bench.runtime.block_on(test(&bench));
+        outcome.map_err(|error| Failed::from(format!("{error:#}")))
+    })
+    .with_ignored_flag(missing.is_some())
+}
+
+async fn grpc_go(bench: &Bench) -> Result<()> {
+    let drivers = Drivers::start(bench, "go").await?;
+    ensure!(
+        !drivers.is_ready().await?,
+        "kubelet has not registered the driver yet"
+    );
+    let client = bench.toolchain.peer(Peer::GrpcClients).await?;
+    for (service, socket) in drivers.sockets() {
+        let told = output(Command::new(&client).arg(service).arg(&socket)).await?;
+        for dialler in ["kubelet", "sidecar"] {
+            let line = format!("{dialler} {service} {DRIVER}");
+            let calls = told.lines().filter(|other| *other == line).count();
+            ensure!(
+                calls == 3,
+                "{}: 3 lines \"{line}\" expected:\n{told}",
+                socket.display()
+            );
+        }
+    }
+    ensure!(drivers.is_ready().await?, "kubelet has registered the driver");
+    drivers.stop().await
+}
+
+async fn grpcio(bench: &Bench, python: &Path) -> Result<()> {
+    let drivers = Drivers::start(bench, "grpcio").await?;
+    for (service, socket) in drivers.sockets() {
+        let told = output(
+            Command::new(python)
+                .args(["-c", GRPCIO_CLIENT, service])
+                .arg(&socket),
+        )
+        .await?;
+        ensure!(
+            told == format!("{DRIVER}\n").repeat(3),
+            "{}: {told}",
+            socket.display()
+        );
+    }
+    drivers.stop().await
+}
+
+fn has_grpcio(python: &Path) -> bool {
+    let import = std::process::Command::new(python)
+        .args(["-c", "import grpc"])
+        .stdin(Stdio::null())
+        .output();
+    import.is_ok_and(|output| output.status.success())
+}
+
+/// What a client prints.
+async fn output(command: &mut Command) -> Result<String> {
+    let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = tokio::time::timeout(CLIENT, running)
+        .await
+        .context("the client hangs")??;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "the client ended with {}:\n{errors}",
+        output.status
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+// === impl Drivers ===
+
+impl Drivers {
+    async fn start(bench: &Bench, name: &str) -> Result<Self> {
+        let mut drivers = Self {
+            processes: Vec::new(),
+            binary: bench.toolchain.csi_mock_driver().await?,
+            dir: bench.run.subdir(name)?,
+        };
+        let path = |file: &str| drivers.dir.join(file).display().to_string();
+        let driver = Spec::new("driver", &drivers.binary)
+            .arg(format!("--endpoint={}", path("csi.sock")))
+            .arg(format!("--driver-name={DRIVER}"))
+            .arg("--node-id=node-0")
+            .arg("--devices=emulated")
+            .arg(format!("--media-dir={}", path("media")))
+            .arg(format!("--registration-dir={}", path("")))
+            .arg(format!("--admin-endpoint={}", path("admin.sock")));
+        let proxy = Spec::new("proxy", &drivers.binary)
+            .arg(format!("--endpoint={}", path("proxy.sock")))
+            .arg(format!("--proxy-to={}", path("csi.sock")));
+        let registration = format!("{DRIVER}-reg.sock");
+        for (spec, sockets) in [
+            (driver, &["csi.sock", registration.as_str()][..]),
+            (proxy, &["proxy.sock"]),
+        ] {
+            let process = Process::spawn(&bench.run, spec)?;
+            for socket in sockets {
+                process.while_alive(listens(&drivers.dir.join(socket))).await?;
+            }
+            drivers.processes.push(process);
+        }
+        Ok(drivers)
+    }
+
+    /// Each with the service that it has.
+    fn sockets(&self) -> [(&'static str, PathBuf); 3] {
+        [
+            ("csi", self.dir.join("csi.sock")),
+            ("csi", self.dir.join("proxy.sock")),
+            ("registration", self.dir.join(format!("{DRIVER}-reg.sock"))),
+        ]
+    }
+
+    /// What a readiness probe would find.
+    async fn is_ready(&self) -> Result<bool> {
+        let endpoint = format!("--admin-endpoint={}", self.dir.join("admin.sock").display());
+        let probe = Command::new(&self.binary)
+            .args(["ctl", &endpoint, "ready"])
+            .output()
+            .await?;
+        match probe.status.code() {
+            Some(0) => Ok(true),
+            Some(1) => Ok(false),
+            _ => anyhow::bail!("ctl ready: {}", String::from_utf8_lossy(&probe.stderr)),
+        }
+    }
+
+    async fn stop(&self) -> Result<()> {
+        for process in self.processes.iter().rev() {
+            process.ensure_alive()?;
+            let exit = process.stop(DEADLINE).await?;
+            ensure!(
+                exit.status.success(),
+                "the {} ended with {}",
+                process.name(),
+                exit.status
+            );
+        }
+        Ok(())
+    }
+}
+
+async fn listens(socket: &Path) -> Result<()> {
+    let deadline = Instant::now() + DEADLINE;
+    while UnixStream::connect(socket).await.is_err() {
+        ensure!(
+            Instant::now() < deadline,
+            "nothing listens on {} after {DEADLINE:?}",
+            socket.display()
+        );
+        sleep(PAUSE).await;
+    }
+    Ok(())
+}
