@@ -4,6 +4,7 @@
 //! the array's log is written out. A task that ends before it is told to, or a log that cannot be
 //! written, stops the driver with an error.
 
+use std::any::Any;
 use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
@@ -14,9 +15,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::transport::Server;
+use tower_http::catch_panic::CatchPanic;
 
 use crate::admin;
 use crate::args::Args;
@@ -308,7 +311,7 @@ where
     let server = Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
         .serve_with_incoming_shutdown(
-            services,
+            CatchPanic::custom(services, panicked),
             listener.incoming(driver.door.clone()),
             stop.clone().cancelled_owned(),
         );
@@ -318,6 +321,12 @@ where
             result: server.await,
         }
     }
+}
+
+/// The answer to a call that panicked, whose client would see a reset stream otherwise.
+fn panicked(_: Box<dyn Any + Send>) -> http::Response<Body> {
+    let error = crate::error::Error::Broken;
+    Status::new(error.code(), error.message()).into_http()
 }
 
 /// Ties the driver's socket to another one instead of being a driver, until told to stop.

@@ -10,6 +10,7 @@ pub use self::snapshot_metadata::SnapshotMetadataService;
 mod controller;
 mod dispatch;
 mod group;
+mod grpc_health;
 mod identity;
 mod legacy;
 mod node;

@@ -1,5 +1,6 @@
 //! Refusals, as HTTP answers.
 
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use tonic::Code;
@@ -52,6 +53,24 @@ impl Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         (self.status, Json(self.problem)).into_response()
+    }
+}
+
+impl From<PathRejection> for Refusal {
+    fn from(rejection: PathRejection) -> Self {
+        Self::new(Code::InvalidArgument, rejection.body_text()).with_status(rejection.status())
+    }
+}
+
+impl From<QueryRejection> for Refusal {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::new(Code::InvalidArgument, rejection.body_text())
+    }
+}
+
+impl From<BytesRejection> for Refusal {
+    fn from(rejection: BytesRejection) -> Self {
+        Self::new(Code::InvalidArgument, rejection.body_text()).with_status(rejection.status())
     }
 }
 

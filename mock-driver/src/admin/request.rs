@@ -6,7 +6,6 @@ use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
-use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -27,11 +26,13 @@ const MAX_WAIT: Duration = Duration::from_secs(600);
 pub(super) struct Json<T>(pub(super) T);
 
 /// What stands in the path in the places of names.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, FromRequestParts)]
+#[from_request(via(axum::extract::Path), rejection(Refusal))]
 pub(super) struct Path<T>(pub(super) T);
 
 /// The parameters after the question mark.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, FromRequestParts)]
+#[from_request(via(axum::extract::Query), rejection(Refusal))]
 pub(super) struct Query<T>(pub(super) T);
 
 // === impl Json ===
@@ -40,10 +41,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
-        let body = Bytes::from_request(request, state).await.map_err(|rejection| {
-            Refusal::new(Code::InvalidArgument, rejection.body_text()).with_status(rejection.status())
-        })?;
-        read(&body).map(Self)
+        read(&Bytes::from_request(request, state).await?).map(Self)
     }
 }
 
@@ -72,35 +70,6 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     json.end()
         .map_err(|error| Refusal::new(Code::InvalidArgument, format!("the body does not end: {error}")))?;
     Ok(value)
-}
-
-// === impl Path ===
-
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        match axum::extract::Path::from_request_parts(parts, state).await {
-            Ok(axum::extract::Path(names)) => Ok(Self(names)),
-            Err(rejection) => {
-                Err(Refusal::new(Code::InvalidArgument, rejection.body_text())
-                    .with_status(rejection.status()))
-            }
-        }
-    }
-}
-
-// === impl Query ===
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        match axum::extract::Query::from_request_parts(parts, state).await {
-            Ok(axum::extract::Query(query)) => Ok(Self(query)),
-            Err(rejection) => Err(Refusal::new(Code::InvalidArgument, rejection.body_text())),
-        }
-    }
 }
 
 /// A pattern with `*` and `?`.

@@ -1,5 +1,6 @@
 //! The server: where it listens, what it serves, how it stops.
 
+use std::any::Any;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use http::StatusCode;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::openapi::{InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 
@@ -223,8 +225,13 @@ fn app(admin: Admin, guard: Guard) -> axum::Router {
             Refusal::new(tonic::Code::Unimplemented, message).with_status(StatusCode::METHOD_NOT_ALLOWED)
         })
         .layer(middleware::from_fn_with_state(admin.clone(), has_array))
+        .layer(CatchPanicLayer::custom(panicked))
         .layer(middleware::from_fn_with_state(guard, guard::guard))
         .with_state(admin)
+}
+
+fn panicked(_: Box<dyn Any + Send>) -> Response {
+    Refusal::from(Error::Broken).into_response()
 }
 
 /// What only the process with the array can tell or change.

@@ -1,4 +1,5 @@
-//! All services on one socket: each call goes to the service its path names.
+//! All services on one socket: those of CSI that this process has, and gRPC's health and reflection, so that tools
+//! such as grpcurl and grpc_health_probe need no proto file and no flag.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,23 +14,27 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::server::NamedService;
+use tonic::service::{Routes, RoutesBuilder};
+use tonic_health::pb::health_server::HealthServer;
+use tonic_reflection::server::Builder as ReflectionBuilder;
 
+use super::grpc_health::HealthService;
 use super::{ControllerService, GroupService, IdentityService, NodeService, SnapshotMetadataService, legacy};
 use crate::driver::Driver;
 use crate::method::Method;
-use crate::mode::Mode;
 
 /// Every service of a driver.
 #[derive(Clone, Debug)]
 pub struct Services {
     driver: Arc<Driver>,
-    mode: Mode,
-    identity: IdentityServer<IdentityService>,
-    controller: ControllerServer<ControllerService>,
-    group: GroupControllerServer<GroupService>,
-    snapshot_metadata: SnapshotMetadataServer<SnapshotMetadataService>,
-    /// Only for a driver that knows which node it stands on.
-    node: Option<NodeServer<NodeService>>,
+    routes: Routes,
+}
+
+/// Services, and their names for reflection.
+#[derive(Default)]
+struct Offered {
+    routes: RoutesBuilder,
+    names: Vec<&'static str>,
 }
 
 // === impl Services ===
@@ -37,17 +42,35 @@ pub struct Services {
 impl Services {
     /// The services of `driver`.
     pub fn new(driver: &Arc<Driver>) -> Self {
+        let mut offered = Offered::default();
+        offered.add(IdentityServer::new(IdentityService(driver.clone())));
+        if driver.mode.has_array() {
+            offered.add(ControllerServer::new(ControllerService(driver.clone())));
+            offered.add(GroupControllerServer::new(GroupService(driver.clone())));
+            offered.add(SnapshotMetadataServer::new(SnapshotMetadataService(
+                driver.clone(),
+            )));
+        }
+        if driver.node.is_some() {
+            offered.add(NodeServer::new(NodeService(driver.clone())));
+        }
+        offered.add(HealthServer::new(HealthService(driver.clone())));
+        let reflection = ReflectionBuilder::configure()
+            .register_encoded_file_descriptor_set(csi_proto::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+        let reflection = offered
+            .names
+            .iter()
+            .fold(reflection, |reflection, name| reflection.with_service_name(*name));
+        offered.add(
+            reflection
+                .build_v1()
+                .expect("the built-in descriptors must decode"),
+        );
+        let router = offered.routes.routes().into_axum_router().fallback(not_offered);
         Self {
             driver: driver.clone(),
-            mode: driver.mode,
-            identity: IdentityServer::new(IdentityService(driver.clone())),
-            controller: ControllerServer::new(ControllerService(driver.clone())),
-            group: GroupControllerServer::new(GroupService(driver.clone())),
-            snapshot_metadata: SnapshotMetadataServer::new(SnapshotMetadataService(driver.clone())),
-            node: driver
-                .node
-                .as_ref()
-                .map(|_| NodeServer::new(NodeService(driver.clone()))),
+            routes: Routes::from(router).prepare(),
         }
     }
 }
@@ -63,36 +86,41 @@ impl Service<http::Request<Body>> for Services {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        if let Some(serve) = legacy::server(&self.driver, request.uri().path()) {
+        let path = request.uri().path();
+        if let Some(serve) = legacy::server(&self.driver, path) {
             return serve(&self.driver, request);
         }
-        let path = request.uri().path();
         // The generated services refuse such a call without a word.
         if path.starts_with("/csi.v1.") && Method::at(path).is_none() {
             tracing::warn!(path, "call of a method that CSI does not have");
             let status = Status::unimplemented(format!("{path} is no method of this driver"));
             return Box::pin(async move { Ok(status.into_http()) });
         }
-        let service = path.split('/').nth(1).unwrap_or_default().to_owned();
-        if service == IdentityServer::<IdentityService>::NAME {
-            return self.identity.call(request);
-        }
-        if service == ControllerServer::<ControllerService>::NAME && self.mode.has_array() {
-            return self.controller.call(request);
-        }
-        if service == GroupControllerServer::<GroupService>::NAME && self.mode.has_array() {
-            return self.group.call(request);
-        }
-        if service == SnapshotMetadataServer::<SnapshotMetadataService>::NAME && self.mode.has_array() {
-            return self.snapshot_metadata.call(request);
-        }
-        if service == NodeServer::<NodeService>::NAME
-            && let Some(node) = &mut self.node
-        {
-            return node.call(request);
-        }
-        tracing::warn!(service, "call to a service that is not offered");
-        let status = Status::unimplemented(format!("service \"{service}\" is not offered by this driver"));
-        Box::pin(async move { Ok(status.into_http()) })
+        let call = self.routes.call(request);
+        Box::pin(async move { Ok(call.await.unwrap_or_else(|never: Infallible| match never {})) })
     }
+}
+
+// === impl Offered ===
+
+impl Offered {
+    fn add<S>(&mut self, service: S)
+    where
+        S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+            + NamedService
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        S::Future: Send + 'static,
+    {
+        self.names.push(S::NAME);
+        self.routes.add_service(service);
+    }
+}
+
+async fn not_offered(request: http::Request<axum::body::Body>) -> http::Response<Body> {
+    let service = request.uri().path().split('/').nth(1).unwrap_or_default();
+    tracing::warn!(service, "call to a service that is not offered");
+    Status::unimplemented(format!("service \"{service}\" is not offered by this driver")).into_http()
 }

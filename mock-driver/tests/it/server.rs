@@ -103,7 +103,9 @@ impl Server {
     pub(crate) fn admin_address(&self) -> SocketAddr {
         match &self.admin {
             admin::Endpoint::Tcp(address) => *address,
-            other @ (admin::Endpoint::None | admin::Endpoint::Unix(_)) => panic!("the admin API is {other}"),
+            other @ (admin::Endpoint::None | admin::Endpoint::Host { .. } | admin::Endpoint::Unix(_)) => {
+                panic!("the admin API is {other}")
+            }
         }
     }
 

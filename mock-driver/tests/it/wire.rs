@@ -123,3 +123,79 @@ async fn a_method_that_nobody_knows_is_unimplemented_in_words() {
         assert!(!refused.message().is_empty(), "{path}: {refused}");
     }
 }
+
+#[tokio::test]
+async fn reflection_lists_the_services_and_describes_them() {
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
+
+    let server = Server::start().await;
+    let mut client = ServerReflectionClient::new(server.channel().await);
+    let asked = [
+        MessageRequest::ListServices(String::new()),
+        MessageRequest::FileContainingSymbol("csi.v1.Controller".to_owned()),
+    ];
+    let asked = asked.map(|request| ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(request),
+    });
+    let answers = client
+        .server_reflection_info(futures::stream::iter(asked))
+        .await
+        .unwrap();
+    let answers: Vec<ServerReflectionResponse> = futures::TryStreamExt::try_collect(answers.into_inner())
+        .await
+        .unwrap();
+    let [services, file] = &answers[..] else {
+        panic!("two answers: {answers:?}");
+    };
+    let Some(MessageResponse::ListServicesResponse(services)) = &services.message_response else {
+        panic!("{services:?}");
+    };
+    let mut names: Vec<_> = services
+        .service
+        .iter()
+        .map(|service| service.name.as_str())
+        .collect();
+    names.sort_unstable();
+    let expected = [
+        "csi.v1.Controller",
+        "csi.v1.GroupController",
+        "csi.v1.Identity",
+        "csi.v1.SnapshotMetadata",
+        "grpc.health.v1.Health",
+    ];
+    let listed: Vec<_> = names.iter().filter(|name| !name.contains("reflection")).collect();
+    assert_eq!(
+        listed,
+        expected.iter().collect::<Vec<_>>(),
+        "no Node service without a node"
+    );
+    assert!(
+        matches!(&file.message_response, Some(MessageResponse::FileDescriptorResponse(files))
+            if !files.file_descriptor_proto.is_empty()),
+        "{file:?}"
+    );
+}
+
+#[tokio::test]
+async fn health_follows_readiness() {
+    use csi_mock_driver::readiness::Ready;
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_check_response::ServingStatus;
+    use tonic_health::pb::health_client::HealthClient;
+
+    let server = Server::start().await;
+    let mut client = HealthClient::new(server.channel().await);
+    for (ready, status) in [
+        (Ready::Yes, ServingStatus::Serving),
+        (Ready::NotYet, ServingStatus::NotServing),
+        (Ready::Broken, ServingStatus::NotServing),
+    ] {
+        server.driver().readiness().set(ready);
+        let answer = client.check(HealthCheckRequest::default()).await.unwrap();
+        assert_eq!(answer.into_inner().status(), status, "{ready:?}");
+    }
+}

@@ -55,7 +55,7 @@ fn serve(socket: &Path, reply: Vec<u8>) -> JoinSet<()> {
     });
     let mut serving = JoinSet::new();
     serving.spawn(async move {
-        let mut server = tonic::transport::Server::builder();
+        let server = tonic::transport::Server::builder();
         server
             .serve_with_incoming(FixedReply(reply), incoming)
             .await

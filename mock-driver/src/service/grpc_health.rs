@@ -1,0 +1,35 @@
+//! gRPC's health service, for grpc_health_probe and Kubernetes' gRPC probes.
+
+use std::sync::Arc;
+
+use futures::stream;
+use tonic::{Request, Response, Status};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_server::Health;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+use crate::driver::Driver;
+use crate::readiness::Ready;
+
+/// Says what Probe says, without the fault rules that Probe may meet.
+#[derive(Clone, Debug)]
+pub(super) struct HealthService(pub(super) Arc<Driver>);
+
+#[tonic::async_trait]
+impl Health for HealthService {
+    async fn check(&self, _: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
+        let status = match self.0.readiness.now() {
+            Ready::Yes => ServingStatus::Serving,
+            Ready::NotYet | Ready::Broken => ServingStatus::NotServing,
+        };
+        Ok(Response::new(HealthCheckResponse {
+            status: status.into(),
+        }))
+    }
+
+    type WatchStream = stream::Empty<Result<HealthCheckResponse, Status>>;
+
+    async fn watch(&self, _: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        Err(Status::unimplemented("Watch is not offered: call Check again"))
+    }
+}
