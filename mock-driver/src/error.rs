@@ -129,14 +129,12 @@ impl Error {
 
 /// Cuts a text off whose encoding in `grpc-message` is too long.
 fn shortened(mut text: String) -> String {
-    let mut left = MAX_MESSAGE - CUT_OFF.len();
+    // tonic writes what is not plain as %XX, byte by byte.
+    let is_plain = |c: char| c.is_ascii_graphic() && !"\"#%<>`?{}".contains(c);
+    let encoded = |c: char| if is_plain(c) { 1 } else { 3 * c.len_utf8() };
+    let mut left = MAX_MESSAGE - CUT_OFF.chars().map(encoded).sum::<usize>();
     let cut = text.char_indices().find(|(_, c)| {
-        // gRPC writes other characters as %XX, byte by byte.
-        let encoded = if matches!(c, ' '..='$' | '&'..='~') {
-            1
-        } else {
-            3 * c.len_utf8()
-        };
+        let encoded = encoded(*c);
         let is_over = encoded > left;
         left = left.saturating_sub(encoded);
         is_over

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use csi_e2e::process::{Process, Run, Spec, warden_main_if_asked};
+use csi_e2e::process::{Process, Run, Spec, reaper_main_if_requested};
 use csi_e2e::toolchain::{Peer, Settings, Toolchain};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::net::UnixStream;
@@ -45,7 +45,7 @@ struct Drivers {
 }
 
 fn main() -> Result<ExitCode> {
-    warden_main_if_asked();
+    reaper_main_if_requested();
     let arguments = Arguments::from_args();
     let run = Run::start()?;
     let settings = Settings::from_env();
