@@ -131,7 +131,10 @@ pub enum OpenError {
 impl OpenError {
     /// Whether another process has what this one needs: it may be about to end.
     pub fn is_in_use(&self) -> bool {
-        matches!(self, Self::Store(store::OpenError::InUse { .. }))
+        matches!(
+            self,
+            Self::Store(store::OpenError::InUse { .. }) | Self::Media(media::ClaimError::InUse { .. })
+        )
     }
 }
 

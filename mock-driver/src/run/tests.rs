@@ -77,7 +77,7 @@ async fn waits_for_the_lock_of_the_process_that_it_replaces() {
     let mut waiting = pin!(open(settings, DEADLINE));
     let early = time::timeout(2 * LOCK_RETRY, &mut waiting).await;
     assert!(early.is_err(), "opened beside the first");
-    first.store.close();
+    first.close();
     drop(first);
     waiting.await.unwrap();
 }
