@@ -68,8 +68,7 @@ pub struct Settings {
     pub offer: Offer,
     /// Where the array is kept; none for as long as the process lives.
     pub state_dir: Option<PathBuf>,
-    /// Where the bytes of volumes lie; none for a place under the state directory, or without one for a
-    /// private one that goes with the driver.
+    /// Where the bytes of volumes lie; none for the state directory, or a private one without that.
     pub media_dir: Option<PathBuf>,
     /// Where calls are recorded.
     pub journal: Option<PathBuf>,
@@ -143,30 +142,24 @@ impl OpenError {
 pub struct Driver {
     pub(crate) name: String,
     pub(crate) mode: Mode,
-    /// The array, if another process has it.
     pub(crate) remote: Option<RemoteArray>,
     pub(crate) registrar: Option<Arc<Registrar>>,
-    /// The node this process stands on.
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) latency: Duration,
     pub(crate) offer: Arc<LiveOffer>,
     pub(crate) conduct: Conduct,
     pub(crate) readiness: Readiness,
-    /// Where the pools of its array lie.
     pub(crate) places: BTreeMap<PoolName, Segments>,
     pub(crate) store: Arc<Store>,
     pub(crate) clock: Clock,
-    /// The bytes of its volumes and snapshots.
     pub(crate) media: Media,
     /// What calls and operations have locked.
     pub(crate) locks: LockTable,
     pub(crate) faults: Arc<Faults>,
     pub(crate) door: Arc<Door>,
     pub(crate) exit: ExitOrder,
-    /// The socket of the driver it stands in front of.
     pub(crate) proxy_to: Option<PathBuf>,
     pub(crate) journal: Option<Arc<Journal>>,
-    /// How often a limit was drawn.
     pub(crate) limits_drawn: AtomicU64,
     /// Keeps other processes out of the state directory of a process that has only a node.
     pub(crate) node_lock: Mutex<Option<File>>,
@@ -213,8 +206,7 @@ impl Default for Settings {
 // === impl Driver ===
 
 impl Driver {
-    /// Brings the array back and opens the files. The fault file, if any, is handed to whoever
-    /// follows it.
+    /// Restores the array and opens the files. The fault file, if any, is to be followed.
     ///
     /// # Errors
     /// If a file or directory cannot be used as its flag asks.
@@ -359,7 +351,6 @@ impl Driver {
         &self.store
     }
 
-    /// Follows the fault file until told to stop.
     pub(crate) async fn follow_faults(&self, file: FaultFile, stop: CancellationToken) {
         let follow = file.follow(&self.faults, self.journal.as_deref());
         stop.run_until_cancelled(follow).await;
@@ -377,7 +368,6 @@ fn seed_of_run(given: Option<u64>) -> Result<Seed, OpenError> {
     Ok(Seed(given.unwrap_or(u64::from(by_chance))))
 }
 
-/// The array of a process that has only a node.
 fn remote(mode: Mode, endpoint: admin::Endpoint, has_node: bool) -> Result<Option<RemoteArray>, OpenError> {
     match (mode, endpoint) {
         (Mode::All | Mode::Controller, _) => Ok(None),
