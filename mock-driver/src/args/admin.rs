@@ -3,7 +3,7 @@
 use clap::{ArgAction, Args};
 
 use super::switch;
-use crate::admin::Endpoint;
+use crate::admin::{Endpoint, NoEndpoint};
 use crate::journal;
 
 /// How many ended calls the admin API can look back on unless told otherwise: some megabytes.
@@ -14,7 +14,7 @@ const DEFAULT_JOURNAL_SIZE: usize = 10_000;
 pub struct AdminArgs {
     /// Where to serve the admin API, the dashboard and metrics: 127.0.0.1:9810 or unix:///path/admin.sock; empty
     /// for nowhere.
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = listening)]
     pub admin_endpoint: Endpoint,
 
     /// Serve the admin API on an address that other machines reach, too. Whoever reaches it may break
@@ -54,6 +54,14 @@ impl AdminArgs {
             grpc_call_lines: self.log_grpc_calls,
             show_secrets: self.log_secrets,
         }
+    }
+}
+
+/// Only clients look names up.
+fn listening(text: &str) -> Result<Endpoint, String> {
+    match text.parse() {
+        Ok(Endpoint::Host { name, .. }) => Err(format!("{name} is a name: give the address to listen on")),
+        endpoint => endpoint.map_err(|error: NoEndpoint| error.to_string()),
     }
 }
 

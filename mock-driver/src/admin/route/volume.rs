@@ -1,5 +1,7 @@
 //! Volumes.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use csi_proto::v1::volume_capability::access_mode::Mode;
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
@@ -19,7 +21,7 @@ use crate::admin::server::Admin;
 use crate::backend::{self, Array, Severity, Source};
 use crate::call::Rpc;
 use crate::offer::Capability;
-use crate::request;
+use crate::request::{self, Invalid};
 
 /// Which volumes.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -110,6 +112,9 @@ pub(super) async fn change(
     let health = change.health.map(read).transpose()?;
     let expansion = change.capacity_bytes.map(|bytes| expansion(&volume, bytes));
     let expansion = expansion.transpose()?;
+    if change.mutable_parameters.as_ref().is_some_and(BTreeMap::is_empty) {
+        return Err(Invalid::new("mutable_parameters", "must be set").into());
+    }
     let modification = change.mutable_parameters.as_ref().map(|parameters| {
         let mutable_parameters = parameters.clone().into_iter().collect();
         ControllerModifyVolumeRequest {

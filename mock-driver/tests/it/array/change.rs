@@ -138,6 +138,19 @@ async fn published_volume_grows_only_where_that_is_offered() {
 }
 
 #[tokio::test]
+async fn modify_without_parameters_is_refused_if_strict() {
+    let mut world = World::start_with(|_, settings| settings.conduct.strict_modify = true).await;
+    let a = world.create(mk_volume("a")).await.unwrap().volume_id;
+    let refused = world.modify(&a, &[]).await;
+    assert_refused(
+        "none",
+        refused,
+        Code::InvalidArgument,
+        &["mutable_parameters", "must be set"],
+    );
+}
+
+#[tokio::test]
 async fn mutable_parameters_are_checked_stored_and_kept() {
     let mut world = World::start().await;
     let create = |iops: &str| v1::CreateVolumeRequest {
@@ -158,11 +171,10 @@ async fn mutable_parameters_are_checked_stored_and_kept() {
     assert!(world.has(&a, &[("iops", "200"), ("tier", "silver")]).await);
 
     #[rustfmt::skip]
-    let table: [(&str, Pairs, &str); 4] = [
+    let table: [(&str, Pairs, &str); 3] = [
         ("unknown key", &[("XXX_FakeKey", "v")], "XXX_FakeKey"),
         ("a good one beside it", &[("iops", "300"), ("XXX_FakeKey", "v")], "XXX_FakeKey"),
         ("wrong value", &[("tier", "tin")], "bronze, silver, gold"),
-        ("none", &[], "mutable_parameters"),
     ];
     for (case, parameters, word) in table {
         let outcome = world.modify(&a, parameters).await;
@@ -173,10 +185,12 @@ async fn mutable_parameters_are_checked_stored_and_kept() {
             &["mutable_parameters", word],
         );
     }
+    world.modify(&a, &[]).await.unwrap();
     assert!(
         world.has(&a, &[("iops", "200"), ("tier", "silver")]).await,
         "nothing changed"
     );
+    assert_refused("gone", world.modify("gone", &[]).await, Code::NotFound, &["gone"]);
     assert_refused(
         "gone",
         world.modify("gone", &[("iops", "1")]).await,
