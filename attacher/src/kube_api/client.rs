@@ -164,9 +164,12 @@ impl Access {
         }
         let mut config = config.clone();
         leave_out_empty(&mut config.auth_info);
-        let auth = config.auth_layer().map_err(|error| match error {
-            kube::Error::Auth(error) => CredentialsError::from(&error),
-            other => CredentialsError(chain(&other)),
+        let auth = config.auth_layer().map_err(|error| {
+            if let kube::Error::Auth(error) = &error {
+                CredentialsError::from(error)
+            } else {
+                CredentialsError(chain(&error))
+            }
         })?;
         Ok(Self(Arc::new(Settings {
             base: config.base_uri_layer(),
@@ -292,14 +295,15 @@ fn without_plugin_output(error: BoxError) -> BoxError {
 
 impl From<&AuthError> for CredentialsError {
     fn from(error: &AuthError) -> Self {
-        Self(match error {
+        Self(if let AuthError::AuthExecRun { out, .. } = error {
             // Neither is its command line quoted, whose arguments may be secret, too.
-            AuthError::AuthExecRun { out, .. } => format!("the exec plugin failed with {}", out.status),
-            AuthError::AuthExecParse(_) => "the exec plugin did not print an ExecCredential".to_owned(),
-            AuthError::MalformedTokenExpirationDate(_) => {
-                "the exec plugin's expirationTimestamp is not an RFC 3339 time".to_owned()
-            }
-            other => chain(other),
+            format!("the exec plugin failed with {}", out.status)
+        } else if let AuthError::AuthExecParse(_) = error {
+            "the exec plugin did not print an ExecCredential".to_owned()
+        } else if let AuthError::MalformedTokenExpirationDate(_) = error {
+            "the exec plugin's expirationTimestamp is not an RFC 3339 time".to_owned()
+        } else {
+            chain(error)
         })
     }
 }
