@@ -16,9 +16,9 @@ pub use connection_manager::{ConnectionManager, ConnectionState, Lost};
 pub use metrics::{Calls, ConnectionStats};
 pub use session::{OpenError, Session, Socket, SocketError};
 
-use crate::decide::Capability;
 use crate::kube_api::Secrets;
-use crate::model::{Capabilities, Target};
+use crate::model::{Capabilities, PublishTarget};
+use crate::plan::Capability;
 
 /// The calls that attaching is about.
 ///
@@ -27,7 +27,7 @@ use crate::model::{Capabilities, Target};
 /// Dropping a future cancels the call; the driver may carry it out all the same. A call that failed
 /// with a code that is not final leaves the same doubt. Both are resolved by calling again: the CSI
 /// specification demands that every call can be repeated.
-pub trait Controller: Send + Sync + 'static {
+pub trait ControllerClient: Send + Sync + 'static {
     /// ControllerPublishVolume; returns `publish_context`.
     fn publish(
         &self,
@@ -49,7 +49,7 @@ pub trait Controller: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishRequest {
     /// Which volume, to which node.
-    pub target: Target,
+    pub target: PublishTarget,
     /// How it is going to be used.
     pub capability: Capability,
     /// Whether to publish read-only.
@@ -93,7 +93,7 @@ pub struct Listed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnpublishRequest {
     /// Which volume, from which node.
-    pub target: Target,
+    pub target: PublishTarget,
     /// Credentials.
     pub secrets: Secrets,
     /// Whether the volume is an in-tree one that is migrated to CSI. Not for the driver: metrics tell it.

@@ -21,12 +21,12 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::controller::Clock;
+use crate::controller::event_loop::Heartbeat;
+use crate::controller::state::{self, ControllerState, Stats};
 use crate::csi::Calls;
-use crate::dispatch::Pulse;
-use crate::engine::{self, Census, Engine};
 use crate::kube_api::Requests;
 use crate::leader_election::Leadership;
-use crate::worker::Clock;
 pub use page::Page;
 
 /// What there is to look at.
@@ -36,7 +36,7 @@ pub struct View {
     /// What the API server was asked.
     pub requests: Requests,
     /// Whether the dispatcher moves.
-    pub pulse: Pulse,
+    pub pulse: Heartbeat,
     /// Whether there is a leader election.
     pub elects: bool,
     /// Where we stand in it, while we take part.
@@ -50,7 +50,7 @@ pub struct View {
     /// Path of the metrics.
     pub metrics_path: String,
     /// The core, while there is a driver to work for.
-    pub engine: Mutex<Option<Arc<Mutex<Engine>>>>,
+    pub state: Mutex<Option<Arc<Mutex<ControllerState>>>>,
 }
 
 /// Version of this program.
@@ -74,8 +74,8 @@ impl View {
     }
 
     /// There is something to work on.
-    pub fn work_begins(&self, engine: Arc<Mutex<Engine>>) {
-        *locked(&self.engine) = Some(engine);
+    pub fn work_begins(&self, state: Arc<Mutex<ControllerState>>) {
+        *locked(&self.state) = Some(state);
     }
 
     /// The leader election begins.
@@ -85,15 +85,15 @@ impl View {
 
     /// Work and election are over, until they begin again.
     pub fn work_ends(&self) {
-        *locked(&self.engine) = None;
+        *locked(&self.state) = None;
         *locked(&self.election) = None;
-        self.pulse.rest();
+        self.pulse.stop();
     }
 
-    fn census(&self, most: usize) -> Option<Census> {
-        let engine = locked(&self.engine).clone()?;
-        let engine = engine::lock(&engine);
-        Some(engine.census(Instant::now().into_std(), most))
+    fn stats(&self, most: usize) -> Option<Stats> {
+        let state = locked(&self.state).clone()?;
+        let state = state::lock(&state);
+        Some(state.stats(Instant::now().into_std(), most))
     }
 
     fn election(&self) -> Option<Leadership> {

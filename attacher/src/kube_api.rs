@@ -24,9 +24,9 @@ pub use metrics::{FailureStats, OngoingFailure, RequestStats, Requests};
 pub use request_limiter::RateLimit;
 pub use watch::{attachments, nodes, volumes};
 
-use crate::decide::{Claim, Record};
 use crate::leader_election::NotLeading;
 use crate::model::{Attachment, Problem, SecretRef, Volume};
+use crate::plan::{PvFinalizer, Record};
 
 /// The writes and reads that attaching needs.
 ///
@@ -42,7 +42,7 @@ pub trait Cluster: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Attachment, Error>> + Send;
 
     /// Puts our finalizer on a PersistentVolume.
-    fn claim(&self, claim: &Claim) -> impl Future<Output = Result<Volume, Error>> + Send;
+    fn claim(&self, claim: &PvFinalizer) -> impl Future<Output = Result<Volume, Error>> + Send;
 
     /// `status.attached=true` with the publish context, and no attach error any more.
     fn mark_attached(

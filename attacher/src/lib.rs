@@ -1,32 +1,28 @@
 //! A CSI external-attacher.
 //!
 //! It watches VolumeAttachments and calls ControllerPublishVolume and ControllerUnpublishVolume on a
-//! CSI driver's socket. The modules from [`model`] to [`engine`] are a pure core (state and `now` go
-//! in, actions come out); [`kube_api`] and [`csi`] do all I/O; [`worker`] carries out one action;
-//! [`reconcile`] asks the driver now and then where its volumes are; [`run`] is the supervisor that joins them.
+//! CSI driver's socket. [`model`], [`informer`], [`workqueue`], [`plan`], [`migration`] and
+//! [`controller::state`] are a pure core (state and `now` go in, plans come out); [`kube_api`] and [`csi`] do all I/O;
+//! [`controller`] syncs one key at a time; [`manager`] starts, names and joins every task.
 //!
 //! ```text
-//! watches (kube_api) ─> index ─> queue ─> decide ─> worker ─> kube_api + csi
-//!                      └──────── engine ───────┘
+//! watches (kube_api) ─> informer ─> workqueue ─> controller (plan) ─> kube_api + csi
 //! ```
 
 pub mod args;
+pub mod controller;
 pub mod csi;
-pub mod decide;
-pub mod dispatch;
-pub mod engine;
 mod grpc;
 pub mod http_server;
-pub mod index;
+pub mod informer;
 pub mod kube_api;
 pub mod leader_election;
 pub mod logging;
+pub mod manager;
 pub mod metrics;
 pub mod migration;
 pub mod model;
-pub mod queue;
-pub mod reconcile;
+pub mod plan;
 pub mod report;
-pub mod run;
 pub mod trace;
-pub mod worker;
+pub mod workqueue;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use csi_attacher::{args::Args, logging, run, trace};
+use csi_attacher::{args::Args, logging, manager, trace};
 
 // One thread is enough: the API server allows some thousand writes a second, a write costs us a tenth
 // of a millisecond, and a second thread would cost memory and wake-ups in every pod.
@@ -30,7 +30,7 @@ async fn main() -> ExitCode {
     for warning in args.warnings() {
         tracing::warn!("{warning}");
     }
-    match run::run(args, exporter).await {
+    match manager::run(args, exporter).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => logging::last_words(&error),
     }

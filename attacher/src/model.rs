@@ -42,9 +42,9 @@ pub struct SecretRef {
 
 /// What a ControllerPublishVolume or ControllerUnpublishVolume call is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Target {
+pub struct PublishTarget {
     /// CSI `volume_id`.
-    pub handle: Arc<str>,
+    pub volume_id: Arc<str>,
     /// CSI `node_id`.
     pub node_id: Arc<str>,
 }

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-pub(crate) use csi_attacher::decide::Refusal;
-use csi_attacher::decide::{self, Facts, Wanted};
 use csi_attacher::model::wire::{AttachmentObject, CsiNodeObject, VolumeObject};
 use csi_attacher::model::{self, Capabilities, Driver};
 pub(crate) use csi_attacher::model::{CsiSource, SecretRef};
+pub(crate) use csi_attacher::plan::Refusal;
+use csi_attacher::plan::{self, AttachInputs, Operation};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use serde::Serialize;
@@ -62,15 +62,15 @@ pub(crate) fn refusal(
 ) -> Option<Refusal> {
     let driver = driver(&attachment.spec.attacher);
     let attachment = model::Attachment::from_wire(convert::<_, AttachmentObject>(attachment), &driver)?;
-    let wanted = decide::wanted(&attachment, driver.capabilities.publish)?;
-    let facts = Facts {
+    let wanted = plan::operation(&attachment, driver.capabilities.publish)?;
+    let facts = AttachInputs {
         attachment: Arc::new(attachment),
         volume: volume.map(|volume| Arc::new(to_volume(volume, &driver))),
         node: node.map(|node| Arc::new(model::Node::from_wire(convert::<_, CsiNodeObject>(node), &driver))),
     };
     match wanted {
-        Wanted::Attach => decide::attach(&facts, &driver).err(),
-        Wanted::Detach => decide::detach(&facts, &driver).err(),
+        Operation::Attach => plan::attach(&facts, &driver).err(),
+        Operation::Detach => plan::detach(&facts, &driver).err(),
     }
 }
 

@@ -14,11 +14,11 @@ use super::connection_manager::ConnectionState;
 use super::metrics::timed;
 use super::redact::redacted;
 use super::session::Session;
-use super::{Controller, ListRequest, Listed, Page, PublishRequest, UnpublishRequest};
-use crate::decide::{Access, AccessMode, Capability};
+use super::{ControllerClient, ListRequest, Listed, Page, PublishRequest, UnpublishRequest};
 use crate::kube_api::Secrets;
 use crate::leader_election::Leadership;
 use crate::model::Capabilities;
+use crate::plan::{Access, AccessMode, Capability};
 use crate::trace;
 
 /// Calls whatever driver is connected.
@@ -34,7 +34,7 @@ pub struct Caller {
 // === impl Caller ===
 
 impl Caller {
-    /// Calls with this deadline each (`--timeout`). [`Controller::ready`] waits for a driver that is away, for
+    /// Calls with this deadline each (`--timeout`). [`ControllerClient::ready`] waits for a driver that is away, for
     /// 5 s at most. Only while `leadership` lasts is anything sent.
     pub fn new(link: watch::Receiver<ConnectionState>, timeout: Duration, leadership: Leadership) -> Self {
         Self {
@@ -116,12 +116,12 @@ const PUBLISH: &str = "csi.v1.Controller/ControllerPublishVolume";
 const LIST: &str = "csi.v1.Controller/ListVolumes";
 const UNPUBLISH: &str = "csi.v1.Controller/ControllerUnpublishVolume";
 
-impl Controller for Caller {
+impl ControllerClient for Caller {
     async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
         let mut controller = self.session()?.publisher();
         let (secrets, migrated) = (request.secrets.clone(), request.migrated);
         let request = v1::ControllerPublishVolumeRequest {
-            volume_id: request.target.handle.to_string(),
+            volume_id: request.target.volume_id.to_string(),
             node_id: request.target.node_id.to_string(),
             volume_capability: Some(request.capability.into()),
             readonly: request.read_only,
@@ -157,7 +157,7 @@ impl Controller for Caller {
         let mut controller = self.session()?.controller();
         let (secrets, migrated) = (request.secrets.clone(), request.migrated);
         let request = v1::ControllerUnpublishVolumeRequest {
-            volume_id: request.target.handle.to_string(),
+            volume_id: request.target.volume_id.to_string(),
             node_id: request.target.node_id.to_string(),
             secrets: request.secrets.0.into_iter().collect(),
         };

@@ -6,7 +6,7 @@ use std::fmt;
 use tonic::Status;
 
 use crate::leader_election::NotLeading;
-use crate::queue::Class;
+use crate::workqueue::Class;
 
 /// A gRPC status code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

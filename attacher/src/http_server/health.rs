@@ -74,7 +74,7 @@ fn no_way_to_the_lease(view: &View) -> Option<String> {
 
 /// Which of the lists that we need are not complete.
 fn unlisted(view: &View, leads: bool) -> Vec<String> {
-    let Some(listed) = view.census(0).map(|census| census.listed) else {
+    let Some(listed) = view.stats(0).map(|stats| stats.listed) else {
         return vec!["work has not begun".to_owned()];
     };
     let watches = view.requests.state().watches;

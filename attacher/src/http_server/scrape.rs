@@ -3,11 +3,11 @@
 use http::StatusCode;
 
 use super::{Page, VERSION, View};
-use crate::engine::{Census, LaneCensus};
+use crate::controller::state::{QueueStats, Stats};
 use crate::leader_election::Leadership;
 use crate::logging::dropped_lines;
 use crate::metrics::{Exposition, Family, exposition, family, process};
-use crate::queue::{Lane, Tally};
+use crate::workqueue::{Lane, QueueMetrics};
 
 /// Names of the Go sidecar's work queues: the lanes attach and detach are its first.
 const ATTACHMENTS: &str = "csi-attacher-va";
@@ -16,9 +16,9 @@ const VOLUMES: &str = "csi-attacher-pv";
 pub(super) fn page(view: &View) -> Page {
     let mut text = Exposition::default();
     view.calls.expose(&mut text);
-    if let Some(census) = view.census(0) {
-        work_queues(&mut text, &census);
-        lanes(&mut text, view, &census);
+    if let Some(stats) = view.stats(0) {
+        work_queues(&mut text, &stats);
+        lanes(&mut text, view, &stats);
     }
     let status = |election: Leadership| Some((election.check().is_ok(), election.status()?));
     if let Some((leads, status)) = view.election().and_then(status) {
@@ -39,19 +39,19 @@ pub(super) fn page(view: &View) -> Page {
     }
 }
 
-fn work_queues(text: &mut Exposition, census: &Census) {
-    let of = |lanes: &[Lane]| -> Vec<&LaneCensus> {
-        lanes.iter().filter_map(|lane| census.lanes.get(lane)).collect()
+fn work_queues(text: &mut Exposition, stats: &Stats) {
+    let of = |lanes: &[Lane]| -> Vec<&QueueStats> {
+        lanes.iter().filter_map(|lane| stats.lanes.get(lane)).collect()
     };
     let queues = [
         (
             ATTACHMENTS,
             of(&[Lane::Attach, Lane::Detach, Lane::Repair]),
-            &census.attachments,
+            &stats.attachments,
         ),
-        (VOLUMES, of(&[Lane::Volume]), &census.volumes),
+        (VOLUMES, of(&[Lane::Volume]), &stats.volumes),
     ];
-    let mut each = |family: &'static Family, value: fn(&[&LaneCensus], &Tally) -> f64| {
+    let mut each = |family: &'static Family, value: fn(&[&QueueStats], &QueueMetrics) -> f64| {
         let mut samples = text.family(family);
         for (name, lanes, tally) in &queues {
             samples.sample(&[name], value(lanes, tally));
@@ -79,48 +79,48 @@ fn work_queues(text: &mut Exposition, census: &Census) {
     }
 }
 
-fn lanes(text: &mut Exposition, view: &View, census: &Census) {
+fn lanes(text: &mut Exposition, view: &View, stats: &Stats) {
     let now = view.now();
     let mut samples = text.family(&family::BACKLOG);
-    for (lane, census) in &census.lanes {
+    for (lane, stats) in &stats.lanes {
         for (state, count) in [
-            ("running", census.running),
-            ("ready", census.ready),
-            ("waiting", census.waiting),
+            ("running", stats.running),
+            ("ready", stats.ready),
+            ("waiting", stats.waiting),
         ] {
             samples.sample(&[lane.name(), state], count as f64);
         }
     }
     let mut samples = text.family(&family::LIMIT);
-    for (lane, census) in &census.lanes {
-        samples.sample(&[lane.name()], census.limit as f64);
+    for (lane, stats) in &stats.lanes {
+        samples.sample(&[lane.name()], stats.limit as f64);
     }
     let mut samples = text.family(&family::OLDEST);
-    for (lane, census) in &census.lanes {
-        samples.sample(&[lane.name()], census.age(now).as_secs_f64());
+    for (lane, stats) in &stats.lanes {
+        samples.sample(&[lane.name()], stats.age(now).as_secs_f64());
     }
     text.family(&family::ATTACH_SECONDS)
-        .histogram(&[], &census.reached.attached);
+        .histogram(&[], &stats.reached.attached);
     text.family(&family::DETACH_SECONDS)
-        .histogram(&[], &census.reached.detached);
+        .histogram(&[], &stats.reached.detached);
     let mut samples = text.family(&family::OBJECTS);
     for (resource, count) in [
-        ("volumeattachments", census.known.attachments),
-        ("persistentvolumes", census.known.volumes),
-        ("csinodes", census.known.nodes),
+        ("volumeattachments", stats.known.attachments),
+        ("persistentvolumes", stats.known.volumes),
+        ("csinodes", stats.known.nodes),
     ] {
         samples.sample(&[resource], count as f64);
     }
-    let surveys = census.surveys;
+    let surveys = stats.surveys;
     let mut samples = text.family(&family::RECONCILE_ROUNDS);
     samples.sample(&["completed"], surveys.rounds as f64);
     samples.sample(&["failed"], surveys.failed_rounds as f64);
-    let last = census.last_survey.as_ref();
+    let last = stats.last_survey.as_ref();
     let took = last.map_or(0.0, |last| last.round.took.as_secs_f64());
     text.single(&family::RECONCILE_SECONDS, took);
     text.single(&family::LOST, surveys.lost as f64);
     text.single(&family::LEFTOVER, surveys.leftover as f64);
     text.single(&family::REPAIRED, surveys.repaired as f64);
     text.single(&family::REFUSED, surveys.refused as f64);
-    text.single(&family::SYNCED, f64::from(u8::from(census.listed.all())));
+    text.single(&family::SYNCED, f64::from(u8::from(stats.listed.all())));
 }

@@ -8,10 +8,10 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{VERSION, View, health};
-use crate::engine::{Census, LaneCensus, Pending};
+use crate::controller::state::{Pending, QueueStats, Stats};
 use crate::leader_election::Leadership;
-use crate::queue::{Class, Key, Lane};
 use crate::report::time;
+use crate::workqueue::{Class, Key, Lane};
 pub use api::{ApiStatus, FailureStatus, MissesStatus};
 
 /// How much work is named for each stage; the rest is counted.
@@ -178,7 +178,7 @@ pub struct WorkStatus {
 impl Status {
     /// Looks at everything.
     pub fn of(view: &View) -> Self {
-        let census = view.census(MOST);
+        let stats = view.stats(MOST);
         let now = Instant::now();
         Self {
             version: VERSION,
@@ -189,28 +189,26 @@ impl Status {
             leader_election: view
                 .election()
                 .and_then(|election| ElectionStatus::of(&election, now)),
-            lists: census
+            lists: stats
                 .as_ref()
-                .map(|census| lists(census, view, now))
+                .map(|stats| lists(stats, view, now))
                 .unwrap_or_default(),
             api: ApiStatus::of(view, now),
-            reconcile: census
-                .as_ref()
-                .and_then(|census| ReconcileStatus::of(census, now)),
-            lanes: census
+            reconcile: stats.as_ref().and_then(|stats| ReconcileStatus::of(stats, now)),
+            lanes: stats
                 .iter()
-                .flat_map(|census| &census.lanes)
-                .map(|(lane, census)| LaneStatus::of(*lane, census, view))
+                .flat_map(|stats| &stats.lanes)
+                .map(|(lane, stats)| LaneStatus::of(*lane, stats, view))
                 .collect(),
-            running: works(view, census.as_ref().map(|census| &census.running)),
-            ready: works(view, census.as_ref().map(|census| &census.ready)),
-            waiting: works(view, census.as_ref().map(|census| &census.waiting)),
+            running: works(view, stats.as_ref().map(|stats| &stats.running)),
+            ready: works(view, stats.as_ref().map(|stats| &stats.ready)),
+            waiting: works(view, stats.as_ref().map(|stats| &stats.waiting)),
         }
     }
 }
 
-fn lists(census: &Census, view: &View, now: Instant) -> Vec<ListStatus> {
-    let (listed, known) = (census.listed, census.known);
+fn lists(stats: &Stats, view: &View, now: Instant) -> Vec<ListStatus> {
+    let (listed, known) = (stats.listed, stats.known);
     let watches = view.requests.state().watches;
     [
         ("volumeattachments", listed.attachments, known.attachments),
@@ -277,8 +275,8 @@ impl DriverStatus {
 // === impl ReconcileStatus ===
 
 impl ReconcileStatus {
-    fn of(census: &Census, now: Instant) -> Option<Self> {
-        let last = census.last_survey.as_ref()?;
+    fn of(stats: &Stats, now: Instant) -> Option<Self> {
+        let last = stats.last_survey.as_ref()?;
         let since = now.into_std().saturating_duration_since(last.round.ended);
         Some(Self {
             last: since.as_secs_f64(),
@@ -287,10 +285,10 @@ impl ReconcileStatus {
             lost: last.lost,
             leftover: last.leftover,
             error: last.error.as_ref().map(ToString::to_string),
-            completed: census.surveys.rounds,
-            failed: census.surveys.failed_rounds,
-            repaired: census.surveys.repaired,
-            refused: census.surveys.refused,
+            completed: stats.surveys.rounds,
+            failed: stats.surveys.failed_rounds,
+            repaired: stats.surveys.repaired,
+            refused: stats.surveys.refused,
         })
     }
 }
@@ -298,14 +296,14 @@ impl ReconcileStatus {
 // === impl LaneStatus ===
 
 impl LaneStatus {
-    fn of(lane: Lane, census: &LaneCensus, view: &View) -> Self {
+    fn of(lane: Lane, stats: &QueueStats, view: &View) -> Self {
         Self {
             lane: lane.name(),
-            limit: census.limit,
-            running: census.running,
-            ready: census.ready,
-            waiting: census.waiting,
-            oldest: (census.depth() > 0).then(|| census.age(view.now()).as_secs_f64()),
+            limit: stats.limit,
+            running: stats.running,
+            ready: stats.ready,
+            waiting: stats.waiting,
+            oldest: (stats.depth() > 0).then(|| stats.age(view.now()).as_secs_f64()),
         }
     }
 }

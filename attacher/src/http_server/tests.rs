@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::*;
-use crate::decide::tests::{mk_attachment, mk_node, mk_volume};
-use crate::engine::{Event, Outcome, Report};
-use crate::index::Change;
+use crate::controller::Clock;
+use crate::controller::state::{Event, Outcome, Report};
+use crate::informer::Change;
 use crate::kube_api::OngoingFailure;
 use crate::leader_election::{ElectionStatus, LeaseMeta, Settings, Timings};
 use crate::metrics::family;
-use crate::queue::Class;
-use crate::worker::Clock;
+use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
+use crate::workqueue::Class;
 
 /// A leadership that was last renewed so long ago and lasts for as long from now, if at all.
 pub(super) fn mk_leadership(leads: bool, renewed: Option<Duration>) -> Leadership {
@@ -56,10 +56,10 @@ pub(super) fn mk_view() -> View {
     View {
         calls: Calls::default(),
         requests: Requests::default(),
-        pulse: Pulse::default(),
+        pulse: Heartbeat::default(),
         elects: false,
         election: Mutex::default(),
-        engine: Mutex::default(),
+        state: Mutex::default(),
         shutdown: CancellationToken::new(),
         started: Instant::now(),
         clock,
@@ -67,32 +67,32 @@ pub(super) fn mk_view() -> View {
     }
 }
 
-/// An engine with one place a lane that has seen nothing.
-pub(super) fn mk_unlisted() -> Engine {
-    engine::tests::mk_engine(1)
+/// An state with one place a lane that has seen nothing.
+pub(super) fn mk_unlisted() -> ControllerState {
+    state::tests::mk_state(1)
 }
 
 /// The same with all lists complete, and attachments of these names.
-pub(super) fn mk_engine(attachments: &[String]) -> Engine {
-    let mut engine = mk_unlisted();
-    engine.handle(Event::Volumes(Change::Put(mk_volume("pv"))));
-    engine.handle(Event::Nodes(Change::Put(mk_node("node", Some("id")))));
+pub(super) fn mk_state(attachments: &[String]) -> ControllerState {
+    let mut state = mk_unlisted();
+    state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
+    state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
     for name in attachments {
         let mut attachment = mk_attachment(name);
         attachment.uid = name.as_str().into();
         attachment.wanted_since = Timestamp::from_second(940).ok();
-        engine.handle(Event::Attachments(Change::Put(attachment)));
+        state.handle(Event::Attachments(Change::Applied(attachment)));
     }
-    engine.handle(Event::Attachments(Change::Listed));
-    engine.handle(Event::Volumes(Change::Listed));
-    engine.handle(Event::Nodes(Change::Listed));
-    engine
+    state.handle(Event::Attachments(Change::Replaced));
+    state.handle(Event::Volumes(Change::Replaced));
+    state.handle(Event::Nodes(Change::Replaced));
+    state
 }
 
 /// Starts one job and lets it fail.
-pub(super) fn fail_one(engine: &mut Engine, class: Class, message: &str) {
+pub(super) fn fail_one(state: &mut ControllerState, class: Class, message: &str) {
     let now = Instant::now().into_std();
-    let job = engine.start(now).expect("there is work");
+    let job = state.start(now).expect("there is work");
     let outcome = Outcome::Failed {
         class,
         code: None,
@@ -100,7 +100,7 @@ pub(super) fn fail_one(engine: &mut Engine, class: Class, message: &str) {
         message: message.into(),
     };
     let subject = job.subject();
-    engine.finish(Report { subject, outcome }, now);
+    state.finish(Report { subject, outcome }, now);
 }
 
 fn get(view: &View, path: &str) -> (u16, String) {
@@ -126,8 +126,8 @@ fn mk_busy_view() -> View {
         ..mk_view()
     };
     view.election_begins(mk_leadership(true, None));
-    let engine = mk_engine(&["va".to_owned()]);
-    view.work_begins(Arc::new(Mutex::new(engine)));
+    let state = mk_state(&["va".to_owned()]);
+    view.work_begins(Arc::new(Mutex::new(state)));
     view.calls.count_one("/csi.v1.Identity/Probe");
     view.requests.count_one("/api/v1/persistentvolumes/pv", 200);
     view
@@ -188,10 +188,10 @@ fn each_family_stands_once_and_each_sample_under_its_family() {
 #[tokio::test]
 async fn counts_are_those_of_the_engine() {
     let view = mk_view();
-    let mut engine = mk_engine(&["a".to_owned(), "b".to_owned(), "c".to_owned()]);
-    fail_one(&mut engine, Class::Final, "no");
-    assert!(engine.start(Instant::now().into_std()).is_some());
-    view.work_begins(Arc::new(Mutex::new(engine)));
+    let mut state = mk_state(&["a".to_owned(), "b".to_owned(), "c".to_owned()]);
+    fail_one(&mut state, Class::Final, "no");
+    assert!(state.start(Instant::now().into_std()).is_some());
+    view.work_begins(Arc::new(Mutex::new(state)));
     let (_, text) = get(&view, "/metrics");
     for line in [
         "csi_attacher_backlog{lane=\"attach\",state=\"running\"} 1",
@@ -225,9 +225,9 @@ async fn readiness_names_what_is_missing() {
     );
 
     view.calls.connect_one();
-    let mut engine = mk_unlisted();
-    engine.handle(Event::Volumes(Change::Listed));
-    view.work_begins(Arc::new(Mutex::new(engine)));
+    let mut state = mk_unlisted();
+    state.handle(Event::Volumes(Change::Replaced));
+    view.work_begins(Arc::new(Mutex::new(state)));
     let (status, text) = get(&view, "/readyz");
     assert_eq!(status, 503);
     assert!(
@@ -239,9 +239,12 @@ async fn readiness_names_what_is_missing() {
         "{text}"
     );
 
-    for change in [Event::Attachments(Change::Listed), Event::Nodes(Change::Listed)] {
-        let engine = view.engine.lock().unwrap().clone().unwrap();
-        engine.lock().unwrap().handle(change);
+    for change in [
+        Event::Attachments(Change::Replaced),
+        Event::Nodes(Change::Replaced),
+    ] {
+        let state = view.state.lock().unwrap().clone().unwrap();
+        state.lock().unwrap().handle(change);
     }
     assert_eq!(get(&view, "/readyz"), (200, "ok\n".to_owned()));
     view.shutdown.cancel();
@@ -255,11 +258,11 @@ async fn a_standby_is_ready_when_it_could_take_over() {
         ..mk_view()
     };
     let mk_listed = |lists: &[Event]| {
-        let mut engine = mk_unlisted();
-        lists.iter().cloned().for_each(|list| engine.handle(list));
-        Arc::new(Mutex::new(engine))
+        let mut state = mk_unlisted();
+        lists.iter().cloned().for_each(|list| state.handle(list));
+        Arc::new(Mutex::new(state))
     };
-    let (volumes, nodes) = (Event::Volumes(Change::Listed), Event::Nodes(Change::Listed));
+    let (volumes, nodes) = (Event::Volumes(Change::Replaced), Event::Nodes(Change::Replaced));
     let all = [volumes.clone(), nodes.clone()];
 
     let view = elects();

@@ -13,10 +13,10 @@ use tracing::{Instrument as _, Span};
 use super::request_limiter::{Priority, RequestKind, RequestLimiter};
 use super::retry::until_answered;
 use super::{Clients, Cluster, Error, NOT_TEXT, Released, Secrets, Side, patch};
-use crate::decide::{Claim, Record};
 use crate::leader_election::Leadership;
 use crate::model::wire::{AttachmentObject, VolumeObject};
 use crate::model::{Attachment, Driver, Problem, SecretRef, Volume};
+use crate::plan::{PvFinalizer, Record};
 use crate::trace;
 
 /// The API server of the cluster that we serve.
@@ -117,7 +117,7 @@ impl Cluster for ApiServer {
             .await
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Volume, Error> {
+    async fn claim(&self, claim: &PvFinalizer) -> Result<Volume, Error> {
         let body = patch::claim(claim, &self.driver.finalizer);
         let object = self
             .patch(
@@ -249,7 +249,7 @@ mod tests {
 
     use super::super::Requests;
     use super::*;
-    use crate::decide::tests::{mk_attachment, mk_driver};
+    use crate::plan::tests::{mk_attachment, mk_driver};
 
     /// In a strategic merge patch `$patch` is an order, `replace` would have the rest of the status dropped.
     #[tokio::test]

@@ -377,7 +377,7 @@ impl<L: Fn() -> bool> Publisher<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::tests::mk_attachment;
+    use crate::plan::tests::mk_attachment;
 
     #[test]
     fn action_holds_the_code_of_the_failure() {

@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::Side;
-use crate::decide::{Claim, Record};
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Attachment, Problem, Uid};
+use crate::plan::{PvFinalizer, Record};
 
 /// Adds our finalizer and the record of the coming publish call.
 pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Value {
@@ -55,7 +55,7 @@ pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Valu
 }
 
 /// Adds our finalizer to a PersistentVolume.
-pub(super) fn claim(claim: &Claim, finalizer: &str) -> Value {
+pub(super) fn claim(claim: &PvFinalizer, finalizer: &str) -> Value {
     json!({ "metadata": { "uid": claim.uid.0, "finalizers": [finalizer] } })
 }
 
@@ -106,8 +106,8 @@ pub(super) fn problem(attachment: &Attachment, side: Side, problem: &Problem) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::tests::mk_attachment;
     use crate::model::{Recorded, SecretRef};
+    use crate::plan::tests::mk_attachment;
 
     #[test]
     fn a_record_names_only_what_is_not_there_yet() {

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use self::backoff::{Progress, Stage, WatchBackoff};
 use super::{Clients, Requests, attempt};
-use crate::index::Change;
+use crate::informer::Change;
 use crate::model::wire::{AttachmentObject, CsiNodeObject, VolumeObject};
 use crate::model::{Attachment, Driver, Node, Uid, Volume};
 use crate::report::{answered, chain};
@@ -187,22 +187,22 @@ where
 
 fn change<K: Resource, T>(event: Event<K>, keep: impl Fn(K) -> Kept<T>) -> Option<Change<T>> {
     match event {
-        Event::Init => Some(Change::Listing),
+        Event::Init => Some(Change::ReplaceStarted),
         Event::InitApply(object) => match keep(object) {
-            Kept::Ours(object) => Some(Change::Put(object)),
+            Kept::Ours(object) => Some(Change::Applied(object)),
             Kept::Never | Kept::NoLonger { .. } => None,
         },
-        Event::InitDone => Some(Change::Listed),
+        Event::InitDone => Some(Change::Replaced),
         Event::Apply(object) => match keep(object) {
-            Kept::Ours(object) => Some(Change::Put(object)),
-            Kept::NoLonger { name, uid } => Some(Change::Gone { name, uid }),
+            Kept::Ours(object) => Some(Change::Applied(object)),
+            Kept::NoLonger { name, uid } => Some(Change::Deleted { name, uid }),
             Kept::Never => None,
         },
         Event::Delete(object) => {
             let meta = object.meta();
             let name = meta.name.as_deref().unwrap_or_default().into();
             let uid = Uid(meta.uid.as_deref().unwrap_or_default().into());
-            Some(Change::Gone { name, uid })
+            Some(Change::Deleted { name, uid })
         }
     }
 }

@@ -125,9 +125,9 @@ mod tests {
     #[test]
     fn each_level_has_its_v() {
         for (target, at, v) in [
-            ("csi_attacher::run", Level::INFO, Some(0)),
+            ("csi_attacher::manager", Level::INFO, Some(0)),
             ("csi_attacher", Level::WARN, Some(0)),
-            ("csi_attacher::worker", Level::DEBUG, Some(2)),
+            ("csi_attacher::controller", Level::DEBUG, Some(2)),
             ("csi_attacher::csi::call", Level::TRACE, Some(5)),
             ("csi_attacher_other", Level::INFO, Some(8)),
             ("h2::proto", Level::WARN, Some(0)),

@@ -8,15 +8,15 @@ use opentelemetry::{Context, Key};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SdkTracer, Span};
 
 use super::{ONLY, TRACE_ID};
-use crate::decide::Wanted;
 use crate::model::Uid;
+use crate::plan::Operation;
 
 /// The id of the trace of all attempts of an attach, or of a detach: the VolumeAttachment's UID, with its last bit
 /// flipped for the detach. Empty for a UID that is no UUID; a random id is used then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Id<'a> {
     pub(crate) uid: &'a Uid,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: Operation,
 }
 
 thread_local! {
@@ -45,7 +45,7 @@ impl fmt::Display for Id<'_> {
         });
         match value.filter(|_| digits.count() == 32) {
             Some(attach) => {
-                let flipped = u128::from(self.wanted == Wanted::Detach);
+                let flipped = u128::from(self.wanted == Operation::Detach);
                 write!(f, "{:032x}", attach ^ flipped)
             }
             None => Ok(()),

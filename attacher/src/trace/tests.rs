@@ -8,8 +8,8 @@ use opentelemetry_sdk::trace::{SimpleSpanProcessor, SpanData, SpanExporter};
 use tracing_subscriber::layer::SubscriberExt as _;
 
 use super::*;
-use crate::decide::Wanted;
 use crate::model::Uid;
+use crate::plan::Operation;
 
 #[derive(Clone, Debug, Default)]
 struct Capture(Arc<Mutex<Vec<SpanData>>>);
@@ -104,7 +104,7 @@ fn attempts_of_an_attach_share_a_trace_and_the_detach_has_another() {
         drop(request("PATCH volumeattachments"));
     };
     let spans = traced(|| {
-        for wanted in [Wanted::Attach, Wanted::Attach, Wanted::Detach] {
+        for wanted in [Operation::Attach, Operation::Attach, Operation::Detach] {
             attempt(wanted);
         }
     });
@@ -130,7 +130,7 @@ fn spans_without_a_uuid_get_random_traces() {
     let spans = traced(|| {
         drop(tracing::info_span!("release"));
         for uid in ["u", "", "0b3bd1c0", "00000000-0000-0000-0000-000000000000"] {
-            let (uid, wanted) = (&Uid::from(uid), Wanted::Attach);
+            let (uid, wanted) = (&Uid::from(uid), Operation::Attach);
             drop(tracing::info_span!("attach", otel.trace_id = %Id { uid, wanted }));
         }
     });

@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_attacher::csi::{
-    CallError, Caller, ConnectionManager, ConnectionState, Controller as _, ListRequest, Listed, Lost,
+    CallError, Caller, ConnectionManager, ConnectionState, ControllerClient as _, ListRequest, Listed, Lost,
     PublishRequest, Reach, UnpublishRequest,
 };
-use csi_attacher::decide::{Access, AccessMode, Capability};
 use csi_attacher::kube_api::Secrets;
 use csi_attacher::leader_election::{ElectionStatus, Leadership, LeaseMeta, Settings, Timings};
-use csi_attacher::model::{Capabilities, Target};
-use csi_attacher::queue::Class;
+use csi_attacher::model::{Capabilities, PublishTarget};
+use csi_attacher::plan::{Access, AccessMode, Capability};
+use csi_attacher::workqueue::Class;
 use csi_proto::v1::controller_server::{Controller, ControllerServer};
 use csi_proto::v1::identity_server::{Identity, IdentityServer};
 use csi_proto::v1::{self, controller_service_capability, plugin_capability};
@@ -180,8 +180,8 @@ impl Fixture {
 
 fn publish(handle: &str) -> PublishRequest {
     PublishRequest {
-        target: Target {
-            handle: handle.into(),
+        target: PublishTarget {
+            volume_id: handle.into(),
             node_id: "id".into(),
         },
         capability: Capability {

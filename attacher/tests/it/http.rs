@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use csi_attacher::controller::event_loop::Heartbeat;
+use csi_attacher::controller::state::{ControllerState, Event};
 use csi_attacher::csi::ConnectionManager;
-use csi_attacher::dispatch::Pulse;
-use csi_attacher::engine::{Engine, Event};
 use csi_attacher::http_server::{View, server};
-use csi_attacher::index::Change;
+use csi_attacher::informer::Change;
 use csi_attacher::kube_api::Requests;
-use csi_attacher::queue::{Backoff, Limits};
+use csi_attacher::workqueue::{Backoff, Limits};
 use futures::FutureExt as _;
 use jiff::Timestamp;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -37,10 +37,10 @@ impl Served {
         let view = Arc::new(View {
             calls: keeper.calls(),
             requests: Requests::default(),
-            pulse: Pulse::default(),
+            pulse: Heartbeat::default(),
             elects: false,
             election: Mutex::default(),
-            engine: Mutex::default(),
+            state: Mutex::default(),
             shutdown: CancellationToken::new(),
             started: Instant::now(),
             clock: || Timestamp::UNIX_EPOCH,
@@ -84,7 +84,7 @@ fn body(answer: &str) -> &str {
 #[tokio::test]
 async fn pages_are_served_and_others_are_not_there() {
     let served = Served::new().await;
-    let engine = Engine::new(
+    let state = ControllerState::new(
         Limits {
             attach: 7,
             detach: 1,
@@ -96,7 +96,7 @@ async fn pages_are_served_and_others_are_not_there() {
         },
         1,
     );
-    served.view.work_begins(Arc::new(Mutex::new(engine)));
+    served.view.work_begins(Arc::new(Mutex::new(state)));
 
     let metrics = served.get("/metrics").await;
     assert!(metrics.starts_with("HTTP/1.1 200 OK\r\n"), "{metrics}");
@@ -130,7 +130,7 @@ async fn pages_are_served_and_others_are_not_there() {
 #[tokio::test]
 async fn readiness_follows_the_lists() {
     let served = Served::new().await;
-    let engine = Engine::new(
+    let state = ControllerState::new(
         Limits {
             attach: 1,
             detach: 1,
@@ -142,11 +142,11 @@ async fn readiness_follows_the_lists() {
         },
         1,
     );
-    let engine = Arc::new(Mutex::new(engine));
-    served.view.work_begins(engine.clone());
+    let state = Arc::new(Mutex::new(state));
+    served.view.work_begins(state.clone());
     assert!(served.get("/readyz").await.contains("PersistentVolumes"));
-    let listed = Event::Volumes(Change::Listed);
-    engine.lock().expect("nobody panicked").handle(listed);
+    let listed = Event::Volumes(Change::Replaced);
+    state.lock().expect("nobody panicked").handle(listed);
     assert!(!served.get("/readyz").await.contains("PersistentVolumes"));
 }
 

@@ -1,4 +1,4 @@
-//! The dispatcher, engine and worker as they are, in a world made of two small fakes and a paused
+//! The dispatcher, state and worker as they are, in a world made of two small fakes and a paused
 //! clock: seeded histories in which writes fail, answers get lost, events arrive late,
 //! the driver refuses, and the attacher is killed at random moments.
 
@@ -7,13 +7,13 @@ mod world;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use csi_attacher::controller::Controller;
+use csi_attacher::controller::event_loop::{EventLoop, Heartbeat};
+use csi_attacher::controller::reconcile::Reconciler;
+use csi_attacher::controller::state::{ControllerState, lock};
 use csi_attacher::csi::ConnectionState;
-use csi_attacher::dispatch::{Dispatcher, Pulse};
-use csi_attacher::engine::{Engine, lock};
 use csi_attacher::model::{Capabilities, Driver};
-use csi_attacher::queue::{Backoff, Limits};
-use csi_attacher::reconcile::Reconciler;
-use csi_attacher::worker::Worker;
+use csi_attacher::workqueue::{Backoff, Limits};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -63,12 +63,12 @@ async fn attacher_at(pace: Pace, world: &World, seed: u64, stop: CancellationTok
         detach: 4,
         volume: 2,
     };
-    let engine = Arc::new(Mutex::new(Engine::new(limits, pace.backoff, seed)));
+    let state = Arc::new(Mutex::new(ControllerState::new(limits, pace.backoff, seed)));
     let driver = Driver::new(world::DRIVER, Capabilities::default(), "");
     let (events_tx, events) = mpsc::channel(8);
     let (_link_tx, link) = watch::channel(ConnectionState::Down);
     let mut reconciler = Reconciler {
-        engine: engine.clone(),
+        state: state.clone(),
         csi: world.driver(),
         driver: driver.clone(),
         link: link.clone(),
@@ -83,16 +83,16 @@ async fn attacher_at(pace: Pace, world: &World, seed: u64, stop: CancellationTok
             reconciler.round().await;
         }
     };
-    let worker = Worker::new(world.cluster(), world.driver(), driver, engine.clone(), || {
+    let worker = Controller::new(world.cluster(), world.driver(), driver, state.clone(), || {
         Timestamp::UNIX_EPOCH
     });
-    let dispatcher = Dispatcher {
-        engine: engine.clone(),
+    let dispatcher = EventLoop {
+        state: state.clone(),
         worker,
         events,
         link,
         resync: pace.resync,
-        pulse: Pulse::default(),
+        pulse: Heartbeat::default(),
         grace: pace.grace,
     };
     tokio::select! {
@@ -101,7 +101,7 @@ async fn attacher_at(pace: Pace, world: &World, seed: u64, stop: CancellationTok
         () = world.watch(events_tx) => unreachable!("a watch must not end"),
         () = reconciling => unreachable!("there is always another round"),
     }
-    lock(&engine).is_idle()
+    lock(&state).is_idle()
 }
 
 /// Lets users act and attachers live and die for a while, then lets everything settle.

@@ -114,7 +114,7 @@ fn endpoint(scheme: &str, port: u16) -> Endpoint {
 }
 
 fn attempt(name: &str) {
-    drop(tracing::info_span!(target: "csi_attacher::worker", "attach", va = name));
+    drop(tracing::info_span!(target: "csi_attacher::controller", "attach", va = name));
 }
 
 fn spans(request: ExportTraceServiceRequest) -> Vec<Span> {

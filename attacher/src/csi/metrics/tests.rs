@@ -136,7 +136,10 @@ async fn a_connection_that_is_lost_is_unavailable_as_in_go() {
         .expect_err("a failure");
     assert_eq!(ended(&calls), [("Unavailable", None, 1)]);
     // Whoever called must be able to tell a lost connection from an answer, as without the layer.
-    assert_eq!(CallError::from(status).class(), crate::queue::Class::Interrupted);
+    assert_eq!(
+        CallError::from(status).class(),
+        crate::workqueue::Class::Interrupted
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::super::tests::{fail_one, mk_engine, mk_leadership, mk_standby, mk_unlisted, mk_view};
+use super::super::tests::{fail_one, mk_leadership, mk_standby, mk_state, mk_unlisted, mk_view};
 use super::*;
-use crate::engine::{Event, Round};
-use crate::queue::Class;
+use crate::controller::state::{Event, Round};
+use crate::workqueue::Class;
 
 fn text(view: &View) -> String {
     let page = page(view, "");
@@ -28,15 +28,15 @@ async fn a_process_that_has_just_started_says_what_it_waits_for() {
 async fn work_is_named_with_its_stage_and_its_last_error() {
     let view = mk_view();
     let names = ["va-1", "va-2", "va-3"].map(str::to_owned);
-    let mut engine = mk_engine(&names);
+    let mut state = mk_state(&names);
     fail_one(
-        &mut engine,
+        &mut state,
         Class::Final,
         "rpc error: code = Internal\ndesc = \u{1b}[31mboom",
     );
     let now = tokio::time::Instant::now().into_std();
-    assert!(engine.start(now).is_some());
-    view.work_begins(Arc::new(Mutex::new(engine)));
+    assert!(state.start(now).is_some());
+    view.work_begins(Arc::new(Mutex::new(state)));
     let text = text(&view);
     for part in [
         "attach           1/1         1         1   1m00s",
@@ -56,19 +56,19 @@ async fn work_is_named_with_its_stage_and_its_last_error() {
 #[tokio::test(start_paused = true)]
 async fn the_last_comparison_with_the_drivers_list_is_told() {
     let view = mk_view();
-    view.work_begins(Arc::new(Mutex::new(mk_engine(&[]))));
+    view.work_begins(Arc::new(Mutex::new(mk_state(&[]))));
     assert!(!text(&view).contains("reconcile"), "there was none");
     let round = Round {
         ended: tokio::time::Instant::now().into_std(),
         took: Duration::from_millis(1500),
         listed: 1200,
     };
-    let engine = view.engine.lock().unwrap().clone().unwrap();
+    let state = view.state.lock().unwrap().clone().unwrap();
     let why = "ListVolumes failed: rpc error:\ncode = Unavailable";
-    engine
+    state
         .lock()
         .unwrap()
-        .handle(Event::SurveyFailed(round, why.into()));
+        .handle(Event::ListVolumesFailed(round, why.into()));
     tokio::time::advance(Duration::from_secs(70)).await;
     let text = text(&view);
     for line in [
@@ -146,7 +146,7 @@ async fn the_lease_is_told_as_we_know_it() {
 async fn a_long_backlog_is_cut_and_counted() {
     let view = mk_view();
     let names: Vec<String> = (0..60).map(|n| format!("va-{n:02}")).collect();
-    view.work_begins(Arc::new(Mutex::new(mk_engine(&names))));
+    view.work_begins(Arc::new(Mutex::new(mk_state(&names))));
     let text = text(&view);
     assert_eq!(text.matches("  attach  va-").count(), 50, "{text}");
     assert!(text.contains("  ... and 10 more\n"), "{text}");
@@ -155,9 +155,9 @@ async fn a_long_backlog_is_cut_and_counted() {
 #[tokio::test]
 async fn machines_get_the_same_as_json() {
     let view = mk_view();
-    let mut engine = mk_engine(&["va-1".to_owned()]);
-    fail_one(&mut engine, Class::Uncertain, "late");
-    view.work_begins(Arc::new(Mutex::new(engine)));
+    let mut state = mk_state(&["va-1".to_owned()]);
+    fail_one(&mut state, Class::Uncertain, "late");
+    view.work_begins(Arc::new(Mutex::new(state)));
     let page = super::page(&view, "pretty=1&format=json");
     assert_eq!(page.content_type, "application/json");
     let json: serde_json::Value = serde_json::from_str(&page.text).unwrap();

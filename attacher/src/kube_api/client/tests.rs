@@ -28,7 +28,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::run::config::of_kubeconfig;
+use crate::manager::config::of_kubeconfig;
 
 /// An API server that records the credentials of requests.
 struct ApiServer {

@@ -89,7 +89,7 @@ impl Object {
 mod tests {
     use super::super::Regarding;
     use super::*;
-    use crate::decide::tests::mk_attachment;
+    use crate::plan::tests::mk_attachment;
 
     const SECOND: Duration = Duration::from_secs(1);
 

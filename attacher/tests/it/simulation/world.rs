@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use csi_attacher::engine::Event;
-use csi_attacher::index::Change;
+use csi_attacher::controller::state::Event;
+use csi_attacher::informer::Change;
 use csi_attacher::model::{
-    AccessModes, Attachment, CsiSource, Node, Recorded, SecretRef, Source, Target, Version, Volume,
+    AccessModes, Attachment, CsiSource, Node, PublishTarget, Recorded, SecretRef, Source, Version, Volume,
     VolumeSource, VolumeSpec,
 };
 use tokio::sync::mpsc;
@@ -51,7 +51,7 @@ struct State {
     log: Vec<Event>,
     version: u64,
     uids: u64,
-    published: HashSet<Target>,
+    published: HashSet<PublishTarget>,
     array: Array,
     /// Node ids of machines that were taken away, with all that was published to them.
     gone_ids: HashSet<Arc<str>>,
@@ -59,7 +59,7 @@ struct State {
     /// it answers as vSphere's does: a publish is refused, an unpublish does nothing and succeeds.
     former_ids: HashMap<Arc<str>, FormerId>,
     /// Calls under way, by attachment's target: the attacher must not send two for one.
-    calling: HashMap<Target, usize>,
+    calling: HashMap<PublishTarget, usize>,
     calls: Calls,
     writes: Writes,
     reads_of_secrets: usize,
@@ -89,10 +89,10 @@ pub(super) struct Writes {
 }
 
 /// Where the attachment says that it is published.
-fn recorded(attachment: &Attachment) -> Option<Target> {
+fn recorded(attachment: &Attachment) -> Option<PublishTarget> {
     let Recorded { node_id, handle, .. } = attachment.recorded.clone();
-    Some(Target {
-        handle: handle?,
+    Some(PublishTarget {
+        volume_id: handle?,
         node_id: node_id?,
     })
 }
@@ -257,7 +257,7 @@ impl World {
         let recorded = state.attachments.values().filter_map(recorded);
         let wanted: HashSet<_> = recorded.map(|target| state.present(&target)).collect();
         let is_leaked =
-            |target: &&Target| !wanted.contains(*target) && !state.array.abandoned.contains(*target);
+            |target: &&PublishTarget| !wanted.contains(*target) && !state.array.abandoned.contains(*target);
         match state.published.iter().find(is_leaked) {
             Some(leaked) => Err(format!("published for nobody: {leaked:?}")),
             None => Ok(()),
@@ -285,27 +285,32 @@ impl State {
     fn list(&self) -> Vec<Event> {
         let mut list = vec![
             Event::DriverBack(self.array.capabilities()),
-            Event::Attachments(Change::Listing),
-            Event::Volumes(Change::Listing),
-            Event::Nodes(Change::Listing),
+            Event::Attachments(Change::ReplaceStarted),
+            Event::Volumes(Change::ReplaceStarted),
+            Event::Nodes(Change::ReplaceStarted),
         ];
         list.extend(
             self.attachments
                 .values()
                 .cloned()
-                .map(|a| Event::Attachments(Change::Put(a))),
+                .map(|a| Event::Attachments(Change::Applied(a))),
         );
         list.extend(
             self.volumes
                 .values()
                 .cloned()
-                .map(|v| Event::Volumes(Change::Put(v))),
+                .map(|v| Event::Volumes(Change::Applied(v))),
         );
-        list.extend(self.nodes.values().cloned().map(|n| Event::Nodes(Change::Put(n))));
+        list.extend(
+            self.nodes
+                .values()
+                .cloned()
+                .map(|n| Event::Nodes(Change::Applied(n))),
+        );
         list.extend([
-            Event::Nodes(Change::Listed),
-            Event::Attachments(Change::Listed),
-            Event::Volumes(Change::Listed),
+            Event::Nodes(Change::Replaced),
+            Event::Attachments(Change::Replaced),
+            Event::Volumes(Change::Replaced),
         ]);
         list
     }
@@ -316,14 +321,15 @@ impl State {
         if attachment.deleting && !attachment.finalizer && !attachment.foreign_finalizers {
             self.attachments.remove(&name);
             self.abandoned_by(&attachment);
-            let gone = Change::Gone {
+            let gone = Change::Deleted {
                 name: attachment.name.clone(),
                 uid: attachment.uid.clone(),
             };
             self.log.push(Event::Attachments(gone));
         } else {
             self.attachments.insert(name, attachment.clone());
-            self.log.push(Event::Attachments(Change::Put(attachment.clone())));
+            self.log
+                .push(Event::Attachments(Change::Applied(attachment.clone())));
         }
         attachment
     }
@@ -333,14 +339,14 @@ impl State {
         let name = volume.name.to_string();
         if volume.deleting && !volume.finalizer {
             self.volumes.remove(&name);
-            let gone = Change::Gone {
+            let gone = Change::Deleted {
                 name: volume.name.clone(),
                 uid: volume.uid.clone(),
             };
             self.log.push(Event::Volumes(gone));
         } else {
             self.volumes.insert(name, volume.clone());
-            self.log.push(Event::Volumes(Change::Put(volume.clone())));
+            self.log.push(Event::Volumes(Change::Applied(volume.clone())));
         }
         volume
     }
@@ -370,16 +376,16 @@ impl State {
             id: Some(id),
         };
         self.nodes.insert(name, node.clone());
-        self.log.push(Event::Nodes(Change::Put(node)));
+        self.log.push(Event::Nodes(Change::Applied(node)));
     }
 
     /// The machine has another id from now on, and everything stays published to it.
     fn rename(&mut self, before: &Arc<str>, next: &Arc<str>) {
-        let renamed = |targets: &mut HashSet<Target>| {
+        let renamed = |targets: &mut HashSet<PublishTarget>| {
             *targets = std::mem::take(targets)
                 .into_iter()
                 .map(|target| match target.node_id == *before {
-                    true => Target {
+                    true => PublishTarget {
                         node_id: next.clone(),
                         ..target
                     },
@@ -397,7 +403,7 @@ impl State {
     }
 
     /// The target by the id that its machine has now.
-    fn present(&self, target: &Target) -> Target {
+    fn present(&self, target: &PublishTarget) -> PublishTarget {
         let mut target = target.clone();
         while let Some(former) = self.former_ids.get(&target.node_id) {
             target.node_id = former.next.clone();
@@ -406,7 +412,7 @@ impl State {
     }
 
     /// Whether the driver knows the machine by another id alone.
-    fn is_forgotten(&self, target: &Target) -> bool {
+    fn is_forgotten(&self, target: &PublishTarget) -> bool {
         self.former_ids
             .get(&target.node_id)
             .is_some_and(|former| Instant::now() >= former.known_until)

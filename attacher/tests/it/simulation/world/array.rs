@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use csi_attacher::controller::state::Event;
 use csi_attacher::csi::{CallError, ListRequest, Listed, Page};
-use csi_attacher::engine::Event;
-use csi_attacher::model::{Attachment, Capabilities, Target};
+use csi_attacher::model::{Attachment, Capabilities, PublishTarget};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -16,9 +16,9 @@ use super::{State, World, recorded};
 /// The array and what its driver can do.
 pub(super) struct Array {
     /// Published once, and lost since.
-    lost: HashSet<Target>,
+    lost: HashSet<PublishTarget>,
     /// Published for attachments that were deleted when the driver had no calls, or had just got them back.
-    pub(super) abandoned: HashSet<Target>,
+    pub(super) abandoned: HashSet<PublishTarget>,
     has_calls: bool,
     /// Since when, unless it always had them.
     switched: Option<Instant>,
@@ -26,7 +26,7 @@ pub(super) struct Array {
     /// The list that is being read, one volume a page.
     list: Vec<Listed>,
     /// What was published when the list before was made.
-    before: HashSet<Target>,
+    before: HashSet<PublishTarget>,
 }
 
 /// A job that began before the driver changed is over by then.
@@ -71,7 +71,7 @@ impl World {
                 let is_published = recorded(attachment).is_some_and(|target| {
                     let target = state.present(&target);
                     // A twin may have brought it to the machine under the id of today, where it is listed.
-                    let today = Target {
+                    let today = PublishTarget {
                         node_id: state
                             .id_today(attachment)
                             .unwrap_or_else(|| target.node_id.clone()),
@@ -116,7 +116,7 @@ impl Array {
         self.has_calls
     }
 
-    pub(super) fn all_targets(&mut self) -> [&mut HashSet<Target>; 3] {
+    pub(super) fn all_targets(&mut self) -> [&mut HashSet<PublishTarget>; 3] {
         [&mut self.lost, &mut self.abandoned, &mut self.before]
     }
 
@@ -147,13 +147,13 @@ impl State {
         self.nodes.get(&*attachment.node)?.id.clone()
     }
 
-    pub(super) fn publish(&mut self, target: &Target) {
+    pub(super) fn publish(&mut self, target: &PublishTarget) {
         self.array.lost.remove(target);
         self.array.abandoned.remove(target);
         self.published.insert(target.clone());
     }
 
-    pub(super) fn was_lost(&self, target: &Target) -> bool {
+    pub(super) fn was_lost(&self, target: &PublishTarget) -> bool {
         self.array.lost.contains(target)
     }
 
@@ -178,7 +178,7 @@ impl State {
     }
 
     fn lose_one(&mut self) -> bool {
-        let mut attached: Vec<Target> = self
+        let mut attached: Vec<PublishTarget> = self
             .attachments
             .values()
             .filter(|attachment| attachment.attached)
@@ -186,7 +186,7 @@ impl State {
             .map(|target| self.present(&target))
             .filter(|target| self.published.contains(target))
             .collect();
-        attached.sort_by(|a, b| (&a.handle, &a.node_id).cmp(&(&b.handle, &b.node_id)));
+        attached.sort_by(|a, b| (&a.volume_id, &a.node_id).cmp(&(&b.volume_id, &b.node_id)));
         let Some(target) = self.random.choice(&attached).cloned() else {
             return false;
         };
@@ -242,7 +242,7 @@ impl State {
         }
         for target in published {
             nodes
-                .entry(target.handle)
+                .entry(target.volume_id)
                 .or_default()
                 .push(target.node_id.to_string());
         }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_attacher::decide::{Claim, Record};
 use csi_attacher::kube_api::{Cluster, Error, Released, Secrets, Side, patch};
 use csi_attacher::model::attachment::{
     NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION,
 };
 use csi_attacher::model::{Attachment, Problem, Recorded, SecretRef, Volume};
+use csi_attacher::plan::{PvFinalizer, Record};
 use serde_json::json;
 
 use super::{State, World, recorded};
@@ -86,7 +86,7 @@ impl Cluster for FakeCluster {
         .await
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Volume, Error> {
+    async fn claim(&self, claim: &PvFinalizer) -> Result<Volume, Error> {
         self.request(|state| {
             let volume = state.volume(&claim.volume)?;
             state.writes.volumes += 1;
@@ -269,7 +269,7 @@ impl State {
         self.attachments.values().any(|other| {
             let is_there = recorded(other).is_some_and(|there| {
                 let has_id = self.id_today(other).as_ref() == Some(&target.node_id);
-                there.handle == target.handle && (has_id || self.present(&there) == target)
+                there.volume_id == target.volume_id && (has_id || self.present(&there) == target)
             });
             other.uid != attachment.uid && other.finalizer && is_there
         })

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use csi_attacher::csi::{CallError, Controller, ListRequest, Page, PublishRequest, UnpublishRequest};
-use csi_attacher::model::{Attachment, Capabilities, Target};
+use csi_attacher::csi::{CallError, ControllerClient, ListRequest, Page, PublishRequest, UnpublishRequest};
+use csi_attacher::model::{Attachment, Capabilities, PublishTarget};
 use tonic::{Code, Status};
 
 use super::{State, World};
@@ -23,7 +23,7 @@ impl FakeDriver {
     /// `forgotten` is the answer about a machine that has another id.
     async fn call(
         &self,
-        target: &Target,
+        target: &PublishTarget,
         forgotten: Result<(), Status>,
         act: impl FnOnce(&mut State),
     ) -> Result<(), CallError> {
@@ -69,7 +69,7 @@ impl FakeDriver {
     }
 }
 
-impl Controller for FakeDriver {
+impl ControllerClient for FakeDriver {
     async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
         let target = &request.target;
         let forgotten = Err(Status::new(Code::NotFound, "no such node"));
@@ -122,7 +122,7 @@ impl State {
         Duration::from_millis(self.random.u64(0..40))
     }
 
-    fn is_recorded(&self, target: &Target, which: impl Fn(&Attachment) -> bool) -> bool {
+    fn is_recorded(&self, target: &PublishTarget, which: impl Fn(&Attachment) -> bool) -> bool {
         self.attachments
             .values()
             .any(|attachment| which(attachment) && super::recorded(attachment).as_ref() == Some(target))

@@ -1,0 +1,151 @@
+//! Rounds with drivers whose lists have no end.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::time::sleep;
+
+use super::*;
+use crate::controller::state::LastRound;
+use crate::csi::{Listed, Page, PublishRequest, UnpublishRequest};
+use crate::informer::Change;
+use crate::model::{Attachment, Capabilities};
+use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
+use crate::workqueue::{Backoff, Limits};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A driver whose n-th page of a list is this function's answer to n, one a second.
+struct Lister<F> {
+    page: F,
+    pages: AtomicU32,
+}
+
+impl<F: Fn(u32) -> Page + Send + Sync + 'static> ControllerClient for Lister<F> {
+    async fn publish(&self, _: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
+        Err(CallError::unsent("not in this test"))
+    }
+
+    async fn unpublish(&self, _: UnpublishRequest) -> Result<(), CallError> {
+        Err(CallError::unsent("not in this test"))
+    }
+
+    async fn list(&self, _: ListRequest) -> Result<Page, CallError> {
+        sleep(Duration::from_secs(1)).await;
+        let number = self.pages.fetch_add(1, Ordering::Relaxed);
+        Ok((self.page)(number))
+    }
+
+    async fn ready(&self) -> Result<Capabilities, CallError> {
+        Err(CallError::unsent("not in this test"))
+    }
+}
+
+/// One round with such a driver: how often it was asked, and what is known of the round.
+async fn round(interval: Duration, page: impl Fn(u32) -> Page + Send + Sync + 'static) -> (u32, LastRound) {
+    let limits = Limits {
+        attach: 1,
+        detach: 1,
+        volume: 1,
+    };
+    let backoff = Backoff {
+        start: MINUTE,
+        max: MINUTE,
+    };
+    let mut driver = mk_driver();
+    driver.capabilities.list_published = true;
+    let mut state = ControllerState::new(limits, backoff, 1);
+    state.handle(Event::DriverBack(driver.capabilities));
+    state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
+    state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
+    state.handle(Event::Attachments(Change::Applied(Attachment {
+        attached: true,
+        finalizer: true,
+        ..mk_attachment("va")
+    })));
+    assert!(state.start(Instant::now().into_std()).is_none());
+    let (events_tx, mut events) = mpsc::channel(1);
+    let (_link_tx, link) = watch::channel(ConnectionState::Down);
+    let mut reconciler = Reconciler {
+        state: Arc::new(Mutex::new(state)),
+        csi: Lister {
+            page,
+            pages: AtomicU32::new(0),
+        },
+        driver,
+        link,
+        events_tx,
+        interval,
+        max_entries: 0,
+    };
+    assert!(reconciler.round().await);
+    let mut state = lock(&reconciler.state);
+    state.handle(events.try_recv().expect("a round ends with an event"));
+    let last = state.last_round().cloned().expect("there was a round");
+    let failed = state.tally().failed_rounds;
+    assert_eq!(failed, u64::from(last.error.is_some()));
+    (reconciler.csi.pages.load(Ordering::Relaxed), last)
+}
+
+fn page(volumes: u32, next_token: String) -> Page {
+    let volume = |number: u32| Listed {
+        handle: format!("other-{number}"),
+        published: None,
+    };
+    Page {
+        volumes: (0..volumes).map(volume).collect(),
+        next_token,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_without_volumes_are_not_followed_for_ever() {
+    let (pages, last) = round(1000 * MINUTE, |number| page(0, number.to_string())).await;
+    assert_eq!((pages, last.round.listed), (EMPTY_PAGES, 0));
+    let error = last.error.expect("the list has no end");
+    assert!(error.contains("without a volume"), "{error}");
+    // Nor held against a driver that comes to an end.
+    let sparse = |number| match number {
+        1998 => page(1, String::new()),
+        999 => page(1, "999".to_owned()),
+        number => page(0, number.to_string()),
+    };
+    let (pages, last) = round(1000 * MINUTE, sparse).await;
+    assert_eq!((pages, last.round.listed, last.error), (1999, 2, None));
+    assert_eq!(last.round.took.as_secs(), 1999);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_goes_on_and_on_is_given_up() {
+    for (interval, minutes) in [(MINUTE / 60, 10), (MINUTE, 10), (2 * MINUTE, 20)] {
+        let (pages, last) = round(interval, |number| page(3, number.to_string())).await;
+        assert_eq!(last.round.took.as_secs(), minutes * 60);
+        assert_eq!(last.round.listed, u64::from(pages) * 3);
+        let error = last.error.expect("the list has no end");
+        assert!(error.contains("had not come to an end after"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_comes_again_ends_the_round() {
+    let (_, last) = round(MINUTE, |number| page(1, (number % 5).to_string())).await;
+    let error = last.error.expect("the list has no end");
+    assert!(error.contains("again, so its list has no end"), "{error}");
+}
+
+#[test]
+fn tokens_that_go_round_are_noticed_whatever_the_circle() {
+    for (before, circle) in [(0usize, 1usize), (0, 2), (5, 1), (3, 7), (100, 13)] {
+        let tokens = (0..before)
+            .map(|n| format!("before-{n}"))
+            .chain((0..).map(|n| format!("circle-{}", n % circle)));
+        let mut noticed = Circle::default();
+        let steps = tokens
+            .take_while(|token| !noticed.closes_with(token))
+            .take(10_000)
+            .count();
+        assert!(steps <= 4 * (before + circle) + 4, "{before} {circle}: {steps}");
+    }
+    let mut straight = Circle::default();
+    assert!((0..10_000).all(|n| !straight.closes_with(&n.to_string())));
+}

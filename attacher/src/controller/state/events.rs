@@ -1,0 +1,178 @@
+//! What an event makes the state do: which keys it wakes, and which it leaves in peace.
+
+use super::ControllerState;
+use crate::informer::{Change, StoreDelta};
+use crate::model::{Attachment, Capabilities, Node, Volume};
+use crate::plan::Operation;
+use crate::workqueue::Key;
+
+// === impl ControllerState ===
+
+impl ControllerState {
+    pub(super) fn attachments_changed(&mut self, change: Change<Attachment>) {
+        let written = matches!(change, Change::LocallyUpdated(_));
+        for (name, effect) in self.index.attachments_changed(change) {
+            if effect != StoreDelta::Stale {
+                self.mark_dirty(&name);
+            }
+            let key = Key::Attachment(name);
+            match effect {
+                StoreDelta::Stale => {}
+                StoreDelta::New { replaced } => {
+                    if let Some(replaced) = replaced {
+                        self.attachment_gone(&replaced);
+                    }
+                    self.consider(&key);
+                }
+                StoreDelta::Changed { before } => self.attachment_changed(&key, &before, written),
+                StoreDelta::Gone { before } => {
+                    self.queue.forget(&key);
+                    self.attachment_gone(&before);
+                }
+            }
+        }
+    }
+
+    /// While a job runs, only the wish for its opposite matters: all else it reads or writes itself,
+    /// and the watch may well show its writes before their answers arrive.
+    fn attachment_changed(&mut self, key: &Key, before: &Attachment, written: bool) {
+        let Key::Attachment(name) = key else { return };
+        if let Some(volume) = before.volume_name() {
+            self.forget_gone(volume);
+        }
+        let Some(after) = self.index.attachment(name) else {
+            return;
+        };
+        let turned = before.deleting != after.deleting;
+        if self.queue.is_running(key) {
+            if turned {
+                self.queue.enqueue_if_pending(key);
+            }
+        } else if turned || !(written || differ_in_errors_alone(before, after)) {
+            self.repairs.parked.remove(&before.uid);
+            self.consider(key);
+        }
+    }
+
+    fn attachment_gone(&mut self, attachment: &Attachment) {
+        self.answers.remove(&attachment.uid);
+        self.node_id_update_pending.remove(&attachment.uid);
+        self.resource_exhausted_by_node
+            .remove(&attachment.node, &attachment.name);
+        self.forget_repairs(attachment);
+        if let Some(volume) = attachment.volume_name() {
+            self.forget_gone(volume);
+            self.consider(&Key::Volume(volume.clone()));
+        }
+    }
+
+    pub(super) fn volumes_changed(&mut self, change: Change<Volume>) {
+        for (name, effect) in self.index.volumes_changed(change) {
+            let matters = match (&effect, self.index.volume(&name)) {
+                (StoreDelta::New { .. }, Some(_)) => true,
+                (StoreDelta::Changed { before }, Some(after)) => {
+                    before.deleting != after.deleting || before.spec != after.spec
+                }
+                (
+                    StoreDelta::Stale
+                    | StoreDelta::New { .. }
+                    | StoreDelta::Changed { .. }
+                    | StoreDelta::Gone { .. },
+                    _,
+                ) => false,
+            };
+            if matters {
+                let attachments: Vec<_> = self.index.attachments_of_volume(&name).cloned().collect();
+                attachments.iter().for_each(|attachment| self.requeue(attachment));
+            }
+            if let StoreDelta::Gone { before }
+            | StoreDelta::New {
+                replaced: Some(before),
+            } = &effect
+            {
+                self.remember_gone(before);
+            }
+            self.consider(&Key::Volume(name));
+        }
+    }
+
+    pub(super) fn nodes_changed(&mut self, change: Change<Node>) {
+        for (name, effect) in self.index.nodes_changed(change) {
+            // A CSINode also changes with what other drivers and the kubelet write there.
+            let matters = match (&effect, self.index.node(&name)) {
+                (StoreDelta::New { .. }, Some(_)) => true,
+                (StoreDelta::Changed { before }, Some(after)) => before.id != after.id,
+                (
+                    StoreDelta::Stale
+                    | StoreDelta::New { .. }
+                    | StoreDelta::Changed { .. }
+                    | StoreDelta::Gone { .. },
+                    _,
+                ) => false,
+            };
+            if matters {
+                let attachments: Vec<_> = self.index.attachments_of_node(&name).cloned().collect();
+                attachments.iter().for_each(|attachment| self.requeue(attachment));
+            }
+        }
+    }
+
+    /// Whether the driver has calls to publish and unpublish.
+    pub(super) fn publishes(&self) -> bool {
+        self.capabilities.is_none_or(|capabilities| capabilities.publish)
+    }
+
+    /// The driver can be called again, and may be able to do more or less than before.
+    pub(super) fn driver_back(&mut self, capabilities: Capabilities) {
+        let published = self.publishes();
+        let changed = self.capabilities.replace(capabilities) != Some(capabilities);
+        self.answers.retain(|_, answer| !answer.is_of_its_time());
+        let running = self
+            .index
+            .attachments()
+            .filter(|attachment| self.queue.is_running(&Key::Attachment(attachment.name.clone())));
+        self.started_before_reconnect
+            .extend(running.map(|attachment| attachment.uid.clone()));
+        self.queue.enqueue_disconnected();
+        if !changed {
+            return;
+        }
+        // What was asked of the driver as it was says little about the one that is there now.
+        self.repairs.dirty = None;
+        self.repairs.parked.clear();
+        match (published, capabilities.publish) {
+            (true, false) => self.repairs.wanted.clear(),
+            (false, true) => {
+                // What was attached without a call gets its call now, and so does what is being
+                // attached without one at this moment.
+                let unguarded = self.index.attachments().filter(|a| {
+                    let is_running = || self.queue.is_running(&Key::Attachment(a.name.clone()));
+                    !a.deleting && !a.finalizer && (a.attached || is_running())
+                });
+                self.repairs
+                    .wanted
+                    .extend(unguarded.map(|a| (a.uid.clone(), Operation::Attach)));
+            }
+            (true, true) | (false, false) => {}
+        }
+        self.consider_all();
+    }
+}
+
+/// Errors are written by us alone, so a change of nothing else is the echo of a write whose answer
+/// was lost. A change of what we do not even keep (somebody put a label on it) is a nudge from a
+/// person, who wants it tried again.
+fn differ_in_errors_alone(before: &Attachment, after: &Attachment) -> bool {
+    let errors_differ =
+        before.attach_error != after.attach_error || before.detach_error != after.detach_error;
+    let rest = Attachment {
+        version: after.version,
+        attach_error: after.attach_error.clone(),
+        detach_error: after.detach_error.clone(),
+        ..before.clone()
+    };
+    errors_differ && rest == *after
+}
+
+#[cfg(test)]
+mod tests;

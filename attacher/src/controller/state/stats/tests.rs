@@ -1,0 +1,202 @@
+//! What the stats shows, after events and reports made by hand.
+
+use std::time::Duration;
+
+use super::*;
+use crate::controller::state::{Job, Outcome, Report};
+use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Some instant; the tests only ever add to it.
+#[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
+fn epoch() -> Instant {
+    Instant::now()
+}
+
+/// An state with two places a lane that knows a volume, a node and attachments of these names.
+fn mk_state(attachments: &[&str]) -> ControllerState {
+    let mut state = super::super::tests::mk_state(2);
+    state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
+    state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
+    for (name, second) in attachments.iter().zip(10..) {
+        let mut attachment = mk_attachment(name);
+        attachment.wanted_since = Timestamp::from_second(second).ok();
+        attachment.uid = (*name).into();
+        state.handle(Event::Attachments(Change::Applied(attachment)));
+    }
+    state
+}
+
+fn start(state: &mut ControllerState, now: Instant) -> Vec<Job> {
+    std::iter::from_fn(|| state.start(now)).collect()
+}
+
+fn fail(state: &mut ControllerState, job: &Job, class: Class, message: &str, now: Instant) {
+    let outcome = Outcome::Failed {
+        class,
+        code: None,
+        answer: None,
+        message: message.into(),
+    };
+    let subject = job.subject();
+    state.finish(Report { subject, outcome }, now);
+}
+
+fn names(pending: &[Pending]) -> Vec<&str> {
+    let name = |pending: &Pending| match &pending.key {
+        Key::Attachment(name) | Key::Volume(name) => name.clone(),
+    };
+    pending
+        .iter()
+        .map(|pending| {
+            let name = name(pending);
+            ["a", "b", "c", "d"]
+                .into_iter()
+                .find(|known| *known == &*name)
+                .expect("a name that the test made")
+        })
+        .collect()
+}
+
+#[test]
+fn what_runs_what_is_in_line_and_what_waits_are_told_apart() {
+    let begin = epoch();
+    let mut state = mk_state(&["a", "b", "c", "d"]);
+    state.tell(begin);
+    let jobs = start(&mut state, begin + SECOND);
+    assert_eq!(jobs.len(), 2, "the lane has two places");
+    fail(&mut state, &jobs[0], Class::Final, "no room", begin + 3 * SECOND);
+    let stats = state.stats(begin + 4 * SECOND, 10);
+
+    let lane = &stats.lanes[&Lane::Attach];
+    assert_eq!((lane.limit, lane.running, lane.ready, lane.waiting), (2, 1, 2, 1));
+    assert_eq!(lane.depth(), 4);
+    assert_eq!(stats.lanes[&Lane::Detach].depth(), 0);
+    assert_eq!(names(&stats.running), ["b"]);
+    assert_eq!(names(&stats.ready), ["c", "d"]);
+    assert_eq!(names(&stats.waiting), ["a"]);
+
+    assert_eq!(stats.running[0].elapsed, 3 * SECOND);
+    assert_eq!(stats.ready[0].elapsed, 4 * SECOND);
+    assert_eq!(stats.ready[0].failure, None);
+    let waiting = &stats.waiting[0];
+    assert_eq!(
+        (waiting.node.as_deref(), waiting.volume.as_deref()),
+        (Some("node"), Some("pv"))
+    );
+    let (next, class) = waiting.next.expect("it will be tried again");
+    assert_eq!(class, Class::Final);
+    assert!(
+        next <= SECOND,
+        "it failed a second ago and waits at most one more: {next:?}"
+    );
+    assert_eq!(
+        waiting.failure,
+        Some(LastFailure {
+            message: "no room".into(),
+            times: 1,
+            since: SECOND,
+        })
+    );
+}
+
+#[test]
+fn a_row_of_failures_is_as_old_as_its_first_and_shows_its_last() {
+    let begin = epoch();
+    let mut state = mk_state(&["a"]);
+    let jobs = start(&mut state, begin);
+    fail(&mut state, &jobs[0], Class::Final, "first", begin);
+    let jobs = start(&mut state, begin + SECOND);
+    fail(
+        &mut state,
+        &jobs[0],
+        Class::Disconnected,
+        "second",
+        begin + 2 * SECOND,
+    );
+    let stats = state.stats(begin + 9 * SECOND, 10);
+    let waiting = &stats.waiting[0];
+    assert_eq!(waiting.next.map(|(_, class)| class), Some(Class::Disconnected));
+    assert_eq!(
+        waiting.failure,
+        Some(LastFailure {
+            message: "second".into(),
+            times: 2,
+            since: 9 * SECOND,
+        })
+    );
+    assert_eq!(stats.lanes[&Lane::Attach].longest, 9 * SECOND);
+    assert_eq!(stats.attachments.retries, 2);
+}
+
+#[test]
+fn no_more_is_named_than_was_asked_for_and_the_oldest_come_first() {
+    let begin = epoch();
+    let mut state = mk_state(&["d", "c"]);
+    state.tell(begin);
+    for name in ["a", "b"] {
+        let mut late = mk_attachment(name);
+        late.uid = name.into();
+        state.handle(Event::Attachments(Change::Applied(late)));
+        state.tell(begin + SECOND);
+    }
+    let stats = state.stats(begin + SECOND, 3);
+    assert_eq!(stats.lanes[&Lane::Attach].ready, 4);
+    assert_eq!(names(&stats.ready), ["c", "d", "a"]);
+    assert!(state.stats(begin, 0).ready.is_empty());
+}
+
+#[test]
+fn the_oldest_wish_is_that_of_the_objects_not_that_of_this_process() {
+    let begin = epoch();
+    let mut state = mk_state(&["a", "b"]);
+    state.tell(begin);
+    let stats = state.stats(begin + SECOND, 0);
+    let lane = &stats.lanes[&Lane::Attach];
+    assert_eq!(lane.oldest, Timestamp::from_second(10).ok());
+    let at = |second| Timestamp::from_second(second).expect("a time of the seventies");
+    assert_eq!(lane.age(at(70)), 60 * SECOND);
+    // A clock behind the API server's must not make the age negative.
+    assert_eq!(lane.age(at(5)), SECOND);
+}
+
+#[test]
+fn times_in_line_and_at_work_are_measured() {
+    let begin = epoch();
+    let mut state = mk_state(&["a"]);
+    state.tell(begin);
+    let jobs = start(&mut state, begin + 2 * SECOND);
+    let busy = state.stats(begin + 5 * SECOND, 0);
+    let lane = &busy.lanes[&Lane::Attach];
+    assert_eq!((lane.unfinished, lane.longest_running), (3 * SECOND, 3 * SECOND));
+    fail(&mut state, &jobs[0], Class::Final, "m", begin + 6 * SECOND);
+    let tally = state.stats(begin + 6 * SECOND, 0).attachments;
+    assert_eq!(tally.adds, 1);
+    assert_eq!((tally.waited.count(), tally.waited.sum()), (1, 2.0));
+    assert_eq!((tally.worked.count(), tally.worked.sum()), (1, 4.0));
+}
+
+#[test]
+fn lists_are_complete_when_all_three_are() {
+    let mut state = mk_state(&[]);
+    assert!(!state.listed().all());
+    state.handle(Event::Attachments(Change::Replaced));
+    state.handle(Event::Volumes(Change::Replaced));
+    assert!(!state.listed().all());
+    state.handle(Event::Nodes(Change::Replaced));
+    assert!(state.listed().all());
+    let known = state.stats(epoch(), 0).known;
+    assert_eq!((known.attachments, known.volumes, known.nodes), (0, 1, 1));
+}
+
+#[test]
+fn what_was_reached_is_counted_by_what_it_was() {
+    let mut state = mk_state(&[]);
+    state.reached(Operation::Attach, SECOND);
+    state.reached(Operation::Detach, 2 * SECOND);
+    state.reached(Operation::Detach, 4 * SECOND);
+    let tally = state.stats(epoch(), 0).reached;
+    assert_eq!((tally.attached.count(), tally.attached.sum()), (1, 1.0));
+    assert_eq!((tally.detached.count(), tally.detached.sum()), (2, 6.0));
+}

@@ -1,0 +1,206 @@
+//! The indices against scans of everything.
+
+mod answerable;
+
+use proptest::prelude::*;
+
+use super::super::tests::Bench;
+use super::*;
+use crate::controller::state::{Event, Outcome, RESOURCE_EXHAUSTED, Subject};
+use crate::informer::Change;
+use crate::model::{Recorded, Source, Version, Volume};
+use crate::plan::tests::{mk_attachment, mk_node, mk_spec, mk_volume};
+use crate::workqueue::{Class, Key};
+
+/// Who else than `attachment` holds `target`, by looking at all attachments.
+fn usage_by_a_scan(state: &ControllerState, attachment: &Attachment, target: &PublishTarget) -> TargetUsage {
+    let handle = |other: &Attachment| match (&other.recorded.handle, &other.source) {
+        (Some(recorded), _) => Some(recorded.clone()),
+        (None, Source::Volume(name)) => state
+            .volume(name)
+            .and_then(|v| Some(v.spec.csi()?.handle.clone())),
+        (None, Source::Inline(spec)) => spec.csi().map(|csi| csi.handle.clone()),
+        (None, Source::Invalid(_)) => None,
+    };
+    let today = |other: &Attachment| state.index.node(&other.node).and_then(|node| node.id.clone());
+    let is_there = |other: &Attachment| {
+        let node_id = other.recorded.node_id.clone().or_else(|| today(other));
+        let same_volume = match handle(other) {
+            Some(handle) => handle == target.volume_id,
+            None => other.source == attachment.source,
+        };
+        same_volume && node_id.as_ref() == Some(&target.node_id)
+    };
+    let others = state
+        .index
+        .attachments()
+        .filter(|other| other.uid != attachment.uid && is_there(other));
+    let held = others.map(|other| match (other.deleting, other.finalizer, other.attached) {
+        (true, true, _) => TargetUsage::Deleting,
+        (false, true, _) => TargetUsage::InUse,
+        (false, false, true) => TargetUsage::MissingFinalizer,
+        (true, false, _) | (false, false, false) => TargetUsage::Unused,
+    });
+    held.max().unwrap_or(TargetUsage::Unused)
+}
+
+/// What is put next. `spec` is immutable, so with another volume or node it is another object of the same name.
+fn next(state: &ControllerState, attachment: &Attachment, version: u64) -> Attachment {
+    let known = state.attachment(&attachment.name);
+    let same = known.filter(|known| known.source == attachment.source && known.node == attachment.node);
+    Attachment {
+        uid: same.map_or_else(|| version.to_string().as_str().into(), |known| known.uid.clone()),
+        version: Version(version),
+        ..attachment.clone()
+    }
+}
+
+/// A volume of this handle comes, perhaps in the place of another, or the volume goes.
+fn mk_volume_of(state: &ControllerState, name: u8, handle: u8, version: u64) -> Change<Volume> {
+    let name = format!("pv-{name}");
+    match (state.volume(&name), handle) {
+        (Some(known), 3) => Change::Deleted {
+            name: known.name.clone(),
+            uid: known.uid.clone(),
+        },
+        (_, handle) => Change::Applied(Volume {
+            uid: version.to_string().as_str().into(),
+            version: Version(version),
+            spec: mk_spec(&format!("handle-{handle}")),
+            ..mk_volume(&name)
+        }),
+    }
+}
+
+fn any_attachment() -> impl Strategy<Value = Attachment> {
+    let spec = (0..6u8, 0..4u8, 0..2u8);
+    let recorded = (0..3u8, 0..3u8);
+    let state = (any::<bool>(), any::<bool>(), any::<bool>());
+    (spec, recorded, state).prop_map(
+        |((name, volume, node), (handle, node_id), (finalizer, deleting, attached))| {
+            let any_of = |prefix: &str, n: u8| (n < 2).then(|| format!("{prefix}-{n}").as_str().into());
+            Attachment {
+                source: if volume < 2 {
+                    Source::Volume(format!("pv-{volume}").as_str().into())
+                } else {
+                    Source::Inline(Box::new(mk_spec(&format!("handle-{volume}"))))
+                },
+                node: format!("node-{node}").as_str().into(),
+                recorded: Recorded {
+                    handle: any_of("handle", handle),
+                    node_id: any_of("id", node_id),
+                    secret: None,
+                },
+                finalizer,
+                deleting,
+                attached,
+                ..mk_attachment(&format!("va-{name}"))
+            }
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn who_holds_a_volume_is_what_a_scan_finds(
+        attachments in prop::collection::vec(any_attachment(), 0..8),
+        volumes in prop::collection::vec((0..2u8, 0..4u8), 0..6),
+    ) {
+        let mut state = Bench::new([]).state;
+        for node in 0..2 {
+            let node = mk_node(&format!("node-{node}"), Some(&format!("id-{node}")));
+            state.handle(Event::Nodes(Change::Applied(node)));
+        }
+        for (version, attachment) in (1..).zip(&attachments) {
+            let put = next(&state, attachment, version);
+            state.handle(Event::Attachments(Change::Applied(put)));
+        }
+        for (version, (name, handle)) in (100..).zip(volumes) {
+            let change = mk_volume_of(&state, name, handle, version);
+            state.handle(Event::Volumes(change));
+        }
+        for attachment in &attachments {
+            for handle in ["handle-0", "handle-1", "handle-2"] {
+                for node_id in ["id-0", "id-1"] {
+                    let target = PublishTarget { volume_id: handle.into(), node_id: node_id.into() };
+                    prop_assert_eq!(
+                        state.usage_besides(attachment, &target, UsedBy::Record),
+                        usage_by_a_scan(&state, attachment, &target)
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(Box<Attachment>),
+    Gone(u8),
+    Start,
+    Finish { which: usize, code: Option<i32> },
+    Wait,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let code = prop_oneof![
+        3 => Just(Some(RESOURCE_EXHAUSTED)),
+        1 => Just(Some(13)),
+        1 => Just(None),
+    ];
+    let step = prop_oneof![
+        3 => any_attachment().prop_map(|attachment| Step::Put(Box::new(attachment))),
+        1 => (0..6u8).prop_map(Step::Gone),
+        3 => Just(Step::Start),
+        3 => (0..8usize, code).prop_map(|(which, code)| Step::Finish { which, code }),
+        1 => Just(Step::Wait),
+    ];
+    prop::collection::vec(step, 0..60)
+}
+
+proptest! {
+    #[test]
+    fn who_waits_for_room_on_a_node_is_what_a_scan_finds(steps in steps()) {
+        let mut bench = Bench::new([]);
+        let mut running: Vec<Subject> = Vec::new();
+        for (version, step) in (1..).zip(steps) {
+            match step {
+                Step::Put(attachment) => {
+                    let put = next(&bench.state, &attachment, version);
+                    bench.put(put);
+                }
+                Step::Gone(name) => {
+                    let name = format!("va-{name}");
+                    if let Some(known) = bench.state.attachment(&name).cloned() {
+                        let gone = Change::Deleted { name: known.name.clone(), uid: known.uid.clone() };
+                        bench.state.handle(Event::Attachments(gone));
+                    }
+                }
+                Step::Start => running.extend(bench.start()),
+                Step::Finish { which, code } => {
+                    if !running.is_empty() {
+                        let subject = running.swap_remove(which % running.len());
+                        let class = Class::Final;
+                        let failed = Outcome::Failed { class, code, answer: None, message: "failed".into() };
+                        bench.finish(subject, if code.is_some() { failed } else { Outcome::Done });
+                    }
+                }
+                Step::Wait => bench.now += std::time::Duration::from_secs(300),
+            }
+            let state = &bench.state;
+            for attachment in state.index.attachments() {
+                let key = Key::Attachment(attachment.name.clone());
+                if state.queue.failed_with(&key, &attachment.uid) == Some(RESOURCE_EXHAUSTED) {
+                    let found = state.resource_exhausted_by_node.get(&attachment.node).any(|name| *name == attachment.name);
+                    prop_assert!(found, "{} waits for room on {}", attachment.name, attachment.node);
+                }
+            }
+            // And nothing is kept of what is gone.
+            for node in ["node-0", "node-1"] {
+                for name in state.resource_exhausted_by_node.get(node) {
+                    prop_assert!(state.attachment(name).is_some(), "{name} is gone");
+                }
+            }
+        }
+    }
+}

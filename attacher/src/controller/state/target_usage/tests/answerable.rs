@@ -1,0 +1,204 @@
+//! Who is answerable for a volume on a node, case by case.
+
+use crate::controller::state::reconcile::tests::{Bench, attached, let_go, newer};
+use crate::controller::state::{Event, Outcome, TargetUsage, UsedBy};
+use crate::informer::Change;
+use crate::model::{Attachment, PublishTarget, Recorded};
+use crate::plan::Operation;
+use crate::plan::tests::{mk_attachment, mk_volume};
+
+/// How a volume is held on a node besides by `va`, if there is also `other`.
+fn held_beside(other: Attachment) -> TargetUsage {
+    let target = PublishTarget {
+        volume_id: "handle".into(),
+        node_id: "id".into(),
+    };
+    let va = attached("va");
+    let bench = Bench::new([]);
+    let mut state = bench.state;
+    let twin = crate::model::Volume {
+        name: "pv-twin".into(),
+        uid: "uid-twin".into(),
+        ..mk_volume("pv")
+    };
+    state.handle(Event::Attachments(Change::Applied(va.clone())));
+    state.handle(Event::Attachments(Change::Applied(other)));
+    state.handle(Event::Volumes(Change::Applied(twin)));
+    while state.start(bench.now).is_some() {}
+    state.usage_besides(&va, &target, UsedBy::Record)
+}
+
+#[test]
+fn who_else_holds_a_volume_on_a_node() {
+    let leaving = Attachment {
+        deleting: true,
+        ..attached("other")
+    };
+    for (name, other, expected) in [
+        ("an attached one", attached("other"), TargetUsage::InUse),
+        ("one that is being detached", leaving, TargetUsage::Deleting),
+        ("one that was let go of", let_go("other"), TargetUsage::Unused),
+        (
+            "one of another volume",
+            Attachment {
+                source: crate::model::Source::Volume("pv-2".into()),
+                recorded: Recorded {
+                    handle: Some("handle-2".into()),
+                    ..attached("other").recorded
+                },
+                ..attached("other")
+            },
+            TargetUsage::Unused,
+        ),
+        (
+            "one of another volume object with the same handle",
+            Attachment {
+                source: crate::model::Source::Volume("pv-2".into()),
+                ..attached("other")
+            },
+            TargetUsage::InUse,
+        ),
+        (
+            "one on another node",
+            Attachment {
+                node: "node-2".into(),
+                recorded: Recorded {
+                    node_id: Some("id-2".into()),
+                    ..attached("other").recorded
+                },
+                ..attached("other")
+            },
+            TargetUsage::Unused,
+        ),
+    ] {
+        assert_eq!(held_beside(other), expected, "{name}");
+    }
+}
+
+/// The answer to the write that moves the record may be lost, and then nobody knows where it stands.
+#[test]
+fn whose_record_is_being_moved_holds_nothing() {
+    let (va, other) = (attached("va"), attached("other"));
+    let target = PublishTarget {
+        volume_id: "handle".into(),
+        node_id: "id".into(),
+    };
+    let mut state = Bench::new([va.clone(), other.clone()]).state;
+    assert_eq!(
+        state.usage_besides(&va, &target, UsedBy::Record),
+        TargetUsage::InUse
+    );
+    state.node_id_update_begins(&other);
+    assert_eq!(
+        state.usage_besides(&va, &target, UsedBy::Record),
+        TargetUsage::Unused
+    );
+    state.node_id_update_ends(&other);
+    assert_eq!(
+        state.usage_besides(&va, &target, UsedBy::Record),
+        TargetUsage::InUse
+    );
+    state.node_id_update_begins(&other);
+    let gone = Change::Deleted {
+        name: other.name.clone(),
+        uid: other.uid.clone(),
+    };
+    state.handle(Event::Attachments(gone));
+    assert!(
+        !state.is_node_id_update_pending(&other),
+        "nothing is kept of what is gone"
+    );
+}
+
+#[test]
+fn a_volume_is_held_by_its_handle_and_the_node_s_id_whatever_they_are_called() {
+    for (name, other, expected) in [
+        (
+            "one on another node that has this id by now",
+            Attachment {
+                node: "node-2".into(),
+                ..attached("other")
+            },
+            TargetUsage::InUse,
+        ),
+        (
+            "one of another volume object and another node, with the same handle and id",
+            Attachment {
+                source: crate::model::Source::Volume("pv-2".into()),
+                node: "node-2".into(),
+                ..attached("other")
+            },
+            TargetUsage::InUse,
+        ),
+        (
+            "one of the Go sidecar, of another volume object with the same handle",
+            Attachment {
+                source: crate::model::Source::Volume("pv-twin".into()),
+                recorded: Recorded {
+                    handle: None,
+                    ..attached("other").recorded
+                },
+                ..attached("other")
+            },
+            TargetUsage::InUse,
+        ),
+        (
+            "one that is attached without our finalizer",
+            Attachment {
+                finalizer: false,
+                ..attached("other")
+            },
+            TargetUsage::MissingFinalizer,
+        ),
+        (
+            "one that is about to be attached for the first time",
+            Attachment {
+                source: crate::model::Source::Volume("pv-twin".into()),
+                ..mk_attachment("other")
+            },
+            TargetUsage::Unused,
+        ),
+        (
+            "one of the Go sidecar, without a recorded handle",
+            Attachment {
+                recorded: Recorded {
+                    handle: None,
+                    ..attached("other").recorded
+                },
+                ..attached("other")
+            },
+            TargetUsage::InUse,
+        ),
+    ] {
+        assert_eq!(held_beside(other), expected, "{name}");
+    }
+}
+
+#[test]
+fn who_holds_a_volume_without_our_finalizer_is_attached_again_to_have_it() {
+    let unguarded = Attachment {
+        finalizer: false,
+        recorded: Recorded::default(),
+        ..attached("other")
+    };
+    let mut bench = Bench::new([unguarded.clone()]);
+    assert!(bench.start().is_none(), "it asks for nothing by itself");
+    let va = Attachment {
+        deleting: true,
+        ..attached("va")
+    };
+    let target = PublishTarget {
+        volume_id: "handle".into(),
+        node_id: "id".into(),
+    };
+    bench.state.restore_finalizers(&va, &target, UsedBy::Record);
+    let job = bench.starts(Operation::Attach);
+    bench.state.restore_finalizers(&va, &target, UsedBy::Record);
+    let guarded = Attachment {
+        finalizer: true,
+        ..newer(&unguarded)
+    };
+    bench.put(guarded);
+    bench.finish(&job, Outcome::Done);
+    assert!(bench.start().is_none());
+}

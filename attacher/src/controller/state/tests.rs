@@ -1,0 +1,356 @@
+//! What starts a job early, what does not, and what is remembered.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::*;
+use crate::model::{Problem, PublishTarget, Source, Version};
+use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// An state with so many places in each lane, which has seen nothing.
+pub(crate) fn mk_state(places: usize) -> ControllerState {
+    let limits = Limits {
+        attach: places,
+        detach: places,
+        volume: places,
+    };
+    let backoff = Backoff {
+        start: SECOND,
+        max: 300 * SECOND,
+    };
+    ControllerState::new(limits, backoff, 1)
+}
+
+pub(super) struct Bench {
+    pub(super) state: ControllerState,
+    pub(super) now: Instant,
+}
+
+impl Bench {
+    /// An state that knows one volume, one node and `attachments`.
+    pub(super) fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
+        let mut state = mk_state(10);
+        state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
+        state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
+        for attachment in attachments {
+            state.handle(Event::Attachments(Change::Applied(attachment)));
+        }
+        #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
+        Self {
+            state,
+            now: Instant::now(),
+        }
+    }
+
+    pub(super) fn start(&mut self) -> Option<Subject> {
+        self.state.start(self.now).map(|job| job.subject())
+    }
+
+    fn starts(&mut self, name: &str) -> Subject {
+        match self.start() {
+            Some(Subject::Attachment(wanted, attachment)) if &*attachment.name == name => {
+                Subject::Attachment(wanted, attachment)
+            }
+            other => panic!("{name} must start, not {other:?}"),
+        }
+    }
+
+    pub(super) fn finish(&mut self, subject: Subject, outcome: Outcome) {
+        self.state.finish(Report { subject, outcome }, self.now);
+    }
+
+    pub(super) fn put(&mut self, attachment: Attachment) {
+        self.state.handle(Event::Attachments(Change::Applied(attachment)));
+    }
+}
+
+fn failed(class: Class) -> Outcome {
+    Outcome::Failed {
+        class,
+        code: None,
+        answer: None,
+        message: "failed".into(),
+    }
+}
+
+fn newer(attachment: &Attachment, change: impl FnOnce(&mut Attachment)) -> Attachment {
+    let mut newer = attachment.clone();
+    newer.version = Version(attachment.version.0 + 1);
+    change(&mut newer);
+    newer
+}
+
+#[test]
+fn the_echo_of_a_failure_that_was_written_starts_nothing() {
+    let va = mk_attachment("va");
+    let mut bench = Bench::new([va.clone()]);
+    let subject = bench.starts("va");
+    let told = newer(&va, |va| va.attach_error = Some(Box::new(Problem::default())));
+    // The watch is quicker than the answer to our write, and later than it.
+    bench.put(told.clone());
+    bench.finish(subject, failed(Class::Final));
+    assert!(bench.start().is_none());
+    bench.put(newer(&told, |va| {
+        va.attach_error = Some(Box::new(Problem {
+            code: Some(8),
+            ..Problem::default()
+        }))
+    }));
+    assert!(bench.start().is_none());
+    bench.now += SECOND;
+    bench.starts("va");
+}
+
+#[test]
+fn nothing_that_a_failing_detach_brings_about_makes_its_pauses_start_anew() {
+    let mut va = Attachment {
+        deleting: true,
+        finalizer: true,
+        ..mk_attachment("va")
+    };
+    let mut bench = Bench::new([va.clone()]);
+    let capabilities = mk_driver().capabilities;
+    bench.state.handle(Event::DriverBack(capabilities));
+    let mut pauses = Vec::new();
+    for attempt in 0..8 {
+        let subject = bench.starts("va");
+        // UNAVAILABLE, say, which the driver answers. It is told in the status; the watch shows that before
+        // and after the answer to the write.
+        let told = newer(&va, |va| {
+            va.detach_error = Some(Box::new(Problem {
+                message: format!("attempt {attempt}"),
+                ..Problem::default()
+            }));
+        });
+        if attempt % 2 == 0 {
+            bench.put(told.clone());
+        }
+        bench
+            .state
+            .handle(Event::Attachments(Change::LocallyUpdated(told.clone())));
+        bench.finish(subject, failed(Class::Uncertain));
+        bench.put(told.clone());
+        va = told;
+        // The driver's connection is not what failed, but it comes and goes, too.
+        bench.state.handle(Event::DriverBack(capabilities));
+        assert!(bench.start().is_none(), "{attempt}");
+        let until = bench.state.next_start().expect("it waits");
+        pauses.push(until - bench.now);
+        bench.now = until;
+    }
+    // As in Go but for the jitter and for the cap, a tenth of the longest pause where the result is unknown.
+    for (pause, whole) in pauses.iter().zip([1, 2, 4, 8, 16, 30, 30, 30]) {
+        let whole = whole * SECOND;
+        assert!((whole * 4 / 5..=whole).contains(pause), "{pauses:?}");
+    }
+}
+
+#[test]
+fn a_nudge_from_a_person_ends_the_wait() {
+    let va = mk_attachment("va");
+    let mut bench = Bench::new([va.clone()]);
+    let subject = bench.starts("va");
+    bench.finish(subject, failed(Class::Final));
+    assert!(bench.start().is_none());
+    bench.put(newer(&va, |_| ()));
+    bench.starts("va");
+}
+
+#[test]
+fn a_deletion_turns_a_failing_attach_into_a_detach_at_once() {
+    let va = Attachment {
+        finalizer: true,
+        ..mk_attachment("va")
+    };
+    let mut bench = Bench::new([va.clone()]);
+    let subject = bench.starts("va");
+    bench.put(newer(&va, |va| va.deleting = true));
+    assert!(bench.start().is_none(), "one run a key");
+    bench.finish(subject, failed(Class::Uncertain));
+    assert!(matches!(
+        bench.starts("va"),
+        Subject::Attachment(Operation::Detach, _)
+    ));
+}
+
+#[test]
+fn a_node_that_gets_its_driver_ends_the_wait_of_its_attachments() {
+    let mut bench = Bench::new([mk_attachment("va")]);
+    let subject = bench.starts("va");
+    bench.finish(subject, failed(Class::Final));
+    let unchanged = Node {
+        version: Version(2),
+        ..mk_node("node", Some("id"))
+    };
+    bench.state.handle(Event::Nodes(Change::Applied(unchanged)));
+    assert!(bench.start().is_none());
+    let registered = Node {
+        version: Version(3),
+        ..mk_node("node", Some("other"))
+    };
+    bench.state.handle(Event::Nodes(Change::Applied(registered)));
+    bench.starts("va");
+}
+
+#[test]
+fn a_detach_lets_those_try_again_that_failed_for_want_of_it() {
+    let leaving = Attachment {
+        deleting: true,
+        finalizer: true,
+        ..mk_attachment("leaving")
+    };
+    let same_volume = Attachment {
+        node: "elsewhere".into(),
+        ..mk_attachment("same-volume")
+    };
+    let same_node = Attachment {
+        source: Source::Volume("pv-2".into()),
+        ..mk_attachment("same-node")
+    };
+    let unrelated = Attachment {
+        source: Source::Volume("pv-3".into()),
+        ..mk_attachment("unrelated")
+    };
+    let mut bench = Bench::new([same_volume, same_node, unrelated]);
+    // The status of none of them holds a code, as with API servers that know of none.
+    for (name, code) in [
+        ("same-volume", None),
+        ("same-node", Some(RESOURCE_EXHAUSTED)),
+        ("unrelated", None),
+    ] {
+        let subject = bench.starts(name);
+        let outcome = Outcome::Failed {
+            class: Class::Final,
+            code,
+            answer: None,
+            message: "failed".into(),
+        };
+        bench.finish(subject, outcome);
+    }
+    bench.put(leaving.clone());
+    let subject = bench.starts("leaving");
+    let departed = Change::LocallyDeleted {
+        name: leaving.name.clone(),
+        uid: leaving.uid,
+    };
+    bench.state.handle(Event::Attachments(departed));
+    bench.finish(subject, Outcome::Done);
+    bench.starts("same-volume");
+    bench.starts("same-node");
+    assert!(bench.start().is_none());
+}
+
+#[test]
+fn those_that_met_no_driver_run_when_it_is_back() {
+    let mut bench = Bench::new([mk_attachment("va")]);
+    let subject = bench.starts("va");
+    bench.finish(subject, failed(Class::Disconnected));
+    assert!(bench.start().is_none());
+    bench.state.handle(Event::DriverBack(mk_driver().capabilities));
+    let subject = bench.starts("va");
+    // It came back while the failure was still being written down.
+    bench.state.handle(Event::DriverBack(mk_driver().capabilities));
+    bench.finish(subject, failed(Class::Disconnected));
+    bench.starts("va");
+}
+
+#[test]
+fn an_answer_that_could_not_be_written_is_handed_to_the_next_run() {
+    let mut bench = Bench::new([mk_attachment("va")]);
+    let subject = bench.starts("va");
+    let answer = PendingStatusWrite::Published {
+        target: PublishTarget {
+            volume_id: "handle".into(),
+            node_id: "id".into(),
+        },
+        context: BTreeMap::new(),
+    };
+    bench.finish(
+        subject,
+        Outcome::Failed {
+            class: Class::Uncertain,
+            code: None,
+            answer: Some(answer.clone()),
+            message: "failed".into(),
+        },
+    );
+    bench.now += SECOND;
+    let Some(Job::Attachment {
+        answer: remembered, ..
+    }) = bench.state.start(bench.now)
+    else {
+        panic!("the attachment must be tried again");
+    };
+    assert_eq!(remembered, Some(answer));
+}
+
+#[test]
+fn a_volume_that_is_deleted_is_released_when_its_last_attachment_is_gone() {
+    let va = Attachment {
+        attached: true,
+        finalizer: true,
+        ..mk_attachment("va")
+    };
+    let mut bench = Bench::new([va.clone()]);
+    let deleted = Volume {
+        version: Version(2),
+        deleting: true,
+        finalizer: true,
+        ..mk_volume("pv")
+    };
+    bench.state.handle(Event::Volumes(Change::Applied(deleted)));
+    assert!(bench.start().is_none(), "it is in use");
+    bench.state.handle(Event::Attachments(Change::Deleted {
+        name: va.name,
+        uid: va.uid,
+    }));
+    assert!(matches!(bench.start(), Some(Subject::Volume(volume)) if &*volume.name == "pv"));
+}
+
+#[test]
+fn a_volume_that_is_taken_back_from_us_is_released_when_it_is_free() {
+    let va = Attachment {
+        attached: true,
+        finalizer: true,
+        ..mk_attachment("va")
+    };
+    let held = Volume {
+        version: Version(2),
+        finalizer: true,
+        ..mk_volume("pv")
+    };
+    let taken_back = Volume {
+        version: Version(3),
+        left_in_tree: true,
+        ..held.clone()
+    };
+    let mut bench = Bench::new([va.clone()]);
+    bench.state.handle(Event::Volumes(Change::Applied(held)));
+    bench
+        .state
+        .handle(Event::Volumes(Change::Applied(taken_back.clone())));
+    assert!(bench.start().is_none(), "it is in use");
+    bench.state.handle(Event::Attachments(Change::Deleted {
+        name: va.name,
+        uid: va.uid,
+    }));
+    assert!(matches!(bench.start(), Some(Subject::Volume(volume)) if &*volume.name == "pv"));
+    let mut bench = Bench::new([]);
+    bench.state.handle(Event::Volumes(Change::Applied(taken_back)));
+    assert!(
+        matches!(bench.start(), Some(Subject::Volume(_))),
+        "it was free already"
+    );
+}
+
+#[test]
+fn a_job_that_changed_nothing_does_not_spin() {
+    let mut bench = Bench::new([mk_attachment("va")]);
+    let subject = bench.starts("va");
+    bench.finish(subject, Outcome::Done);
+    assert!(bench.start().is_none());
+    bench.now += SECOND;
+    bench.starts("va");
+}

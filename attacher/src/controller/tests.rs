@@ -1,0 +1,468 @@
+//! Single jobs, with an API server and a driver that do as they are told.
+
+mod drain;
+mod republish;
+mod stored;
+mod target_usage;
+mod waits;
+mod written;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::*;
+use crate::controller::state::tests::mk_state;
+use crate::controller::state::{TargetUsage, UsedBy};
+use crate::csi::{Caller, Code, ConnectionManager, ListRequest, Page, PublishRequest, UnpublishRequest};
+use crate::kube_api::{ApiServer, Clients, Released, Side, patch};
+use crate::leader_election::Leadership;
+use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
+use crate::model::{Capabilities, Node, Problem, PublishTarget, Recorded, Version, VolumeSource};
+use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
+use crate::plan::{PvFinalizer, Record};
+use crate::workqueue::{Backoff, Limits};
+
+const FINALIZER: &str = "external-attacher/test";
+const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What the API server and the driver have, and how they answer.
+#[derive(Default)]
+struct State {
+    attachment: Option<Attachment>,
+    volume: Option<Volume>,
+    /// Requests and calls, in order.
+    seen: Vec<&'static str>,
+    unpublished: Vec<PublishTarget>,
+    /// Requests and calls that are not answered until somebody says so.
+    silent: Vec<&'static str>,
+    /// Answers to requests; whatever has none succeeds.
+    refusals: VecDeque<(&'static str, Error)>,
+    away: bool,
+    panics: bool,
+    /// Whether somebody gives records another node id before they are stored.
+    changes_records: bool,
+    /// What the driver answers to its first Unpublish.
+    unknown: bool,
+    /// Where volumes were published, in order.
+    published: Vec<PublishTarget>,
+    /// After so many requests and calls the process is dead: nothing it asks for happens any more.
+    dies_after: Option<usize>,
+    /// Calls for a node id that the driver refuses, with this code.
+    refused_at: Vec<(&'static str, &'static str, &'static str)>,
+}
+
+#[derive(Clone, Default)]
+struct World {
+    state: Arc<Mutex<State>>,
+    /// Ends the silence, once.
+    answer: Arc<Notify>,
+}
+
+// === impl World ===
+
+impl World {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no test panics with it")
+    }
+
+    async fn take(&self, request: &'static str) -> Result<(), Error> {
+        let (dead, silent) = {
+            let mut state = self.state();
+            state.seen.push(request);
+            let dead = state.dies_after.is_some_and(|most| state.seen.len() > most);
+            (dead, state.silent.contains(&request))
+        };
+        if dead {
+            std::future::pending::<()>().await;
+        }
+        if silent {
+            self.answer.notified().await;
+        }
+        let mut state = self.state();
+        match state.refusals.iter().position(|(refused, _)| *refused == request) {
+            Some(at) => Err(state.refusals.remove(at).expect("it was found").1),
+            None => Ok(()),
+        }
+    }
+
+    async fn write(
+        &self,
+        request: &'static str,
+        change: impl FnOnce(&mut Attachment),
+    ) -> Result<Attachment, Error> {
+        self.take(request).await?;
+        self.change(change)
+    }
+
+    fn refuses(&self, call: &str, target: &PublishTarget) -> Result<(), CallError> {
+        let state = self.state();
+        let mut refused = state.refused_at.iter();
+        match refused.find(|(refused, id, _)| *refused == call && **id == *target.node_id) {
+            Some((.., code)) => Err(refusal(code)),
+            None => Ok(()),
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Attachment)) -> Result<Attachment, Error> {
+        let mut state = self.state();
+        let Some(attachment) = &mut state.attachment else {
+            return Err(Error::NotFound("no such attachment".into()));
+        };
+        change(attachment);
+        attachment.version = Version(attachment.version.0 + 1);
+        let after = attachment.clone();
+        if after.deleting && !after.finalizer && !after.foreign_finalizers {
+            state.attachment = None;
+        }
+        Ok(after)
+    }
+}
+
+impl Cluster for World {
+    async fn record(&self, known: &Attachment, record: &Record) -> Result<Attachment, Error> {
+        let body = patch::record(known, record, FINALIZER);
+        let metadata = &body["metadata"];
+        let changes_it = self.state().changes_records;
+        self.write("record", |attachment| {
+            attachment.finalizer |= metadata["finalizers"] == json!([FINALIZER]);
+            let recorded = &mut attachment.recorded;
+            for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
+                let value = value.as_str();
+                match &**key {
+                    NODE_ID_ANNOTATION => recorded.node_id = value.map(Arc::from),
+                    VOLUME_HANDLE_ANNOTATION => recorded.handle = value.map(Arc::from),
+                    PUBLISH_SECRET_ANNOTATION => recorded.secret = value.and_then(SecretRef::parse),
+                    key => panic!("an unknown annotation: {key}"),
+                }
+            }
+            if changes_it {
+                recorded.node_id = Some("another".into());
+            }
+        })
+        .await
+    }
+
+    async fn claim(&self, _: &PvFinalizer) -> Result<Volume, Error> {
+        self.take("claim").await?;
+        Ok(Volume {
+            version: Version(2),
+            finalizer: true,
+            ..mk_secret_volume()
+        })
+    }
+
+    async fn mark_attached(&self, _: &Attachment, _: &BTreeMap<String, String>) -> Result<Attachment, Error> {
+        self.write("mark attached", |attachment| {
+            attachment.attached = true;
+            attachment.attach_error = None;
+        })
+        .await
+    }
+
+    async fn mark_detached(&self, _: &Attachment) -> Result<Attachment, Error> {
+        self.write("mark detached", |attachment| {
+            attachment.attached = false;
+            attachment.detach_error = None;
+        })
+        .await
+    }
+
+    async fn release(&self, _: &Attachment) -> Result<Released, Error> {
+        let left = self
+            .write("release", |attachment| attachment.finalizer = false)
+            .await?;
+        Ok(if left.deleting && !left.foreign_finalizers {
+            Released::Gone
+        } else {
+            Released::Kept(Box::new(left))
+        })
+    }
+
+    async fn release_volume(&self, volume: &Volume) -> Result<Volume, Error> {
+        self.take("release volume").await?;
+        Ok(volume.clone())
+    }
+
+    async fn save_problem(&self, _: &Attachment, side: Side, problem: &Problem) -> Result<Attachment, Error> {
+        self.write("problem", |attachment| {
+            let problem = Some(Box::new(problem.clone()));
+            match side {
+                Side::Attach => attachment.attach_error = problem,
+                Side::Detach => attachment.detach_error = problem,
+            }
+        })
+        .await
+    }
+
+    async fn attachment(&self, _: &Attachment) -> Result<Attachment, Error> {
+        self.take("get attachment").await?;
+        self.state()
+            .attachment
+            .clone()
+            .ok_or_else(|| Error::NotFound("no such attachment".into()))
+    }
+
+    async fn volume(&self, _: &str) -> Result<Volume, Error> {
+        self.take("get volume").await?;
+        let volume = self.state().volume.clone();
+        volume.ok_or_else(|| Error::NotFound("no such volume".into()))
+    }
+
+    async fn secret(&self, _: &SecretRef) -> Result<Secrets, Error> {
+        self.take("get secret").await?;
+        Ok(Secrets::default())
+    }
+}
+
+impl ControllerClient for World {
+    async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
+        let panics = self.state().panics;
+        assert!(!panics, "as it was told");
+        self.take("publish").await.expect("calls are refused otherwise");
+        self.refuses("publish", &request.target)?;
+        self.state().published.push(request.target);
+        Ok(BTreeMap::new())
+    }
+
+    async fn unpublish(&self, request: UnpublishRequest) -> Result<(), CallError> {
+        self.take("unpublish").await.expect("calls are refused otherwise");
+        let target = request.target;
+        let refused = self.refuses("unpublish", &target);
+        let mut state = self.state();
+        state.unpublished.push(target);
+        if std::mem::take(&mut state.unknown) {
+            return Err(refusal("NotFound"));
+        }
+        refused
+    }
+
+    async fn list(&self, _: ListRequest) -> Result<Page, CallError> {
+        Ok(Page::default())
+    }
+
+    async fn ready(&self) -> Result<Capabilities, CallError> {
+        self.take("ready").await.expect("calls are refused otherwise");
+        if self.state().away {
+            return Err(CallError::unsent("not connected"));
+        }
+        Ok(mk_driver().capabilities)
+    }
+}
+
+struct Bench {
+    world: World,
+    state: Arc<Mutex<ControllerState>>,
+    controller: Controller<World, World>,
+    now: Instant,
+}
+
+// === impl Bench ===
+
+impl Bench {
+    /// `attachment` of a volume that has a Secret.
+    fn new(attachment: Attachment) -> Self {
+        let world = World::default();
+        world.state().attachment = Some(attachment);
+        world.state().volume = Some(mk_secret_volume());
+        Self::on(world)
+    }
+
+    /// A process that has just started.
+    fn on(world: World) -> Self {
+        let mut state = mk_state(10);
+        state.handle(Event::DriverBack(mk_driver().capabilities));
+        state.handle(Event::Volumes(Change::Applied(mk_secret_volume())));
+        state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
+        if let Some(attachment) = world.state().attachment.clone() {
+            state.handle(Event::Attachments(Change::Applied(attachment)));
+        }
+        let state = Arc::new(Mutex::new(state));
+        let controller = Controller::new(world.clone(), world.clone(), mk_driver(), state.clone(), || {
+            Timestamp::UNIX_EPOCH
+        });
+        #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
+        let now = Instant::now();
+        Self {
+            world,
+            state,
+            controller,
+            now,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ControllerState> {
+        self.state.lock().expect("no test panics with it")
+    }
+
+    /// The next job, however long it has to wait for its turn.
+    fn job(&mut self) -> Option<Job> {
+        self.now += FOREVER;
+        let now = self.now;
+        self.state().start(now)
+    }
+
+    /// Runs the next job.
+    async fn turn(&mut self) -> Option<Outcome> {
+        let job = self.job()?;
+        let report = self.controller.run(job).await;
+        let outcome = report.outcome.clone();
+        let now = self.now;
+        self.state().finish(report, now);
+        Some(outcome)
+    }
+
+    async fn fails(&mut self) {
+        let outcome = self.turn().await;
+        assert!(matches!(outcome, Some(Outcome::Failed { .. })), "{outcome:?}");
+    }
+
+    fn refuse(&self, request: &'static str, error: Error) {
+        self.world.state().refusals.push_back((request, error));
+    }
+
+    fn seen(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.world.state().seen)
+    }
+
+    fn attachment(&self) -> Attachment {
+        self.world.state().attachment.clone().expect("it is there")
+    }
+
+    /// A user deletes the attachment.
+    fn delete(&self) {
+        let after = self
+            .world
+            .change(|attachment| attachment.deleting = true)
+            .expect("it is there");
+        let change = match &self.world.state().attachment {
+            Some(_) => Change::Applied(after),
+            None => Change::Deleted {
+                name: after.name,
+                uid: after.uid,
+            },
+        };
+        self.state().handle(Event::Attachments(change));
+    }
+}
+
+fn mk_secret_volume() -> Volume {
+    let mut volume = mk_volume("pv");
+    if let VolumeSource::Csi(csi) = &mut volume.spec.source {
+        csi.publish_secret = SecretRef::parse("ns/secret");
+    }
+    volume
+}
+
+fn refusal(code: &str) -> CallError {
+    CallError {
+        code: Code::named(code).expect("a code of gRPC"),
+        message: "no such node".to_owned(),
+        reach: Reach::Answered,
+    }
+}
+
+fn forbidden() -> Error {
+    Error::Refused {
+        status: 403,
+        message: "forbidden".into(),
+    }
+}
+
+fn mk_leaving() -> Attachment {
+    Attachment {
+        deleting: true,
+        finalizer: true,
+        recorded: Recorded {
+            node_id: Some("id".into()),
+            handle: Some("handle".into()),
+            secret: None,
+        },
+        ..mk_attachment("va")
+    }
+}
+
+fn name_of(job: &Job) -> String {
+    match job.subject() {
+        Subject::Attachment(_, attachment) => attachment.name.to_string(),
+        Subject::Volume(volume) => volume.name.to_string(),
+    }
+}
+
+/// Each job that waits for the driver is a future of its own, and there may be thousands: with the states of
+/// all steps side by side it had ten kilobytes, which made half of the process. A step that is not taken now
+/// takes no room, since it is in a box. What a call itself needs, two kilobytes, is in another one.
+#[tokio::test]
+async fn a_job_that_waits_for_the_driver_is_small() {
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let clients = Clients::new(&config, None).unwrap();
+    let (_keeper, link) = ConnectionManager::new("/nowhere".parse().unwrap(), FOREVER);
+    let driver = mk_driver();
+    let cluster = ApiServer::new(&clients, Leadership::unopposed(), Arc::new(driver.clone()));
+    let csi = Caller::new(link, FOREVER, Leadership::unopposed());
+    let limits = Limits {
+        attach: 1,
+        detach: 1,
+        volume: 1,
+    };
+    let backoff = Backoff {
+        start: FOREVER,
+        max: FOREVER,
+    };
+    let state = Arc::new(Mutex::new(ControllerState::new(limits, backoff, 0)));
+    let controller = Controller::new(cluster, csi, driver, state, || Timestamp::UNIX_EPOCH);
+    let facts = || AttachInputs {
+        attachment: Arc::new(mk_attachment("va")),
+        volume: None,
+        node: None,
+    };
+    let target = PublishTarget {
+        volume_id: "h".into(),
+        node_id: "n".into(),
+    };
+    let request = UnpublishRequest {
+        target,
+        secrets: Secrets::default(),
+        migrated: false,
+    };
+    let job = Job::Attachment {
+        wanted: Operation::Attach,
+        facts: facts(),
+        answer: None,
+        repair: false,
+    };
+    let (attachment, claim) = (
+        mk_attachment("va"),
+        PvFinalizer {
+            volume: "pv".into(),
+            uid: "uid".into(),
+        },
+    );
+    let record = Record {
+        annotations: Recorded::default(),
+        whole: false,
+    };
+    let cluster = &controller.cluster;
+    for (future, bytes, most) in [
+        // Each waits in line for the API server, maybe behind thousands.
+        ("a claim", size_of_val(&cluster.claim(&claim)), 1536),
+        (
+            "a record",
+            size_of_val(&cluster.record(&attachment, &record)),
+            1536,
+        ),
+        ("a job", size_of_val(&controller.run(job)), 768),
+        ("an attach", size_of_val(&controller.attach(facts(), None)), 1280),
+        (
+            "a detach",
+            size_of_val(&controller.detach(facts(), None, false)),
+            768,
+        ),
+        ("a call", size_of_val(&controller.csi.unpublish(request)), 896),
+    ] {
+        assert!(bytes <= most, "{future} takes {bytes} bytes, and may take {most}");
+    }
+}

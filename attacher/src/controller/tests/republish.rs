@@ -1,0 +1,281 @@
+//! Nodes that were registered anew, under another id.
+
+use super::*;
+
+/// Attached, on a machine that came back under another id, and to be repaired.
+fn mk_moved() -> Attachment {
+    Attachment {
+        attached: true,
+        finalizer: false,
+        deleting: false,
+        recorded: Recorded {
+            node_id: Some("old-id".into()),
+            ..mk_leaving().recorded
+        },
+        ..mk_leaving()
+    }
+}
+
+/// A detach that looked before it said so may be under way there.
+#[tokio::test(start_paused = true)]
+async fn nobody_says_to_be_attached_elsewhere_while_somebody_else_calls_there() {
+    let mut bench = Bench::new(mk_moved());
+    let refused = ("publish", "old-id", "NotFound");
+    bench.world.state().refused_at.push(refused);
+    let job = bench.job().expect("an attach");
+    let there = PublishTarget {
+        volume_id: "handle".into(),
+        node_id: "id".into(),
+    };
+    let others = bench.controller.target_mutexes.lock(&there).await;
+    let run = bench.controller.run(job);
+    let mut run = std::pin::pin!(run);
+    assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+    assert!(bench.seen().contains(&"publish"));
+    assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("old-id"));
+    drop(others);
+    assert_eq!(run.await.outcome, Outcome::Done);
+    assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("id"));
+}
+
+/// Its state asks for nothing then, but the volume is nowhere.
+#[tokio::test]
+async fn an_attach_elsewhere_that_fails_is_tried_again() {
+    let mut bench = Bench::new(mk_moved());
+    bench.world.state().refused_at.extend([
+        ("publish", "old-id", "NotFound"),
+        ("publish", "id", "DeadlineExceeded"),
+    ]);
+    bench.fails().await;
+    let attachment = bench.attachment();
+    assert!(attachment.finalizer && attachment.attached);
+    assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"));
+    bench.world.state().refused_at.clear();
+    bench.seen();
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.seen(), ["ready", "get secret", "publish", "mark attached"]);
+    assert_eq!(bench.turn().await, None);
+}
+
+/// No list of the driver's tells the next process that the volume is nowhere: what is stored must.
+#[tokio::test(start_paused = true)]
+async fn a_process_that_dies_on_the_way_elsewhere_leaves_the_rest_to_the_next_one() {
+    let mut requests = 0;
+    loop {
+        let mut bench = Bench::new(mk_moved());
+        let refused = ("publish", "old-id", "NotFound");
+        bench.world.state().refused_at.push(refused);
+        bench.world.state().dies_after = Some(requests);
+        let job = bench.job().expect("an attach");
+        let survived = timeout(FOREVER, bench.controller.run(job)).await.is_ok();
+        bench.world.state().dies_after = None;
+        let mut bench = Bench::on(bench.world);
+        while let Some(outcome) = bench.turn().await {
+            assert_eq!(outcome, Outcome::Done, "{requests}");
+        }
+        let attachment = bench.attachment();
+        assert!(attachment.attached && attachment.finalizer, "{requests}");
+        assert_eq!(attachment.attach_error, None, "{requests}");
+        assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"), "{requests}");
+        let state = bench.world.state();
+        let published = state.published.last().map(|target| &*target.node_id);
+        assert_eq!(published, Some("id"), "{requests}");
+        let old = |target: &PublishTarget| &*target.node_id == "old-id";
+        assert!(state.unpublished.iter().any(old), "{requests}");
+        drop(state);
+        if survived {
+            break;
+        }
+        requests += 1;
+    }
+    assert!(requests > 8, "it died only {requests} times");
+}
+
+#[tokio::test]
+async fn an_attach_elsewhere_leaves_nothing_where_the_volume_was() {
+    let unguarded = mk_moved();
+    for (answer, moves) in [
+        (None, true),
+        (Some("NotFound"), true),
+        (Some("InvalidArgument"), false),
+    ] {
+        let mut bench = Bench::new(unguarded.clone());
+        bench
+            .world
+            .state()
+            .refused_at
+            .push(("publish", "old-id", "InvalidArgument"));
+        if let Some(code) = answer {
+            bench.world.state().refused_at.push(("unpublish", "old-id", code));
+        }
+        let outcome = bench.turn().await.expect("an attach");
+        assert_eq!(outcome == Outcome::Done, moves, "{answer:?}: {outcome:?}");
+        assert_eq!(bench.world.state().unpublished.len(), 1, "{answer:?}");
+        let recorded = bench.attachment().recorded.node_id;
+        let expected = if moves { "id" } else { "old-id" };
+        assert_eq!(recorded.as_deref(), Some(expected), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_detach_that_tries_the_other_node_id_leaves_what_is_needed_there() {
+    let leaving = Attachment {
+        deleting: true,
+        finalizer: true,
+        recorded: Recorded {
+            node_id: Some("old-id".into()),
+            handle: Some("handle".into()),
+            secret: None,
+        },
+        ..mk_attachment("va")
+    };
+    for needed in [false, true] {
+        let mut bench = Bench::new(leaving.clone());
+        bench.world.state().unknown = true;
+        if needed {
+            let living = Attachment {
+                finalizer: true,
+                attached: true,
+                ..mk_attachment("living")
+            };
+            bench.state().handle(Event::Attachments(Change::Applied(living)));
+        }
+        assert_eq!(bench.turn().await, Some(Outcome::Done));
+        assert_eq!(bench.world.state().attachment, None);
+        let ids: Vec<_> = bench.world.state().unpublished.drain(..).collect();
+        let ids: Vec<_> = ids.iter().map(|target| &*target.node_id).collect();
+        let expected: &[&str] = if needed { &["old-id"] } else { &["old-id", "id"] };
+        assert_eq!(ids, expected);
+    }
+}
+
+/// INVALID_ARGUMENT may be about the Secret that was not sent, and the volume still where it was.
+#[tokio::test]
+async fn a_detach_without_its_secret_tries_the_other_node_id_only_if_the_node_is_not_found() {
+    for (missing, code, done) in [
+        (false, "InvalidArgument", true),
+        (true, "InvalidArgument", false),
+        (true, "NotFound", true),
+    ] {
+        let mut bench = Bench::new(Attachment {
+            recorded: Recorded {
+                node_id: Some("old-id".into()),
+                secret: SecretRef::parse("ns/secret"),
+                ..mk_leaving().recorded
+            },
+            ..mk_leaving()
+        });
+        bench.world.state().refused_at.push(("unpublish", "old-id", code));
+        if missing {
+            bench.refuse("get secret", Error::NotFound("no such secret".into()));
+        }
+        let outcome = bench.turn().await.expect("a detach");
+        assert_eq!(outcome == Outcome::Done, done, "{missing} {code}: {outcome:?}");
+        let calls = bench.world.state().unpublished.len();
+        assert_eq!(calls, if done { 2 } else { 1 }, "{missing} {code}");
+        assert_eq!(bench.world.state().attachment.is_none(), done, "{missing} {code}");
+    }
+}
+
+fn mk_leaving_of_old_id() -> Attachment {
+    Attachment {
+        recorded: Recorded {
+            node_id: Some("old-id".into()),
+            ..mk_leaving().recorded
+        },
+        ..mk_leaving()
+    }
+}
+
+/// vSphere's driver answers OK for nodes that it does not know, and the machine is known by its new id alone.
+#[tokio::test]
+async fn detach_unpublishes_both_node_ids_although_the_driver_accepts_the_recorded_one() {
+    let mut bench = Bench::new(mk_leaving_of_old_id());
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    let unpublished = bench.world.state().unpublished.clone();
+    let ids: Vec<_> = unpublished.iter().map(|target| &*target.node_id).collect();
+    assert_eq!(ids, ["old-id", "id"]);
+    assert_eq!(bench.world.state().attachment, None);
+}
+
+#[tokio::test]
+async fn detach_keeps_the_finalizer_until_the_present_node_id_is_unpublished() {
+    let mut bench = Bench::new(mk_leaving_of_old_id());
+    let refused = ("unpublish", "id", "Unavailable");
+    bench.world.state().refused_at.push(refused);
+    bench.fails().await;
+    let attachment = bench.attachment();
+    assert!(attachment.finalizer);
+    assert_eq!(attachment.detach_error.and_then(|error| error.code), Some(14));
+    bench.world.state().refused_at.clear();
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.world.state().attachment, None);
+}
+
+#[tokio::test]
+async fn detach_leaves_the_present_node_id_to_an_attachment_that_uses_the_volume_on_that_node() {
+    // By its record, or by the present id of its node, whatever its record says.
+    for recorded in ["id", "older-id"] {
+        let mut bench = Bench::new(mk_leaving_of_old_id());
+        let living = Attachment {
+            finalizer: true,
+            attached: true,
+            recorded: Recorded {
+                node_id: Some(recorded.into()),
+                ..mk_leaving().recorded
+            },
+            ..mk_attachment("living")
+        };
+        bench.state().handle(Event::Attachments(Change::Applied(living)));
+        assert_eq!(bench.turn().await, Some(Outcome::Done));
+        let unpublished = bench.world.state().unpublished.clone();
+        let ids: Vec<_> = unpublished.iter().map(|target| &*target.node_id).collect();
+        assert_eq!(ids, ["old-id"], "{recorded}");
+        assert_eq!(bench.world.state().attachment, None, "{recorded}");
+    }
+}
+
+#[tokio::test]
+async fn detach_error_names_both_node_ids_if_the_driver_accepts_neither() {
+    for (present, shown) in [(Some("id"), "\"id\""), (None, "shows none")] {
+        let mut bench = Bench::new(mk_leaving_of_old_id());
+        bench.world.state().refused_at.extend([
+            ("unpublish", "old-id", "InvalidArgument"),
+            ("unpublish", "id", "NotFound"),
+        ]);
+        let node = Node {
+            version: Version(2),
+            ..mk_node("node", present)
+        };
+        bench.state().handle(Event::Nodes(Change::Applied(node)));
+        bench.fails().await;
+        let attachment = bench.attachment();
+        assert!(attachment.finalizer);
+        let message = attachment.detach_error.expect("users must see it").message;
+        for part in ["\"old-id\"", shown, "remove our finalizer"] {
+            assert!(message.contains(part), "{message}");
+        }
+        // It does not wait for its backoff once the node has another id.
+        let node = Node {
+            version: Version(3),
+            ..mk_node("node", Some("new-id"))
+        };
+        bench.state().handle(Event::Nodes(Change::Applied(node)));
+        let now = bench.now;
+        let job = bench.state().start(now).expect("it must not wait");
+        assert_eq!(bench.controller.run(job).await.outcome, Outcome::Done);
+        assert_eq!(bench.world.state().attachment, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn detach_unpublishes_an_id_under_which_the_node_registered_during_its_calls() {
+    let mut bench = Bench::new(mk_leaving());
+    let outcome = bench.attach_during("unpublish", Bench::register_anew).await;
+    assert!(matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
+    assert!(bench.attachment().finalizer);
+    assert_eq!(bench.at_once().await, Outcome::Done);
+    let unpublished = bench.world.state().unpublished.clone();
+    assert_eq!(unpublished.last().map(|target| &*target.node_id), Some("new-id"));
+    assert_eq!(bench.world.state().attachment, None);
+}

@@ -1,0 +1,149 @@
+//! Several attachments that have to do with one volume on one node.
+
+use super::*;
+
+#[tokio::test]
+async fn a_detach_leaves_nothing_to_an_attach_that_has_stored_no_finalizer() {
+    let mut bench = Bench::new(mk_leaving());
+    let starting = Change::Applied(mk_attachment("other"));
+    bench.state().handle(Event::Attachments(starting));
+    bench.world.state().silent.push("record");
+    let attach = bench.job().expect("an attach");
+    let attach = bench.controller.run(attach);
+    let mut attach = std::pin::pin!(attach);
+    assert!(attach.as_mut().now_or_never().is_none());
+    let now = bench.now;
+    let detach = bench.state().start(now).expect("a detach");
+    assert!(matches!(
+        detach,
+        Job::Attachment {
+            wanted: Operation::Detach,
+            ..
+        }
+    ));
+    let report = bench.controller.run(detach).await;
+    assert_eq!(report.outcome, Outcome::Done);
+    assert_eq!(bench.world.state().unpublished.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_to_need_a_volume_while_the_secret_is_read_keeps_it() {
+    for (finalizer, unpublished, done) in [(true, 0, true), (false, 0, false)] {
+        let mut bench = Bench::new(mk_leaving());
+        bench.world.state().silent.push("get secret");
+        let job = bench.job().expect("a detach");
+        let run = bench.controller.run(job);
+        let mut run = std::pin::pin!(run);
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        let living = Attachment {
+            finalizer,
+            attached: true,
+            ..mk_attachment("other")
+        };
+        bench.state().handle(Event::Attachments(Change::Applied(living)));
+        bench.world.answer.notify_one();
+        let report = run.await;
+        assert_eq!(report.outcome == Outcome::Done, done, "{:?}", report.outcome);
+        assert_eq!(bench.world.state().unpublished.len(), unpublished);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attach_to_where_a_detach_is_under_way_waits_for_it() {
+    let mut bench = Bench::new(mk_leaving());
+    bench.world.state().silent.push("unpublish");
+    let detach = bench.job().expect("a detach");
+    let run = bench.controller.run(detach);
+    let mut run = std::pin::pin!(run);
+    assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+    let target = PublishTarget {
+        volume_id: "handle".into(),
+        node_id: "id".into(),
+    };
+    assert!(bench.controller.lock_target(&target).now_or_never().is_none());
+    bench.world.answer.notify_one();
+    assert_eq!(run.await.outcome, Outcome::Done);
+    assert!(bench.controller.lock_target(&target).now_or_never().is_some());
+}
+
+/// Its finalizer was stored, so others may have left the volume to it, though it called nobody yet.
+#[tokio::test]
+async fn whose_volume_could_not_be_claimed_unpublishes_what_was_left_to_it() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.refuse("claim", forbidden());
+    bench.fails().await;
+    assert!(bench.attachment().finalizer);
+    let leaving = Attachment {
+        name: "leaving".into(),
+        uid: "leaving".into(),
+        ..mk_leaving()
+    };
+    let target = PublishTarget {
+        volume_id: "handle".into(),
+        node_id: "id".into(),
+    };
+    assert_eq!(
+        bench.state().usage_besides(&leaving, &target, UsedBy::Record),
+        TargetUsage::InUse
+    );
+    bench.seen();
+    bench.delete();
+    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.world.state().unpublished, [target]);
+    assert_eq!(bench.world.state().attachment, None);
+}
+
+/// Two attachments of one volume on a node that has another id by now. The first to be detached may leave the
+/// volume only to somebody who does not leave it himself.
+#[tokio::test(start_paused = true)]
+async fn nobody_leaves_a_volume_to_one_who_is_about_to_leave_it() {
+    for answer in ["in time", "lost"] {
+        let moving = Attachment {
+            finalizer: true,
+            recorded: Recorded {
+                node_id: Some("old-id".into()),
+                ..mk_leaving().recorded
+            },
+            ..mk_attachment("va")
+        };
+        let staying = Attachment {
+            name: "other".into(),
+            uid: "other".into(),
+            attached: true,
+            ..moving.clone()
+        };
+        let mut bench = Bench::new(moving);
+        bench
+            .state()
+            .handle(Event::Attachments(Change::Applied(staying.clone())));
+        bench.world.state().silent.push("record");
+        if answer == "lost" {
+            bench.refuse("record", Error::Unanswered("lost".into()));
+        }
+        let attach = bench.job().expect("an attach");
+        let mut attach = std::pin::pin!(bench.controller.run(attach));
+        assert!(timeout(FOREVER, attach.as_mut()).await.is_err());
+        assert_eq!(bench.world.state().unpublished, [], "it is left to the other one");
+        let leaving = Attachment {
+            deleting: true,
+            version: Version(9),
+            ..staying
+        };
+        let gone = Change::Applied(leaving.clone());
+        bench.state().handle(Event::Attachments(gone));
+        bench.now += FOREVER;
+        let now = bench.now;
+        let detach = bench.state().start(now).expect("a detach");
+        assert_eq!(name_of(&detach), "other");
+        let mut detach = std::pin::pin!(bench.controller.run(detach));
+        assert!(
+            timeout(FOREVER, detach.as_mut()).await.is_err(),
+            "it waits for its turn"
+        );
+        bench.world.answer.notify_one();
+        attach.await;
+        detach.await;
+        let old = |target: &PublishTarget| &*target.node_id == "old-id";
+        assert!(bench.world.state().unpublished.iter().any(old), "{answer}");
+    }
+}

@@ -1,0 +1,181 @@
+//! What changes while an attach waits: for the driver, a Secret, a write, its turn, or the call itself.
+
+use super::*;
+
+/// The waits that come before the call.
+const WAITS: [&str; 4] = ["ready", "get secret", "claim", "record"];
+
+fn at(node_id: &str) -> PublishTarget {
+    PublishTarget {
+        volume_id: "handle".into(),
+        node_id: node_id.into(),
+    }
+}
+
+impl Bench {
+    /// The machine is another one now.
+    pub(super) fn register_anew(&self) {
+        let node = Node {
+            version: Version(2),
+            ..mk_node("node", Some("new-id"))
+        };
+        self.state().handle(Event::Nodes(Change::Applied(node)));
+    }
+
+    /// A user deletes the PersistentVolume.
+    fn delete_volume(&self) {
+        let volume = Volume {
+            version: Version(3),
+            finalizer: true,
+            deleting: true,
+            ..mk_secret_volume()
+        };
+        self.state().handle(Event::Volumes(Change::Applied(volume)));
+    }
+
+    /// Runs an attach in which `change` happens during the wait for `silent`.
+    pub(super) async fn attach_during(
+        &mut self,
+        silent: &'static str,
+        change: impl FnOnce(&Self),
+    ) -> Outcome {
+        self.world.state().silent.push(silent);
+        let job = self.job().expect("an attach or a detach");
+        let report = {
+            let mut run = std::pin::pin!(self.controller.run(job));
+            assert!(timeout(FOREVER, run.as_mut()).await.is_err(), "{silent}");
+            change(self);
+            self.world.answer.notify_one();
+            self.world.state().silent.clear();
+            run.await
+        };
+        let outcome = report.outcome.clone();
+        let now = self.now;
+        self.state().finish(report, now);
+        outcome
+    }
+
+    /// Runs what starts at once, without any wait.
+    pub(super) async fn at_once(&mut self) -> Outcome {
+        let now = self.now;
+        let job = self.state().start(now).expect("it must not wait");
+        let report = self.controller.run(job).await;
+        let outcome = report.outcome.clone();
+        self.state().finish(report, now);
+        outcome
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attach_goes_to_where_the_node_is_when_the_call_begins() {
+    for wait in WAITS {
+        let mut bench = Bench::new(mk_attachment("va"));
+        let outcome = bench.attach_during(wait, Bench::register_anew).await;
+        if wait == "ready" {
+            assert_eq!(outcome, Outcome::Done, "its plan is made after the wait");
+        } else {
+            assert!(bench.world.state().published.is_empty(), "{wait}");
+            assert_eq!(bench.attachment().attach_error, None, "{wait}");
+            assert_eq!(bench.at_once().await, Outcome::Done, "{wait}");
+        }
+        assert_eq!(bench.world.state().published, [at("new-id")], "{wait}");
+        let attachment = bench.attachment();
+        assert!(attachment.attached, "{wait}");
+        assert_eq!(attachment.recorded.node_id.as_deref(), Some("new-id"), "{wait}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attach_looks_again_when_its_turn_has_come() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    let job = bench.job().expect("an attach");
+    let others = bench.controller.target_mutexes.lock(&at("id")).await;
+    let mut run = std::pin::pin!(bench.controller.run(job));
+    assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+    assert!(bench.seen().contains(&"record"));
+    bench.register_anew();
+    drop(others);
+    assert!(matches!(run.await.outcome, Outcome::Failed { .. }));
+    assert!(bench.world.state().published.is_empty());
+}
+
+/// Nobody uses the volume until the status says that it is attached.
+#[tokio::test(start_paused = true)]
+async fn a_publish_to_where_the_node_is_no_more_is_undone() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.attach_during("publish", Bench::register_anew).await;
+    assert!(!bench.attachment().attached);
+    assert_eq!(bench.at_once().await, Outcome::Done);
+    let published = bench.world.state().published.clone();
+    assert_eq!(published, [at("id"), at("new-id")]);
+    assert_eq!(bench.world.state().unpublished, [at("id")]);
+    let attachment = bench.attachment();
+    assert!(attachment.attached);
+    assert_eq!(attachment.recorded.node_id.as_deref(), Some("new-id"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_to_go_is_not_published() {
+    for wait in WAITS {
+        let mut bench = Bench::new(mk_attachment("va"));
+        bench.attach_during(wait, Bench::delete_volume).await;
+        assert!(bench.world.state().published.is_empty(), "{wait}");
+        let told = bench.attachment().attach_error.expect("people must know");
+        assert!(told.message.contains("marked for deletion"), "{wait}: {told:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attachment_that_is_deleted_before_its_call_gets_none() {
+    for wait in WAITS {
+        let mut bench = Bench::new(Attachment {
+            foreign_finalizers: true,
+            ..mk_attachment("va")
+        });
+        let outcome = bench.attach_during(wait, Bench::delete).await;
+        assert_eq!(outcome, Outcome::Done, "{wait}");
+        assert!(bench.world.state().published.is_empty(), "{wait}");
+        // Its finalizer may be stored by then.
+        while bench.attachment().finalizer {
+            assert_eq!(bench.at_once().await, Outcome::Done, "{wait}");
+        }
+    }
+}
+
+/// Attached, with a node id that the driver does not know any more, and to be published at today's: not at the one
+/// that was today's when the repair began.
+#[tokio::test(start_paused = true)]
+async fn a_repair_goes_to_where_the_node_is_when_its_call_begins() {
+    for wait in ["publish", "unpublish"] {
+        let attached = Attachment {
+            attached: true,
+            finalizer: true,
+            recorded: Recorded {
+                node_id: Some("old-id".into()),
+                ..mk_leaving().recorded
+            },
+            ..mk_attachment("va")
+        };
+        let mut bench = Bench::new(attached.clone());
+        bench.state().attach_again(&attached);
+        let refused = ("publish", "old-id", "NotFound");
+        bench.world.state().refused_at.push(refused);
+        let outcome = bench.attach_during(wait, Bench::register_anew).await;
+        assert!(matches!(outcome, Outcome::Failed { .. }), "{wait}");
+        assert_eq!(bench.at_once().await, Outcome::Done, "{wait}");
+        let published = bench.world.state().published.clone();
+        assert!(!published.contains(&at("id")), "{wait}: {published:?}");
+        assert_eq!(published.last(), Some(&at("new-id")), "{wait}");
+    }
+}
+
+/// Of an attachment that the Go sidecar made, with no node id on record.
+#[tokio::test(start_paused = true)]
+async fn a_detach_goes_to_where_the_node_is_when_the_driver_is_back() {
+    let mut bench = Bench::new(Attachment {
+        recorded: Recorded::default(),
+        ..mk_leaving()
+    });
+    bench.attach_during("ready", Bench::register_anew).await;
+    assert_eq!(bench.world.state().unpublished, [at("new-id")]);
+}

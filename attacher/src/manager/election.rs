@@ -1,0 +1,127 @@
+//! Taking part in the leader election.
+
+use std::sync::Mutex;
+
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::{Error, Task, Tasks, config};
+use crate::args::Args;
+use crate::controller::state::ControllerState;
+use crate::http_server::View;
+use crate::kube_api::events::{Recorder, Regarding};
+use crate::leader_election::{
+    self, ApiLease, Change, LeaderElector, Leadership, LeaseMeta, Settings, Timings,
+};
+use crate::model::Driver;
+
+/// Starts it, over a connection of its own. The task ends when the lease was given back after `stop`.
+pub(super) fn spawn(
+    tasks: &mut Tasks,
+    args: &Args,
+    api_server: kube::Config,
+    driver: &Driver,
+    recorder: Recorder,
+    view: &View,
+    stop: CancellationToken,
+) -> Result<Leadership, Error> {
+    let election = &args.election;
+    let variable = config::pod_namespace();
+    let settings = Settings {
+        place: LeaseMeta::of(&driver.name, election.namespace.as_deref(), variable.as_deref()),
+        identity: leader_election::identity()?,
+        labels: election.labels(),
+        timings: Timings {
+            lease_duration: election.lease_duration,
+            renew_deadline: election.renew_deadline,
+            retry_period: election.retry_period,
+        },
+    };
+    tracing::info!(lease = %settings.place, identity = settings.identity, "attempting to acquire leader lease");
+    let server = ApiLease::new(&api_server, settings.place.clone(), view.requests.clone())?;
+    let (place, identity) = (settings.place.clone(), settings.identity.clone());
+    let (elector, leadership) = LeaderElector::new(server, settings, Timestamp::now, fastrand::u64(..));
+    let elector = elector.with_callback(move |change, lease| {
+        let uid = lease.metadata.uid.as_deref().unwrap_or_default();
+        let lease = Regarding::lease(&place.namespace, &place.name, uid);
+        // In client-go's words.
+        let message = match change {
+            Change::StartedLeading => format!("{identity} became leader"),
+            Change::StoppedLeading => format!("{identity} stopped leading"),
+        };
+        recorder.leadership(lease, message);
+    });
+    tasks.spawn(Task::Election, async move { Ok(elector.run(stop).await?) });
+    view.election_begins(leadership.clone());
+    Ok(leadership)
+}
+
+/// Ends our part in it when `state`'s work is over, so that somebody else may begin.
+///
+/// The lease is given back, unless jobs were cut off: the driver may still be at what they called for, and the API
+/// server at what they wrote, and a successor that began at once would call for the same volumes meanwhile. So it has
+/// to wait until the lease lapses, as after a crash. What one call may still take by then, its own deadline
+/// (`--timeout`) tells the driver.
+pub(super) async fn end(
+    tasks: &mut Tasks,
+    stop: &CancellationToken,
+    state: &Mutex<ControllerState>,
+) -> Result<(), Error> {
+    if !tasks.contains(Task::Election) {
+        return Ok(());
+    }
+    // Who panicked while it was locked has told nobody how far he came.
+    if state.lock().is_ok_and(|state| state.is_idle()) {
+        stop.cancel();
+        return tasks.join(Task::Election).await;
+    }
+    tracing::warn!(
+        "not giving the lease back: work was cut off, and the driver may still be at it; the lease lapses by itself"
+    );
+    tasks.stop(Task::Election).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::controller::state::Event;
+    use crate::controller::state::tests::mk_state;
+    use crate::informer::Change;
+    use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
+
+    /// An state that knows of an attach, which nobody has begun.
+    fn mk_expectant() -> ControllerState {
+        let mut state = mk_state(1);
+        state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
+        state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
+        state.handle(Event::Attachments(Change::Applied(mk_attachment("va"))));
+        state
+    }
+
+    #[tokio::test]
+    async fn the_lease_is_given_back_unless_work_was_cut_off() {
+        for cut_off in [false, true] {
+            let mut state = mk_expectant();
+            if cut_off {
+                #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
+                let now = std::time::Instant::now();
+                state.start(now).expect("an attach");
+            }
+            let (mut tasks, stop) = (Tasks::default(), CancellationToken::new());
+            let given_back = Arc::new(AtomicBool::new(false));
+            let (stopped, gives_back) = (stop.clone(), given_back.clone());
+            tasks.spawn(Task::Election, async move {
+                stopped.cancelled().await;
+                gives_back.store(true, Ordering::Relaxed);
+                Ok(())
+            });
+            assert!(end(&mut tasks, &stop, &Mutex::new(state)).await.is_ok());
+            assert!(!tasks.contains(Task::Election), "nothing renews it any more");
+            assert_eq!(given_back.load(Ordering::Relaxed), !cut_off);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What is served at `--http-endpoint`.
+
+use std::sync::{Arc, Mutex};
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Error, Task, Tasks};
+use crate::args::Args;
+use crate::controller::event_loop::Heartbeat;
+use crate::csi::ConnectionManager;
+use crate::http_server::{View, server};
+use crate::kube_api::Clients;
+
+/// What there is to look at from the start.
+pub(super) fn view(
+    args: &Args,
+    clients: &Clients,
+    keeper: &ConnectionManager,
+    shutdown: &CancellationToken,
+) -> Arc<View> {
+    Arc::new(View {
+        calls: keeper.calls(),
+        requests: clients.counts.clone(),
+        pulse: Heartbeat::default(),
+        elects: args.election.enabled,
+        election: Mutex::default(),
+        state: Mutex::default(),
+        shutdown: shutdown.clone(),
+        started: Instant::now(),
+        clock: Timestamp::now,
+        metrics_path: args.http.metrics_path.clone(),
+    })
+}
+
+/// Starts serving `view` until `stop`, if a flag says where.
+///
+/// # Errors
+///
+/// When nobody can listen there.
+pub(super) async fn spawn(
+    tasks: &mut Tasks,
+    args: &Args,
+    view: Arc<View>,
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    let http = &args.http;
+    let (flag, address) = match (&http.endpoint, &http.metrics_address) {
+        (Some(address), _) => ("--http-endpoint", address),
+        (None, Some(address)) => ("--metrics-address", address),
+        (None, None) => return Ok(()),
+    };
+    let listener = server::listen(address).await.map_err(|source| Error::Listen {
+        flag,
+        address: address.clone(),
+        source,
+    })?;
+    tracing::info!(%address, metrics = http.metrics_path, "serving HTTP");
+    tasks.spawn(Task::Http, async move {
+        server::serve(listener, view, stop).await;
+        Ok(())
+    });
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! What works once there is a driver to serve: the watches, the state between them, and the dispatcher
+//! that carries out what the state asks for.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{Error, Task, Tasks};
+use crate::args::Args;
+use crate::controller::Controller;
+use crate::controller::event_loop::EventLoop;
+use crate::controller::reconcile::Reconciler;
+use crate::controller::state::{ControllerState, Event, lock};
+use crate::csi::{Caller, ConnectionState};
+use crate::http_server::View;
+use crate::kube_api::events::Recorder;
+use crate::kube_api::{self, ApiServer, Clients};
+use crate::leader_election::{self, Leadership};
+use crate::model::Driver;
+use crate::workqueue::{Backoff, Limits};
+
+/// Events that may wait between the watches and the state. A watch that is ahead by more waits.
+const EVENTS: usize = 1024;
+
+/// Hands what a watch sees to the dispatcher.
+struct Pump {
+    state: Arc<Mutex<ControllerState>>,
+    events_tx: mpsc::Sender<Event>,
+}
+
+/// Starts all of it. The dispatcher's task ends when work is over after `shutdown`. What of the
+/// work was cut off by then, or when that task was, the state tells.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "all that the supervisor made meets here, once"
+)]
+pub(super) fn spawn(
+    tasks: &mut Tasks,
+    args: &Args,
+    clients: &Clients,
+    link: watch::Receiver<ConnectionState>,
+    driver: Driver,
+    leadership: Leadership,
+    recorder: Recorder,
+    view: &View,
+    shutdown: CancellationToken,
+) -> Arc<Mutex<ControllerState>> {
+    let shared = Arc::new(driver.clone());
+    let limits = Limits {
+        attach: args.attach_concurrency.unwrap_or(args.worker_threads).get(),
+        detach: args.detach_concurrency.unwrap_or(args.worker_threads).get(),
+        volume: args.worker_threads.get(),
+    };
+    let backoff = Backoff {
+        start: args.retry_interval_start,
+        max: args.retry_interval_max,
+    };
+    let state = Arc::new(Mutex::new(ControllerState::new(
+        limits,
+        backoff,
+        fastrand::u64(..),
+    )));
+    view.work_begins(state.clone());
+    let (events_tx, events) = mpsc::channel(EVENTS);
+    let pump = || Pump {
+        state: state.clone(),
+        events_tx: events_tx.clone(),
+    };
+    let changes = kube_api::attachments(clients, shared.clone(), fastrand::u64(..));
+    let (leads, attachments) = (leadership.clone(), pump());
+    tasks.spawn(Task::Attachments, async move {
+        // Not before: only a list that is made when nobody else works any more shows all that earlier
+        // leaders did. Volumes and nodes, which leaders hardly touch, are kept ready meanwhile.
+        leads.begun().await;
+        attachments.run(changes.map(Event::Attachments)).await
+    });
+    let changes = kube_api::volumes(clients, shared.clone(), fastrand::u64(..));
+    tasks.spawn(Task::Volumes, pump().run(changes.map(Event::Volumes)));
+    let changes = kube_api::nodes(clients, shared.clone(), fastrand::u64(..));
+    tasks.spawn(Task::Nodes, pump().run(changes.map(Event::Nodes)));
+
+    let reconciler = Reconciler {
+        state: state.clone(),
+        csi: Caller::new(link.clone(), args.timeout, leadership.clone())
+            .logging_at_most(args.max_grpc_log_length),
+        driver: driver.clone(),
+        link: link.clone(),
+        events_tx,
+        interval: args.reconcile_sync,
+        max_entries: args.max_entries,
+    };
+    let (leads, stop_reconciling) = (leadership.clone(), shutdown.clone());
+    tasks.spawn(Task::Reconcile, async move {
+        leads.begun().await;
+        reconciler.run(stop_reconciling).await;
+        Ok(())
+    });
+    let worker = Controller::new(
+        ApiServer::new(clients, leadership.clone(), shared),
+        Caller::new(link.clone(), args.timeout, leadership).logging_at_most(args.max_grpc_log_length),
+        driver,
+        state.clone(),
+        Timestamp::now,
+    )
+    .with_recorder(recorder)
+    .with_error_codes(args.features.error_codes);
+    let dispatcher = EventLoop {
+        state: state.clone(),
+        worker,
+        events,
+        link,
+        resync: args.resync,
+        pulse: view.pulse.clone(),
+        grace: args.shutdown_grace,
+    };
+    tasks.spawn(Task::Controller, async move {
+        dispatcher.run(shutdown).await;
+        Ok(())
+    });
+    state
+}
+
+/// Starts to send Events, while we lead by what will be known of that, and says who takes them.
+pub(super) fn events(
+    tasks: &mut Tasks,
+    clients: &Clients,
+    driver: &Driver,
+    leads: Arc<OnceLock<Leadership>>,
+    stop: CancellationToken,
+) -> Recorder {
+    // The name of the pod; it has no other meaning than to say which replica it was.
+    let host = leader_election::host_name().unwrap_or_default();
+    let (recorder, publisher) = Recorder::new(
+        clients.requests.clone(),
+        format!("csi-attacher/{}", driver.name),
+        host,
+        move || leads.get().is_some_and(|leadership| leadership.check().is_ok()),
+    );
+    tasks.spawn(Task::Events, async move {
+        publisher.run(stop).await;
+        Ok(())
+    });
+    recorder
+}
+
+// === impl Pump ===
+
+impl Pump {
+    async fn run(self, events: impl futures::Stream<Item = Event>) -> Result<(), Error> {
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            // The watch asks for its list when it is polled next.
+            if let Some(announcement) = event.announcement() {
+                lock(&self.state).handle(announcement);
+            }
+            if self.events_tx.send(event).await.is_err() {
+                // The dispatcher is gone, and this task with it.
+                std::future::pending::<()>().await;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use futures::stream;
+
+    use super::*;
+    use crate::controller::state::tests::mk_state;
+    use crate::informer::Change;
+    use crate::model::{Attachment, Version};
+    use crate::plan::tests::mk_attachment;
+
+    #[tokio::test]
+    async fn a_list_that_was_asked_for_before_a_write_does_not_undo_it() {
+        let at = |version, attached| Attachment {
+            version: Version(version),
+            attached,
+            ..mk_attachment("va")
+        };
+        let state = Arc::new(Mutex::new(mk_state(1)));
+        let change = |change| lock(&state).handle(Event::Attachments(change));
+        change(Change::Applied(at(2, false)));
+        // The list is made when the stream is polled for it; the answer to a write is quicker than the
+        // dispatcher, which has not even heard yet that a list begins.
+        let listed = stream::once(async {
+            change(Change::LocallyUpdated(at(5, true)));
+            Change::Applied(at(3, false))
+        });
+        let events = stream::iter([Change::ReplaceStarted])
+            .chain(listed)
+            .chain(stream::iter([Change::Replaced]))
+            .map(Event::Attachments);
+        let (events_tx, mut events_rx) = mpsc::channel(EVENTS);
+        let pump = Pump {
+            state: state.clone(),
+            events_tx,
+        };
+        assert!(pump.run(events).await.is_ok());
+        while let Some(event) = events_rx.recv().await {
+            lock(&state).handle(event);
+        }
+        let known = lock(&state).attachment("va").cloned().expect("it is there");
+        assert_eq!((known.version, known.attached), (Version(5), true));
+    }
+}

@@ -1,0 +1,130 @@
+//! Detach: which targets to unpublish, and what follows from the driver's answers.
+
+use std::sync::Arc;
+
+use super::{AttachInputs, Refusal, csi, node_id, spec};
+use crate::model::{Driver, PublishTarget, SecretRef};
+
+/// Everything a detach needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DetachPlan {
+    /// What to unpublish from where first.
+    pub target: PublishTarget,
+    /// The node's present id, as far as it is not the one in `target`.
+    pub present: PresentNodeId,
+    /// The Secret to send.
+    pub secret: Option<SecretRef>,
+    /// Whether the volume is known to be an in-tree one that is migrated to CSI.
+    pub migrated: bool,
+}
+
+/// How the id that a node's CSINode shows now relates to the node id in [`DetachPlan::target`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PresentNodeId {
+    /// They are equal.
+    Same,
+    /// The CSINode is gone, or does not list the driver.
+    Gone,
+    /// The node registered again under another id. It may be the same machine, so that the volume may be attached
+    /// under this id although it was published under the other one.
+    Differs(Arc<str>),
+}
+
+/// What one ControllerUnpublishVolume says about a node id, as far as a detach depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnpublishResult {
+    /// OK: the volume is not published there.
+    Unpublished,
+    /// Not called: another VolumeAttachment uses the volume there, and unpublishes it when it is deleted.
+    InUse,
+    /// NOT_FOUND: there is no such volume or node.
+    NotFound,
+    /// INVALID_ARGUMENT: the driver may not understand the node id.
+    InvalidArgument,
+    /// Any other code.
+    Failed,
+}
+
+/// What follows from the results under the recorded and the present node id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DetachOutcome {
+    /// The volume is detached: the finalizer can be removed.
+    Detached,
+    /// The present node id has to be unpublished, too.
+    UnpublishPresent,
+    /// The driver understands neither node id.
+    Unresolved,
+    /// The last call has to be repeated.
+    Retry,
+}
+
+/// Plans the detach of `facts.attachment`.
+///
+/// What was recorded before the publish call wins over what the PersistentVolume says: it is what was
+/// published. An attachment of the Go sidecar has only the node id recorded.
+///
+/// # Errors
+///
+/// A [`Refusal`] whose text belongs in `status.detachError`.
+pub fn detach(facts: &AttachInputs, driver: &Driver) -> Result<DetachPlan, Refusal> {
+    let attachment = &*facts.attachment;
+    let recorded = &attachment.recorded;
+    // The volume's deletion does not matter here, nor does its driver: with our finalizer on the
+    // attachment, its handle may have been published by whoever served us before.
+    let spec = spec(facts);
+    let migrated = spec.as_ref().is_ok_and(|spec| spec.is_migrated());
+    let known = spec.and_then(csi);
+    let handle = match (&recorded.handle, &known) {
+        (Some(handle), _) => handle.clone(),
+        (None, Ok(csi)) => csi.handle.clone(),
+        (None, Err(refusal)) => return Err(refusal.clone()),
+    };
+    let secret = match known {
+        Ok(csi) if csi.handle == handle => csi.publish_secret.clone(),
+        Ok(_) | Err(_) => recorded.secret.clone(),
+    };
+    let (node_id, present) = match (&recorded.node_id, node_id(facts, driver)) {
+        (Some(recorded), Ok(present)) if present == recorded => (recorded, PresentNodeId::Same),
+        (Some(recorded), Ok(present)) => (recorded, PresentNodeId::Differs(present.clone())),
+        (Some(recorded), Err(_)) => (recorded, PresentNodeId::Gone),
+        (None, present) => (present?, PresentNodeId::Same),
+    };
+    Ok(DetachPlan {
+        target: PublishTarget {
+            volume_id: handle,
+            node_id: node_id.clone(),
+        },
+        present,
+        secret,
+        migrated,
+    })
+}
+
+/// What follows from the `recorded` node id's result, and from that of the `present` one, once it is known.
+///
+/// A driver that answers OK for a node id that it no longer knows proves nothing: where the ids differ, both must be
+/// unpublished. One that does not understand the recorded id (INVALID_ARGUMENT) has to detach the volume under the
+/// present one.
+pub fn detach_outcome(
+    recorded: UnpublishResult,
+    present_id: &PresentNodeId,
+    present: Option<UnpublishResult>,
+) -> DetachOutcome {
+    use UnpublishResult::*;
+    match (recorded, present_id, present) {
+        (Failed, _, _) => DetachOutcome::Retry,
+        (Unpublished | InUse, PresentNodeId::Same, _) => DetachOutcome::Detached,
+        (NotFound | InvalidArgument, PresentNodeId::Same, _) => DetachOutcome::Retry,
+        (Unpublished | InUse | NotFound, PresentNodeId::Gone, _) => DetachOutcome::Detached,
+        (InvalidArgument, PresentNodeId::Gone, _) => DetachOutcome::Unresolved,
+        (_, PresentNodeId::Differs(_), None) => DetachOutcome::UnpublishPresent,
+        (_, PresentNodeId::Differs(_), Some(Failed)) => DetachOutcome::Retry,
+        (_, PresentNodeId::Differs(_), Some(Unpublished | InUse)) => DetachOutcome::Detached,
+        (Unpublished | InUse | NotFound, PresentNodeId::Differs(_), Some(NotFound | InvalidArgument)) => {
+            DetachOutcome::Detached
+        }
+        (InvalidArgument, PresentNodeId::Differs(_), Some(NotFound | InvalidArgument)) => {
+            DetachOutcome::Unresolved
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The rules as tables, and the smallest valid objects that other modules' tests start from too.
+
+mod attach;
+mod detach;
+
+use super::*;
+use crate::migration::{Fault, Plugin, UnsupportedKind};
+use crate::model::{
+    AccessModes, Capabilities, CsiSource, PublishTarget, Recorded, SecretRef, Source, Version, VolumeSource,
+};
+
+pub(crate) const DRIVER: &str = "d.example";
+
+pub(crate) fn mk_driver() -> Driver {
+    Driver::new(
+        DRIVER,
+        Capabilities {
+            publish: true,
+            ..Capabilities::default()
+        },
+        "",
+    )
+}
+
+pub(crate) fn mk_attachment(name: &str) -> Attachment {
+    Attachment {
+        name: name.into(),
+        uid: format!("uid-{name}").as_str().into(),
+        version: Version(1),
+        deleting: false,
+        wanted_since: None,
+        finalizer: false,
+        foreign_finalizers: false,
+        node: "node".into(),
+        source: Source::Volume("pv".into()),
+        recorded: Recorded::default(),
+        attached: false,
+        metadata_keys: Box::default(),
+        attach_error: None,
+        detach_error: None,
+    }
+}
+
+pub(crate) fn mk_spec(handle: &str) -> VolumeSpec {
+    VolumeSpec {
+        source: VolumeSource::Csi(Box::new(CsiSource {
+            driver: DRIVER.into(),
+            handle: handle.into(),
+            ..CsiSource::default()
+        })),
+        access_modes: AccessModes {
+            read_write_once: true,
+            ..AccessModes::default()
+        },
+        ..VolumeSpec::default()
+    }
+}
+
+pub(crate) fn mk_volume(name: &str) -> Volume {
+    Volume {
+        name: name.into(),
+        uid: format!("uid-{name}").as_str().into(),
+        version: Version(1),
+        deleting: false,
+        finalizer: false,
+        left_in_tree: false,
+        spec: mk_spec("handle"),
+    }
+}
+
+pub(crate) fn mk_node(name: &str, id: Option<&str>) -> Node {
+    Node {
+        name: name.into(),
+        uid: "uid-node".into(),
+        version: Version(1),
+        id: id.map(Arc::from),
+    }
+}
+
+fn mk_facts(change: impl FnOnce(&mut Attachment, &mut Volume, &mut Node)) -> AttachInputs {
+    let (mut attachment, mut volume, mut node) = (
+        mk_attachment("va"),
+        mk_volume("pv"),
+        mk_node("node", Some("id-1")),
+    );
+    change(&mut attachment, &mut volume, &mut node);
+    AttachInputs {
+        attachment: attachment.into(),
+        volume: Some(volume.into()),
+        node: Some(node.into()),
+    }
+}
+
+fn csi_of(volume: &mut Volume) -> &mut CsiSource {
+    let VolumeSource::Csi(csi) = &mut volume.spec.source else {
+        panic!("the fixture must be a CSI volume");
+    };
+    csi
+}
+
+/// Makes it an in-tree volume that was translated to what it is.
+fn migrate(volume: &mut Volume) {
+    let csi = std::mem::take(csi_of(volume));
+    volume.spec.source = VolumeSource::Migrated(Box::new(csi));
+}
+
+fn untranslatable() -> VolumeSource {
+    VolumeSource::Untranslatable(Box::new(Untranslatable {
+        plugin: Plugin::AzureDisk,
+        fault: Fault::AzureDisk(UnsupportedKind("Shared".into())),
+    }))
+}
+
+fn target(handle: &str, node_id: &str) -> PublishTarget {
+    PublishTarget {
+        volume_id: handle.into(),
+        node_id: node_id.into(),
+    }
+}
+
+#[test]
+fn what_is_wanted_follows_from_deletion_finalizer_and_status() {
+    use Operation::{Attach, Detach};
+    for (deleting, finalizer, attached, expected) in [
+        (false, false, false, Some(Attach)),
+        (false, true, false, Some(Attach)),
+        (false, false, true, None),
+        (false, true, true, None),
+        (true, false, false, None),
+        (true, false, true, None),
+        // A publish that failed or timed out leaves attached=false behind, and must be undone.
+        (true, true, false, Some(Detach)),
+        (true, true, true, Some(Detach)),
+    ] {
+        let attachment = Attachment {
+            deleting,
+            finalizer,
+            attached,
+            ..mk_attachment("va")
+        };
+        assert_eq!(
+            operation(&attachment, true),
+            expected,
+            "{deleting} {finalizer} {attached}"
+        );
+    }
+}
+
+#[test]
+fn who_is_attached_with_an_error_or_without_a_guard_is_attached_again_by_a_driver_with_calls() {
+    for (finalizer, recorded, failed, with_calls, without) in [
+        (true, true, false, false, true),
+        (true, true, true, true, true),
+        (false, true, false, true, false),
+        (false, false, false, false, false),
+        (false, false, true, true, false),
+    ] {
+        let attachment = Attachment {
+            finalizer,
+            attached: true,
+            recorded: Recorded {
+                node_id: recorded.then(|| "id-1".into()),
+                ..Recorded::default()
+            },
+            attach_error: failed.then(Box::default),
+            ..mk_attachment("va")
+        };
+        for (publishes, expected) in [(true, with_calls), (false, without)] {
+            assert_eq!(
+                operation(&attachment, publishes),
+                expected.then_some(Operation::Attach),
+                "{finalizer} {recorded} {failed} {publishes}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_status_is_wrong_when_it_outlives_our_finalizer_and_tells_of_an_attachment() {
+    for (deleting, finalizer, attached, expected) in [
+        (true, false, true, true),
+        (true, false, false, false),
+        (true, true, true, false),
+        (false, false, true, false),
+    ] {
+        let attachment = Attachment {
+            deleting,
+            finalizer,
+            attached,
+            ..mk_attachment("va")
+        };
+        assert_eq!(
+            has_stale_status(&attachment),
+            expected,
+            "{deleting} {finalizer} {attached}"
+        );
+    }
+}
+
+#[test]
+fn our_finalizer_leaves_a_volume_only_when_nobody_needs_it() {
+    // finalizer, deleting, left in tree, attachments
+    for (finalizer, deleting, left_in_tree, attachments, expected) in [
+        (true, true, false, 0, true),
+        (true, true, false, 1, false),
+        (true, false, false, 0, false),
+        (false, true, false, 0, false),
+        // Migration is rolled back, or the PersistentVolume controller never knew of it.
+        (true, false, true, 0, true),
+        (true, false, true, 1, false),
+        (false, false, true, 0, false),
+        (true, true, true, 0, true),
+    ] {
+        let volume = Volume {
+            finalizer,
+            deleting,
+            left_in_tree,
+            ..mk_volume("pv")
+        };
+        assert_eq!(
+            release(&volume, attachments, true),
+            expected,
+            "{finalizer} {deleting} {left_in_tree} {attachments}"
+        );
+    }
+}
+
+#[test]
+fn a_migrated_volume_is_attached_and_detached_as_what_it_was_translated_to() {
+    let facts = mk_facts(|attachment, volume, _| {
+        migrate(volume);
+        attachment.finalizer = true;
+    });
+    let plan = attach(&facts, &mk_driver()).unwrap();
+    assert_eq!((plan.target, plan.migrated), (target("handle", "id-1"), true));
+    assert_eq!(plan.record.unwrap().annotations.handle.as_deref(), Some("handle"));
+    let plan = detach(&facts, &mk_driver()).unwrap();
+    assert_eq!((plan.target, plan.migrated), (target("handle", "id-1"), true));
+    let native = mk_facts(|attachment, _, _| attachment.finalizer = true);
+    assert!(!attach(&native, &mk_driver()).unwrap().migrated);
+    assert!(!detach(&native, &mk_driver()).unwrap().migrated);
+}

@@ -1,0 +1,245 @@
+//! What an attach checks, stores and sends.
+
+use super::*;
+
+#[test]
+fn a_first_attach_claims_the_volume_and_records_what_it_will_send() {
+    let secret = SecretRef::parse("ns/creds");
+    let facts = mk_facts(|_, volume, _| csi_of(volume).publish_secret = secret.clone());
+    let plan = attach(&facts, &mk_driver()).unwrap();
+    assert_eq!(plan.target, target("handle", "id-1"));
+    assert_eq!(
+        plan.claim,
+        Some(PvFinalizer {
+            volume: "pv".into(),
+            uid: "uid-pv".into()
+        })
+    );
+    assert_eq!(plan.stale, None);
+    assert_eq!(plan.secret, secret);
+    let annotations = Recorded {
+        node_id: Some("id-1".into()),
+        handle: Some("handle".into()),
+        secret,
+    };
+    let whole = false;
+    assert_eq!(plan.record, Some(Record { annotations, whole }));
+}
+
+#[test]
+fn a_repeated_attach_writes_nothing_that_is_there_already() {
+    let facts = mk_facts(|attachment, volume, _| {
+        volume.finalizer = true;
+        attachment.finalizer = true;
+        attachment.recorded.node_id = Some("id-1".into());
+        attachment.recorded.handle = Some("handle".into());
+    });
+    let plan = attach(&facts, &mk_driver()).unwrap();
+    assert_eq!((plan.claim, plan.record, plan.stale), (None, None, None));
+}
+
+#[test]
+fn an_attach_that_was_sent_elsewhere_before_is_undone_there_first() {
+    for (recorded, stale) in [
+        ((Some("id-0"), Some("handle")), Some(target("handle", "id-0"))),
+        ((Some("id-0"), None), Some(target("handle", "id-0"))),
+        ((Some("id-1"), Some("old")), Some(target("old", "id-1"))),
+        ((Some("id-1"), None), None),
+        ((None, Some("handle")), None),
+    ] {
+        let facts = mk_facts(|attachment, _, _| {
+            attachment.finalizer = true;
+            attachment.recorded.node_id = recorded.0.map(Arc::from);
+            attachment.recorded.handle = recorded.1.map(Arc::from);
+        });
+        let bare = Attachment {
+            finalizer: false,
+            ..(*facts.attachment).clone()
+        };
+        let unheld = AttachInputs {
+            attachment: bare.into(),
+            ..facts.clone()
+        };
+        assert_eq!(
+            attach(&unheld, &mk_driver()).unwrap().stale,
+            None,
+            "nothing was published: {recorded:?}"
+        );
+        let plan = attach(&facts, &mk_driver()).unwrap();
+        assert_eq!(plan.stale.map(|stale| stale.target), stale, "{recorded:?}");
+        assert_eq!(plan.target, target("handle", "id-1"));
+        assert!(plan.record.is_some(), "{recorded:?}");
+    }
+}
+
+#[test]
+fn a_republish_uses_nothing_of_the_volume_that_replaced_the_recorded_one() {
+    for (handle, secret, device) in [("handle", "ns/new", Some("lun-2")), ("old", "ns/old", None)] {
+        let facts = mk_facts(|attachment, volume, _| {
+            attachment.attached = true;
+            attachment.recorded.node_id = Some("id-1".into());
+            attachment.recorded.handle = Some(handle.into());
+            attachment.recorded.secret = SecretRef::parse("ns/old");
+            let csi = csi_of(volume);
+            csi.publish_secret = SecretRef::parse("ns/new");
+            csi.attributes.insert("device".into(), "lun-2".into());
+        });
+        let plan = attach(&facts, &mk_driver()).unwrap();
+        assert_eq!(plan.target, target(handle, "id-1"));
+        assert_eq!(plan.secret, SecretRef::parse(secret), "{handle}");
+        assert_eq!(plan.volume_context.get("device").map(|device| &**device), device);
+        // So the detach sends the secret of the volume that was published.
+        let annotations = plan.record.expect("our finalizer is missing").annotations;
+        assert_eq!(annotations.secret, SecretRef::parse(secret), "{handle}");
+        let mut published = facts.clone();
+        published.attachment = Arc::new(Attachment {
+            recorded: annotations,
+            ..(*facts.attachment).clone()
+        });
+        assert_eq!(
+            detach(&published, &mk_driver()).unwrap().secret,
+            plan.secret,
+            "{handle}"
+        );
+    }
+}
+
+#[test]
+fn attach_is_refused_with_the_texts_of_the_go_sidecar() {
+    type Change = fn(&mut Attachment, &mut Volume, &mut Node);
+    let table: &[(Change, &str)] = &[
+        (
+            |va, _, _| va.source = Source::Invalid(SourceFault::Both),
+            "both InlineCSIVolumeSource and PersistentVolumeName specified in VA source",
+        ),
+        (
+            |va, _, _| va.source = Source::Invalid(SourceFault::Neither),
+            "neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source",
+        ),
+        (
+            |va, _, _| va.source = Source::Invalid(SourceFault::InlineWithoutCsi),
+            "inline volume spec contains nil CSI source",
+        ),
+        (
+            |_, pv, _| pv.deleting = true,
+            r#"PersistentVolume "pv" is marked for deletion"#,
+        ),
+        (
+            |_, pv, _| pv.spec.source = VolumeSource::Other,
+            "pv spec contained non-csi source that was not migrated",
+        ),
+        (
+            |_, pv, _| pv.spec.source = untranslatable(),
+            "failed to translate in tree pv to CSI: kind(Shared) is not supported in csi migration",
+        ),
+        (
+            |_, pv, _| {
+                csi_of(pv).driver = "ebs.csi.aws.com".into();
+                migrate(pv);
+            },
+            r#"the volume belongs to CSI driver "ebs.csi.aws.com", but the VolumeAttachment's attacher is "d.example""#,
+        ),
+        (
+            |_, pv, _| csi_of(pv).driver = "other".into(),
+            r#"the volume belongs to CSI driver "other", but the VolumeAttachment's attacher is "d.example""#,
+        ),
+        (
+            |_, pv, _| pv.spec.access_modes = AccessModes::default(),
+            "unsupported AccessMode combination: []",
+        ),
+        (
+            |_, _, node| node.id = None,
+            "CSINode node does not contain driver d.example",
+        ),
+        // The first check that fails decides.
+        (
+            |_, pv, node| {
+                pv.deleting = true;
+                node.id = None;
+            },
+            r#"PersistentVolume "pv" is marked for deletion"#,
+        ),
+    ];
+    for (change, text) in table {
+        let refusal = attach(&mk_facts(change), &mk_driver()).unwrap_err();
+        assert_eq!(refusal.to_string(), *text);
+    }
+    let facts = AttachInputs {
+        volume: None,
+        ..mk_facts(|_, _, _| ())
+    };
+    assert_eq!(
+        attach(&facts, &mk_driver()).unwrap_err().to_string(),
+        r#"persistentvolume "pv" not found"#
+    );
+    let facts = AttachInputs {
+        node: None,
+        ..mk_facts(|_, _, _| ())
+    };
+    assert_eq!(
+        attach(&facts, &mk_driver()).unwrap_err().to_string(),
+        r#"csinode.storage.k8s.io "node" not found"#
+    );
+}
+
+#[test]
+fn read_only_is_sent_only_to_drivers_that_know_it() {
+    let facts = mk_facts(|_, volume, _| csi_of(volume).read_only = true);
+    let mut driver = mk_driver();
+    assert!(!attach(&facts, &driver).unwrap().read_only);
+    driver.capabilities.publish_readonly = true;
+    assert!(attach(&facts, &driver).unwrap().read_only);
+}
+
+#[test]
+fn an_inline_volume_claims_no_persistent_volume() {
+    let facts = mk_facts(|attachment, _, _| attachment.source = Source::Inline(Box::new(mk_spec("inline"))));
+    let plan = attach(&facts, &mk_driver()).unwrap();
+    assert_eq!(plan.target, target("inline", "id-1"));
+    assert_eq!(plan.claim, None);
+    let annotations = Recorded {
+        node_id: Some("id-1".into()),
+        ..Recorded::default()
+    };
+    let whole = false;
+    assert_eq!(plan.record, Some(Record { annotations, whole }));
+}
+
+#[test]
+fn the_default_filesystem_is_for_volumes_that_name_none() {
+    let driver = Driver {
+        default_fs_type: "ext4".into(),
+        ..mk_driver()
+    };
+    let fs_type = |change: fn(&mut Attachment, &mut Volume, &mut Node)| {
+        attach(&mk_facts(change), &driver).unwrap().capability.access
+    };
+    let mount = |fs_type: &str| Access::Mount {
+        fs_type: fs_type.into(),
+        flags: vec![],
+    };
+    assert_eq!(fs_type(|_, _, _| ()), mount("ext4"));
+    assert_eq!(
+        fs_type(|_, volume, _| csi_of(volume).fs_type = "xfs".into()),
+        mount("xfs")
+    );
+    assert_eq!(fs_type(|_, volume, _| volume.spec.block = true), Access::Block);
+}
+
+#[test]
+fn a_volume_left_in_tree_is_claimed_at_each_attach() {
+    for (finalizer, left_in_tree, claims) in [
+        (false, false, true),
+        (true, false, false),
+        (false, true, true),
+        (true, true, true),
+    ] {
+        let facts = mk_facts(|_, volume, _| {
+            migrate(volume);
+            volume.finalizer = finalizer;
+            volume.left_in_tree = left_in_tree;
+        });
+        let plan = attach(&facts, &mk_driver()).unwrap();
+        assert_eq!(plan.claim.is_some(), claims, "{finalizer} {left_in_tree}");
+    }
+}

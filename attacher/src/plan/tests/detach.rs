@@ -1,0 +1,173 @@
+//! Where a detach goes.
+
+use super::*;
+
+#[test]
+fn detach_goes_where_the_publish_went() {
+    use PresentNodeId::*;
+    // recorded node id, recorded handle, present node id -> target, how the present id relates to it
+    for (recorded_id, recorded_handle, today, expected, present) in [
+        (
+            Some("id-1"),
+            Some("handle"),
+            Some("id-1"),
+            target("handle", "id-1"),
+            Same,
+        ),
+        (
+            Some("id-0"),
+            Some("handle"),
+            Some("id-1"),
+            target("handle", "id-0"),
+            Differs("id-1".into()),
+        ),
+        (Some("id-0"), Some("old"), None, target("old", "id-0"), Gone),
+        // An attachment of the Go sidecar, which records no handle.
+        (
+            Some("id-0"),
+            None,
+            Some("id-1"),
+            target("handle", "id-0"),
+            Differs("id-1".into()),
+        ),
+        (None, None, Some("id-1"), target("handle", "id-1"), Same),
+    ] {
+        let facts = mk_facts(|attachment, _, node| {
+            attachment.recorded.node_id = recorded_id.map(Arc::from);
+            attachment.recorded.handle = recorded_handle.map(Arc::from);
+            node.id = today.map(Arc::from);
+        });
+        let plan = detach(&facts, &mk_driver()).unwrap();
+        assert_eq!(
+            plan.target, expected,
+            "{recorded_id:?} {recorded_handle:?} {today:?}"
+        );
+        assert_eq!(plan.present, present);
+    }
+}
+
+/// docs/adr/0004-recorded-target.md has the same table.
+#[test]
+fn finalizer_is_removed_only_after_both_node_ids_are_detached() {
+    use DetachOutcome::*;
+    use UnpublishResult::*;
+    let differs = &PresentNodeId::Differs("id-1".into());
+    for (recorded, present, outcome) in [
+        (Unpublished, Unpublished, Detached),
+        (Unpublished, NotFound, Detached),
+        (Unpublished, InUse, Detached),
+        (Unpublished, InvalidArgument, Detached),
+        (Unpublished, Failed, Retry),
+        (InUse, Unpublished, Detached),
+        (InUse, NotFound, Detached),
+        (InUse, InUse, Detached),
+        (InUse, InvalidArgument, Detached),
+        (InUse, Failed, Retry),
+        (NotFound, Unpublished, Detached),
+        (NotFound, NotFound, Detached),
+        (NotFound, InUse, Detached),
+        (NotFound, InvalidArgument, Detached),
+        (NotFound, Failed, Retry),
+        (InvalidArgument, Unpublished, Detached),
+        (InvalidArgument, InUse, Detached),
+        (InvalidArgument, NotFound, Unresolved),
+        (InvalidArgument, InvalidArgument, Unresolved),
+        (InvalidArgument, Failed, Retry),
+    ] {
+        assert_eq!(detach_outcome(recorded, differs, None), UnpublishPresent);
+        assert_eq!(
+            detach_outcome(recorded, differs, Some(present)),
+            outcome,
+            "{recorded:?} {present:?}"
+        );
+    }
+    assert_eq!(detach_outcome(Failed, differs, None), Retry);
+    for (recorded, gone, same) in [
+        (Unpublished, Detached, Detached),
+        (InUse, Detached, Detached),
+        // The node is registered, so NOT_FOUND may be about a volume that cannot be reached right now.
+        (NotFound, Detached, Retry),
+        (InvalidArgument, Unresolved, Retry),
+        (Failed, Retry, Retry),
+    ] {
+        assert_eq!(
+            detach_outcome(recorded, &PresentNodeId::Gone, None),
+            gone,
+            "{recorded:?}"
+        );
+        assert_eq!(
+            detach_outcome(recorded, &PresentNodeId::Same, None),
+            same,
+            "{recorded:?}"
+        );
+    }
+}
+
+#[test]
+fn detach_survives_the_loss_of_volume_and_node() {
+    let mut facts = mk_facts(|attachment, _, _| {
+        attachment.recorded.node_id = Some("id-1".into());
+        attachment.recorded.handle = Some("handle".into());
+        attachment.recorded.secret = SecretRef::parse("ns/creds");
+    });
+    facts.volume = None;
+    facts.node = None;
+    let plan = detach(&facts, &mk_driver()).unwrap();
+    assert_eq!(plan.target, target("handle", "id-1"));
+    assert_eq!(plan.secret, SecretRef::parse("ns/creds"));
+}
+
+#[test]
+fn detach_ignores_that_the_volume_is_being_deleted() {
+    let facts = mk_facts(|_, volume, _| volume.deleting = true);
+    assert_eq!(
+        detach(&facts, &mk_driver()).unwrap().target,
+        target("handle", "id-1")
+    );
+}
+
+#[test]
+fn detach_without_any_trace_says_what_is_missing() {
+    let facts = AttachInputs {
+        volume: None,
+        ..mk_facts(|_, _, _| ())
+    };
+    assert_eq!(
+        detach(&facts, &mk_driver()).unwrap_err().to_string(),
+        r#"persistentvolume "pv" not found"#
+    );
+    let facts = mk_facts(|_, _, node| node.id = None);
+    assert_eq!(
+        detach(&facts, &mk_driver()).unwrap_err().to_string(),
+        "CSINode node does not contain driver d.example"
+    );
+}
+
+#[test]
+fn the_secret_of_a_replaced_volume_is_not_sent_for_the_old_one() {
+    let facts = mk_facts(|attachment, volume, _| {
+        attachment.recorded.node_id = Some("id-1".into());
+        attachment.recorded.handle = Some("old".into());
+        attachment.recorded.secret = SecretRef::parse("ns/old");
+        csi_of(volume).publish_secret = SecretRef::parse("ns/new");
+    });
+    assert_eq!(
+        detach(&facts, &mk_driver()).unwrap().secret,
+        SecretRef::parse("ns/old")
+    );
+}
+
+#[test]
+fn a_volume_without_a_name_for_the_driver_is_detached_by_what_was_recorded() {
+    let mut facts = mk_facts(|attachment, volume, _| {
+        volume.spec.source = untranslatable();
+        attachment.recorded.handle = Some("handle".into());
+    });
+    let plan = detach(&facts, &mk_driver()).unwrap();
+    assert_eq!((plan.target, plan.migrated), (target("handle", "id-1"), true));
+    facts = mk_facts(|_, volume, _| volume.spec.source = untranslatable());
+    assert_eq!(
+        detach(&facts, &mk_driver()).unwrap_err().to_string(),
+        "failed to translate in tree pv to CSI: kind(Shared) is not supported in csi migration"
+    );
+}

@@ -1,0 +1,263 @@
+//! The queue's promises, with times made by hand.
+
+use super::failure::TRIES_ON_RETURN;
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+const BACKOFF: Backoff = Backoff {
+    start: SECOND,
+    max: Duration::from_secs(300),
+};
+
+fn queue(attach: usize, detach: usize) -> Queue {
+    Queue::new(
+        Limits {
+            attach,
+            detach,
+            volume: 1,
+        },
+        BACKOFF,
+    )
+}
+
+fn key(name: &str) -> Key {
+    Key::Attachment(name.into())
+}
+
+/// Some instant; the tests only ever add to it.
+#[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
+fn epoch() -> Instant {
+    Instant::now()
+}
+
+fn failed(lane: Lane, class: Class) -> Failed {
+    Failed {
+        uid: "u".into(),
+        lane,
+        class,
+        code: None,
+        message: "failed".into(),
+    }
+}
+
+fn drain(queue: &mut Queue) -> Vec<(Key, Lane)> {
+    std::iter::from_fn(|| queue.start()).collect()
+}
+
+/// Lets `name` run and fail once; returns when it will be tried again.
+fn run_and_fail(queue: &mut Queue, name: &str, failure: Failed, now: Instant) -> Instant {
+    assert_eq!(queue.start(), Some((key(name), failure.lane)));
+    let finished = queue.finish(&key(name));
+    queue.fail(&key(name), finished, failure, now, 0.0);
+    queue.next_advance().unwrap()
+}
+
+#[test]
+fn a_key_runs_once_at_a_time_and_again_if_it_was_woken_meanwhile() {
+    let mut queue = queue(10, 10);
+    queue.enqueue(&key("a"), Lane::Attach);
+    queue.enqueue(&key("a"), Lane::Attach);
+    assert_eq!(drain(&mut queue), [(key("a"), Lane::Attach)]);
+    queue.enqueue(&key("a"), Lane::Detach);
+    assert_eq!(drain(&mut queue), []);
+    assert!(queue.finish(&key("a")).again);
+    queue.enqueue(&key("a"), Lane::Detach);
+    assert_eq!(drain(&mut queue), [(key("a"), Lane::Detach)]);
+    assert!(!queue.finish(&key("a")).again);
+    assert_eq!(queue.running(), 0);
+}
+
+#[test]
+fn a_lane_that_is_full_does_not_hold_up_another() {
+    let mut queue = queue(2, 1);
+    for name in ["d1", "d2", "d3"] {
+        queue.enqueue(&key(name), Lane::Detach);
+    }
+    for name in ["a1", "a2", "a3"] {
+        queue.enqueue(&key(name), Lane::Attach);
+    }
+    let started = drain(&mut queue);
+    assert_eq!(
+        started.iter().filter(|(_, lane)| *lane == Lane::Detach).count(),
+        1
+    );
+    assert_eq!(
+        started.iter().filter(|(_, lane)| *lane == Lane::Attach).count(),
+        2
+    );
+    assert!(!queue.finish(&key("a1")).again);
+    assert_eq!(queue.start(), Some((key("a3"), Lane::Attach)));
+    assert_eq!(queue.start(), None);
+}
+
+#[test]
+fn a_lane_serves_in_the_order_of_waking() {
+    let mut queue = queue(10, 10);
+    for name in ["b", "a", "c"] {
+        queue.enqueue(&key(name), Lane::Attach);
+    }
+    assert_eq!(
+        drain(&mut queue)
+            .into_iter()
+            .map(|(key, _)| key)
+            .collect::<Vec<_>>(),
+        ["b", "a", "c"].map(key)
+    );
+}
+
+#[test]
+fn a_key_moves_to_the_lane_of_what_it_needs_now() {
+    let mut queue = queue(10, 10);
+    queue.enqueue(&key("a"), Lane::Attach);
+    queue.enqueue(&key("a"), Lane::Detach);
+    assert_eq!(drain(&mut queue), [(key("a"), Lane::Detach)]);
+}
+
+#[test]
+fn failures_double_the_delay_up_to_the_maximum() {
+    let mut queue = queue(1, 1);
+    let mut now = epoch();
+    queue.enqueue(&key("a"), Lane::Attach);
+    for seconds in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
+        let until = run_and_fail(&mut queue, "a", failed(Lane::Attach, Class::Final), now);
+        assert_eq!(until - now, seconds * SECOND);
+        queue.advance(until - Duration::from_millis(1));
+        assert_eq!(queue.start(), None);
+        queue.advance(until);
+        now = until;
+    }
+}
+
+#[test]
+fn uncertain_results_are_asked_for_sooner_but_not_all_the_time() {
+    let delays: Vec<_> = (1..=7)
+        .map(|times| BACKOFF.delay(Class::Uncertain, times, 0.0).as_secs())
+        .collect();
+    assert_eq!(delays, [1, 2, 4, 8, 16, 30, 30]);
+    let narrow = Backoff {
+        start: 4 * SECOND,
+        max: 8 * SECOND,
+    };
+    assert_eq!(narrow.delay(Class::Uncertain, 5, 0.0), 4 * SECOND);
+    assert_eq!(BACKOFF.delay(Class::Final, u32::MAX, 0.0), BACKOFF.max);
+}
+
+#[test]
+fn jitter_takes_off_a_fifth_at_the_most() {
+    assert_eq!(BACKOFF.delay(Class::Final, 1, 1.0), Duration::from_millis(800));
+    assert_eq!(BACKOFF.delay(Class::Final, 1, 0.5), Duration::from_millis(900));
+}
+
+#[test]
+fn a_wake_ends_the_wait_but_the_failures_still_count() {
+    let mut queue = queue(1, 1);
+    let now = epoch();
+    queue.enqueue(&key("a"), Lane::Attach);
+    run_and_fail(&mut queue, "a", failed(Lane::Attach, Class::Final), now);
+    queue.enqueue(&key("a"), Lane::Attach);
+    let until = run_and_fail(&mut queue, "a", failed(Lane::Attach, Class::Final), now);
+    assert_eq!(until - now, 2 * SECOND);
+}
+
+#[test]
+fn attach_failures_do_not_delay_a_detach_nor_a_successor_of_the_same_name() {
+    let mut queue = queue(1, 1);
+    let now = epoch();
+    queue.enqueue(&key("a"), Lane::Attach);
+    for _ in 0..5 {
+        run_and_fail(&mut queue, "a", failed(Lane::Attach, Class::Final), now);
+        queue.enqueue(&key("a"), Lane::Attach);
+    }
+    queue.enqueue(&key("a"), Lane::Detach);
+    assert_eq!(
+        run_and_fail(&mut queue, "a", failed(Lane::Detach, Class::Final), now) - now,
+        SECOND
+    );
+    queue.enqueue(&key("a"), Lane::Detach);
+    let successor = Failed {
+        uid: "u2".into(),
+        ..failed(Lane::Detach, Class::Final)
+    };
+    assert_eq!(run_and_fail(&mut queue, "a", successor, now) - now, SECOND);
+}
+
+#[test]
+fn a_wake_during_a_run_that_fails_is_not_lost() {
+    let mut queue = queue(1, 1);
+    let now = epoch();
+    queue.enqueue(&key("a"), Lane::Attach);
+    assert!(queue.start().is_some());
+    queue.enqueue(&key("a"), Lane::Attach);
+    let finished = queue.finish(&key("a"));
+    queue.fail(&key("a"), finished, failed(Lane::Attach, Class::Final), now, 0.0);
+    assert_eq!(queue.start(), Some((key("a"), Lane::Attach)));
+    assert_eq!(queue.next_advance(), None);
+}
+
+#[test]
+fn those_that_waited_for_the_driver_run_when_it_is_back_and_others_do_not() {
+    let mut queue = queue(10, 10);
+    let now = epoch();
+    for (name, class) in [
+        ("a", Class::Disconnected),
+        ("b", Class::Final),
+        ("c", Class::Disconnected),
+    ] {
+        queue.enqueue(&key(name), Lane::Attach);
+        run_and_fail(&mut queue, name, failed(Lane::Attach, class), now);
+    }
+    queue.enqueue_disconnected();
+    let mut started: Vec<_> = drain(&mut queue).into_iter().map(|(key, _)| key).collect();
+    started.sort();
+    assert_eq!(started, ["a", "c"].map(key));
+}
+
+#[test]
+fn a_forgotten_key_leaves_nothing_behind() {
+    let mut queue = queue(1, 1);
+    let now = epoch();
+    queue.enqueue(&key("ready"), Lane::Attach);
+    queue.enqueue(&key("waiting"), Lane::Detach);
+    assert_eq!(queue.start(), Some((key("ready"), Lane::Attach)));
+    run_and_fail(&mut queue, "waiting", failed(Lane::Detach, Class::Final), now);
+    assert!(!queue.finish(&key("ready")).again);
+    queue.enqueue(&key("ready"), Lane::Attach);
+    queue.forget(&key("ready"));
+    queue.forget(&key("waiting"));
+    assert_eq!(queue.start(), None);
+    assert_eq!(queue.next_advance(), None);
+    assert!(queue.entries.is_empty());
+}
+
+#[test]
+fn lanes_take_turns() {
+    let mut queue = queue(10, 10);
+    for name in ["1", "2", "3"] {
+        queue.enqueue(&key(&format!("a{name}")), Lane::Attach);
+        queue.enqueue(&key(&format!("d{name}")), Lane::Detach);
+    }
+    let lanes: Vec<_> = drain(&mut queue).into_iter().map(|(_, lane)| lane).collect();
+    assert_eq!(
+        lanes,
+        [
+            Lane::Attach,
+            Lane::Detach,
+            Lane::Attach,
+            Lane::Detach,
+            Lane::Attach,
+            Lane::Detach
+        ]
+    );
+}
+
+#[test]
+fn a_call_that_brings_the_driver_down_time_after_time_waits_like_any_other_failure() {
+    let mut queue = queue(10, 10);
+    let now = epoch();
+    queue.enqueue(&key("a"), Lane::Attach);
+    for _ in 0..TRIES_ON_RETURN {
+        run_and_fail(&mut queue, "a", failed(Lane::Attach, Class::Interrupted), now);
+        queue.enqueue_disconnected();
+    }
+    assert_eq!(queue.start(), None);
+}
