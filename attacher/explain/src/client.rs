@@ -22,7 +22,7 @@ async fn load_config(args: &ExplainArgs) -> Result<Config, Error> {
     let kubeconfig = match loaded {
         Ok(kubeconfig) => kubeconfig,
         Err(error) if args.kubeconfig.is_none() && is_missing(&error) => {
-            return Config::incluster().map_err(Error::InCluster);
+            return Config::incluster().map(without_proxy).map_err(Error::InCluster);
         }
         Err(error) => return Err(Error::Kubeconfig(error)),
     };
@@ -30,9 +30,25 @@ async fn load_config(args: &ExplainArgs) -> Result<Config, Error> {
         context: args.context.clone(),
         ..KubeConfigOptions::default()
     };
-    Config::from_custom_kubeconfig(kubeconfig, &options)
+    let names_proxy = kubeconfig.clusters.iter().any(|named| {
+        let cluster = named.cluster.as_ref();
+        cluster.is_some_and(|cluster| cluster.proxy_url.is_some())
+    });
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
         .await
-        .map_err(Error::Kubeconfig)
+        .map_err(Error::Kubeconfig)?;
+    Ok(if names_proxy {
+        config
+    } else {
+        without_proxy(config)
+    })
+}
+
+/// kube is built without its proxy features: HTTPS_PROXY in the environment, which may be meant for other hosts, must
+/// not fail the plugin. A proxy that the kubeconfig names does, and the error says so.
+fn without_proxy(mut config: Config) -> Config {
+    config.proxy_url = None;
+    config
 }
 
 fn is_missing(error: &KubeconfigError) -> bool {
