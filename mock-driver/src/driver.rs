@@ -292,8 +292,6 @@ impl Driver {
             work: TaskTracker::new(),
             halt: CancellationToken::new(),
         };
-        let seed = driver.faults.seed().0;
-        tracing::info!(seed, "repeat this run's chance with --seed");
         Ok((Arc::new(driver), fault_file))
     }
 

@@ -120,10 +120,10 @@ impl Error {
     /// The text for the caller: every cause, in one line, short enough for a header field of HTTP/2. What a fault
     /// rule says stays as it is.
     pub fn message(&self) -> String {
-        match self {
-            Self::Injected { message, .. } => message.clone(),
-            error => shortened(chain(error)),
+        if let Self::Injected { message, .. } = self {
+            return message.clone();
         }
+        shortened(chain(self))
     }
 }
 

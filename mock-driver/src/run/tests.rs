@@ -84,11 +84,11 @@ async fn waits_for_the_lock_of_the_process_that_it_replaces() {
 
 #[tokio::test]
 async fn call_that_panics_is_answered() {
-    let panics = tower::service_fn(|_: http::Request<Body>| async move {
-        let nothing: Option<http::Response<Body>> = None;
-        Ok::<_, Infallible>(nothing.expect("the test's panic"))
-    });
-    let answer = CatchPanic::custom(panics, panicked).call(http::Request::new(Body::empty()));
+    async fn panics(_: http::Request<Body>) -> Result<http::Response<Body>, Infallible> {
+        panic!("the test's panic")
+    }
+    let answer =
+        CatchPanic::custom(tower::service_fn(panics), panicked).call(http::Request::new(Body::empty()));
     let status = Status::from_header_map(answer.await.unwrap().headers()).unwrap();
     assert_eq!(status.code(), Code::Internal);
     assert!(status.message().contains("its log says more"), "{status}");
