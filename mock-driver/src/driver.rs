@@ -335,13 +335,14 @@ impl Driver {
         &self.media
     }
 
-    /// Ends what the driver does with its directories, and lets other processes have them.
+    /// Ends what the driver does with its directories, and lets other processes have them: the state directory last,
+    /// for that is the lock that the next process waits for.
     pub(crate) fn close(&self) {
-        self.store.close();
         if let Err(error) = self.media.close() {
             tracing::warn!(error = chain(&error), "something is left of the volumes' bytes");
         }
         *self.node_lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.store.close();
     }
 
     /// The array and what keeps it.

@@ -105,29 +105,15 @@ async fn life(driver: &Arc<Driver>) -> (String, Timestamp) {
         .usage;
     assert_eq!(usage[0].total, volume.capacity_bytes);
 
-    let snapshot = v1::CreateSnapshotRequest {
-        name: "s".to_owned(),
-        source_volume_id: id.clone(),
-        ..Default::default()
-    };
-    let taken = controller.create_snapshot(snapshot).await.unwrap().into_inner();
-    let taken = taken.snapshot.unwrap().creation_time.unwrap();
-    let grow = v1::ControllerExpandVolumeRequest {
-        volume_id: id.clone(),
-        capacity_range: Some(v1::CapacityRange {
-            required_bytes: 2 * volume.capacity_bytes,
-            limit_bytes: 0,
-        }),
-        ..Default::default()
-    };
-    controller.controller_expand_volume(grow).await.unwrap();
-    let grow = v1::NodeExpandVolumeRequest {
-        volume_id: id.clone(),
-        volume_path: publish.target_path.clone(),
-        ..Default::default()
-    };
-    let grown = here.node_expand_volume(grow).await.unwrap().into_inner();
-    assert_eq!(grown.capacity_bytes, 2 * volume.capacity_bytes);
+    let taken = snapshot(&mut controller, &id).await;
+    grow(
+        &mut controller,
+        &mut here,
+        &id,
+        &publish.target_path,
+        2 * volume.capacity_bytes,
+    )
+    .await;
 
     let unpublish = v1::NodeUnpublishVolumeRequest {
         volume_id: id.clone(),
@@ -151,7 +137,43 @@ async fn life(driver: &Arc<Driver>) -> (String, Timestamp) {
         .controller_unpublish_volume(mk_unpublish(&id, "node-0"))
         .await
         .unwrap();
-    (id, Timestamp::new(taken.seconds, taken.nanos).unwrap())
+    (id, taken)
+}
+
+async fn snapshot(controller: &mut ControllerClient<Services>, volume: &str) -> Timestamp {
+    let request = v1::CreateSnapshotRequest {
+        name: "s".to_owned(),
+        source_volume_id: volume.to_owned(),
+        ..Default::default()
+    };
+    let taken = controller.create_snapshot(request).await.unwrap().into_inner();
+    let taken = taken.snapshot.unwrap().creation_time.unwrap();
+    Timestamp::new(taken.seconds, taken.nanos).unwrap()
+}
+
+async fn grow(
+    controller: &mut ControllerClient<Services>,
+    node: &mut NodeClient<Services>,
+    volume: &str,
+    path: &str,
+    bytes: i64,
+) {
+    let request = v1::ControllerExpandVolumeRequest {
+        volume_id: volume.to_owned(),
+        capacity_range: Some(v1::CapacityRange {
+            required_bytes: bytes,
+            limit_bytes: 0,
+        }),
+        ..Default::default()
+    };
+    controller.controller_expand_volume(request).await.unwrap();
+    let request = v1::NodeExpandVolumeRequest {
+        volume_id: volume.to_owned(),
+        volume_path: path.to_owned(),
+        ..Default::default()
+    };
+    let grown = node.node_expand_volume(request).await.unwrap().into_inner();
+    assert_eq!(grown.capacity_bytes, bytes);
 }
 
 #[tokio::test(start_paused = true)]

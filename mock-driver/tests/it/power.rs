@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use csi_mock_driver::media::{Media, Medium};
 
@@ -47,8 +48,16 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        let ended = Command::new("umount").arg(&self.root).status();
-        assert!(ended.is_ok_and(|status| status.success()) || std::thread::panicking());
+        // A program that another test starts has what this one had open until it begins to run.
+        let is_unmounted = (0..250).any(|_| {
+            let ended = Command::new("umount").arg(&self.root).status();
+            let is_done = ended.is_ok_and(|status| status.success());
+            if !is_done {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            is_done
+        });
+        assert!(is_unmounted || std::thread::panicking());
     }
 }
 

@@ -83,11 +83,12 @@ async fn second_controller_on_a_media_directory_is_refused_and_removes_nothing()
     let directory = server.stop().await;
     for other in [second, in_memory] {
         let refused = loop {
-            match Driver::open(other.clone()).unwrap_err() {
-                // A program that another test starts has a copy of the lock until it begins to run.
-                OpenError::Media(ClaimError::InUse { .. }) => tokio::task::yield_now().await,
-                refused => break refused,
+            let refused = Driver::open(other.clone()).unwrap_err();
+            if !matches!(refused, OpenError::Media(ClaimError::InUse { .. })) {
+                break refused;
             }
+            // A program that another test starts has a copy of the lock until it begins to run.
+            tokio::task::yield_now().await;
         };
         assert!(
             matches!(refused, OpenError::Media(ClaimError::OtherArray { .. })),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use csi_mock_driver::fault::Exit;
+use tokio::task::JoinSet;
 
 use super::*;
 use crate::server::DEADLINE;
@@ -38,7 +39,8 @@ async fn exit_during_node_stage_leaves_neither_mount_nor_loop_device() {
     let disk = fs::File::open(site.server.disk(&volume.id)).unwrap();
     disk.lock().unwrap();
     let (mut node, request) = (site.node.clone(), site.mk_stage(&volume, &staging));
-    let call = tokio::spawn(async move { node.node_stage_volume(request).await });
+    let mut calls = JoinSet::new();
+    calls.spawn(async move { node.node_stage_volume(request).await });
     until("NodeStageVolume must have begun", || is_waited_for(&disk)).await;
 
     site.server.driver().exit().order(Exit::Status(3));
@@ -51,7 +53,8 @@ async fn exit_during_node_stage_leaves_neither_mount_nor_loop_device() {
             assert!(ended.await.is_err());
         }
     }
-    assert!(call.await.unwrap().is_err(), "nobody hears of success");
+    let answer = calls.join_next().await.unwrap().unwrap();
+    assert!(answer.is_err(), "the call was cut off: {answer:?}");
     until("the thread must have gone on", || !is_waited_for(&disk)).await;
     drop(disk);
     for _ in 0..50 {
