@@ -158,6 +158,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 class: failure.class,
                 code: failure.code,
                 answer: failure.answer,
+                retry_after: failure.retry_after,
             }
         };
         let outcome = work.instrument(span).await;
@@ -179,6 +180,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 answer,
                 repair,
             } => Box::pin(self.detach(facts, answer, repair)).await,
+            Job::Unpublish(abandoned) => Box::pin(self.unpublish_abandoned(&abandoned)).await,
             Job::Release { volume } => Box::pin(self.unless_draining(self.release_volume(&volume))).await,
             Job::RecordVolumeId { volume, attachments } => {
                 Box::pin(self.unless_draining(self.record_volume_id(&volume, &attachments))).await
@@ -295,6 +297,7 @@ fn called(error: &CallError) -> Failure {
         code: Some(error.code.number()),
         class: error.class(),
         answer: None,
+        retry_after: None,
         told: error.reach != Reach::NotSent,
     }
 }

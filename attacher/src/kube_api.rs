@@ -17,6 +17,7 @@ mod watch;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use api::ApiServer;
 pub use client::{Access, Clients, ConnectError, CredentialsError};
@@ -124,6 +125,16 @@ pub enum Error {
         /// Its explanation.
         message: Arc<str>,
     },
+    /// The API server asks to be left alone for longer than a request may wait (Retry-After).
+    #[error("{message}")]
+    Throttled {
+        /// HTTP status.
+        status: u16,
+        /// Its explanation.
+        message: Arc<str>,
+        /// For how long.
+        after: Duration,
+    },
     /// The object is not fit for what it is needed for.
     #[error("{0}")]
     Unusable(Arc<str>),
@@ -149,6 +160,19 @@ impl Error {
         matches!(self, Self::Refused { status: 403, .. })
     }
 
+    /// How long the API server asked to wait.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Throttled { after, .. } => Some(*after),
+            Self::NotFound(_)
+            | Self::Replaced(_)
+            | Self::Refused { .. }
+            | Self::Unusable(_)
+            | Self::Unanswered(_)
+            | Self::NotLeading(_) => None,
+        }
+    }
+
     /// Whether our credentials or rights do not suffice.
     pub fn is_unauthorized(&self) -> bool {
         matches!(
@@ -170,6 +194,7 @@ impl Error {
             Self::NotFound(_)
             | Self::Replaced(_)
             | Self::Unusable(_)
+            | Self::Throttled { .. }
             | Self::Unanswered(_)
             | Self::NotLeading(_) => false,
         }
@@ -180,7 +205,7 @@ impl Error {
         match self {
             Self::NotFound(_) => 404,
             Self::Replaced(_) => 422,
-            Self::Refused { status, .. } => (*status).into(),
+            Self::Refused { status, .. } | Self::Throttled { status, .. } => (*status).into(),
             Self::Unusable(_) | Self::Unanswered(_) | Self::NotLeading(_) => 0,
         }
     }

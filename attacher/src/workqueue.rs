@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::model::PublishTarget;
 pub use backoff::{Backoff, Class};
 use failure::Failure;
 pub use failure::{Failed, Finished};
@@ -29,6 +30,8 @@ pub enum Key {
     Attachment(Arc<str>),
     /// The finalizer of the PersistentVolume of this name.
     Volume(Arc<str>),
+    /// A publish target whose VolumeAttachment is gone.
+    Target(PublishTarget),
 }
 
 /// The lanes, in the order in which a free place is offered to them.

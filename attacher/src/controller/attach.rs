@@ -333,7 +333,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 
     async fn mark_attached(
         &self,
-        attachment: &Attachment,
+        attachment: &Arc<Attachment>,
         plan: &AttachPlan,
         context: BTreeMap<String, String>,
     ) -> Result<(), Failure> {

@@ -27,6 +27,10 @@ pub(super) fn span(subject: &Subject, driver: &Driver) -> Span {
             otel.trace_id = %trace(a, Operation::Detach),
             otel.uid = %a.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
+        Subject::Target(abandoned) => info_span!(
+            "unpublish", va = %abandoned.attachment.name, node = %abandoned.attachment.node,
+            otel.uid = %abandoned.attachment.uid, otel.driver = %driver, otel.status_description = field::Empty
+        ),
         Subject::Volume(volume) => info_span!(
             "release", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
             otel.status_description = field::Empty

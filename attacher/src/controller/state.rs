@@ -8,6 +8,7 @@
 //! echo of our own write starts nothing; a failure is waited out unless something changed that the
 //! work depends on.
 
+mod abandoned_targets;
 mod deleted_volumes;
 mod events;
 mod job;
@@ -16,18 +17,18 @@ mod repair;
 mod stats;
 mod target_usage;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 pub use stats::{LastFailure, LatencyMetrics, Listed, Pending, QueueStats, Stats};
 
 use crate::informer::{Change, Indexer, Informer};
-use crate::model::{Attachment, Capabilities, Node, Uid, Volume};
+use crate::model::{Attachment, Capabilities, Node, PublishTarget, Uid, Volume};
 use crate::plan::reconcile::ListVolumesResult;
 use crate::plan::{self, Operation, release};
 use crate::workqueue::{Backoff, Class, Failed, Finished, Key, Lane, Limits, Queue};
-pub use job::{Job, Outcome, PendingStatusWrite, Report, Subject};
+pub use job::{AbandonedTarget, Job, Outcome, PendingStatusWrite, Report, Subject};
 pub use reconcile::{Fault, Finding, LastRound, ReconcileMetrics, Round};
 use repair::{Repairs, lane};
 pub use target_usage::{TargetUsage, UsedBy};
@@ -39,6 +40,8 @@ pub struct ControllerState {
     /// By name, those that are gone while their attachments do not tell what they were.
     gone_volumes: HashMap<Arc<str>, Arc<Volume>>,
     queue: Queue,
+    /// Targets to unpublish although their attachments are gone.
+    abandoned: BTreeMap<PublishTarget, Arc<AbandonedTarget>>,
     /// What the driver answered where it could not be written down yet. The write is then tried
     /// again by itself, without another driver call.
     answers: HashMap<Uid, PendingStatusWrite>,
@@ -108,6 +111,7 @@ impl ControllerState {
             index: Informer::default(),
             gone_volumes: HashMap::new(),
             queue: Queue::new(limits, backoff),
+            abandoned: BTreeMap::new(),
             answers: HashMap::new(),
             started_before_reconnect: HashSet::new(),
             node_id_update_pending: HashSet::new(),
@@ -143,6 +147,7 @@ impl ControllerState {
             let job = match &key {
                 Key::Attachment(name) => self.attachment_job(name, lane),
                 Key::Volume(name) => self.volume_job(name),
+                Key::Target(target) => self.abandoned.get(target).cloned().map(Job::Unpublish),
             };
             if job.is_some() {
                 return job;
@@ -167,26 +172,8 @@ impl ControllerState {
             Subject::Attachment(wanted, attachment) => {
                 self.attachment_finished(wanted, &attachment, outcome, now);
             }
-            Subject::Volume(volume) => {
-                let key = Key::Volume(volume.name.clone());
-                let finished = self.queue.finish(&key);
-                let (class, code, message) = match outcome {
-                    Outcome::Done => (Class::Final, None, LATE.into()),
-                    Outcome::Failed {
-                        class, code, message, ..
-                    } => (class, code, message),
-                };
-                if self.wants_work_on(&volume.name) {
-                    let failed = Failed {
-                        uid: volume.uid.clone(),
-                        lane: Lane::Volume,
-                        class,
-                        code,
-                        message,
-                    };
-                    self.queue.fail(&key, finished, failed, now, self.random.f64());
-                }
-            }
+            Subject::Target(abandoned) => self.target_finished(&abandoned, outcome, now),
+            Subject::Volume(volume) => self.volume_finished(&volume, outcome, now),
         }
     }
 
@@ -257,6 +244,7 @@ impl ControllerState {
                 code,
                 answer,
                 message,
+                retry_after,
             },
         ) = (&newest, &outcome)
         else {
@@ -287,6 +275,7 @@ impl ControllerState {
             class: *class,
             code: *code,
             message: message.clone(),
+            retry_after: *retry_after,
         };
         self.queue.fail(&key, finished, failed, now, self.random.f64());
     }
@@ -313,6 +302,7 @@ impl ControllerState {
                 class: Class::Final,
                 code: None,
                 message: LATE.into(),
+                retry_after: None,
             };
             self.queue.fail(&key, finished, failed, now, self.random.f64());
         } else {
@@ -348,6 +338,7 @@ impl ControllerState {
                 .attachment(name)
                 .and_then(|attachment| self.lane(attachment)),
             Key::Volume(name) => self.wants_work_on(name).then_some(Lane::Volume),
+            Key::Target(target) => self.abandoned.contains_key(target).then_some(Lane::Detach),
         };
         match lane {
             Some(lane) => self.queue.enqueue(key, lane),
@@ -359,7 +350,8 @@ impl ControllerState {
     fn consider_all(&mut self) {
         let attachments = self.index.attachments().map(|a| Key::Attachment(a.name.clone()));
         let volumes = self.index.volumes().map(|v| Key::Volume(v.name.clone()));
-        let mut keys: Vec<Key> = attachments.chain(volumes).collect();
+        let targets = self.abandoned.keys().cloned().map(Key::Target);
+        let mut keys: Vec<Key> = attachments.chain(volumes).chain(targets).collect();
         // The index has no order, and the same calls are to give the same one.
         keys.sort_unstable();
         for key in keys {

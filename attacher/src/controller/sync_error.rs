@@ -1,5 +1,7 @@
 //! What goes wrong, as it is told to people.
 
+use std::time::Duration;
+
 use super::Controller;
 use crate::controller::state::PendingStatusWrite;
 use crate::csi::ControllerClient;
@@ -20,6 +22,8 @@ pub(super) struct Failure {
     pub(super) class: Class,
     /// What the driver answered, if only its write failed.
     pub(super) answer: Option<PendingStatusWrite>,
+    /// How long the API server asked to wait.
+    pub(super) retry_after: Option<Duration>,
     /// Whether it belongs in the object's status.
     pub(super) told: bool,
 }
@@ -35,6 +39,7 @@ impl Failure {
         let class = match error {
             // It may be over as soon as the API server is.
             Error::Unanswered(_)
+            | Error::Throttled { .. }
             | Error::Refused {
                 status: 429 | 500..=599,
                 ..
@@ -49,6 +54,7 @@ impl Failure {
             code: None,
             class,
             answer: None,
+            retry_after: error.retry_after(),
             // To tell it would be a write.
             told: !matches!(error, Error::NotLeading(_)),
         }
@@ -64,6 +70,7 @@ impl Failure {
             code: None,
             class: Class::Final,
             answer: None,
+            retry_after: None,
             told: true,
         }
     }
@@ -82,6 +89,7 @@ impl Failure {
             code: None,
             class: Class::Uncertain,
             answer: None,
+            retry_after: None,
             told: true,
         }
     }
@@ -94,6 +102,7 @@ impl Failure {
             code: None,
             class: Class::Uncertain,
             answer: None,
+            retry_after: None,
             told: false,
         }
     }
@@ -108,6 +117,7 @@ impl Failure {
             code: None,
             class: Class::Uncertain,
             answer: None,
+            retry_after: None,
             told: true,
         }
     }
@@ -132,6 +142,7 @@ impl Failure {
             code: last.code,
             class: Class::Final,
             answer: None,
+            retry_after: None,
             told: true,
         }
     }
@@ -143,6 +154,7 @@ impl Failure {
             code: None,
             class: Class::Refused,
             answer: None,
+            retry_after: None,
             told: true,
         }
     }

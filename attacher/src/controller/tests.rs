@@ -389,6 +389,7 @@ fn name_of(job: &Job) -> String {
     match job.subject() {
         Subject::Attachment(_, attachment) => attachment.name.to_string(),
         Subject::Volume(volume) => volume.name.to_string(),
+        Subject::Target(abandoned) => abandoned.target.volume_id.to_string(),
     }
 }
 

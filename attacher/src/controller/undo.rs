@@ -1,12 +1,12 @@
 //! Unpublish what nobody else would: the rest of an earlier attempt, and of an attach that lost its attachment.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use super::Controller;
 use super::detach::{failed_without, knows_nothing};
 use super::keyed_mutex::KeyedGuard;
 use super::sync_error::Failure;
-use crate::controller::state::{TargetUsage, UsedBy};
+use super::{Controller, called};
+use crate::controller::state::{AbandonedTarget, TargetUsage, UsedBy};
 use crate::csi::{CallError, ControllerClient, Reach, UnpublishRequest};
 use crate::kube_api::Cluster;
 use crate::model::{Attachment, PublishTarget};
@@ -66,7 +66,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// What a call that failed did all the same, perhaps, is undone if nobody is left to do so one day.
     pub(super) async fn undo_if_departed(
         &self,
-        attachment: &Attachment,
+        attachment: &Arc<Attachment>,
         plan: &AttachPlan,
         error: &CallError,
     ) {
@@ -84,61 +84,75 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// The attachment vanished while the call was under way: somebody took our finalizer off, or the API server,
-    /// asked to delete it before the finalizer was there, did so although it came in between. With nobody left to
-    /// detach it, the publish would stay for ever. So it is undone in the turn of the attach, in a few attempts,
-    /// until somebody comes who is answerable for the volume there.
-    pub(super) async fn undo_orphan(&self, attachment: &Attachment, plan: &AttachPlan) {
+    /// The attachment vanished during its attach: its finalizer was removed by hand, or the API server had begun to delete
+    /// it before the finalizer was stored. Nothing else would ever unpublish the target.
+    ///
+    /// The first attempt is made at once, under the lock of the attach. If it fails, the target becomes a work item of its
+    /// own, so that it keeps neither the lock nor a place in a lane while it waits.
+    pub(super) async fn undo_orphan(&self, attachment: &Arc<Attachment>, plan: &AttachPlan) {
         tracing::warn!("the VolumeAttachment vanished during its attach; unpublishing again");
-        let mut pauses = PAUSES_SECONDS.into_iter().map(Duration::from_secs);
-        loop {
-            let secrets = self.secrets(plan.secret.as_ref()).await.unwrap_or_default();
-            if self.is_succeeded(attachment, plan) {
-                return;
-            }
-            let request = UnpublishRequest {
-                target: plan.target.clone(),
-                secrets,
-                migrated: plan.migrated,
-            };
-            let error = match self.csi.unpublish(request).await {
-                Ok(()) => return,
-                Err(error) if error.code.is_not_found() => return,
-                Err(error) => error,
-            };
-            if let Some(pause) = pauses.next() {
-                let pause = tokio::time::sleep(pause);
-                if self.draining.run_until_cancelled(pause).await.is_some() {
-                    continue;
-                }
-            }
+        let abandoned = AbandonedTarget {
+            target: plan.target.clone(),
+            secret: plan.secret.clone(),
+            migrated: plan.migrated,
+            attachment: attachment.clone(),
+        };
+        if let Err(error) = self.unpublish_abandoned_now(&abandoned).await {
             tracing::error!(
                 volume = %plan.target.volume_id,
                 node_id = %plan.target.node_id,
-                %error,
-                "the volume stays published without a VolumeAttachment"
+                error = error.message,
+                "the volume is still published without a VolumeAttachment; unpublishing is retried"
             );
-            return;
+            self.state().abandon(abandoned);
         }
     }
 
-    /// Whether somebody else sees to it that the volume does not stay there for ever. One of the same name that has
-    /// not stored our finalizer does not: it waits for this very job to end, and may then be deleted before it has,
-    /// or be attached elsewhere.
-    fn is_succeeded(&self, attachment: &Attachment, plan: &AttachPlan) -> bool {
+    /// Unpublishes a target whose attachment is gone, unless another attachment is answerable for it by now.
+    pub(super) async fn unpublish_abandoned(&self, abandoned: &AbandonedTarget) -> Result<(), Failure> {
+        let _guard = self.lock_target(&abandoned.target).await?;
+        self.check_draining()?;
+        self.unpublish_abandoned_now(abandoned).await
+    }
+
+    async fn unpublish_abandoned_now(&self, abandoned: &AbandonedTarget) -> Result<(), Failure> {
+        let AbandonedTarget {
+            target,
+            secret,
+            migrated,
+            ..
+        } = abandoned;
+        let secrets = self.secrets(secret.as_ref()).await.unwrap_or_default();
+        if self.is_left_to_another(abandoned) {
+            return Ok(());
+        }
+        let request = UnpublishRequest {
+            target: target.clone(),
+            secrets,
+            migrated: *migrated,
+        };
+        match self.csi.unpublish(request).await {
+            Ok(()) => Ok(()),
+            Err(error) if error.code.is_not_found() => Ok(()),
+            Err(error) => Err(called(&error)),
+        }
+    }
+
+    /// Whether another attachment with our finalizer holds the target, and unpublishes it when it is deleted. One that has
+    /// not stored our finalizer may be deleted before it does, or be attached elsewhere.
+    fn is_left_to_another(&self, abandoned: &AbandonedTarget) -> bool {
+        let AbandonedTarget {
+            target, attachment, ..
+        } = abandoned;
         let mut state = self.state();
-        match state.usage_besides(attachment, &plan.target, UsedBy::Record) {
-            // Whoever leaves may rely on this very attachment.
+        match state.usage_besides(attachment, target, UsedBy::Record) {
+            // Its detach may rely on this very attachment.
             TargetUsage::Unused | TargetUsage::Deleting => false,
             TargetUsage::MissingFinalizer => {
-                state.restore_finalizers(attachment, &plan.target, UsedBy::Record);
+                state.restore_finalizers(attachment, target, UsedBy::Record);
                 true
             }
             TargetUsage::InUse => true,
         }
     }
 }
-
-/// Between the attempts to undo what nobody would undo later. Not for long, since a new attachment of the volume and
-/// the node waits for it.
-const PAUSES_SECONDS: [u64; 8] = [1, 2, 4, 8, 8, 8, 8, 8];

@@ -312,7 +312,10 @@ impl LaneStatus {
 
 impl WorkStatus {
     fn of(pending: &Pending, view: &View) -> Self {
-        let (Key::Attachment(name) | Key::Volume(name)) = &pending.key;
+        let name = match &pending.key {
+            Key::Attachment(name) | Key::Volume(name) => name.to_string(),
+            Key::Target(target) => format!("{} on {}", target.volume_id, target.node_id),
+        };
         let failure = pending.failure.as_ref();
         let wanted = pending.wanted_since.map(|since| {
             let ago = view.now().duration_since(since);

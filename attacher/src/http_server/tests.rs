@@ -97,6 +97,7 @@ pub(super) fn fail_one(state: &mut ControllerState, class: Class, message: &str)
         class,
         code: None,
         answer: None,
+        retry_after: None,
         message: message.into(),
     };
     let subject = job.subject();

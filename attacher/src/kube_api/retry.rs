@@ -20,11 +20,14 @@ const ATTEMPT: Duration = Duration::from_secs(20);
 const TOO_MANY_REQUESTS: u16 = 429;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A server that asks for more time than this gets it from the workqueue: a request that waits keeps a place in its lane
+/// and the lock of its publish target.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Sends a request that may be repeated until it is answered or its deadline passes.
 ///
-/// An answer that says "not now" (429, 5xx) or none at all is waited out, for as long as the server
-/// asks (up to five minutes); any other answer is final. Each attempt passes the limiter again. No write
+/// An answer that says "not now" (429, 5xx) or none at all is repeated; one that asks for more than a second
+/// (Retry-After, up to five minutes) fails with [`Error::Throttled`]; any other answer is final. Each attempt passes the limiter again. No write
 /// passes it while we do not lead, and one that has not been answered when we cease to is given up.
 pub(super) async fn until_answered<T, F>(
     limiter: &RequestLimiter,
@@ -54,11 +57,12 @@ where
         let Some(asked_for) = failure.again else {
             return Err(failure.error);
         };
+        if asked_for > LONGEST_RETRY_AFTER {
+            return Err(failure.error.throttled(asked_for));
+        }
         let wait = asked_for.max(pause);
         let resume = Instant::now() + wait;
         if resume >= deadline {
-            // Whoever tries again later does so by his own measure, so the server gets its time here.
-            sleep(asked_for).await;
             return Err(failure.error);
         }
         tracing::debug!(error = %failure.error, ?wait, "request to the API server is tried again");
@@ -87,6 +91,22 @@ struct Failure {
     error: Error,
     /// Whether another attempt is worth it, and how long the server asked to wait for that.
     again: Option<Duration>,
+}
+
+// === impl Error ===
+
+impl Error {
+    /// The same, with the time that the API server asked for.
+    fn throttled(self, after: Duration) -> Self {
+        match self {
+            Self::Refused { status, message } => Self::Throttled {
+                status,
+                message,
+                after,
+            },
+            error => error,
+        }
+    }
 }
 
 // === impl Failure ===

@@ -1,7 +1,7 @@
 //! Failures: how they are remembered, waited out, and cut short when the driver is back.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Class, Entry, Key, Lane, Queue, State};
 use crate::model::Uid;
@@ -28,6 +28,8 @@ pub struct Failed {
     pub code: Option<i32>,
     /// What it was, for people.
     pub message: Arc<str>,
+    /// The least time to wait, whatever the backoff is.
+    pub retry_after: Option<Duration>,
 }
 
 /// The last failure of an operation on an object.
@@ -60,13 +62,15 @@ impl Queue {
             class,
             code,
             message,
+            retry_after,
         } = failed;
         let (times, since) = finished
             .failure
             .filter(|last| last.uid == uid && last.lane == lane)
             .map_or((1, now), |last| (last.times.saturating_add(1), last.since));
         self.metrics_mut(lane).retries += 1;
-        let until = (now + self.backoff.delay(class, times, jitter), self.sequence());
+        let delay = self.backoff.delay(class, times, jitter);
+        let until = (now + delay.max(retry_after.unwrap_or_default()), self.sequence());
         self.waiting.insert(until, key.clone());
         let failure = Some(Failure {
             uid,

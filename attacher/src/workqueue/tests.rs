@@ -37,6 +37,7 @@ fn failed(lane: Lane, class: Class) -> Failed {
         class,
         code: None,
         message: "failed".into(),
+        retry_after: None,
     }
 }
 

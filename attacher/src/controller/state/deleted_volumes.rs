@@ -5,10 +5,12 @@
 //! have its handle.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use super::{ControllerState, Job};
+use super::{ControllerState, Job, LATE, Outcome};
 use crate::model::{Attachment, Volume};
 use crate::plan::AttachInputs;
+use crate::workqueue::{Class, Failed, Key, Lane};
 
 // === impl ControllerState ===
 
@@ -64,6 +66,33 @@ impl ControllerState {
             volume: gone,
             attachments: attachments_missing_id,
         })
+    }
+
+    pub(super) fn volume_finished(&mut self, volume: &Arc<Volume>, outcome: Outcome, now: Instant) {
+        let key = Key::Volume(volume.name.clone());
+        let finished = self.queue.finish(&key);
+        if !self.wants_work_on(&volume.name) {
+            return;
+        }
+        let (class, code, message, retry_after) = match outcome {
+            Outcome::Done => (Class::Final, None, LATE.into(), None),
+            Outcome::Failed {
+                class,
+                code,
+                message,
+                retry_after,
+                ..
+            } => (class, code, message, retry_after),
+        };
+        let failed = Failed {
+            uid: volume.uid.clone(),
+            lane: Lane::Volume,
+            class,
+            code,
+            message,
+            retry_after,
+        };
+        self.queue.fail(&key, finished, failed, now, self.random.f64());
     }
 
     fn attachments_missing_id(&self, volume: &str) -> impl Iterator<Item = &Arc<Attachment>> {

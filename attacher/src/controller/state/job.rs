@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::model::{Attachment, PublishTarget, Volume};
+use crate::model::{Attachment, PublishTarget, SecretRef, Volume};
 use crate::plan::{AttachInputs, Operation};
 use crate::workqueue::Class;
 
@@ -27,6 +28,8 @@ pub enum Job {
         /// The volume.
         volume: Arc<Volume>,
     },
+    /// Unpublish a target whose VolumeAttachment is gone.
+    Unpublish(Arc<AbandonedTarget>),
     /// Record what a PersistentVolume was, which is gone, on attachments that do not tell.
     RecordVolumeId {
         /// The volume.
@@ -34,6 +37,20 @@ pub enum Job {
         /// The attachments.
         attachments: Vec<Arc<Attachment>>,
     },
+}
+
+/// A target that must be unpublished although its VolumeAttachment is gone: the attachment was deleted during its
+/// publish, so that no finalizer says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbandonedTarget {
+    /// What to unpublish from where.
+    pub target: PublishTarget,
+    /// The Secret to send.
+    pub secret: Option<SecretRef>,
+    /// Whether the volume is an in-tree one that is migrated to CSI.
+    pub migrated: bool,
+    /// The attachment that is gone.
+    pub attachment: Arc<Attachment>,
 }
 
 /// A successful answer of the driver.
@@ -79,6 +96,8 @@ pub struct Report {
 pub enum Subject {
     /// Of [`Job::Attachment`].
     Attachment(Operation, Arc<Attachment>),
+    /// Of [`Job::Unpublish`].
+    Target(Arc<AbandonedTarget>),
     /// Of [`Job::Release`] and [`Job::RecordVolumeId`].
     Volume(Arc<Volume>),
 }
@@ -98,6 +117,8 @@ pub enum Outcome {
         answer: Option<PendingStatusWrite>,
         /// What went wrong, for people.
         message: Arc<str>,
+        /// The least time before the next attempt, if the API server asked for it.
+        retry_after: Option<Duration>,
     },
 }
 
@@ -108,6 +129,7 @@ impl Job {
     pub fn subject(&self) -> Subject {
         match self {
             Self::Attachment { wanted, facts, .. } => Subject::Attachment(*wanted, facts.attachment.clone()),
+            Self::Unpublish(abandoned) => Subject::Target(abandoned.clone()),
             Self::Release { volume } | Self::RecordVolumeId { volume, .. } => Subject::Volume(volume.clone()),
         }
     }

@@ -169,9 +169,9 @@ impl ControllerState {
         self.queue.tell(now);
     }
 
-    /// Whether no job is under way.
+    /// Whether no sync is under way, and no target is still to be unpublished that no other process knows of.
     pub fn is_idle(&self) -> bool {
-        self.queue.running() == 0
+        self.queue.running() == 0 && !self.has_abandoned_targets()
     }
 
     /// Counts what was reached so long after it was wished for.
@@ -192,7 +192,7 @@ impl ControllerState {
                     .filter(|attachment| self.lane(attachment) != Some(Lane::Repair))?
                     .wanted_since
             }
-            Key::Volume(_) => None,
+            Key::Volume(_) | Key::Target(_) => None,
         }
     }
 
@@ -222,6 +222,10 @@ impl ControllerState {
                 None => (None, None),
             },
             Key::Volume(name) => (None, Some(name.clone())),
+            Key::Target(target) => (
+                self.abandoned.get(target).map(|a| a.attachment.node.clone()),
+                None,
+            ),
         };
         Pending {
             key: item.key.clone(),

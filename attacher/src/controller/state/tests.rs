@@ -71,6 +71,7 @@ fn failed(class: Class) -> Outcome {
         class,
         code: None,
         answer: None,
+        retry_after: None,
         message: "failed".into(),
     }
 }
@@ -225,6 +226,7 @@ fn a_detach_lets_those_try_again_that_failed_for_want_of_it() {
             class: Class::Final,
             code,
             answer: None,
+            retry_after: None,
             message: "failed".into(),
         };
         bench.finish(subject, outcome);
@@ -273,6 +275,7 @@ fn an_answer_that_could_not_be_written_is_handed_to_the_next_run() {
             class: Class::Uncertain,
             code: None,
             answer: Some(answer.clone()),
+            retry_after: None,
             message: "failed".into(),
         },
     );

@@ -23,32 +23,57 @@ async fn an_attach_that_may_have_failed_is_undone_when_the_attachment_is_gone() 
     }
 }
 
-/// The driver may be away at that moment, and nobody comes back to it later. One of its name may be deleted before
-/// it stores a finalizer, or be attached elsewhere.
+impl Bench {
+    /// Runs the next attempt to unpublish a target whose attachment is gone.
+    async fn unpublish_abandoned(&mut self) -> Outcome {
+        loop {
+            let job = self.job().expect("the target must be retried");
+            if matches!(job.subject(), Subject::Target(_)) {
+                let report = self.controller.run(job).await;
+                let outcome = report.outcome.clone();
+                let now = self.now;
+                self.state().finish(report, now);
+                return outcome;
+            }
+        }
+    }
+}
+
+/// The driver may be away at that moment. A successor of the same name may be deleted before it stores a finalizer, or be
+/// attached elsewhere.
 #[tokio::test(start_paused = true)]
-async fn what_an_attachment_left_behind_is_undone_until_that_works_or_somebody_is_answerable() {
-    for (finalizer, node_id, attempts) in [
-        (None, "", 2),
-        (Some(false), "id", 9),
-        (Some(true), "other-id", 9),
-        (Some(true), "id", 1),
+async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_attachment_holds_it() {
+    for (successor, ends, calls) in [
+        (None, true, 2),
+        (Some((false, "id")), false, 4),
+        (Some((true, "other-id")), false, 4),
+        (Some((true, "id")), true, 1),
     ] {
         let mut bench = Bench::new(mk_attachment("va"));
         bench.world.state().silent.push("publish");
-        bench
-            .world
-            .state()
-            .refused_at
-            .push(("unpublish", "id", "Unavailable"));
+        let refused = ("unpublish", "id", "Unavailable");
+        bench.world.state().refused_at.push(refused);
         let job = bench.job().expect("an attach");
-        let mut run = std::pin::pin!(bench.controller.run(job));
-        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-        let gone = bench.attachment();
-        bench.world.state().attachment = None;
-        bench.world.answer.notify_one();
-        assert!(timeout(Duration::from_millis(500), run.as_mut()).await.is_err());
+        let (gone, report) = {
+            let mut run = std::pin::pin!(bench.controller.run(job));
+            assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+            let gone = bench.attachment();
+            bench.world.state().attachment = None;
+            bench.world.answer.notify_one();
+            // It does not wait with a place in its lane and the lock of its target.
+            let report = timeout(Duration::from_millis(500), run.as_mut()).await;
+            (gone, report.expect("it must not wait"))
+        };
+        let now = bench.now;
+        bench.state().finish(report, now);
         assert_eq!(bench.world.state().unpublished.len(), 1, "the first attempt");
-        if let Some(finalizer) = finalizer {
+        assert!(
+            !bench.state().is_idle(),
+            "a lease that is released now lets a successor attach"
+        );
+        let target = bench.world.state().unpublished[0].clone();
+        assert!(bench.controller.lock_target(&target).now_or_never().is_some());
+        if let Some((finalizer, node_id)) = successor {
             let successor = Attachment {
                 uid: "successor".into(),
                 finalizer,
@@ -64,10 +89,46 @@ async fn what_an_attachment_left_behind_is_undone_until_that_works_or_somebody_i
         } else {
             bench.world.state().refused_at.clear();
         }
-        run.await;
-        let made = bench.world.state().unpublished.len();
-        assert_eq!(made, attempts, "{finalizer:?} {node_id}");
+        for _ in 0..if ends { 1 } else { 3 } {
+            let outcome = bench.unpublish_abandoned().await;
+            assert_eq!(outcome == Outcome::Done, ends, "{successor:?}: {outcome:?}");
+        }
+        assert_eq!(bench.world.state().unpublished.len(), calls, "{successor:?}");
+        assert_eq!(bench.state().has_abandoned_targets(), !ends, "{successor:?}");
     }
+}
+
+/// Ten of them would stop all attaches for as long as the API server asks.
+#[tokio::test(start_paused = true)]
+async fn requeues_a_throttled_status_write_and_frees_lane_and_lock() {
+    let after = Duration::from_secs(300);
+    let mut bench = Bench::new(mk_attachment("va"));
+    let message = "later".into();
+    bench.refuse(
+        "mark attached",
+        Error::Throttled {
+            status: 503,
+            message,
+            after,
+        },
+    );
+    let begun = tokio::time::Instant::now();
+    bench.fails().await;
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert!(bench.state().is_idle());
+    assert_eq!(bench.attachment().attach_error, None, "the volume is attached");
+    let now = bench.now;
+    assert!(
+        bench
+            .state()
+            .start(now + after - Duration::from_millis(1))
+            .is_none()
+    );
+    let job = bench.state().start(now + after).expect("the time is over");
+    assert_eq!(bench.controller.run(job).await.outcome, Outcome::Done);
+    assert!(bench.attachment().attached);
+    let seen = bench.seen();
+    assert_eq!(seen.iter().filter(|seen| **seen == "publish").count(), 1);
 }
 
 /// It may have forgotten what was published, or publish it otherwise.

@@ -58,14 +58,15 @@ fn mk_api(connect: Duration, headers: &'static [(&'static str, &'static str)]) -
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_asks_for_time_gets_it() {
+async fn waits_for_a_second_at_most_and_reports_a_longer_retry_after() {
     const NOW: (&str, &str) = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
     const DATE: (&str, &str) = ("retry-after", "Sun, 06 Nov 1994 08:49:57 GMT");
     for (headers, seconds) in [
-        (&[("retry-after", "7")][..], Some(7)),
-        (&[NOW, DATE], Some(20)),
-        // Longer than the request may take: it fails, but not before that time is over.
-        (&[("retry-after", "100")], None),
+        (&[("retry-after", "1")][..], Ok(1)),
+        // The caller requeues: nothing waits here with a place in a lane and a lock.
+        (&[("retry-after", "7")], Err(7)),
+        (&[NOW, DATE], Err(20)),
+        (&[("retry-after", "100")], Err(100)),
     ] {
         let (api, sent) = mk_api(Duration::ZERO, headers);
         let limiter = RequestLimiter::new(None, Leadership::unopposed(), Requests::default());
@@ -76,16 +77,19 @@ async fn a_server_that_asks_for_time_gets_it() {
             sent.iter().map(|at| (*at - begin).as_secs()).collect()
         };
         match seconds {
-            Some(seconds) => {
+            Ok(seconds) => {
                 assert!(answer.is_ok(), "{answer:?}");
                 assert_eq!(times, [0, seconds]);
             }
-            None => {
-                assert!(
-                    matches!(answer, Err(Error::Refused { status: 503, .. })),
-                    "{answer:?}"
-                );
-                assert_eq!((times.len(), begin.elapsed().as_secs()), (1, 100));
+            Err(seconds) => {
+                let Err(Error::Throttled {
+                    status: 503, after, ..
+                }) = answer
+                else {
+                    panic!("it must not be repeated: {answer:?}");
+                };
+                assert_eq!((times.len(), begin.elapsed().as_secs()), (1, 0));
+                assert_eq!(after.as_secs(), seconds);
             }
         }
     }

@@ -18,6 +18,7 @@ fn refused() -> Outcome {
         class: Class::Refused,
         code: None,
         answer: None,
+        retry_after: None,
         message: "PersistentVolume \"pv\" is marked for deletion".into(),
     }
 }
@@ -93,6 +94,7 @@ fn a_repair_that_fails_waits_and_further_lists_do_not_hurry_it() {
         class: Class::Final,
         code: None,
         answer: None,
+        retry_after: None,
         message: "failed".into(),
     };
     bench.finish(&job, failed);

@@ -37,6 +37,7 @@ fn fail(state: &mut ControllerState, job: &Job, class: Class, message: &str, now
         class,
         code: None,
         answer: None,
+        retry_after: None,
         message: message.into(),
     };
     let subject = job.subject();
@@ -46,6 +47,7 @@ fn fail(state: &mut ControllerState, job: &Job, class: Class, message: &str, now
 fn names(pending: &[Pending]) -> Vec<&str> {
     let name = |pending: &Pending| match &pending.key {
         Key::Attachment(name) | Key::Volume(name) => name.clone(),
+        Key::Target(target) => target.volume_id.clone(),
     };
     pending
         .iter()

@@ -181,7 +181,7 @@ proptest! {
                     if !running.is_empty() {
                         let subject = running.swap_remove(which % running.len());
                         let class = Class::Final;
-                        let failed = Outcome::Failed { class, code, answer: None, message: "failed".into() };
+                        let failed = Outcome::Failed { class, code, answer: None, retry_after: None, message: "failed".into() };
                         bench.finish(subject, if code.is_some() { failed } else { Outcome::Done });
                     }
                 }
