@@ -1,1 +1,304 @@
 //! An in-memory kube-apiserver for the kinds of the attach/detach path.
+//!
+//! [`ApiServer`] is a tower service, so `kube::Client` runs on it without a socket; [`ApiServer::serve`] offers it
+//! on loopback for kubectl. It has the semantics of kube-apiserver 1.36 with its default admission plugins:
+//! resource versions and optimistic locking, preconditions, finalizers and graceful deletion, subresources, the
+//! three kinds of patches, selectors, lists in pages, watches with bookmarks and streaming lists, `Table` answers,
+//! discovery, and validation with the real field errors. Clock and randomness are injected.
+//!
+//! Not part of it: authentication and authorization, server-side apply (501), `managedFields`, protobuf bodies
+//! (415), admission webhooks, quotas, and kinds that attaching and detaching does not need (404).
+
+mod admission;
+mod call;
+mod clock;
+mod defaults;
+mod delete;
+mod discovery;
+mod event_view;
+mod fault;
+mod field;
+mod go_format;
+mod handler;
+mod list;
+mod list_options;
+mod names;
+mod object;
+mod patch;
+mod quantity;
+mod request;
+mod resource;
+mod schema;
+mod selector;
+mod serve;
+mod show;
+mod status;
+mod storage;
+mod strategic;
+mod strategy;
+mod subresource;
+mod table;
+mod validate;
+mod watch;
+mod write;
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use fastrand::Rng;
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, StreamExt};
+use http::{Request, Response};
+use http_body::{Body, Frame};
+use serde_json::json;
+use tower::{BoxError, Service};
+
+pub use clock::Clock;
+pub use fault::{Fault, Rule};
+pub use resource::Resource;
+pub use serve::{Kubeconfig, Listener};
+pub use status::Status;
+
+use fault::Faults;
+use resource::Kind;
+use storage::Store;
+
+/// Settings of a server.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The server's clock.
+    pub clock: Clock,
+    /// Seed of UIDs, generated names and faults.
+    pub seed: u64,
+    /// How many changes of each kind are remembered for watches; an older version is answered with 410.
+    pub window: usize,
+    /// Whether each namespace gets the ServiceAccount `default`, as kube-controller-manager gives it.
+    pub default_service_accounts: bool,
+}
+
+/// The server; clones share it.
+#[derive(Clone, Debug)]
+pub struct ApiServer {
+    server: Arc<Server>,
+}
+
+/// State of a server.
+#[derive(Debug)]
+struct Server {
+    clock: Clock,
+    store: Mutex<Store>,
+    rng: Mutex<Rng>,
+    faults: Faults,
+    default_service_accounts: bool,
+}
+
+/// Body of an answer.
+pub struct ResponseBody(Inner);
+
+enum Inner {
+    Full(Option<Bytes>),
+    Stream(BoxStream<'static, Bytes>),
+}
+
+/// The connection broke: the client does not know whether the server did what it asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("connection reset by the API server")]
+pub struct ConnectionReset;
+
+/// Namespaces that every cluster has.
+const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+
+// === impl Options ===
+
+impl Default for Options {
+    /// Settings of a server on the machine's time.
+    fn default() -> Self {
+        Self {
+            clock: Clock::system(),
+            seed: 0,
+            window: 10_000,
+            default_service_accounts: true,
+        }
+    }
+}
+
+// === impl ApiServer ===
+
+impl ApiServer {
+    /// A server with the namespaces that every cluster has.
+    pub fn new(options: &Options) -> Self {
+        let server = Server {
+            clock: options.clock.clone(),
+            store: Mutex::new(Store::new(resource::TABLES, options.window)),
+            rng: Mutex::new(Rng::with_seed(options.seed)),
+            faults: Faults::new(options.seed ^ 0x5eed),
+            default_service_accounts: options.default_service_accounts,
+        };
+        for name in NAMESPACES {
+            let namespace = json!({ "metadata": { "name": name } });
+            server.bootstrap(Kind::Namespace, "", namespace);
+        }
+        Self {
+            server: Arc::new(server),
+        }
+    }
+
+    /// Replaces the fault rules.
+    pub fn set_faults(&self, rules: Vec<Rule>) {
+        self.server.faults.set_rules(rules);
+    }
+
+    /// Takes the server down, or brings it back: while it is down, requests and watches break.
+    pub fn set_down(&self, is_down: bool) {
+        self.server.faults.set_down(is_down);
+    }
+
+    /// Breaks the connections of all watches.
+    pub fn disconnect_watches(&self) {
+        self.server.faults.disconnect();
+    }
+
+    /// Forgets old versions, as etcd's compaction does: watches and continued lists from them get 410.
+    pub fn compact(&self) {
+        self.server.store().compact();
+    }
+
+    /// The newest resource version.
+    pub fn revision(&self) -> u64 {
+        self.server.store().revision()
+    }
+
+    /// How many objects of a resource there are.
+    pub fn count(&self, group: &str, plural: &str) -> Option<usize> {
+        let resource = resource::find(group, plural)?;
+        Some(self.server.store().table(resource.table()).len())
+    }
+
+    /// The server's clock.
+    pub fn clock(&self) -> &Clock {
+        self.server.clock()
+    }
+
+    /// A client of the server in this process.
+    pub fn client(&self) -> kube::Client {
+        kube::Client::new(self.clone(), "default")
+    }
+}
+
+impl<B> Service<Request<B>> for ApiServer
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<ResponseBody>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        Box::pin(handler::handle(Arc::clone(&self.server), request))
+    }
+}
+
+// === impl Server ===
+
+impl Server {
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rng(&self) -> MutexGuard<'_, Rng> {
+        self.rng.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number from 0 to 1.
+    fn random(&self) -> f64 {
+        self.rng().f64()
+    }
+
+    /// Creates an object that the server itself or a controller of every cluster makes.
+    fn bootstrap(&self, kind: Kind, namespace: &str, object: serde_json::Value) {
+        let resource = resource::of_kind(kind);
+        let serde_json::Value::Object(document) = object else {
+            return;
+        };
+        let Ok((object, _)) = write::decode_object(resource, document) else {
+            return;
+        };
+        let created = {
+            let mut store = self.store();
+            let mut rng = self.rng();
+            let mut writer = write::Writer {
+                store: &mut store,
+                rng: &mut rng,
+                now: self.clock.now_text(),
+                resource,
+                namespace,
+                dry_run: false,
+            };
+            writer.create(object)
+        };
+        if let Ok(created) = created
+            && kind == Kind::Namespace
+        {
+            self.namespace_created(created.name());
+        }
+    }
+
+    /// Does for a new namespace what kube-controller-manager's ServiceAccount controller does.
+    fn namespace_created(&self, namespace: &str) {
+        if self.default_service_accounts {
+            let account = json!({ "metadata": { "name": "default" } });
+            self.bootstrap(Kind::ServiceAccount, namespace, account);
+        }
+    }
+}
+
+// === impl ResponseBody ===
+
+impl ResponseBody {
+    fn full(bytes: impl Into<Bytes>) -> Self {
+        Self(Inner::Full(Some(bytes.into())))
+    }
+
+    fn stream(stream: BoxStream<'static, Bytes>) -> Self {
+        Self(Inner::Stream(stream))
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut self.0 {
+            Inner::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Inner::Stream(stream) => stream
+                .poll_next_unpin(context)
+                .map(|next| next.map(|bytes| Ok(Frame::data(bytes)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(&self.0, Inner::Full(None))
+    }
+}
+
+impl std::fmt::Debug for ResponseBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ResponseBody")
+    }
+}

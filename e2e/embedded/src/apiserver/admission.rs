@@ -1,0 +1,293 @@
+//! The admission plugins of kube-apiserver that are on by default and have to do with the served kinds:
+//! NamespaceLifecycle, ServiceAccount, TaintNodesByCondition, Priority, DefaultTolerationSeconds,
+//! DefaultStorageClass and StorageObjectInUseProtection.
+
+use fastrand::Rng;
+use serde_json::{Value, json};
+
+use super::object::{self, Object, at, list, set, text};
+use super::resource::{self, Kind, Resource};
+use super::status::Status;
+use super::storage::{Store, key};
+
+const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+const DEFAULT_CLASS_BETA: &str = "storageclass.beta.kubernetes.io/is-default-class";
+const TOKEN_MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// How long a pod stays on a node that is not ready or unreachable.
+const TOLERATION_SECONDS: i64 = 300;
+/// Namespaces that cannot be deleted.
+const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+/// Admits a new object, which may be changed.
+pub(crate) fn create(
+    store: &Store,
+    rng: &mut Rng,
+    resource: &Resource,
+    object: &mut Object,
+    namespace: &str,
+) -> Result<(), Status> {
+    if resource.namespaced {
+        namespace_exists(store, resource, namespace, object::name(object))?;
+    }
+    match resource.kind {
+        Kind::Pod => pod(store, rng, resource, object, namespace)?,
+        Kind::Node => taint_until_ready(object),
+        Kind::PersistentVolume => protect(object, "kubernetes.io/pv-protection"),
+        Kind::PersistentVolumeClaim => {
+            default_class(store, object);
+            protect(object, "kubernetes.io/pvc-protection");
+        }
+        Kind::CsiDriver
+        | Kind::CsiNode
+        | Kind::CsiStorageCapacity
+        | Kind::Event
+        | Kind::Lease
+        | Kind::Namespace
+        | Kind::Secret
+        | Kind::ServiceAccount
+        | Kind::StorageClass
+        | Kind::VolumeAttachment => {}
+    }
+    Ok(())
+}
+
+/// Admits a new version of an object.
+pub(crate) fn update(
+    store: &Store,
+    resource: &Resource,
+    object: &Object,
+    old: &Object,
+) -> Result<(), Status> {
+    if resource.kind != Kind::PersistentVolumeClaim {
+        return Ok(());
+    }
+    resize(store, resource, object, old)
+}
+
+/// Admits the deletion of an object.
+pub(crate) fn delete(resource: &Resource, name: &str) -> Result<(), Status> {
+    if resource.kind == Kind::Namespace && IMMORTAL.contains(&name) {
+        let why = "this namespace may not be deleted";
+        return Err(Status::forbidden(resource, name, why));
+    }
+    Ok(())
+}
+
+/// NamespaceLifecycle: nothing is created in a namespace that does not exist or is being deleted.
+fn namespace_exists(store: &Store, resource: &Resource, namespace: &str, name: &str) -> Result<(), Status> {
+    let namespaces = resource::of_kind(Kind::Namespace);
+    let Some(found) = store.table(namespaces.table()).get(namespace) else {
+        return Err(Status::not_found(namespaces, namespace));
+    };
+    if text(&found.object, "/status/phase") != "Terminating" {
+        return Ok(());
+    }
+    let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+    let mut status = Status::forbidden(resource, name, &why);
+    let message = format!("namespace {namespace} is being terminated");
+    status.details["causes"] = json!([{
+        "reason": "NamespaceTerminating",
+        "message": message,
+        "field": "metadata.namespace",
+    }]);
+    Err(status)
+}
+
+fn pod(
+    store: &Store,
+    rng: &mut Rng,
+    resource: &Resource,
+    object: &mut Object,
+    namespace: &str,
+) -> Result<(), Status> {
+    service_account(store, rng, resource, object, namespace)?;
+    default_tolerations(object);
+    priority(object);
+    Ok(())
+}
+
+/// ServiceAccount: names the namespace's default account and mounts a token of the account.
+fn service_account(
+    store: &Store,
+    rng: &mut Rng,
+    resource: &Resource,
+    object: &mut Object,
+    namespace: &str,
+) -> Result<(), Status> {
+    if at(object, "/metadata/annotations")
+        .get("kubernetes.io/config.mirror")
+        .is_some()
+    {
+        return Ok(());
+    }
+    if text(object, "/spec/serviceAccountName").is_empty() {
+        set(object, "/spec/serviceAccountName", "default");
+    }
+    let account = text(object, "/spec/serviceAccountName").to_owned();
+    set(object, "/spec/serviceAccount", account.clone());
+    let table = store.table(Kind::ServiceAccount as usize);
+    let Some(found) = table.get(&key(namespace, &account)) else {
+        let why = format!(
+            "error looking up service account {namespace}/{account}: serviceaccount {account:?} not found"
+        );
+        return Err(Status::forbidden(resource, object::name(object), &why));
+    };
+    let wanted = |object: &Object, pointer: &str| at(object, pointer).as_bool();
+    let mounts = wanted(object, "/spec/automountServiceAccountToken")
+        .or_else(|| wanted(&found.object, "/automountServiceAccountToken"))
+        .unwrap_or(true);
+    if mounts {
+        mount_token(rng, object);
+    }
+    if list(object, "/spec/imagePullSecrets").is_empty() {
+        let secrets = at(&found.object, "/imagePullSecrets").clone();
+        set(object, "/spec/imagePullSecrets", secrets);
+    }
+    Ok(())
+}
+
+fn mount_token(rng: &mut Rng, object: &mut Object) {
+    let name = format!("kube-api-access-{}", super::write::random_suffix(rng));
+    let mut mounted = false;
+    for field in ["initContainers", "containers"] {
+        let Some(Value::Array(containers)) = object::struct_mut(object, "/spec").get_mut(field) else {
+            continue;
+        };
+        for container in containers.iter_mut().filter_map(Value::as_object_mut) {
+            let has_one = list(container, "/volumeMounts")
+                .iter()
+                .any(|mount| mount["mountPath"] == TOKEN_MOUNT);
+            if has_one {
+                continue;
+            }
+            mounted = true;
+            let mount = json!({ "name": name, "readOnly": true, "mountPath": TOKEN_MOUNT });
+            let mounts = container.entry("volumeMounts").or_insert_with(|| json!([]));
+            if let Value::Array(mounts) = mounts {
+                mounts.push(mount);
+            }
+        }
+    }
+    if !mounted {
+        return;
+    }
+    let namespace =
+        json!({ "path": "namespace", "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.namespace" } });
+    let sources = json!([
+        { "serviceAccountToken": { "expirationSeconds": 3607, "path": "token" } },
+        { "configMap": { "name": "kube-root-ca.crt", "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
+        { "downwardAPI": { "items": [namespace] } },
+    ]);
+    let volume = json!({ "name": name, "projected": { "sources": sources, "defaultMode": 420 } });
+    let volumes = object::struct_mut(object, "/spec")
+        .entry("volumes")
+        .or_insert_with(|| json!([]));
+    if let Value::Array(volumes) = volumes {
+        volumes.push(volume);
+    }
+}
+
+fn default_tolerations(object: &mut Object) {
+    let mut tolerations = list(object, "/spec/tolerations").to_vec();
+    for key in [NOT_READY, "node.kubernetes.io/unreachable"] {
+        let tolerates = |toleration: &Value| {
+            let field = |name: &str| toleration[name].as_str().unwrap_or_default();
+            let key_fits = field("key") == key || field("key").is_empty();
+            key_fits && matches!(field("effect"), "NoExecute" | "")
+        };
+        if !tolerations.iter().any(tolerates) {
+            tolerations.push(json!({
+                "key": key,
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": TOLERATION_SECONDS,
+            }));
+        }
+    }
+    set(object, "/spec/tolerations", tolerations);
+}
+
+fn priority(object: &mut Object) {
+    let priority = match text(object, "/spec/priorityClassName") {
+        "system-node-critical" => 2_000_001_000,
+        "system-cluster-critical" => 2_000_000_000,
+        _ => 0,
+    };
+    set(object, "/spec/priority", priority);
+    object::set_default(object, "/spec/preemptionPolicy", "PreemptLowerPriority");
+}
+
+/// TaintNodesByCondition: a new node takes no pods before it is ready.
+fn taint_until_ready(object: &mut Object) {
+    let mut taints = list(object, "/spec/taints").to_vec();
+    let tainted = |taint: &Value| taint["key"] == NOT_READY && taint["effect"] == "NoSchedule";
+    if !taints.iter().any(tainted) {
+        taints.push(json!({ "key": NOT_READY, "effect": "NoSchedule" }));
+        set(object, "/spec/taints", taints);
+    }
+}
+
+fn protect(object: &mut Object, finalizer: &str) {
+    let mut finalizers = list(object, "/metadata/finalizers").to_vec();
+    if !finalizers.iter().any(|found| found == finalizer) {
+        finalizers.push(finalizer.into());
+        set(object, "/metadata/finalizers", finalizers);
+    }
+}
+
+/// DefaultStorageClass: the newest of the default classes, by name if they are equally old.
+fn default_class(store: &Store, object: &mut Object) {
+    let beta = at(object, "/metadata/annotations").get("volume.beta.kubernetes.io/storage-class");
+    if object::has(object, "/spec/storageClassName") || beta.is_some() {
+        return;
+    }
+    let is_default = |class: &Object| {
+        [DEFAULT_CLASS, DEFAULT_CLASS_BETA]
+            .iter()
+            .any(|name| at(class, "/metadata/annotations")[*name] == "true")
+    };
+    let table = store.table(Kind::StorageClass as usize);
+    let defaults = table
+        .range("", "")
+        .map(|(_, class)| &class.object)
+        .filter(|class| is_default(class));
+    let created = |class: &Object| text(class, "/metadata/creationTimestamp").to_owned();
+    let newest = defaults.max_by(|a, b| {
+        let by_age = created(a).cmp(&created(b));
+        by_age.then_with(|| object::name(b).cmp(object::name(a)))
+    });
+    if let Some(class) = newest {
+        let name = object::name(class).to_owned();
+        set(object, "/spec/storageClassName", name);
+    }
+}
+
+/// PersistentVolumeClaimResize: only bound claims of classes that allow it grow.
+fn resize(store: &Store, resource: &Resource, object: &Object, old: &Object) -> Result<(), Status> {
+    let size = |object: &Object| {
+        let requested = at(object, "/spec/resources/requests/storage").as_str();
+        requested.and_then(super::quantity::Quantity::parse)
+    };
+    let (Some(new), Some(before)) = (size(object), size(old)) else {
+        return Ok(());
+    };
+    if new.compare(before).is_le() {
+        return Ok(());
+    }
+    let name = object::name(object);
+    if text(old, "/status/phase") != "Bound" {
+        let why = "Only bound persistent volume claims can be expanded";
+        return Err(Status::forbidden(resource, name, why));
+    }
+    let class = store
+        .table(Kind::StorageClass as usize)
+        .get(text(object, "/spec/storageClassName"));
+    let allows = |class: &Object| at(class, "/allowVolumeExpansion").as_bool() == Some(true);
+    if class.is_some_and(|class| allows(&class.object)) {
+        return Ok(());
+    }
+    let why = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must \
+               support resize";
+    Err(Status::forbidden(resource, name, why))
+}

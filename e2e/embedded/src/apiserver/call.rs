@@ -1,0 +1,139 @@
+//! A request for something stored: dispatches it by its verb, and answers reads.
+
+mod body;
+mod writes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use http::{HeaderMap, Method, StatusCode};
+use tokio::time::{Instant, timeout_at};
+
+use super::fault::Verdict;
+use super::handler::Reply;
+use super::list_options::ListOptions;
+use super::request::{self, Location, Query};
+use super::show::Shower;
+use super::status::Status;
+use super::strategy::Part;
+use super::{ResponseBody, Server, list, storage, subresource, watch};
+
+/// How long a read waits for a version that is not there yet.
+const FRESHNESS_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A request that names something stored.
+pub(crate) struct Call<'a> {
+    pub(crate) server: &'a Arc<Server>,
+    pub(crate) location: &'a Location,
+    pub(crate) query: &'a Query,
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) body: Bytes,
+    /// Warnings for the client.
+    pub(crate) warnings: Vec<String>,
+}
+
+// === impl Call ===
+
+impl Call<'_> {
+    /// Answers the request.
+    pub(crate) async fn answer(&mut self, method: &Method, verdict: &Verdict) -> Result<Reply, Status> {
+        if let Some(status) = &verdict.error {
+            return Err(status.clone());
+        }
+        let location = self.location;
+        if verdict.conflict {
+            return Err(Status::modified(location.resource, &location.name));
+        }
+        if !location.subresource.is_empty() {
+            return subresource::answer(self, method);
+        }
+        match (location.verb(method, self.query), location.name.is_empty()) {
+            ("watch", _) => self.watch(verdict),
+            ("list", _) => self.list().await,
+            ("get", _) => self.get().await,
+            ("create", true) => self.create(),
+            ("update", false) => self.update(Part::Main),
+            ("patch", false) => self.patch(Part::Main),
+            ("delete", _) => self.delete(),
+            ("deletecollection", _) => self.delete_collection(),
+            _ => Err(Status::method_not_allowed()),
+        }
+    }
+
+    pub(crate) fn shower(&self) -> Result<Shower, Status> {
+        let view = request::view(self.headers)?;
+        Ok(Shower::new(
+            self.location.resource,
+            view,
+            self.server.clock().clone(),
+        ))
+    }
+
+    /// Waits until the store has the version that a read asks for.
+    async fn wait_for(&self, version: u64) -> Result<(), Status> {
+        let deadline = Instant::now() + FRESHNESS_TIMEOUT;
+        let mut changed = {
+            let store = self.server.store();
+            if version <= store.revision() {
+                return Ok(());
+            }
+            store.table(self.location.resource.table()).subscribe()
+        };
+        loop {
+            let current = self.server.store().revision();
+            if version <= current {
+                return Ok(());
+            }
+            if timeout_at(deadline, changed.changed()).await.is_err() {
+                return Err(Status::version_too_large(version, current));
+            }
+        }
+    }
+
+    pub(crate) async fn get(&mut self) -> Result<Reply, Status> {
+        let shower = self.shower()?;
+        let version = list::parse_version(self.query.get("resourceVersion"))?;
+        self.wait_for(version).await?;
+        self.read(&shower)
+    }
+
+    /// The object as it is.
+    pub(crate) fn read(&self, shower: &Shower) -> Result<Reply, Status> {
+        let location = self.location;
+        let key = storage::key(&location.namespace, &location.name);
+        let table = location.resource.table();
+        let found = self.server.store().table(table).get(&key).cloned();
+        match found {
+            Some(stored) => Ok(Reply::json(StatusCode::OK, shower.object(&stored))),
+            None => Err(Status::not_found(location.resource, &location.name)),
+        }
+    }
+
+    async fn list(&mut self) -> Result<Reply, Status> {
+        let shower = self.shower()?;
+        let options = ListOptions::of(self.query, self.location)?;
+        let version = list::parse_version(&options.resource_version)?;
+        self.wait_for(version).await?;
+        let location = self.location;
+        let page = list::list(
+            &self.server.store(),
+            location.resource,
+            &location.namespace,
+            &options,
+        )?;
+        Ok(Reply::json(StatusCode::OK, shower.list(&page)))
+    }
+
+    fn watch(&mut self, verdict: &Verdict) -> Result<Reply, Status> {
+        let view = request::view(self.headers)?;
+        let options = ListOptions::of(self.query, self.location)?;
+        let fault = self.server.faults.of_watch(verdict);
+        let stream = watch::watch(self.server, self.location, options, view, fault)?;
+        Ok(Reply {
+            code: StatusCode::OK,
+            body: ResponseBody::stream(stream.boxed()),
+        })
+    }
+}

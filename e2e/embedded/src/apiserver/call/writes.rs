@@ -1,0 +1,203 @@
+//! Answers writes.
+
+use http::{StatusCode, header};
+use serde_json::Value;
+
+use super::super::delete::{DeleteOptions, Deleted};
+use super::super::handler::Reply;
+use super::super::list;
+use super::super::list_options::ListOptions;
+use super::super::object::{self, Object};
+use super::super::patch::{Patch, PatchType};
+use super::super::request;
+use super::super::resource::Kind;
+use super::super::status::Status;
+use super::super::strategy::Part;
+use super::super::write::Writer;
+use super::Call;
+
+// === impl Call ===
+
+impl Call<'_> {
+    /// Runs a write.
+    pub(crate) fn write<T>(&self, dry_run: bool, write: impl FnOnce(&mut Writer<'_>) -> T) -> T {
+        let mut store = self.server.store();
+        let mut rng = self.server.rng();
+        write(&mut Writer {
+            store: &mut store,
+            rng: &mut rng,
+            now: self.server.clock().now_text(),
+            resource: self.location.resource,
+            namespace: &self.location.namespace,
+            dry_run,
+        })
+    }
+
+    pub(super) fn create(&mut self) -> Result<Reply, Status> {
+        let shower = self.shower()?;
+        request::accepts_body(self.headers)?;
+        let (dry_run, validation) = self.query.write_options("CreateOptions")?;
+        let object = self.object(validation)?;
+        let written = self.write(dry_run, |writer| writer.create(object))?;
+        if self.location.resource.kind == Kind::Namespace && !dry_run {
+            self.server.namespace_created(written.name());
+        }
+        Ok(Reply::json(StatusCode::CREATED, shower.object(&written)))
+    }
+
+    pub(crate) fn update(&mut self, part: Part) -> Result<Reply, Status> {
+        let shower = self.shower()?;
+        let (dry_run, validation) = self.query.write_options("UpdateOptions")?;
+        let object = self.object(validation)?;
+        self.check_name(&object)?;
+        let uid = object::text(&object, "/metadata/uid").to_owned();
+        let name = self.location.name.as_str();
+        let (written, created) = self.write(dry_run, |writer| {
+            writer.update(name, part, Some(&uid), &mut |_| Ok(object.clone()))
+        })?;
+        let code = if created {
+            StatusCode::CREATED
+        } else {
+            StatusCode::OK
+        };
+        Ok(Reply::json(code, shower.object(&written)))
+    }
+
+    /// The name in the body must be the one in the path.
+    fn check_name(&self, object: &Object) -> Result<(), Status> {
+        let (given, name) = (object::name(object), self.location.name.as_str());
+        if given.is_empty() {
+            return Err(Status::bad_request(format!(
+                "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+            )));
+        }
+        if given != name {
+            return Err(Status::bad_request(format!(
+                "the name of the object ({given}) does not match the name on the URL ({name})"
+            )));
+        }
+        let (given, namespace) = (object::namespace(object), self.location.namespace.as_str());
+        if !namespace.is_empty() && !given.is_empty() && given != namespace {
+            let why = "the namespace of the provided object does not match the namespace sent on the request";
+            return Err(Status::bad_request(why));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn patch(&mut self, part: Part) -> Result<Reply, Status> {
+        let content_type = self
+            .headers
+            .get(header::CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok());
+        let kind = PatchType::of_content_type(content_type.unwrap_or_default())?;
+        let shower = self.shower()?;
+        let (dry_run, validation) = self.query.write_options("PatchOptions")?;
+        let document = self.document();
+        let resource = self.location.resource;
+        let name = self.location.name.as_str();
+        let mut warnings = Vec::new();
+        let result = self.write(dry_run, |writer| {
+            writer.update(name, part, None, &mut |old| {
+                if old.is_empty() {
+                    return Err(Status::not_found(resource, name));
+                }
+                let document = document.clone().map_err(|why| {
+                    let prefix = if kind == PatchType::Strategic {
+                        ""
+                    } else {
+                        "error decoding patch: "
+                    };
+                    Status::bad_request(format!("{prefix}{why}"))
+                })?;
+                let patch = Patch {
+                    kind,
+                    document,
+                    validation,
+                };
+                let (object, unknown) = patch.apply(resource, old)?;
+                warnings = unknown;
+                self.check_name(&object)?;
+                Ok(object)
+            })
+        });
+        let (written, _) = result?;
+        self.warnings.extend(warnings);
+        Ok(Reply::json(StatusCode::OK, shower.object(&written)))
+    }
+
+    fn delete_options(&self) -> Result<DeleteOptions, Status> {
+        let options = if self.body.is_empty() {
+            self.query.delete_options()?
+        } else {
+            request::accepts_body(self.headers)?;
+            let document = self.document().map_err(|why| {
+                Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
+            })?;
+            let text = |value: &Value| value.as_str().map(str::to_owned);
+            let dry_run = document["dryRun"].as_array();
+            DeleteOptions {
+                grace_period_seconds: document["gracePeriodSeconds"].as_i64(),
+                uid: text(&document["preconditions"]["uid"]),
+                resource_version: text(&document["preconditions"]["resourceVersion"]),
+                propagation_policy: text(&document["propagationPolicy"]),
+                orphan_dependents: document["orphanDependents"].as_bool(),
+                dry_run: dry_run.into_iter().flatten().filter_map(text).collect(),
+            }
+        };
+        let errors = options.validate();
+        if errors.is_empty() {
+            Ok(options)
+        } else {
+            Err(Status::invalid_options("DeleteOptions", &errors))
+        }
+    }
+
+    pub(super) fn delete(&mut self) -> Result<Reply, Status> {
+        let shower = self.shower()?;
+        let options = self.delete_options()?;
+        let dry_run = !options.dry_run.is_empty();
+        let name = self.location.name.as_str();
+        match self.write(dry_run, |writer| writer.delete(name, options))? {
+            Deleted::Object(object) => Ok(Reply::json(StatusCode::OK, shower.object(&object))),
+            Deleted::Status(status) => Ok(Reply::json(StatusCode::OK, status.to_string())),
+        }
+    }
+
+    pub(super) fn delete_collection(&mut self) -> Result<Reply, Status> {
+        if self.location.resource.kind == Kind::Namespace {
+            return Err(Status::method_not_allowed());
+        }
+        let shower = self.shower()?;
+        let list_options = ListOptions::of(self.query, self.location)?;
+        let options = self.delete_options()?;
+        let dry_run = !options.dry_run.is_empty();
+        let location = self.location;
+        let page = list::list(
+            &self.server.store(),
+            location.resource,
+            &location.namespace,
+            &list_options,
+        )?;
+        for stored in &page.items {
+            let namespace = object::namespace(&stored.object);
+            let result = {
+                let mut store = self.server.store();
+                let mut rng = self.server.rng();
+                let mut writer = Writer {
+                    store: &mut store,
+                    rng: &mut rng,
+                    now: self.server.clock().now_text(),
+                    resource: location.resource,
+                    namespace,
+                    dry_run,
+                };
+                writer.delete(stored.name(), options.clone())
+            };
+            match result {
+                Err(status) if status.code != StatusCode::NOT_FOUND => return Err(status),
+                _ => {}
+            }
+        }
+        Ok(Reply::json(StatusCode::OK, shower.list(&page)))
+    }
+}

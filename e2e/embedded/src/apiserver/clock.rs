@@ -1,0 +1,56 @@
+//! The server's clock: tokio's, so that it stands still and jumps with the runtime's simulated time.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
+
+/// Wall-clock time that follows tokio's clock from a given start.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    started: Instant,
+    /// What the time was, or would have been, at `started`.
+    base: Arc<Mutex<Timestamp>>,
+}
+
+// === impl Clock ===
+
+impl Clock {
+    /// A clock that now shows `base`.
+    pub fn starting_at(base: Timestamp) -> Self {
+        Self {
+            started: Instant::now(),
+            base: Arc::new(Mutex::new(base)),
+        }
+    }
+
+    /// A clock that shows the machine's time.
+    pub fn system() -> Self {
+        Self::starting_at(Timestamp::now())
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Timestamp {
+        let base = *self.base.lock().unwrap_or_else(PoisonError::into_inner);
+        let elapsed = SignedDuration::try_from(self.started.elapsed()).unwrap_or(SignedDuration::ZERO);
+        base.checked_add(elapsed).unwrap_or(base)
+    }
+
+    /// Moves the clock, for all its clones: wall clocks jump, backwards too.
+    pub fn jump(&self, by: SignedDuration) {
+        let mut base = self.base.lock().unwrap_or_else(PoisonError::into_inner);
+        *base = base.checked_add(by).unwrap_or(*base);
+    }
+
+    /// The time now as `metav1.Time`.
+    pub(crate) fn now_text(&self) -> String {
+        super::schema::seconds(self.now())
+    }
+
+    /// How old something is.
+    pub(crate) fn age(&self, since: Timestamp) -> Duration {
+        let age = self.now().duration_since(since);
+        Duration::try_from(age).unwrap_or(Duration::ZERO)
+    }
+}

@@ -1,0 +1,338 @@
+//! Deletes objects: preconditions, grace periods of pods, finalizers, and the phases of a namespace
+//! (`Store.Delete` of `k8s.io/apiserver`'s generic registry and `rest.BeforeDelete`).
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::admission;
+use super::field::{FieldError, Path};
+use super::object::{self, Object, at, set, text};
+use super::resource::Kind;
+use super::status::Status;
+use super::storage::{Stored, key};
+use super::write::{Writer, Written};
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// `metav1.DeleteOptions`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeleteOptions {
+    pub(crate) grace_period_seconds: Option<i64>,
+    pub(crate) uid: Option<String>,
+    pub(crate) resource_version: Option<String>,
+    pub(crate) propagation_policy: Option<String>,
+    pub(crate) orphan_dependents: Option<bool>,
+    pub(crate) dry_run: Vec<String>,
+}
+
+/// What a deletion answers.
+pub(crate) enum Deleted {
+    /// The object, deleted or on its way.
+    Object(Written),
+    /// A `Status` that names the object.
+    Status(Value),
+}
+
+/// Whether a deletion waits.
+enum Grace {
+    /// No: remove the object unless it has finalizers.
+    None,
+    /// The object's deletion timestamp was set.
+    Started(i64),
+    /// An earlier deletion is still waiting.
+    Pending,
+}
+
+// === impl DeleteOptions ===
+
+impl DeleteOptions {
+    pub(crate) fn validate(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        let path = Path::new("propagationPolicy");
+        if let Some(policy) = &self.propagation_policy {
+            if self.orphan_dependents.is_some() {
+                let why = "orphanDependents and deletionPropagation cannot be both set";
+                errors.push(FieldError::invalid(&path, policy.as_str(), why));
+            }
+            let supported = ["Foreground", "Background", "Orphan", "nil"];
+            if !supported[..3].contains(&policy.as_str()) {
+                errors.push(FieldError::not_supported(&path, policy.as_str(), &supported));
+            }
+        }
+        if !self.dry_run.iter().all(|value| value == "All") {
+            let path = Path::new("dryRun");
+            errors.push(FieldError::not_supported(&path, self.dry_run.clone(), &["All"]));
+        }
+        errors
+    }
+
+    /// The finalizers of the garbage collector that the deletion asks for.
+    fn finalizers(&self, finalizers: &[Value]) -> Vec<Value> {
+        let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
+        let policy = self.propagation_policy.as_deref();
+        let (orphan, foreground) = match (self.orphan_dependents, policy) {
+            (Some(orphan), _) => (orphan, false),
+            (None, Some(policy)) => (policy == "Orphan", policy == "Foreground"),
+            (None, None) => (has(ORPHAN), has(FOREGROUND)),
+        };
+        let others = finalizers
+            .iter()
+            .filter(|finalizer| *finalizer != ORPHAN && *finalizer != FOREGROUND);
+        let mut kept: Vec<Value> = others.cloned().collect();
+        kept.extend(orphan.then(|| ORPHAN.into()));
+        kept.extend(foreground.then(|| FOREGROUND.into()));
+        kept
+    }
+}
+
+// === impl Writer ===
+
+impl Writer<'_> {
+    /// Deletes an object, or begins to.
+    pub(crate) fn delete(&mut self, name: &str, mut options: DeleteOptions) -> Result<Deleted, Status> {
+        let resource = self.resource;
+        let key = key(self.namespace, name);
+        let Some(existing) = self.store.table(resource.table()).get(&key).cloned() else {
+            return Err(Status::not_found(resource, name));
+        };
+        if resource.kind == Kind::Namespace {
+            if let Some(answer) = self.delete_namespace(&key, &existing, &options)? {
+                return Ok(Deleted::Object(answer));
+            }
+        } else {
+            self.check_preconditions(&existing.object, &options)?;
+        }
+        admission::delete(resource, name)?;
+        let mut object = existing.object.clone();
+        let grace = self.grace(&mut object, &mut options)?;
+        if matches!(grace, Grace::Pending) {
+            return Ok(self.answer(existing));
+        }
+        let before = object::list(&object, "/metadata/finalizers").to_vec();
+        let finalizers = if resource.kind == Kind::Event {
+            before.clone()
+        } else {
+            options.finalizers(&before)
+        };
+        set_list(&mut object, "/metadata/finalizers", &finalizers);
+        match grace {
+            Grace::Started(seconds) if seconds > 0 || !finalizers.is_empty() => {
+                return Ok(Deleted::Object(self.put_changed(&key, object, &existing)));
+            }
+            Grace::None if !finalizers.is_empty() => {
+                self.mark_as_deleting(&mut object)?;
+                return Ok(Deleted::Object(self.put_changed(&key, object, &existing)));
+            }
+            Grace::Started(_) => {
+                self.put_changed(&key, object, &existing);
+            }
+            Grace::None | Grace::Pending => {}
+        }
+        let last = if self.dry_run {
+            None
+        } else {
+            self.store.delete(resource.table(), &key)
+        };
+        Ok(self.answer(last.unwrap_or(existing)))
+    }
+
+    fn put_changed(&mut self, key: &str, mut object: Object, existing: &Written) -> Written {
+        let schema = &super::resource::of_kind(self.resource.kind).schema;
+        schema.normalize(&mut object);
+        if object == existing.object {
+            return Written::clone(existing);
+        }
+        self.put(key, object)
+    }
+
+    fn answer(&self, object: Written) -> Deleted {
+        let resource = self.resource;
+        if resource.returns_deleted_object() {
+            return Deleted::Object(object);
+        }
+        let mut details = json!({
+            "name": object::name(&object.object),
+            "kind": resource.plural,
+            "uid": text(&object.object, "/metadata/uid"),
+        });
+        if !resource.group.is_empty() {
+            details["group"] = resource.group.into();
+        }
+        Deleted::Status(json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Success",
+            "details": details,
+        }))
+    }
+
+    fn check_preconditions(&self, object: &Object, options: &DeleteOptions) -> Result<(), Status> {
+        let checks = [
+            (
+                "UID",
+                &options.uid,
+                "uid",
+                "The object might have been deleted and then recreated",
+            ),
+            (
+                "ResourceVersion",
+                &options.resource_version,
+                "resourceVersion",
+                "The object might have been modified",
+            ),
+        ];
+        for (what, wanted, field, hint) in checks {
+            let found = text(object, &format!("/metadata/{field}"));
+            let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) else {
+                continue;
+            };
+            let why = format!(
+                "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). {hint}"
+            );
+            let mut status = Status::conflict(self.resource, object::name(object), &why);
+            // Kubernetes names the kind here where it names the resource elsewhere.
+            let kind = super::resource::qualified(self.resource.kind_name, self.resource.group);
+            status.message = status.message.replacen(&self.resource.group_resource(), &kind, 1);
+            status.details["kind"] = self.resource.kind_name.into();
+            return Err(status);
+        }
+        Ok(())
+    }
+
+    /// Sets the deletion timestamp of a pod that is deleted gracefully.
+    fn grace(&self, object: &mut Object, options: &mut DeleteOptions) -> Result<Grace, Status> {
+        if let Some(seconds) = &mut options.grace_period_seconds
+            && *seconds < 0
+        {
+            *seconds = 1;
+        }
+        if self.resource.kind != Kind::Pod {
+            return Ok(Grace::None);
+        }
+        if object::is_deleting(object) {
+            return self.shorten_grace(object, options);
+        }
+        let own = at(object, "/spec/terminationGracePeriodSeconds").as_i64();
+        let mut seconds = options.grace_period_seconds.or(own).unwrap_or(0);
+        let finished = matches!(text(object, "/status/phase"), "Failed" | "Succeeded");
+        if text(object, "/spec/nodeName").is_empty() || finished {
+            seconds = 0;
+        }
+        if seconds < 0 {
+            seconds = 1;
+        }
+        let at = self.time(&self.now)? + SignedDuration::from_secs(seconds);
+        set(object, "/metadata/deletionTimestamp", super::schema::seconds(at));
+        set(object, "/metadata/deletionGracePeriodSeconds", seconds);
+        increase_generation(object);
+        Ok(Grace::Started(seconds))
+    }
+
+    fn shorten_grace(&self, object: &mut Object, options: &DeleteOptions) -> Result<Grace, Status> {
+        let current = at(object, "/metadata/deletionGracePeriodSeconds")
+            .as_i64()
+            .unwrap_or(0);
+        if current == 0 {
+            return Ok(Grace::None);
+        }
+        let Some(mut seconds) = options.grace_period_seconds.filter(|seconds| *seconds < current) else {
+            return Ok(Grace::Pending);
+        };
+        let until = self.time(text(object, "/metadata/deletionTimestamp"))?;
+        let now = self.time(&self.now)?;
+        let mut until = until - SignedDuration::from_secs(current) + SignedDuration::from_secs(seconds);
+        if until < now {
+            until = now;
+            if seconds != 0 {
+                seconds = 1;
+            }
+        }
+        set(
+            object,
+            "/metadata/deletionTimestamp",
+            super::schema::seconds(until),
+        );
+        set(object, "/metadata/deletionGracePeriodSeconds", seconds);
+        Ok(Grace::Started(seconds))
+    }
+
+    fn time(&self, text: &str) -> Result<Timestamp, Status> {
+        let parsed = text.parse();
+        parsed.map_err(|error: jiff::Error| Status::internal(error.to_string()))
+    }
+
+    /// The object waits for its finalizers.
+    fn mark_as_deleting(&self, object: &mut Object) -> Result<(), Status> {
+        if !object::is_deleting(object) {
+            increase_generation(object);
+        }
+        let now = self.time(&self.now)?;
+        let later = match text(object, "/metadata/deletionTimestamp") {
+            "" => true,
+            given => self.time(given)? > now,
+        };
+        if later {
+            set(object, "/metadata/deletionTimestamp", self.now.clone());
+        }
+        set(object, "/metadata/deletionGracePeriodSeconds", 0);
+        Ok(())
+    }
+
+    /// The first deletion of a namespace begins its termination; it goes when its finalizers are gone.
+    fn delete_namespace(
+        &mut self,
+        key: &str,
+        existing: &Written,
+        options: &DeleteOptions,
+    ) -> Result<Option<Written>, Status> {
+        let checks = [
+            ("UID", &options.uid, "uid"),
+            ("ResourceVersion", &options.resource_version, "resourceVersion"),
+        ];
+        for (what, wanted, field) in checks {
+            let found = text(&existing.object, &format!("/metadata/{field}"));
+            if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) {
+                let why = format!(
+                    "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+                );
+                return Err(Status::conflict(self.resource, key, &why));
+            }
+        }
+        if !object::is_deleting(&existing.object) {
+            admission::delete(self.resource, key)?;
+            let mut object = existing.object.clone();
+            set(&mut object, "/metadata/deletionTimestamp", self.now.clone());
+            set(&mut object, "/status/phase", "Terminating");
+            let finalizers = options.finalizers(object::list(&object, "/metadata/finalizers"));
+            set_list(&mut object, "/metadata/finalizers", &finalizers);
+            return Ok(Some(self.put_changed(key, object, existing)));
+        }
+        let waits = !object::list(&existing.object, "/spec/finalizers").is_empty();
+        Ok(waits.then(|| Written::clone(existing)))
+    }
+}
+
+fn set_list(object: &mut Object, pointer: &str, items: &[Value]) {
+    let value = if items.is_empty() {
+        Value::Null
+    } else {
+        items.to_vec().into()
+    };
+    set(object, pointer, value);
+}
+
+fn increase_generation(object: &mut Object) {
+    let generation = at(object, "/metadata/generation").as_i64().unwrap_or_default();
+    if generation > 0 {
+        set(object, "/metadata/generation", generation + 1);
+    }
+}
+
+impl Stored {
+    /// `metadata.name`.
+    pub(crate) fn name(&self) -> &str {
+        object::name(&self.object)
+    }
+}

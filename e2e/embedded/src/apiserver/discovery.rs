@@ -1,0 +1,355 @@
+//! Discovery: which groups, versions and resources there are, their OpenAPI schemas, the version, and health.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::resource::{self, GROUPS, Resource};
+use super::schema::{Presence, Schema, Type};
+
+/// Version of Kubernetes whose behavior the server has.
+const MINOR: &str = "36";
+
+/// The answer for a path: content type and body.
+pub(crate) fn answer(path: &str, accept: &str) -> Option<(&'static str, Bytes)> {
+    let aggregated = accept.contains("as=APIGroupDiscoveryList");
+    let json = |value: Value| Some(("application/json", Bytes::from(value.to_string())));
+    match path.trim_end_matches('/') {
+        "/healthz" | "/livez" | "/readyz" => Some(("text/plain; charset=utf-8", Bytes::from_static(b"ok"))),
+        "/version" => json(version()),
+        "/api" if aggregated => Some((AGGREGATED, aggregated_list(&[""]).to_string().into())),
+        "/api" => json(json!({
+            "kind": "APIVersions",
+            "versions": ["v1"],
+            "serverAddressByClientCIDRs": [{ "clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1" }],
+        })),
+        "/apis" if aggregated => Some((AGGREGATED, aggregated_list(&GROUPS).to_string().into())),
+        "/apis" => {
+            let groups: Vec<Value> = GROUPS.iter().map(|group| api_group(group)).collect();
+            json(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }))
+        }
+        "/api/v1" => json(resource_list("")),
+        "/openapi/v3" => json(openapi_index()),
+        path => {
+            if let Some(group_version) = path.strip_prefix("/openapi/v3/") {
+                return json(openapi(group_version)?);
+            }
+            let rest = path.strip_prefix("/apis/")?;
+            let (group, version) = rest.split_once('/').unwrap_or((rest, ""));
+            if !GROUPS.contains(&group) {
+                return None;
+            }
+            match version {
+                "" => {
+                    let mut group = api_group(group);
+                    group["kind"] = "APIGroup".into();
+                    group["apiVersion"] = "v1".into();
+                    json(group)
+                }
+                "v1" => json(resource_list(group)),
+                _ => None,
+            }
+        }
+    }
+}
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+fn version() -> Value {
+    json!({
+        "major": "1",
+        "minor": MINOR,
+        "gitVersion": format!("v1.{MINOR}.3+embedded"),
+        "gitCommit": "",
+        "gitTreeState": "",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": "linux/amd64",
+    })
+}
+
+fn api_group(group: &str) -> Value {
+    let version = json!({ "groupVersion": format!("{group}/v1"), "version": "v1" });
+    json!({ "name": group, "versions": [version], "preferredVersion": version })
+}
+
+fn of_group(group: &str) -> impl Iterator<Item = &'static Resource> {
+    let group = group.to_owned();
+    resource::all()
+        .iter()
+        .filter(move |resource| resource.group == group)
+}
+
+const VERBS: [&str; 8] = [
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
+
+fn verbs(resource: &Resource) -> Vec<&'static str> {
+    let collection = resource.kind != resource::Kind::Namespace;
+    VERBS
+        .into_iter()
+        .filter(|verb| collection || *verb != "deletecollection")
+        .collect()
+}
+
+/// Kind, group and version of what a subresource takes, and its verbs.
+fn subresource(
+    name: &str,
+    resource: &Resource,
+) -> (
+    &'static str,
+    Option<(&'static str, &'static str)>,
+    Vec<&'static str>,
+) {
+    match name {
+        "binding" => ("Binding", None, vec!["create"]),
+        "eviction" => ("Eviction", Some(("policy", "v1")), vec!["create"]),
+        "token" => (
+            "TokenRequest",
+            Some(("authentication.k8s.io", "v1")),
+            vec!["create"],
+        ),
+        "finalize" => (resource.kind_name, None, vec!["update"]),
+        _ => (resource.kind_name, None, vec!["get", "patch", "update"]),
+    }
+}
+
+fn resource_list(group: &str) -> Value {
+    let mut resources = Vec::new();
+    for resource in of_group(group) {
+        let mut entry = json!({
+            "name": resource.plural,
+            "singularName": resource.singular(),
+            "namespaced": resource.namespaced,
+            "kind": resource.kind_name,
+            "verbs": verbs(resource),
+        });
+        if !resource.short_names.is_empty() {
+            entry["shortNames"] = json!(resource.short_names);
+        }
+        if !resource.categories.is_empty() {
+            entry["categories"] = json!(resource.categories);
+        }
+        resources.push(entry);
+        for name in resource.subresources {
+            let (kind, gv, verbs) = subresource(name, resource);
+            let mut entry = json!({
+                "name": format!("{}/{name}", resource.plural),
+                "singularName": "",
+                "namespaced": resource.namespaced,
+                "kind": kind,
+                "verbs": verbs,
+            });
+            if let Some((group, version)) = gv {
+                entry["group"] = group.into();
+                entry["version"] = version.into();
+            }
+            resources.push(entry);
+        }
+    }
+    let group_version = if group.is_empty() {
+        "v1".to_owned()
+    } else {
+        format!("{group}/v1")
+    };
+    json!({
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": group_version,
+        "resources": resources,
+    })
+}
+
+fn aggregated_list(groups: &[&str]) -> Value {
+    let items: Vec<Value> = groups
+        .iter()
+        .map(|group| {
+            let resources: Vec<Value> = of_group(group).map(aggregated_resource).collect();
+            let metadata = if group.is_empty() {
+                json!({})
+            } else {
+                json!({ "name": group })
+            };
+            let version = json!({ "version": "v1", "resources": resources, "freshness": "Current" });
+            json!({ "metadata": metadata, "versions": [version] })
+        })
+        .collect();
+    json!({
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": items,
+    })
+}
+
+fn aggregated_resource(resource: &'static Resource) -> Value {
+    let response = |kind: &str| json!({ "group": resource.group, "version": "v1", "kind": kind });
+    let subresources: Vec<Value> = resource
+        .subresources
+        .iter()
+        .map(|name| {
+            let (kind, gv, verbs) = subresource(name, resource);
+            let (group, version) = gv.unwrap_or((resource.group, "v1"));
+            json!({
+                "subresource": name,
+                "responseKind": { "group": group, "version": version, "kind": kind },
+                "verbs": verbs,
+            })
+        })
+        .collect();
+    let mut entry = json!({
+        "resource": resource.plural,
+        "responseKind": response(resource.kind_name),
+        "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": resource.singular(),
+        "verbs": verbs(resource),
+    });
+    for (name, values) in [
+        ("shortNames", resource.short_names),
+        ("categories", resource.categories),
+    ] {
+        if !values.is_empty() {
+            entry[name] = json!(values);
+        }
+    }
+    if !subresources.is_empty() {
+        entry["subresources"] = subresources.into();
+    }
+    entry
+}
+
+fn openapi_index() -> Value {
+    let mut paths = Map::new();
+    for group in std::iter::once("").chain(GROUPS) {
+        let path = if group.is_empty() {
+            "api/v1".to_owned()
+        } else {
+            format!("apis/{group}/v1")
+        };
+        let url = format!("/openapi/v3/{path}");
+        paths.insert(path, json!({ "serverRelativeURL": url }));
+    }
+    json!({ "paths": paths })
+}
+
+/// The OpenAPI document of a group: enough for kubectl to validate, explain and merge.
+fn openapi(group_version: &str) -> Option<Value> {
+    let group = match group_version {
+        "api/v1" => "",
+        other => other.strip_prefix("apis/")?.strip_suffix("/v1")?,
+    };
+    let mut schemas = Map::new();
+    let mut paths = Map::new();
+    for resource in of_group(group) {
+        for (number, found) in resource.schema.structs().iter().enumerate() {
+            let mut schema = struct_schema(&resource.schema, number);
+            if number == 0 {
+                let kind = json!({ "group": group, "version": "v1", "kind": resource.kind_name });
+                schema["x-kubernetes-group-version-kind"] = json!([kind]);
+            }
+            schemas.insert(schema_name(found.name), schema);
+        }
+        let object = if resource.namespaced {
+            format!(
+                "/{group_version}/namespaces/{{namespace}}/{}/{{name}}",
+                resource.plural
+            )
+        } else {
+            format!("/{group_version}/{}/{{name}}", resource.plural)
+        };
+        let collection = object.trim_end_matches("/{name}").to_owned();
+        paths.insert(collection, json!({ "post": operation(resource, "post") }));
+        let methods = ["get", "put", "patch", "delete"];
+        let operations: Map<String, Value> = methods
+            .into_iter()
+            .map(|method| (method.to_owned(), operation(resource, method)))
+            .collect();
+        paths.insert(object, Value::Object(operations));
+    }
+    if paths.is_empty() {
+        return None;
+    }
+    Some(json!({
+        "openapi": "3.0.0",
+        "info": { "title": "Kubernetes", "version": format!("v1.{MINOR}.3") },
+        "paths": paths,
+        "components": { "schemas": schemas },
+    }))
+}
+
+fn operation(resource: &Resource, method: &str) -> Value {
+    let query = |name: &str| json!({ "name": name, "in": "query", "schema": { "type": "string" } });
+    json!({
+        "parameters": [query("dryRun"), query("fieldManager"), query("fieldValidation")],
+        "x-kubernetes-action": method,
+        "x-kubernetes-group-version-kind": {
+            "group": resource.group,
+            "version": "v1",
+            "kind": resource.kind_name,
+        },
+    })
+}
+
+fn schema_name(name: &str) -> String {
+    format!("io.k8s.api.{name}")
+}
+
+fn struct_schema(schema: &Schema, number: usize) -> Value {
+    let found = schema.get(number);
+    let mut properties = Map::new();
+    if number == 0 {
+        properties.insert("apiVersion".to_owned(), json!({ "type": "string" }));
+        properties.insert("kind".to_owned(), json!({ "type": "string" }));
+    }
+    let mut required = Vec::new();
+    for (name, field) in &found.fields {
+        let mut property = type_schema(schema, field.ty);
+        if let super::schema::Merge::By(key) = field.merge {
+            property["x-kubernetes-patch-strategy"] = "merge".into();
+            if !key.is_empty() {
+                property["x-kubernetes-patch-merge-key"] = key.into();
+            }
+        }
+        properties.insert((*name).to_owned(), property);
+        if field.presence == Presence::Always && field.ty == Type::String && number != 0 {
+            required.push(*name);
+        }
+    }
+    let mut schema = json!({ "type": "object", "properties": properties });
+    if !required.is_empty() {
+        schema["required"] = json!(required);
+    }
+    schema
+}
+
+fn type_schema(schema: &Schema, ty: Type) -> Value {
+    match ty {
+        Type::Bool => json!({ "type": "boolean" }),
+        Type::Int32 => json!({ "type": "integer", "format": "int32" }),
+        Type::Int64 => json!({ "type": "integer", "format": "int64" }),
+        Type::Float => json!({ "type": "number" }),
+        Type::String => json!({ "type": "string" }),
+        Type::Time | Type::MicroTime => json!({ "type": "string", "format": "date-time" }),
+        Type::Bytes => json!({ "type": "string", "format": "byte" }),
+        Type::Quantity => json!({ "oneOf": [{ "type": "string" }, { "type": "number" }] }),
+        Type::IntOrString => json!({ "oneOf": [{ "type": "integer" }, { "type": "string" }] }),
+        Type::List(element) => {
+            json!({ "type": "array", "items": type_schema(schema, schema.element(element)) })
+        }
+        Type::Map(element) => {
+            json!({ "type": "object", "additionalProperties": type_schema(schema, schema.element(element)) })
+        }
+        Type::Struct(number) => {
+            let name = schema_name(schema.get(number).name);
+            json!({ "allOf": [{ "$ref": format!("#/components/schemas/{name}") }] })
+        }
+        Type::Any => json!({ "type": "object" }),
+    }
+}

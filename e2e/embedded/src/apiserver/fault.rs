@@ -1,0 +1,300 @@
+//! Faults by rule: an API server that is slow, refuses, loses answers, or whose watches lag or break.
+//!
+//! A rule matches requests by verb and resource, fires with a probability and at most so many times; whether it
+//! fires depends only on the seed and on the requests before.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fastrand::Rng;
+use http::StatusCode;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::request::Location;
+use super::status::Status;
+
+/// What a rule does to a request that it matches.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// The server waits before it looks at the request.
+    Latency(Duration),
+    /// The server answers with this error and does nothing.
+    Error(Status),
+    /// The server answers that the object has been modified, and does nothing.
+    Conflict,
+    /// The server does what the request asks for, but the connection breaks before the answer.
+    LostAnswer,
+    /// The connection breaks before the server looks at the request.
+    LostRequest,
+    /// A watch that begins breaks after so long.
+    DroppedWatch(Duration),
+    /// A watch that begins sends nothing for so long, then all that it held back.
+    StaleWatch(Duration),
+}
+
+/// Which requests a fault hits.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Verbs (`get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`); empty: all.
+    pub verbs: Vec<&'static str>,
+    /// Resource or `resource/subresource`, such as `volumeattachments/status`; empty: all.
+    pub resource: String,
+    /// A part of the object's name; empty: all.
+    pub name: String,
+    /// A part of the client's `User-Agent`; empty: all.
+    pub user_agent: String,
+    /// How likely the rule fires, from 0 to 1.
+    pub probability: f64,
+    /// How often the rule fires at most.
+    pub times: Option<u32>,
+    /// What happens.
+    pub fault: Fault,
+}
+
+/// A request, as rules see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject<'a> {
+    pub(crate) verb: &'a str,
+    pub(crate) location: Option<&'a Location>,
+    pub(crate) user_agent: &'a str,
+}
+
+/// What happens to one request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) latency: Duration,
+    pub(crate) error: Option<Status>,
+    pub(crate) conflict: bool,
+    pub(crate) loses_request: bool,
+    pub(crate) loses_answer: bool,
+    dropped_after: Option<Duration>,
+    stale_for: Option<Duration>,
+}
+
+/// What happens to one watch.
+#[derive(Debug)]
+pub(crate) struct WatchFault {
+    drop_at: Option<Instant>,
+    stale_until: Option<Instant>,
+    /// Changes when all watches are to break.
+    disconnects: watch::Receiver<u64>,
+    seen: u64,
+}
+
+/// The rules of a server.
+#[derive(Debug)]
+pub(crate) struct Faults {
+    state: Mutex<State>,
+    disconnects: Arc<watch::Sender<u64>>,
+}
+
+#[derive(Debug)]
+struct State {
+    rules: Vec<Rule>,
+    rng: Rng,
+    is_down: bool,
+}
+
+// === impl Rule ===
+
+impl Rule {
+    /// A rule that hits every request.
+    pub fn always(fault: Fault) -> Self {
+        Self {
+            verbs: Vec::new(),
+            resource: String::new(),
+            name: String::new(),
+            user_agent: String::new(),
+            probability: 1.0,
+            times: None,
+            fault,
+        }
+    }
+
+    /// Restricts the rule to some verbs.
+    #[must_use]
+    pub fn verbs(mut self, verbs: &[&'static str]) -> Self {
+        self.verbs = verbs.to_vec();
+        self
+    }
+
+    /// Restricts the rule to a resource, or to a subresource (`pods/status`).
+    #[must_use]
+    pub fn resource(mut self, resource: &str) -> Self {
+        resource.clone_into(&mut self.resource);
+        self
+    }
+
+    /// Restricts the rule to objects whose name has this part.
+    #[must_use]
+    pub fn name(mut self, part: &str) -> Self {
+        part.clone_into(&mut self.name);
+        self
+    }
+
+    /// Restricts the rule to clients whose `User-Agent` has this part.
+    #[must_use]
+    pub fn user_agent(mut self, part: &str) -> Self {
+        part.clone_into(&mut self.user_agent);
+        self
+    }
+
+    /// Lets the rule fire with a probability from 0 to 1.
+    #[must_use]
+    pub fn probability(mut self, probability: f64) -> Self {
+        self.probability = probability;
+        self
+    }
+
+    /// Lets the rule fire only so often.
+    #[must_use]
+    pub fn times(mut self, times: u32) -> Self {
+        self.times = Some(times);
+        self
+    }
+
+    fn matches(&self, subject: &Subject<'_>) -> bool {
+        let verb = self.verbs.is_empty() || self.verbs.contains(&subject.verb);
+        let agent = subject.user_agent.contains(&self.user_agent);
+        let place = match subject.location {
+            None => self.resource.is_empty() && self.name.is_empty(),
+            Some(location) => {
+                let plural = location.resource.plural;
+                let full = if location.subresource.is_empty() {
+                    plural.to_owned()
+                } else {
+                    format!("{plural}/{}", location.subresource)
+                };
+                (self.resource.is_empty() || self.resource == full) && location.name.contains(&self.name)
+            }
+        };
+        verb && agent && place && self.times != Some(0)
+    }
+}
+
+// === impl Faults ===
+
+impl Faults {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            state: Mutex::new(State {
+                rules: Vec::new(),
+                rng: Rng::with_seed(seed),
+                is_down: false,
+            }),
+            disconnects: Arc::new(watch::Sender::new(0)),
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_rules(&self, rules: Vec<Rule>) {
+        self.state().rules = rules;
+    }
+
+    pub(crate) fn set_down(&self, is_down: bool) {
+        self.state().is_down = is_down;
+        if is_down {
+            self.disconnect();
+        }
+    }
+
+    /// Breaks all watches.
+    pub(crate) fn disconnect(&self) {
+        self.disconnects.send_modify(|count| *count += 1);
+    }
+
+    /// Decides what happens to a request.
+    pub(crate) fn judge(&self, subject: &Subject<'_>) -> Verdict {
+        let mut state = self.state();
+        let State { rules, rng, is_down } = &mut *state;
+        let mut verdict = Verdict {
+            loses_request: *is_down,
+            ..Verdict::default()
+        };
+        for rule in rules.iter_mut().filter(|rule| rule.matches(subject)) {
+            if rng.f64() >= rule.probability {
+                continue;
+            }
+            if let Some(times) = &mut rule.times {
+                *times -= 1;
+            }
+            match &rule.fault {
+                Fault::Latency(time) => verdict.latency += *time,
+                Fault::Error(status) => verdict.error = Some(status.clone()),
+                Fault::Conflict => verdict.conflict = true,
+                Fault::LostAnswer => verdict.loses_answer = true,
+                Fault::LostRequest => verdict.loses_request = true,
+                Fault::DroppedWatch(time) => verdict.dropped_after = Some(*time),
+                Fault::StaleWatch(time) => verdict.stale_for = Some(*time),
+            }
+        }
+        verdict
+    }
+
+    /// What of a verdict concerns the watch that the request begins.
+    pub(crate) fn of_watch(&self, verdict: &Verdict) -> WatchFault {
+        let now = Instant::now();
+        let disconnects = self.disconnects.subscribe();
+        let seen = *disconnects.borrow();
+        WatchFault {
+            drop_at: verdict.dropped_after.map(|time| now + time),
+            stale_until: verdict.stale_for.map(|time| now + time),
+            disconnects,
+            seen,
+        }
+    }
+}
+
+// === impl WatchFault ===
+
+impl WatchFault {
+    /// Whether the watch breaks now.
+    pub(crate) fn drops_now(&self) -> bool {
+        let due = self.drop_at.is_some_and(|at| at <= Instant::now());
+        due || *self.disconnects.borrow() != self.seen
+    }
+
+    /// Until when the watch sends nothing.
+    pub(crate) fn held_until(&self) -> Option<Instant> {
+        self.stale_until.filter(|until| *until > Instant::now())
+    }
+
+    /// Completes when the watch should look again whether it breaks.
+    pub(crate) async fn changed(&mut self) {
+        let due = async {
+            match self.drop_at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            result = self.disconnects.changed() => {
+                if result.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+            () = due => {}
+        }
+    }
+}
+
+impl Status {
+    /// The error of an overloaded server.
+    pub fn too_many_requests(retry_after_seconds: u32) -> Self {
+        let details = serde_json::json!({ "retryAfterSeconds": retry_after_seconds });
+        let message = "too many requests, please try again later";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message, details)
+    }
+
+    /// The error of a server whose store does not answer.
+    pub fn storage_timeout() -> Self {
+        let message = "etcdserver: request timed out";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message, Value::Null)
+    }
+}

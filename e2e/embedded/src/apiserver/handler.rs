@@ -1,0 +1,163 @@
+//! Answers requests: finds what a path names, and lets faults happen.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::Body;
+use http_body_util::{BodyExt, Limited};
+use serde_json::json;
+use tower::BoxError;
+
+use super::call::Call;
+use super::fault::Subject;
+use super::request::{Query, Target};
+use super::status::Status;
+use super::{ConnectionReset, ResponseBody, Server, discovery};
+
+/// Longest body of a request.
+const BODY_LIMIT: usize = 3 * 1024 * 1024;
+/// What is sent back.
+pub(crate) struct Reply {
+    pub(crate) code: StatusCode,
+    pub(crate) body: ResponseBody,
+}
+
+// === impl Reply ===
+
+impl Reply {
+    pub(crate) fn json(code: StatusCode, body: impl Into<Bytes>) -> Self {
+        Self {
+            code,
+            body: ResponseBody::full(body),
+        }
+    }
+}
+
+/// Answers a request; faults included.
+///
+/// # Errors
+/// The connection breaks, because a fault rule says so or because the request's body broke.
+pub(crate) async fn handle<B>(
+    server: Arc<Server>,
+    request: Request<B>,
+) -> Result<Response<ResponseBody>, BoxError>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (parts, body) = request.into_parts();
+    let query = Query::of(&parts.uri);
+    let target = Target::of(parts.uri.path());
+    let location = match &target {
+        Target::Resource(location) => Some(location),
+        Target::Other(_) | Target::Unknown => None,
+    };
+    let verb = location.map_or("get", |location| location.verb(&parts.method, &query));
+    let agent = parts
+        .headers
+        .get(header::USER_AGENT)
+        .and_then(|agent| agent.to_str().ok());
+    let verdict = server.faults.judge(&Subject {
+        verb,
+        location,
+        user_agent: agent.unwrap_or_default(),
+    });
+    if !verdict.latency.is_zero() {
+        tokio::time::sleep(verdict.latency).await;
+    }
+    if verdict.loses_request {
+        return Err(ConnectionReset.into());
+    }
+    let body = match Limited::new(body, BODY_LIMIT).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            return Ok(failure(&Status::too_large(BODY_LIMIT)));
+        }
+        Err(error) => return Err(error),
+    };
+    let response = match &target {
+        Target::Other(path) => other(path, &parts.headers, &parts.method),
+        Target::Unknown => failure(&Status::no_such_path()),
+        Target::Resource(location) => {
+            let mut call = Call {
+                server: &server,
+                location,
+                query: &query,
+                headers: &parts.headers,
+                body,
+                warnings: Vec::new(),
+            };
+            let reply = call.answer(&parts.method, &verdict).await;
+            respond(reply, &call.warnings)
+        }
+    };
+    if verdict.loses_answer {
+        return Err(ConnectionReset.into());
+    }
+    Ok(response)
+}
+
+fn respond(reply: Result<Reply, Status>, warnings: &[String]) -> Response<ResponseBody> {
+    let mut response = match reply {
+        Ok(reply) => {
+            let mut response = Response::new(reply.body);
+            *response.status_mut() = reply.code;
+            let json = HeaderValue::from_static("application/json");
+            response.headers_mut().insert(header::CONTENT_TYPE, json);
+            response
+        }
+        Err(status) => failure(&status),
+    };
+    for warning in warnings {
+        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+    response
+}
+
+fn failure(status: &Status) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::full(status.body().to_string()));
+    *response.status_mut() = status.code;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(seconds) = status.details["retryAfterSeconds"].as_u64() {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// Discovery and health.
+fn other(path: &str, headers: &HeaderMap, method: &Method) -> Response<ResponseBody> {
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok());
+    let answer = discovery::answer(path, accept.unwrap_or_default()).filter(|_| method == Method::GET);
+    let (code, content_type, body) = match answer {
+        Some((content_type, body)) => (StatusCode::OK, content_type, body),
+        None => (
+            StatusCode::NOT_FOUND,
+            "text/plain; charset=utf-8",
+            Bytes::from_static(b"404 page not found\n"),
+        ),
+    };
+    let mut response = Response::new(ResponseBody::full(body));
+    *response.status_mut() = code;
+    let content_type = HeaderValue::from_static(content_type);
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    response
+}
+
+/// A successful `Status`.
+pub(crate) fn success(code: StatusCode) -> Reply {
+    let status = json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "code": code.as_u16(),
+    });
+    Reply::json(code, status.to_string())
+}

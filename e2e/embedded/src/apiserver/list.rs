@@ -1,0 +1,198 @@
+//! Lists: by namespace and selectors, in pages, at the current or at an old version.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use serde_json::json;
+
+use super::list_options::ListOptions;
+use super::resource::Resource;
+use super::selector::Fields;
+use super::status::Status;
+use super::storage::{Key, Store, Stored};
+
+/// A page of a list.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) items: Vec<Arc<Stored>>,
+    pub(crate) revision: u64,
+    /// Token for the next page, empty on the last one.
+    pub(crate) continue_token: String,
+    pub(crate) remaining: Option<usize>,
+}
+
+/// Where a page begins.
+struct Start {
+    key: String,
+    revision: Option<u64>,
+}
+
+/// Lists the objects that the options select.
+pub(crate) fn list(
+    store: &Store,
+    resource: &Resource,
+    namespace: &str,
+    options: &ListOptions,
+) -> Result<Page, Status> {
+    let prefix = prefix(resource, namespace, &options.fields);
+    let start = start(options, &prefix)?;
+    let table = store.table(resource.table());
+    // A list from any version comes from the cache, which has no pages.
+    let limit = if options.resource_version == "0" {
+        0
+    } else {
+        options.limit
+    };
+    let selected =
+        |stored: &Stored| options.labels.matches(&stored.object) && options.fields.matches(&stored.object);
+    match start
+        .revision
+        .filter(|revision| !table.is_unchanged_since(*revision))
+    {
+        None => {
+            let revision = start.revision.unwrap_or(store.revision());
+            let objects = table.range(&prefix, &start.key);
+            Ok(page(objects, limit, revision, &prefix, options, selected))
+        }
+        Some(revision) => {
+            let old = table.at(revision).map_err(|_| too_old(options))?;
+            let objects = old
+                .iter()
+                .filter(|(key, _)| key.starts_with(&prefix) && key.as_ref() >= start.key.as_str());
+            Ok(page(objects, limit, revision, &prefix, options, selected))
+        }
+    }
+}
+
+/// Keys of a namespace, or of one object that a field selector names.
+fn prefix(resource: &Resource, namespace: &str, fields: &Fields) -> String {
+    let namespace = match (namespace, fields.required("metadata.namespace")) {
+        ("", Some(selected)) if resource.namespaced => selected,
+        (namespace, _) => namespace,
+    };
+    if namespace.is_empty() {
+        String::new()
+    } else {
+        format!("{namespace}/")
+    }
+}
+
+fn start(options: &ListOptions, prefix: &str) -> Result<Start, Status> {
+    if !options.continue_token.is_empty() {
+        if !options.resource_version.is_empty() && options.resource_version != "0" {
+            let why = "specifying resource version is not allowed when using continue";
+            return Err(Status::bad_request(why));
+        }
+        let (key, revision) = decode_token(&options.continue_token)?;
+        return Ok(Start {
+            key: format!("{prefix}{key}"),
+            revision: Some(revision),
+        });
+    }
+    let exact = options.version_match == "Exact"
+        || (options.version_match.is_empty()
+            && options.limit > 0
+            && !matches!(options.resource_version.as_str(), "" | "0"));
+    let revision = if exact {
+        Some(parse_version(&options.resource_version)?)
+    } else {
+        None
+    };
+    Ok(Start {
+        key: String::new(),
+        revision,
+    })
+}
+
+/// A resource version in a request.
+pub(crate) fn parse_version(text: &str) -> Result<u64, Status> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    text.parse().map_err(|_| {
+        let field = super::field::Path::new("resourceVersion");
+        let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
+        let error = super::field::FieldError::invalid(&field, text, why);
+        Status::bad_request(format!("invalid resource version {text:?}: {error}"))
+    })
+}
+
+fn page<'a>(
+    objects: impl Iterator<Item = (&'a Key, &'a Arc<Stored>)>,
+    limit: usize,
+    revision: u64,
+    prefix: &str,
+    options: &ListOptions,
+    selected: impl Fn(&Stored) -> bool,
+) -> Page {
+    let mut page = Page {
+        items: Vec::new(),
+        revision,
+        continue_token: String::new(),
+        remaining: None,
+    };
+    let mut objects = objects.peekable();
+    while let Some((key, stored)) = objects.next() {
+        if selected(stored) {
+            page.items.push(Arc::clone(stored));
+        }
+        if limit > 0 && page.items.len() >= limit && objects.peek().is_some() {
+            let key = key.strip_prefix(prefix).unwrap_or(key);
+            page.continue_token = encode_token(key, revision);
+            let everything = options.labels.is_empty() && options.fields.is_empty();
+            page.remaining = everything.then(|| objects.count());
+            break;
+        }
+    }
+    page
+}
+
+/// A token that continues after `key`.
+fn encode_token(key: &str, revision: u64) -> String {
+    let token = json!({ "v": "meta.k8s.io/v1", "rv": revision, "start": format!("{key}\0") });
+    URL_SAFE_NO_PAD.encode(token.to_string())
+}
+
+fn decode_token(token: &str) -> Result<(String, u64), Status> {
+    let invalid = |why: &str| Status::bad_request(format!("continue key is not valid{why}"));
+    let bytes = URL_SAFE_NO_PAD
+        .decode(token)
+        .or_else(|_| STANDARD_NO_PAD.decode(token))
+        .map_err(|_| invalid(": illegal base64 data at input byte 0"))?;
+    let value: serde_json::Value =
+        serde_json::from_slice(&bytes).map_err(|_| invalid(": invalid character"))?;
+    let version = value["v"].as_str().unwrap_or_default();
+    if version != "meta.k8s.io/v1" {
+        return Err(invalid(&format!(
+            ": server does not recognize this encoded version {version}"
+        )));
+    }
+    let revision = value["rv"].as_u64().filter(|revision| *revision > 0);
+    let Some(revision) = revision else {
+        return Err(invalid(
+            ": incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
+        ));
+    };
+    let start = value["start"].as_str().unwrap_or_default();
+    if start.is_empty() {
+        return Err(invalid(": encoded start key empty (version meta.k8s.io/v1)"));
+    }
+    Ok((start.trim_start_matches('/').to_owned(), revision))
+}
+
+fn too_old(options: &ListOptions) -> Status {
+    if options.continue_token.is_empty() {
+        return Status::expired(format!(
+            "The resourceVersion for the provided list is too old: {}",
+            options.resource_version
+        ));
+    }
+    Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+         without the continue parameter, or use the continue token in this response to retrieve the remainder of \
+         the results. Continuing with the provided token results in an inconsistent list - objects that were \
+         created, modified, or deleted between the time the first chunk was returned and now may show up in the \
+         list.",
+    )
+}

@@ -1,0 +1,97 @@
+//! Reads and writes fields of an object by JSON pointer; what is missing reads as the zero value.
+
+use serde_json::{Map, Value};
+
+/// An object without `apiVersion` and `kind`.
+pub(crate) type Object = Map<String, Value>;
+
+static EMPTY: Value = Value::Null;
+
+/// The value at `pointer`, such as `/spec/nodeName`, or null.
+pub(crate) fn at<'a>(object: &'a Object, pointer: &str) -> &'a Value {
+    let mut names = pointer.split('/').skip(1);
+    let first = names.next().and_then(|name| object.get(name));
+    let found = names.try_fold(first.unwrap_or(&EMPTY), |value, name| match value {
+        Value::Object(entries) => entries.get(name),
+        Value::Array(items) => name.parse().ok().and_then(|index: usize| items.get(index)),
+        _ => None,
+    });
+    found.unwrap_or(&EMPTY)
+}
+
+/// A text, empty if missing.
+pub(crate) fn text<'a>(object: &'a Object, pointer: &str) -> &'a str {
+    at(object, pointer).as_str().unwrap_or_default()
+}
+
+/// A list, empty if missing.
+pub(crate) fn list<'a>(object: &'a Object, pointer: &str) -> &'a [Value] {
+    at(object, pointer).as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The entries of a map, none if missing.
+pub(crate) fn entries<'a>(
+    object: &'a Object,
+    pointer: &str,
+) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    at(object, pointer)
+        .as_object()
+        .into_iter()
+        .flat_map(|entries| entries.iter())
+}
+
+/// Whether there is anything at `pointer`.
+pub(crate) fn has(object: &Object, pointer: &str) -> bool {
+    !at(object, pointer).is_null()
+}
+
+/// The struct at `pointer`, which is created with its parents if it is missing.
+pub(crate) fn struct_mut<'a>(object: &'a mut Object, pointer: &str) -> &'a mut Object {
+    pointer.split('/').skip(1).fold(object, |parent, name| {
+        let child = parent.entry(name).or_insert_with(|| Value::Object(Map::new()));
+        if !child.is_object() {
+            *child = Value::Object(Map::new());
+        }
+        child.as_object_mut().expect("the value must be an object")
+    })
+}
+
+/// Sets the value at `pointer`; null removes it.
+pub(crate) fn set(object: &mut Object, pointer: &str, value: impl Into<Value>) {
+    let (parent, name) = pointer.rsplit_once('/').expect("a pointer must begin with /");
+    let value = value.into();
+    if value.is_null() {
+        if parent.is_empty() || has(object, parent) {
+            struct_mut(object, parent).remove(name);
+        }
+    } else {
+        struct_mut(object, parent).insert(name.to_owned(), value);
+    }
+}
+
+/// Sets the value at `pointer` unless there is one.
+pub(crate) fn set_default(object: &mut Object, pointer: &str, value: impl Into<Value>) {
+    if !has(object, pointer) {
+        set(object, pointer, value);
+    }
+}
+
+/// Makes the value at `pointer` the same as in `other`.
+pub(crate) fn copy(object: &mut Object, other: &Object, pointer: &str) {
+    set(object, pointer, at(other, pointer).clone());
+}
+
+/// `metadata.name`.
+pub(crate) fn name(object: &Object) -> &str {
+    text(object, "/metadata/name")
+}
+
+/// `metadata.namespace`.
+pub(crate) fn namespace(object: &Object) -> &str {
+    text(object, "/metadata/namespace")
+}
+
+/// Whether deletion was requested.
+pub(crate) fn is_deleting(object: &Object) -> bool {
+    has(object, "/metadata/deletionTimestamp")
+}

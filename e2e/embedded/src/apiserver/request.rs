@@ -1,0 +1,285 @@
+//! Takes requests apart: what a path names, and what its query asks for.
+
+use http::{HeaderMap, Method, Uri, header};
+use percent_encoding::percent_decode_str;
+
+use super::delete::DeleteOptions;
+use super::field::{FieldError, Path};
+use super::patch::FieldValidation;
+use super::resource::{self, Resource};
+use super::status::Status;
+
+/// What a path names.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// A resource, an object or a subresource.
+    Resource(Location),
+    /// Another path of the server.
+    Other(String),
+    /// A path of a served group and version that names nothing served.
+    Unknown,
+}
+
+/// Where an object is.
+#[derive(Clone, Debug)]
+pub(crate) struct Location {
+    pub(crate) resource: &'static Resource,
+    /// Empty for objects without namespace, and for lists over all namespaces.
+    pub(crate) namespace: String,
+    /// Empty for collections.
+    pub(crate) name: String,
+    /// Empty for the object itself.
+    pub(crate) subresource: String,
+    /// Whether the path is one of the deprecated ones for watches.
+    pub(crate) watches: bool,
+}
+
+/// A query, in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Query(Vec<(String, String)>);
+
+/// How an answer is to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    Full,
+    /// `PartialObjectMetadata`.
+    Metadata,
+    Table,
+}
+
+/// Media types of answers, as the error for another one names them.
+const ACCEPTED: [&str; 4] = [
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+    "application/cbor",
+];
+
+// === impl Target ===
+
+impl Target {
+    pub(crate) fn of(path: &str) -> Self {
+        let decoded = percent_decode_str(path).decode_utf8_lossy().into_owned();
+        let parts: Vec<&str> = decoded.split('/').filter(|part| !part.is_empty()).collect();
+        let (group, rest) = match parts.as_slice() {
+            ["api", "v1", rest @ ..] if !rest.is_empty() => ("", rest),
+            ["apis", group, "v1", rest @ ..] if !rest.is_empty() && resource::GROUPS.contains(group) => {
+                (*group, rest)
+            }
+            _ => return Self::Other(decoded),
+        };
+        let (watches, rest) = match rest {
+            ["watch", rest @ ..] => (true, rest),
+            rest => (false, rest),
+        };
+        let (namespace, plural, rest) = match rest {
+            ["namespaces", namespace, plural, rest @ ..]
+                if group != "" || !matches!(*plural, "status" | "finalize") =>
+            {
+                (*namespace, *plural, rest)
+            }
+            [plural, rest @ ..] => ("", *plural, rest),
+            [] => return Self::Unknown,
+        };
+        let Some(resource) = resource::find(group, plural) else {
+            return Self::Unknown;
+        };
+        let (name, subresource) = match rest {
+            [] => ("", ""),
+            [name] => (*name, ""),
+            [name, subresource] => (*name, *subresource),
+            _ => return Self::Unknown,
+        };
+        let misplaced = !resource.namespaced && !namespace.is_empty();
+        let homeless = resource.namespaced && namespace.is_empty() && !name.is_empty();
+        if misplaced || homeless {
+            return Self::Unknown;
+        }
+        Self::Resource(Location {
+            resource,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            subresource: subresource.to_owned(),
+            watches,
+        })
+    }
+}
+
+// === impl Location ===
+
+impl Location {
+    /// The verb of a request, as RBAC and audit logs name it.
+    pub(crate) fn verb(&self, method: &Method, query: &Query) -> &'static str {
+        match (method.as_str(), self.name.is_empty()) {
+            ("GET", _) if self.watches || query.flag("watch") => "watch",
+            ("GET", true) => "list",
+            ("GET", false) => "get",
+            ("POST", _) => "create",
+            ("PUT", _) => "update",
+            ("PATCH", _) => "patch",
+            ("DELETE", true) => "deletecollection",
+            ("DELETE", false) => "delete",
+            _ => "",
+        }
+    }
+}
+
+// === impl Query ===
+
+impl Query {
+    pub(crate) fn of(uri: &Uri) -> Self {
+        let pairs = uri
+            .query()
+            .unwrap_or_default()
+            .split('&')
+            .filter(|pair| !pair.is_empty());
+        let decode = |text: &str| {
+            let spaced = text.replace('+', " ");
+            percent_decode_str(&spaced).decode_utf8_lossy().into_owned()
+        };
+        let decoded = pairs.map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decode(name), decode(value))
+        });
+        Self(decoded.collect())
+    }
+
+    /// The first value of a parameter, empty if there is none.
+    pub(crate) fn get(&self, name: &str) -> &str {
+        let mut found = self.0.iter().filter(|(found, _)| found == name);
+        found.next().map_or("", |(_, value)| value.as_str())
+    }
+
+    fn all(&self, name: &str) -> Vec<String> {
+        let found = self.0.iter().filter(|(found, _)| found == name);
+        found.map(|(_, value)| value.clone()).collect()
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(found, _)| found == name)
+    }
+
+    /// A flag: any value but `false` and `0` sets it.
+    pub(crate) fn flag(&self, name: &str) -> bool {
+        let value = self.get(name);
+        self.has(name) && !value.eq_ignore_ascii_case("false") && value != "0"
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, Status> {
+        let value = self.get(name);
+        if !self.has(name) || value.is_empty() {
+            return Ok(None);
+        }
+        let parsed = value.parse().map(Some);
+        parsed
+            .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {value:?}: invalid syntax")))
+    }
+
+    /// Options of a write.
+    ///
+    /// # Errors
+    /// 422 for values that do not validate; `kind` is the options' kind.
+    pub(crate) fn write_options(&self, kind: &str) -> Result<(bool, FieldValidation), Status> {
+        let mut errors = Vec::new();
+        if kind == "PatchOptions" && self.has("force") {
+            let why = "may not be specified for non-apply patch";
+            errors.push(FieldError::forbidden(&Path::new("force"), why));
+        }
+        if self.get("fieldManager").len() > 128 {
+            errors.push(FieldError::too_long(&Path::new("fieldManager"), 128));
+        }
+        let dry_run = self.all("dryRun");
+        if !dry_run.iter().all(|value| value == "All") {
+            let path = Path::new("dryRun");
+            errors.push(FieldError::not_supported(&path, dry_run.clone(), &["All"]));
+        }
+        let validation = match self.get("fieldValidation") {
+            "" | "Warn" => FieldValidation::Warn,
+            "Ignore" => FieldValidation::Ignore,
+            "Strict" => FieldValidation::Strict,
+            other => {
+                let path = Path::new("fieldValidation");
+                let supported = ["", "Ignore", "Strict", "Warn"];
+                errors.push(FieldError::not_supported(&path, other, &supported));
+                FieldValidation::Warn
+            }
+        };
+        if errors.is_empty() {
+            Ok((!dry_run.is_empty(), validation))
+        } else {
+            Err(Status::invalid_options(kind, &errors))
+        }
+    }
+
+    /// Options of a deletion without a body.
+    pub(crate) fn delete_options(&self) -> Result<DeleteOptions, Status> {
+        let text = |name: &str| self.has(name).then(|| self.get(name).to_owned());
+        Ok(DeleteOptions {
+            grace_period_seconds: self.number("gracePeriodSeconds")?,
+            uid: None,
+            resource_version: None,
+            propagation_policy: text("propagationPolicy"),
+            orphan_dependents: self
+                .has("orphanDependents")
+                .then(|| self.flag("orphanDependents")),
+            dry_run: self.all("dryRun"),
+        })
+    }
+}
+
+/// The view that a client accepts.
+///
+/// # Errors
+/// 406 if it accepts nothing that the server can write.
+pub(crate) fn view(headers: &HeaderMap) -> Result<View, Status> {
+    let accepted = headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    if accepted.trim().is_empty() {
+        return Ok(View::Full);
+    }
+    for clause in accepted.split(',') {
+        let mut parts = clause.split(';').map(str::trim);
+        let media = parts.next().unwrap_or_default();
+        if !matches!(media, "application/json" | "*/*" | "application/*") {
+            continue;
+        }
+        let parameter = |name: &str| {
+            let found = clause
+                .split(';')
+                .map(str::trim)
+                .find_map(|part| part.strip_prefix(name));
+            found.and_then(|value| value.strip_prefix('='))
+        };
+        match (parameter("as"), parameter("v")) {
+            (None, _) => return Ok(View::Full),
+            (Some("Table"), Some("v1")) => return Ok(View::Table),
+            (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), Some("v1")) => {
+                return Ok(View::Metadata);
+            }
+            _ => {}
+        }
+    }
+    Err(Status::not_acceptable(&ACCEPTED))
+}
+
+/// Checks the content type of a body.
+///
+/// # Errors
+/// 415 if the body is no JSON; protobuf is not implemented.
+pub(crate) fn accepts_body(headers: &HeaderMap) -> Result<(), Status> {
+    let content_type = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let media = content_type
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
+    match media {
+        "" | "application/json" | "*/*" => Ok(()),
+        _ => Err(Status::unsupported_media_type(&ACCEPTED)),
+    }
+}

@@ -1,0 +1,143 @@
+//! Shows objects as a client accepts them: in full, as `PartialObjectMetadata`, or as rows of a `Table`.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde_json::{Map, Value, json};
+
+use super::clock::Clock;
+use super::event_view;
+use super::list::Page;
+use super::object::Object;
+use super::request::View;
+use super::resource::Resource;
+use super::storage::{Stored, to_json};
+use super::table;
+
+/// Shows objects of a resource.
+#[derive(Clone, Debug)]
+pub(crate) struct Shower {
+    resource: &'static Resource,
+    view: View,
+    /// `{"apiVersion":..,"kind":..,`
+    head: Bytes,
+    clock: Clock,
+}
+
+// === impl Shower ===
+
+impl Shower {
+    pub(crate) fn new(resource: &'static Resource, view: View, clock: Clock) -> Self {
+        let head = format!(
+            "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",",
+            resource.kind_name,
+            resource.api_version()
+        );
+        Self {
+            resource,
+            view,
+            head: head.into(),
+            clock,
+        }
+    }
+
+    /// The object as JSON without its type.
+    fn body(&self, stored: &Stored) -> Bytes {
+        if self.resource.is_events_view() {
+            let mut event = event_view::from_core(stored.object.clone());
+            self.resource.schema.normalize(&mut event);
+            return to_json(&event);
+        }
+        stored.json().clone()
+    }
+
+    /// Writes an object.
+    pub(crate) fn write_object(&self, out: &mut BytesMut, stored: &Stored) {
+        match self.view {
+            View::Full => {
+                out.put_slice(&self.head);
+                out.put_slice(&self.body(stored)[1..]);
+            }
+            View::Metadata => out.put_slice(partial_metadata(&stored.object, true).to_string().as_bytes()),
+            View::Table => {
+                let metadata = list_metadata(stored);
+                let table = table::table(self.resource, &self.clock, metadata, &[&stored.object]);
+                out.put_slice(table.to_string().as_bytes());
+            }
+        }
+    }
+
+    /// An object as the body of an answer.
+    pub(crate) fn object(&self, stored: &Stored) -> Bytes {
+        let mut out = BytesMut::new();
+        self.write_object(&mut out, stored);
+        out.freeze()
+    }
+
+    /// A list as the body of an answer.
+    pub(crate) fn list(&self, page: &Page) -> Bytes {
+        let mut metadata = Map::new();
+        metadata.insert("resourceVersion".into(), page.revision.to_string().into());
+        if !page.continue_token.is_empty() {
+            metadata.insert("continue".into(), page.continue_token.clone().into());
+        }
+        if let Some(remaining) = page.remaining {
+            metadata.insert("remainingItemCount".into(), remaining.into());
+        }
+        let metadata = Value::Object(metadata);
+        match self.view {
+            View::Table => {
+                let objects: Vec<&Object> = page.items.iter().map(|stored| &stored.object).collect();
+                let table = table::table(self.resource, &self.clock, metadata, &objects);
+                table.to_string().into()
+            }
+            View::Metadata => {
+                let items: Vec<Value> = page
+                    .items
+                    .iter()
+                    .map(|stored| partial_metadata(&stored.object, false))
+                    .collect();
+                json!({
+                    "kind": "PartialObjectMetadataList",
+                    "apiVersion": "meta.k8s.io/v1",
+                    "metadata": metadata,
+                    "items": items,
+                })
+                .to_string()
+                .into()
+            }
+            View::Full => {
+                let mut out = BytesMut::with_capacity(page.items.len() * 1024 + 256);
+                out.put_slice(
+                    format!(
+                        "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[",
+                        self.resource.kind_name,
+                        self.resource.api_version()
+                    )
+                    .as_bytes(),
+                );
+                for (index, stored) in page.items.iter().enumerate() {
+                    if index > 0 {
+                        out.put_u8(b',');
+                    }
+                    out.put_slice(&self.body(stored));
+                }
+                out.put_slice(b"]}");
+                out.freeze()
+            }
+        }
+    }
+}
+
+/// `PartialObjectMetadata` of an object.
+pub(crate) fn partial_metadata(object: &Object, typed: bool) -> Value {
+    let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    if typed {
+        json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata })
+    } else {
+        json!({ "metadata": metadata })
+    }
+}
+
+fn list_metadata(stored: &Stored) -> Value {
+    let version = super::object::text(&stored.object, "/metadata/resourceVersion");
+    json!({ "resourceVersion": version })
+}

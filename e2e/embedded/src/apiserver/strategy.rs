@@ -1,0 +1,255 @@
+//! What a kind's REST strategy does to an object before validation (`PrepareForCreate`, `PrepareForUpdate`).
+
+use serde_json::{Value, json};
+
+use super::object::{self, Object, copy, list, set, text};
+use super::resource::Kind;
+use super::schema::Schema;
+
+/// The part of an object that an update is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The main resource.
+    Main,
+    /// The `status` subresource.
+    Status,
+    /// The `finalize` subresource of a namespace.
+    Finalize,
+}
+
+/// Prepares a new object.
+pub(crate) fn prepare_for_create(kind: Kind, object: &mut Object, now: &str) {
+    match kind {
+        Kind::Namespace => {
+            set(object, "/status", json!({ "phase": "Active" }));
+            let mut finalizers = list(object, "/spec/finalizers").to_vec();
+            if !finalizers.iter().any(|finalizer| finalizer == "kubernetes") {
+                finalizers.push("kubernetes".into());
+            }
+            set(object, "/spec/finalizers", finalizers);
+        }
+        Kind::Node => {
+            set(object, "/spec/configSource", Value::Null);
+            set(object, "/status/config", Value::Null);
+        }
+        Kind::PersistentVolume => {
+            let status = json!({ "phase": "Pending", "lastPhaseTransitionTime": now });
+            set(object, "/status", status);
+        }
+        Kind::PersistentVolumeClaim => {
+            // Defaulting of what is read from the store adds the phase.
+            set(object, "/status", json!({ "phase": "Pending" }));
+            normalize_data_sources(object);
+        }
+        Kind::Pod => {
+            let class = qos_class(object);
+            set(object, "/metadata/generation", 1);
+            set(
+                object,
+                "/status",
+                json!({ "phase": "Pending", "qosClass": class }),
+            );
+            scheduling_gated(object);
+        }
+        Kind::Secret => merge_string_data(object),
+        Kind::ServiceAccount => keep_names_of_secrets(object),
+        Kind::VolumeAttachment => set(object, "/status", json!({})),
+        Kind::Lease => drop_coordinated_election(object, None),
+        Kind::CsiDriver => set(object, "/spec/preventPodSchedulingIfMissing", Value::Null),
+        Kind::CsiNode | Kind::CsiStorageCapacity | Kind::Event | Kind::StorageClass => {}
+    }
+}
+
+/// Prepares a new version of an object: takes from the old one what this part must not change.
+pub(crate) fn prepare_for_update(
+    kind: Kind,
+    part: Part,
+    schema: &Schema,
+    object: &mut Object,
+    old: &Object,
+    now: &str,
+) {
+    match (kind, part) {
+        (_, Part::Status) => prepare_status(kind, object, old, now),
+        (_, Part::Finalize) => copy(object, old, "/status"),
+        (Kind::Namespace, Part::Main) => {
+            copy(object, old, "/spec/finalizers");
+            copy(object, old, "/status");
+        }
+        (Kind::Pod, Part::Main) => {
+            copy(object, old, "/status");
+            let mut normalized = object.clone();
+            schema.normalize(&mut normalized);
+            if normalized.get("spec") != old.get("spec") {
+                increase_generation(object, old);
+            }
+        }
+        (Kind::CsiDriver, Part::Main) => {
+            set(object, "/spec/preventPodSchedulingIfMissing", Value::Null);
+            if object.get("spec") != old.get("spec") {
+                increase_generation(object, old);
+            }
+        }
+        (Kind::PersistentVolumeClaim, Part::Main) => {
+            copy(object, old, "/status");
+            normalize_data_sources(object);
+        }
+        (Kind::PersistentVolume | Kind::VolumeAttachment, Part::Main) => copy(object, old, "/status"),
+        (Kind::Node, Part::Main) => {
+            copy(object, old, "/status");
+            set(object, "/spec/configSource", Value::Null);
+        }
+        (Kind::Secret, Part::Main) => {
+            if text(object, "/type").is_empty() {
+                copy(object, old, "/type");
+            }
+            merge_string_data(object);
+        }
+        (Kind::ServiceAccount, Part::Main) => keep_names_of_secrets(object),
+        (Kind::Lease, Part::Main) => drop_coordinated_election(object, Some(old)),
+        (Kind::CsiNode | Kind::CsiStorageCapacity | Kind::Event | Kind::StorageClass, Part::Main) => {}
+    }
+}
+
+fn prepare_status(kind: Kind, object: &mut Object, old: &Object, now: &str) {
+    copy(object, old, "/spec");
+    match kind {
+        Kind::VolumeAttachment => reset_metadata(object, old),
+        Kind::Pod => {
+            set(object, "/metadata/deletionTimestamp", Value::Null);
+            copy(object, old, "/metadata/ownerReferences");
+            if text(object, "/status/qosClass").is_empty() {
+                copy(object, old, "/status/qosClass");
+            }
+            if !object::has(object, "/status/observedGeneration") {
+                copy(object, old, "/status/observedGeneration");
+            }
+        }
+        Kind::PersistentVolume => {
+            let field = "/status/lastPhaseTransitionTime";
+            let same_phase = text(object, "/status/phase") == text(old, "/status/phase");
+            if same_phase && !object::has(object, field) {
+                copy(object, old, field);
+            } else if !same_phase
+                && (!object::has(object, field) || object::at(object, field) == object::at(old, field))
+            {
+                set(object, field, now);
+            }
+        }
+        Kind::Node => {
+            if !object::has(old, "/status/config") {
+                set(object, "/status/config", Value::Null);
+            }
+        }
+        Kind::CsiDriver
+        | Kind::CsiNode
+        | Kind::CsiStorageCapacity
+        | Kind::Event
+        | Kind::Lease
+        | Kind::Namespace
+        | Kind::PersistentVolumeClaim
+        | Kind::Secret
+        | Kind::ServiceAccount
+        | Kind::StorageClass => {}
+    }
+}
+
+/// `metav1.ResetObjectMetaForStatus`.
+fn reset_metadata(object: &mut Object, old: &Object) {
+    for name in [
+        "deletionTimestamp",
+        "generation",
+        "selfLink",
+        "labels",
+        "annotations",
+        "finalizers",
+        "ownerReferences",
+    ] {
+        copy(object, old, &format!("/metadata/{name}"));
+    }
+}
+
+fn increase_generation(object: &mut Object, old: &Object) {
+    let generation = object::at(old, "/metadata/generation")
+        .as_i64()
+        .unwrap_or_default();
+    set(object, "/metadata/generation", generation + 1);
+}
+
+/// `stringData` is write-only: it becomes a part of `data`.
+fn merge_string_data(object: &mut Object) {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    let Some(Value::Object(texts)) = object.remove("stringData") else {
+        return;
+    };
+    let data = object::struct_mut(object, "/data");
+    for (key, value) in texts {
+        let encoded = STANDARD.encode(value.as_str().unwrap_or_default());
+        data.insert(key, encoded.into());
+    }
+}
+
+fn keep_names_of_secrets(object: &mut Object) {
+    if let Some(Value::Array(secrets)) = object.get_mut("secrets") {
+        for secret in secrets {
+            let name = secret.get("name").cloned();
+            *secret = name.map_or_else(|| json!({}), |name| json!({ "name": name }));
+        }
+    }
+}
+
+/// The feature gate CoordinatedLeaderElection is off.
+fn drop_coordinated_election(object: &mut Object, old: Option<&Object>) {
+    for field in ["/spec/strategy", "/spec/preferredHolder"] {
+        if !old.is_some_and(|old| object::has(old, field)) {
+            set(object, field, Value::Null);
+        }
+    }
+}
+
+/// A claim's `dataSource` and `dataSourceRef` follow one another.
+fn normalize_data_sources(object: &mut Object) {
+    let source = object::at(object, "/spec/dataSource").clone();
+    let reference = object::at(object, "/spec/dataSourceRef").clone();
+    match (source.is_null(), reference.is_null()) {
+        (false, true) => set(object, "/spec/dataSourceRef", source),
+        (true, false) if reference.get("namespace").is_none() => set(object, "/spec/dataSource", reference),
+        _ => {}
+    }
+}
+
+fn scheduling_gated(object: &mut Object) {
+    if list(object, "/spec/schedulingGates").is_empty() {
+        return;
+    }
+    let condition = json!({
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "SchedulingGated",
+        "message": "Scheduling is blocked due to non-empty scheduling gates",
+    });
+    set(object, "/status/conditions", json!([condition]));
+}
+
+/// The quality-of-service class: what of CPU and memory the containers request and limit.
+fn qos_class(object: &Object) -> &'static str {
+    let mut any = false;
+    let mut guaranteed = true;
+    for list_name in ["/spec/containers", "/spec/initContainers"] {
+        for container in list(object, list_name).iter().filter_map(Value::as_object) {
+            for resource in ["cpu", "memory"] {
+                let amount = |kind: &str| text(container, &format!("/resources/{kind}/{resource}"));
+                let (request, limit) = (amount("requests"), amount("limits"));
+                let given = |amount: &str| !amount.is_empty() && amount != "0";
+                any |= given(request) || given(limit);
+                guaranteed &= given(limit) && (request.is_empty() || request == limit);
+            }
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}

@@ -1,0 +1,179 @@
+//! Subresources: status, finalize, binding, eviction and token.
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::delete::DeleteOptions;
+use super::field::{FieldError, Path};
+use super::handler::{Reply, success};
+use super::object::{self, set, text};
+use super::resource::Kind;
+use super::status::Status;
+use super::storage::key;
+use super::strategy::Part;
+
+/// How long a token lasts that does not say.
+const TOKEN_SECONDS: i64 = 3600;
+
+/// Answers a request for a subresource.
+pub(crate) fn answer(call: &mut Call<'_>, method: &Method) -> Result<Reply, Status> {
+    let location = call.location;
+    let name = location.subresource.as_str();
+    if !location.resource.subresources.contains(&name) {
+        let known = match location.resource.kind {
+            Kind::Pod => matches!(
+                name,
+                "log" | "exec" | "attach" | "portforward" | "proxy" | "resize" | "ephemeralcontainers"
+            ),
+            Kind::Node => name == "proxy",
+            _ => false,
+        };
+        return Err(if known {
+            Status::not_implemented(&format!("{}/{name}", location.resource.plural))
+        } else {
+            Status::no_such_path()
+        });
+    }
+    match (name, method.as_str()) {
+        ("status", "GET") => {
+            let shower = call.shower()?;
+            call.read(&shower)
+        }
+        ("status", "PUT") => call.update(Part::Status),
+        ("status", "PATCH") => call.patch(Part::Status),
+        ("finalize", "PUT") => call.update(Part::Finalize),
+        ("binding", "POST") => bind(call),
+        ("eviction", "POST") => evict(call),
+        ("token", "POST") => token(call),
+        _ => Err(Status::method_not_allowed()),
+    }
+}
+
+fn document(call: &Call<'_>, kind: &str) -> Result<Value, Status> {
+    super::request::accepts_body(call.headers)?;
+    call.document().map_err(|why| {
+        Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse \
+             error: {why}"
+        ))
+    })
+}
+
+/// Binds a pod to a node.
+fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
+    let (dry_run, _) = call.query.write_options("CreateOptions")?;
+    let binding = document(call, "Binding")?;
+    let resource = call.location.resource;
+    let name = call.location.name.clone();
+    let target = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
+    let kind = binding["target"]["kind"].as_str().unwrap_or_default();
+    let mut errors = Vec::new();
+    let path = Path::new("target");
+    if !matches!(kind, "" | "Node") {
+        errors.push(FieldError::not_supported(
+            &path.child("kind"),
+            kind,
+            &["Node", "<empty>"],
+        ));
+    }
+    if target.is_empty() {
+        errors.push(FieldError::required(&path.child("name"), ""));
+    }
+    if !errors.is_empty() {
+        return Err(Status::invalid("", "Binding", &name, &errors));
+    }
+    let key = key(&call.location.namespace, &name);
+    let annotations = binding["metadata"]["annotations"].clone();
+    call.write(dry_run, |writer| {
+        let Some(existing) = writer.store.table(resource.table()).get(&key).cloned() else {
+            return Err(Status::not_found(resource, &name));
+        };
+        let refuse = |why: String| Err(Status::conflict_of("pods/binding", &name, &why));
+        let mut pod = existing.object.clone();
+        if object::is_deleting(&pod) {
+            return refuse(format!(
+                "pod {name} is being deleted, cannot be assigned to a host"
+            ));
+        }
+        let bound = text(&pod, "/spec/nodeName");
+        if !bound.is_empty() {
+            return refuse(format!("pod {name} is already assigned to node {bound:?}"));
+        }
+        set(&mut pod, "/spec/nodeName", target.clone());
+        if let Value::Object(annotations) = annotations {
+            object::struct_mut(&mut pod, "/metadata/annotations").extend(annotations);
+        }
+        let mut conditions = object::list(&pod, "/status/conditions").to_vec();
+        conditions.retain(|condition| condition["type"] != "PodScheduled");
+        conditions.push(json!({
+            "type": "PodScheduled",
+            "status": "True",
+            "lastProbeTime": null,
+            "lastTransitionTime": writer.now,
+        }));
+        set(&mut pod, "/status/conditions", conditions);
+        resource.schema.normalize(&mut pod);
+        writer.put(&key, pod);
+        Ok(())
+    })?;
+    Ok(success(StatusCode::CREATED))
+}
+
+/// Evicts a pod; there are no disruption budgets.
+fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
+    let (dry_run, _) = call.query.write_options("CreateOptions")?;
+    let eviction = document(call, "Eviction")?;
+    let options = &eviction["deleteOptions"];
+    let options = DeleteOptions {
+        grace_period_seconds: options["gracePeriodSeconds"].as_i64(),
+        uid: options["preconditions"]["uid"].as_str().map(str::to_owned),
+        ..DeleteOptions::default()
+    };
+    let name = call.location.name.clone();
+    call.write(dry_run, |writer| writer.delete(&name, options))?;
+    Ok(success(StatusCode::CREATED))
+}
+
+/// Issues a token of a ServiceAccount. It proves nothing: the server asks for none.
+fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
+    let request = document(call, "TokenRequest")?;
+    let location = call.location;
+    let key = key(&location.namespace, &location.name);
+    let table = location.resource.table();
+    if call.server.store().table(table).get(&key).is_none() {
+        return Err(Status::not_found(location.resource, &location.name));
+    }
+    let seconds = request["spec"]["expirationSeconds"]
+        .as_i64()
+        .unwrap_or(TOKEN_SECONDS);
+    let now = call.server.clock().now();
+    let until = super::schema::seconds(now + jiff::SignedDuration::from_secs(seconds));
+    let number = call.server.rng().u64(..);
+    let mut spec = request["spec"].clone();
+    spec["expirationSeconds"] = seconds.into();
+    let answer = json!({
+        "kind": "TokenRequest",
+        "apiVersion": "authentication.k8s.io/v1",
+        "metadata": {
+            "name": location.name,
+            "namespace": location.namespace,
+            "creationTimestamp": super::schema::seconds(now),
+        },
+        "spec": spec,
+        "status": {
+            "token": format!("embedded.{}.{}.{number:016x}", location.namespace, location.name),
+            "expirationTimestamp": until,
+        },
+    });
+    Ok(Reply::json(StatusCode::CREATED, answer.to_string()))
+}
+
+impl Status {
+    /// A conflict about a subresource.
+    fn conflict_of(resource: &str, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {resource} {name:?}: {why}");
+        let details = json!({ "name": name, "kind": resource });
+        Self::new(StatusCode::CONFLICT, "Conflict", message, details)
+    }
+}

@@ -1,0 +1,359 @@
+//! The cells of a table's row.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::super::clock::Clock;
+use super::super::object::{self, Object, at, entries, list, text};
+use super::super::resource::Kind;
+
+/// The cells of an object.
+pub(super) fn cells(kind: Kind, clock: &Clock, object: &Object) -> Vec<Value> {
+    let name = Value::from(object::name(object));
+    let age = Value::from(since(clock, text(object, "/metadata/creationTimestamp")));
+    let field = |pointer: &str| Value::from(text(object, pointer));
+    let flag = |pointer: &str| Value::from(at(object, pointer).as_bool().unwrap_or_default());
+    match kind {
+        Kind::CsiDriver => csi_driver(object, name, age),
+        Kind::CsiNode => vec![name, list(object, "/spec/drivers").len().into(), age],
+        Kind::CsiStorageCapacity => vec![
+            name,
+            field("/storageClassName"),
+            or(text(object, "/capacity"), "<unset>"),
+        ],
+        Kind::Event => event(clock, object),
+        Kind::Lease => vec![name, field("/spec/holderIdentity"), age],
+        Kind::Namespace => vec![name, field("/status/phase"), age],
+        Kind::Node => node(object, name, age),
+        Kind::PersistentVolume => persistent_volume(object, name, age),
+        Kind::PersistentVolumeClaim => claim(object, name, age),
+        Kind::Pod => pod(clock, object, name, age),
+        Kind::Secret => vec![name, field("/type"), entries(object, "/data").count().into(), age],
+        Kind::ServiceAccount => vec![name, age],
+        Kind::StorageClass => {
+            let annotations = at(object, "/metadata/annotations");
+            let default = annotations["storageclass.kubernetes.io/is-default-class"] == "true";
+            let suffix = if default { " (default)" } else { "" };
+            vec![
+                format!("{}{suffix}", object::name(object)).into(),
+                field("/provisioner"),
+                field("/reclaimPolicy"),
+                field("/volumeBindingMode"),
+                flag("/allowVolumeExpansion"),
+                age,
+            ]
+        }
+        Kind::VolumeAttachment => vec![
+            name,
+            field("/spec/attacher"),
+            field("/spec/source/persistentVolumeName"),
+            field("/spec/nodeName"),
+            flag("/status/attached"),
+            age,
+        ],
+    }
+}
+
+fn or(text: &str, missing: &str) -> Value {
+    if text.is_empty() { missing } else { text }.into()
+}
+
+fn csi_driver(object: &Object, name: Value, age: Value) -> Vec<Value> {
+    let flag = |name: &str| Value::from(at(object, &format!("/spec/{name}")).as_bool().unwrap_or_default());
+    let join = |pointer: &str, field: &str| {
+        let items = list(object, pointer).iter();
+        let texts: Vec<&str> = items
+            .map(|item| if field.is_empty() { item } else { &item[field] })
+            .filter_map(Value::as_str)
+            .collect();
+        texts.join(",")
+    };
+    let audiences = if object::has(object, "/spec/tokenRequests") {
+        join("/spec/tokenRequests", "audience").into()
+    } else {
+        Value::from("<unset>")
+    };
+    vec![
+        name,
+        flag("attachRequired"),
+        flag("podInfoOnMount"),
+        flag("storageCapacity"),
+        audiences,
+        flag("requiresRepublish"),
+        or(&join("/spec/volumeLifecycleModes", ""), "<none>"),
+        age,
+    ]
+}
+
+fn event(clock: &Clock, object: &Object) -> Vec<Value> {
+    let event_time = since(clock, text(object, "/eventTime"));
+    let first = match text(object, "/firstTimestamp") {
+        "" => event_time,
+        first => since(clock, first),
+    };
+    let series = at(object, "/series");
+    let last = match (series.is_null(), text(object, "/lastTimestamp")) {
+        (false, _) => since(clock, text(object, "/series/lastObservedTime")),
+        (true, "") => first.clone(),
+        (true, last) => since(clock, last),
+    };
+    let count = series["count"]
+        .as_i64()
+        .or_else(|| at(object, "/count").as_i64().filter(|count| *count != 0))
+        .unwrap_or(1);
+    let kind = text(object, "/involvedObject/kind").to_lowercase();
+    let target = match text(object, "/involvedObject/name") {
+        "" => kind,
+        name => format!("{kind}/{name}"),
+    };
+    let first_of = |a: &str, b: &str| {
+        let a = text(object, a);
+        if a.is_empty() { text(object, b) } else { a }.to_owned()
+    };
+    let component = first_of("/source/component", "/reportingComponent");
+    let instance = first_of("/source/host", "/reportingInstance");
+    let source = if instance.is_empty() {
+        component
+    } else {
+        format!("{component}, {instance}")
+    };
+    vec![
+        last.into(),
+        text(object, "/type").into(),
+        text(object, "/reason").into(),
+        target.into(),
+        text(object, "/involvedObject/fieldPath").into(),
+        source.into(),
+        text(object, "/message").trim().into(),
+        first.into(),
+        count.into(),
+        object::name(object).into(),
+    ]
+}
+
+fn node(object: &Object, name: Value, age: Value) -> Vec<Value> {
+    let ready = list(object, "/status/conditions")
+        .iter()
+        .find(|condition| condition["type"] == "Ready");
+    let mut status = match ready {
+        Some(condition) if condition["status"] == "True" => "Ready".to_owned(),
+        Some(_) => "NotReady".to_owned(),
+        None => "Unknown".to_owned(),
+    };
+    if at(object, "/spec/unschedulable").as_bool() == Some(true) {
+        status.push_str(",SchedulingDisabled");
+    }
+    let prefix = "node-role.kubernetes.io/";
+    let roles: Vec<&str> = entries(object, "/metadata/labels")
+        .filter_map(|(key, value)| match key.strip_prefix(prefix) {
+            Some(role) if !role.is_empty() => Some(role),
+            Some(_) => None,
+            None => (key == "kubernetes.io/role").then(|| value.as_str()).flatten(),
+        })
+        .collect();
+    let address = |kind: &str| {
+        let found = list(object, "/status/addresses")
+            .iter()
+            .find(|address| address["type"] == kind);
+        or(
+            found
+                .and_then(|address| address["address"].as_str())
+                .unwrap_or_default(),
+            "<none>",
+        )
+    };
+    let info = |field: &str| or(text(object, &format!("/status/nodeInfo/{field}")), "<unknown>");
+    let mut kernel = info("kernelVersion").as_str().unwrap_or_default().to_owned();
+    let architecture = text(object, "/status/nodeInfo/architecture");
+    if !architecture.is_empty() {
+        kernel = format!("{kernel} ({architecture})");
+    }
+    vec![
+        name,
+        status.into(),
+        or(&roles.join(","), "<none>"),
+        age,
+        text(object, "/status/nodeInfo/kubeletVersion").into(),
+        address("InternalIP"),
+        address("ExternalIP"),
+        info("osImage"),
+        kernel.into(),
+        info("containerRuntimeVersion"),
+    ]
+}
+
+fn access_modes(object: &Object, pointer: &str) -> String {
+    let short = [
+        ("ReadWriteOnce", "RWO"),
+        ("ReadOnlyMany", "ROX"),
+        ("ReadWriteMany", "RWX"),
+        ("ReadWriteOncePod", "RWOP"),
+    ];
+    let given = list(object, pointer);
+    let found = short
+        .iter()
+        .filter(|(mode, _)| given.iter().any(|given| given == mode));
+    let found: Vec<&str> = found.map(|(_, short)| *short).collect();
+    found.join(",")
+}
+
+fn phase(object: &Object) -> Value {
+    if object::is_deleting(object) {
+        "Terminating".into()
+    } else {
+        text(object, "/status/phase").into()
+    }
+}
+
+fn persistent_volume(object: &Object, name: Value, age: Value) -> Vec<Value> {
+    let claim = if object::has(object, "/spec/claimRef") {
+        format!(
+            "{}/{}",
+            text(object, "/spec/claimRef/namespace"),
+            text(object, "/spec/claimRef/name")
+        )
+    } else {
+        String::new()
+    };
+    vec![
+        name,
+        or(text(object, "/spec/capacity/storage"), "0"),
+        access_modes(object, "/spec/accessModes").into(),
+        text(object, "/spec/persistentVolumeReclaimPolicy").into(),
+        phase(object),
+        claim.into(),
+        text(object, "/spec/storageClassName").into(),
+        or(text(object, "/spec/volumeAttributesClassName"), "<unset>"),
+        text(object, "/status/reason").into(),
+        age,
+        or(text(object, "/spec/volumeMode"), "<unset>"),
+    ]
+}
+
+fn claim(object: &Object, name: Value, age: Value) -> Vec<Value> {
+    let volume = text(object, "/spec/volumeName");
+    let (capacity, modes) = if volume.is_empty() {
+        (Value::from(""), String::new())
+    } else {
+        let capacity = or(text(object, "/status/capacity/storage"), "0");
+        (capacity, access_modes(object, "/status/accessModes"))
+    };
+    vec![
+        name,
+        phase(object),
+        volume.into(),
+        capacity,
+        modes.into(),
+        text(object, "/spec/storageClassName").into(),
+        or(text(object, "/spec/volumeAttributesClassName"), "<unset>"),
+        age,
+        or(text(object, "/spec/volumeMode"), "<unset>"),
+    ]
+}
+
+/// Init containers are not looked at: nothing in the attach/detach path has any.
+fn pod(clock: &Clock, object: &Object, name: Value, age: Value) -> Vec<Value> {
+    let mut reason = match text(object, "/status/reason") {
+        "" => text(object, "/status/phase"),
+        reason => reason,
+    }
+    .to_owned();
+    let gated =
+        |condition: &Value| condition["type"] == "PodScheduled" && condition["reason"] == "SchedulingGated";
+    if list(object, "/status/conditions").iter().any(gated) {
+        "SchedulingGated".clone_into(&mut reason);
+    }
+    let (mut ready, mut restarts) = (0, 0);
+    let mut last_restart = String::new();
+    for status in list(object, "/status/containerStatuses").iter().rev() {
+        restarts += status["restartCount"].as_i64().unwrap_or_default();
+        let finished = status["lastState"]["terminated"]["finishedAt"]
+            .as_str()
+            .unwrap_or_default();
+        if finished > last_restart.as_str() {
+            finished.clone_into(&mut last_restart);
+        }
+        let state = &status["state"];
+        let why = |kind: &str| state[kind]["reason"].as_str().unwrap_or_default().to_owned();
+        if !why("waiting").is_empty() {
+            reason = why("waiting");
+        } else if state["terminated"].is_object() {
+            reason = match why("terminated") {
+                why if why.is_empty() => format!("ExitCode:{}", state["terminated"]["exitCode"]),
+                why => why,
+            };
+        } else if status["ready"] == true && state["running"].is_object() {
+            ready += 1;
+        }
+    }
+    let terminal = matches!(text(object, "/status/phase"), "Failed" | "Succeeded");
+    if object::is_deleting(object) && text(object, "/status/reason") == "NodeLost" {
+        "Unknown".clone_into(&mut reason);
+    } else if object::is_deleting(object) && !terminal {
+        "Terminating".clone_into(&mut reason);
+    }
+    let restarts = if restarts > 0 && !last_restart.is_empty() {
+        format!("{restarts} ({} ago)", since(clock, &last_restart))
+    } else {
+        restarts.to_string()
+    };
+    vec![
+        name,
+        format!("{ready}/{}", list(object, "/spec/containers").len()).into(),
+        reason.into(),
+        restarts.into(),
+        age,
+        or(text(object, "/status/podIP"), "<none>"),
+        or(text(object, "/spec/nodeName"), "<none>"),
+        or(text(object, "/status/nominatedNodeName"), "<none>"),
+        "<none>".into(),
+    ]
+}
+
+/// How long ago something was (`duration.HumanDuration`).
+fn since(clock: &Clock, time: &str) -> String {
+    let Ok(time) = time.parse::<Timestamp>() else {
+        return "<unknown>".to_owned();
+    };
+    let seconds = clock.age(time).as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let two = |whole: u64, unit: &str, rest: u64, rest_unit: &str| {
+        if rest == 0 {
+            format!("{whole}{unit}")
+        } else {
+            format!("{whole}{unit}{rest}{rest_unit}")
+        }
+    };
+    match seconds {
+        ..120 => format!("{seconds}s"),
+        120..600 => two(minutes, "m", seconds % 60, "s"),
+        600..10_800 => format!("{minutes}m"),
+        10_800..28_800 => two(hours, "h", minutes % 60, "m"),
+        28_800..172_800 => format!("{hours}h"),
+        172_800..691_200 => two(days, "d", hours % 24, "h"),
+        691_200..63_072_000 => format!("{days}d"),
+        63_072_000..252_288_000 => two(days / 365, "y", days % 365, "d"),
+        _ => format!("{}y", days / 365),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn prints_durations_as_kubectl_does() {
+        let clock = Clock::starting_at("2026-01-10T00:00:00Z".parse().unwrap());
+        for (time, expected) in [
+            ("2026-01-09T23:59:30Z", "30s"),
+            ("2026-01-09T23:57:55Z", "2m5s"),
+            ("2026-01-09T23:40:00Z", "20m"),
+            ("2026-01-09T20:30:00Z", "3h30m"),
+            ("2026-01-09T00:00:00Z", "24h"),
+            ("2026-01-07T00:00:00Z", "3d"),
+            ("", "<unknown>"),
+        ] {
+            assert_eq!(since(&clock, time), expected, "{time}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Watches: a stream of the changes of a table from a version on.
+//!
+//! A watch keeps no queue: it remembers the revision up to which it has sent, and reads the table's log from there.
+//! One that falls behind the log's window ends, and its client resumes or lists again, as with kube-apiserver.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::stream::{self, Stream};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::Server;
+use super::fault::WatchFault;
+use super::list;
+use super::list_options::ListOptions;
+use super::object::Object;
+use super::request::{Location, View};
+use super::show::Shower;
+use super::status::Status;
+use super::storage::{Change, Stored};
+
+/// How often a watch gets a bookmark.
+const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+/// Most changes that are sent at once.
+const BATCH: usize = 500;
+/// How long a watch lasts that names no timeout, at least; twice as long at most.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// A watch.
+struct Watch {
+    server: Arc<Server>,
+    location: Location,
+    options: ListOptions,
+    shower: Shower,
+    /// Changes up to this revision were sent.
+    sent: u64,
+    changed: watch::Receiver<u64>,
+    deadline: Instant,
+    next_bookmark: Instant,
+    /// Events for the objects that were there at the start.
+    initial: Option<Bytes>,
+    ended: bool,
+    fault: WatchFault,
+}
+
+/// What a watch found to do.
+enum Step {
+    Send(Bytes),
+    Wait,
+}
+
+/// Starts a watch.
+///
+/// # Errors
+/// Only for options that do not parse; a version that is too old is an event of the stream.
+pub(crate) fn watch(
+    server: &Arc<Server>,
+    location: &Location,
+    options: ListOptions,
+    view: View,
+    fault: WatchFault,
+) -> Result<impl Stream<Item = Bytes> + Send + use<>, Status> {
+    let requested = list::parse_version(&options.resource_version)?;
+    let now = Instant::now();
+    let timeout = match options.timeout_seconds.filter(|seconds| *seconds > 0) {
+        Some(seconds) => Duration::from_secs(seconds),
+        None => DEFAULT_TIMEOUT.mul_f64(1.0 + server.random()),
+    };
+    let (changed, revision, found) = {
+        let store = server.store();
+        let table = store.table(location.resource.table());
+        let all = ListOptions {
+            labels: options.labels.clone(),
+            fields: options.fields.clone(),
+            ..ListOptions::default()
+        };
+        let found = match options.send_initial_events {
+            Some(true) => list::list(&store, location.resource, &location.namespace, &all)?.items,
+            Some(false) | None => Vec::new(),
+        };
+        (table.subscribe(), store.revision(), found)
+    };
+    let from_now = options.send_initial_events == Some(true) || requested == 0;
+    let mut watch = Watch {
+        server: Arc::clone(server),
+        location: location.clone(),
+        shower: Shower::new(location.resource, view, server.clock().clone()),
+        sent: if from_now { revision } else { requested },
+        changed,
+        deadline: now + timeout,
+        next_bookmark: now + BOOKMARK_PERIOD,
+        initial: None,
+        ended: false,
+        fault,
+        options,
+    };
+    if watch.options.send_initial_events == Some(true) {
+        watch.initial = Some(watch.initial_events(&found));
+    }
+    Ok(stream::unfold(watch, Watch::next))
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// The next bytes to send; none ends the stream.
+    async fn next(mut self) -> Option<(Bytes, Self)> {
+        if let Some(initial) = self.initial.take()
+            && !initial.is_empty()
+        {
+            return Some((initial, self));
+        }
+        loop {
+            if self.ended || self.fault.drops_now() {
+                return None;
+            }
+            if let Some(held) = self.fault.held_until() {
+                sleep_until(held.min(self.deadline)).await;
+            }
+            match self.step() {
+                Step::Send(bytes) => return Some((bytes, self)),
+                Step::Wait => {}
+            }
+            let deadline = self.deadline;
+            let next_bookmark = self.next_bookmark;
+            tokio::select! {
+                biased;
+                _ = self.changed.changed() => {}
+                () = self.fault.changed() => {}
+                () = sleep_until(deadline) => return None,
+                () = sleep_until(next_bookmark), if self.options.bookmarks => {
+                    self.next_bookmark = next_bookmark + BOOKMARK_PERIOD;
+                    let bookmark = self.bookmark(false);
+                    return Some((bookmark, self));
+                }
+            }
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        let batch: Result<Vec<Change>, u64> = {
+            let store = self.server.store();
+            self.changed.mark_unchanged();
+            let table = store.table(self.location.resource.table());
+            let changes = table.changes_after(self.sent);
+            changes
+                .map(|changes| changes.take(BATCH).cloned().collect())
+                .map_err(|compacted| compacted.oldest)
+        };
+        let batch = match batch {
+            Ok(batch) => batch,
+            Err(oldest) => {
+                self.ended = true;
+                let message = format!("too old resource version: {} ({oldest})", self.sent);
+                let mut frame = BytesMut::new();
+                write_frame(&mut frame, "ERROR", |frame| {
+                    frame.put_slice(Status::expired(message).body().to_string().as_bytes());
+                });
+                return Step::Send(frame.freeze());
+            }
+        };
+        let Some(newest) = batch.last() else {
+            return Step::Wait;
+        };
+        let full = batch.len() == BATCH;
+        self.sent = newest.revision;
+        let mut frames = BytesMut::new();
+        for change in &batch {
+            self.write_change(&mut frames, change);
+        }
+        if full {
+            self.changed.mark_changed();
+        }
+        if frames.is_empty() {
+            if full { self.step() } else { Step::Wait }
+        } else {
+            Step::Send(frames.freeze())
+        }
+    }
+
+    /// Whether the watch is about the object.
+    fn selects(&self, stored: &Stored) -> bool {
+        let namespace = &self.location.namespace;
+        let here = namespace.is_empty() || super::object::namespace(&stored.object) == namespace;
+        here && self.options.labels.matches(&stored.object) && self.options.fields.matches(&stored.object)
+    }
+
+    fn write_change(&self, frames: &mut BytesMut, change: &Change) {
+        let before = change.before.as_ref().filter(|before| self.selects(before));
+        let after = (!change.is_deletion && self.selects(&change.after)).then_some(&change.after);
+        match (before, after) {
+            (None, Some(after)) => self.write_event(frames, "ADDED", after),
+            (Some(_), Some(after)) => self.write_event(frames, "MODIFIED", after),
+            (Some(_), None) if change.is_deletion => self.write_event(frames, "DELETED", &change.after),
+            (Some(before), None) => {
+                // The object left the selection: its last selected state, under the version of the change.
+                let departed = before.at_revision(change.revision);
+                self.write_event(frames, "DELETED", &departed);
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn write_event(&self, frames: &mut BytesMut, kind: &str, stored: &Stored) {
+        write_frame(frames, kind, |frames| self.shower.write_object(frames, stored));
+    }
+
+    fn initial_events(&self, found: &[Arc<Stored>]) -> Bytes {
+        let mut frames = BytesMut::new();
+        for stored in found {
+            self.write_event(&mut frames, "ADDED", stored);
+        }
+        if self.options.bookmarks {
+            frames.extend_from_slice(&self.bookmark(true));
+        }
+        frames.freeze()
+    }
+
+    fn bookmark(&self, initial: bool) -> Bytes {
+        let mut metadata = json!({ "resourceVersion": self.sent.to_string() });
+        if initial {
+            metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
+        }
+        let mut object = Object::new();
+        object.insert("metadata".to_owned(), Value::Object(Object::new()));
+        let core = super::resource::of_kind(self.location.resource.kind);
+        core.schema.normalize(&mut object);
+        object.insert("metadata".to_owned(), metadata);
+        let mut frames = BytesMut::new();
+        self.write_event(&mut frames, "BOOKMARK", &Stored::unsaved(object));
+        frames.freeze()
+    }
+}
+
+fn write_frame(frames: &mut BytesMut, kind: &str, object: impl FnOnce(&mut BytesMut)) {
+    frames.put_slice(b"{\"type\":\"");
+    frames.put_slice(kind.as_bytes());
+    frames.put_slice(b"\",\"object\":");
+    object(frames);
+    frames.put_slice(b"}\n");
+}

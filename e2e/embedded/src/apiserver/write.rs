@@ -1,0 +1,325 @@
+//! Creates and updates objects (`Store.Create` and `Store.Update` of `k8s.io/apiserver`'s generic registry).
+
+use std::sync::Arc;
+
+use fastrand::Rng;
+use serde_json::Value;
+
+use super::admission;
+use super::field::{FieldError, Path};
+use super::object::{self, Object, set, text};
+use super::resource::Resource;
+use super::schema;
+use super::status::Status;
+use super::storage::{Store, Stored, key};
+use super::strategy::{self, Part};
+use super::validate;
+use super::{defaults, event_view};
+
+/// How often a name is generated if the one before is taken.
+const NAME_ATTEMPTS: usize = 8;
+/// Longest `generateName` that is kept.
+const PREFIX_LIMIT: usize = 63 - 5;
+/// Letters of generated names: no vowels, so that no words come out.
+const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// One write.
+pub(crate) struct Writer<'a> {
+    pub(crate) store: &'a mut Store,
+    pub(crate) rng: &'a mut Rng,
+    /// `metav1.Time` of the write.
+    pub(crate) now: String,
+    pub(crate) resource: &'static Resource,
+    /// Namespace of the request, empty for objects without one.
+    pub(crate) namespace: &'a str,
+    /// Whether nothing is stored.
+    pub(crate) dry_run: bool,
+}
+
+/// The object after a write.
+pub(crate) type Written = Arc<Stored>;
+
+/// An update's way from the stored object to the new one.
+pub(crate) type Updated<'a> = &'a mut dyn FnMut(&Object) -> Result<Object, Status>;
+
+/// Five letters for a generated name.
+pub(crate) fn random_suffix(rng: &mut Rng) -> String {
+    let mut letter = || char::from(SUFFIX_LETTERS[rng.usize(..SUFFIX_LETTERS.len())]);
+    (0..5).map(|_| letter()).collect()
+}
+
+/// A random UUID.
+fn new_uid(rng: &mut Rng) -> String {
+    let random = rng.u128(..);
+    let version = (random & !(0xf << 76)) | (4 << 76);
+    let uuid = (version & !(0b11 << 62)) | (0b10 << 62);
+    let hex = format!("{uuid:032x}");
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+// === impl Writer ===
+
+impl Writer<'_> {
+    /// Creates an object that was decoded and defaulted; `name` is the one of the request's path, if any.
+    pub(crate) fn create(&mut self, mut object: Object) -> Result<Written, Status> {
+        let resource = self.resource;
+        for name in [
+            "creationTimestamp",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "uid",
+            "selfLink",
+            "managedFields",
+        ] {
+            set(&mut object, &format!("/metadata/{name}"), Value::Null);
+        }
+        self.match_namespace(&mut object)?;
+        admission::create(self.store, self.rng, resource, &mut object, self.namespace)?;
+        let generates = object::name(&object).is_empty() && object::has(&object, "/metadata/generateName");
+        let attempts = if generates { NAME_ATTEMPTS } else { 1 };
+        let mut result = self.create_once(object.clone());
+        for _ in 1..attempts {
+            match &result {
+                Err(status) if status.reason == "AlreadyExists" => result = self.create_once(object.clone()),
+                _ => break,
+            }
+        }
+        result
+    }
+
+    fn create_once(&mut self, mut object: Object) -> Result<Written, Status> {
+        let resource = self.resource;
+        set(&mut object, "/metadata/creationTimestamp", self.now.clone());
+        let uid = new_uid(self.rng);
+        set(&mut object, "/metadata/uid", uid);
+        let prefix = text(&object, "/metadata/generateName").to_owned();
+        if !prefix.is_empty() && object::name(&object).is_empty() {
+            let mut kept = prefix.as_str();
+            while kept.len() > PREFIX_LIMIT {
+                kept = &kept[..kept.len() - kept.chars().next_back().map_or(1, char::len_utf8)];
+            }
+            let name = format!("{kept}{}", random_suffix(self.rng));
+            set(&mut object, "/metadata/name", name);
+        }
+        strategy::prepare_for_create(resource.kind, &mut object, &self.now);
+        let name = object::name(&object).to_owned();
+        let invalid =
+            |errors: Vec<FieldError>| Status::invalid(resource.group, resource.kind_name, &name, &errors);
+        let errors = validate::create(resource, &object);
+        if !errors.is_empty() {
+            return Err(invalid(errors));
+        }
+        let errors = validate::common(resource, &object);
+        if !errors.is_empty() {
+            return Err(invalid(errors));
+        }
+        self.canonicalize(&mut object);
+        if !text(&object, "/metadata/resourceVersion").is_empty() {
+            let why = "resourceVersion should not be set on objects to be created";
+            return Err(Status::unclassified(why));
+        }
+        let key = key(self.namespace, &name);
+        if let Some(existing) = self.store.table(resource.table()).get(&key) {
+            let mut status = if prefix.is_empty() {
+                Status::already_exists(resource, &name)
+            } else {
+                Status::generated_name_exists(resource, &name)
+            };
+            if object::is_deleting(&existing.object) {
+                status.message = format!("object is being deleted: {}", status.message);
+            }
+            return Err(status);
+        }
+        Ok(self.put(&key, object))
+    }
+
+    /// Replaces an object by what `updated` makes of it.
+    ///
+    /// `uid` is the UID that the stored object must have. The boolean tells whether the object was created.
+    pub(crate) fn update(
+        &mut self,
+        name: &str,
+        part: Part,
+        uid: Option<&str>,
+        updated: Updated<'_>,
+    ) -> Result<(Written, bool), Status> {
+        let resource = self.resource;
+        let key = key(self.namespace, name);
+        let may_create = resource.allows_create_on_update() && part == Part::Main;
+        let existing = self.store.table(resource.table()).get(&key).cloned();
+        if existing.is_none() && !may_create {
+            return Err(Status::not_found(resource, name));
+        }
+        if let Some(uid) = uid.filter(|uid| !uid.is_empty()) {
+            let found = existing
+                .as_ref()
+                .map_or("", |stored| text(&stored.object, "/metadata/uid"));
+            if uid != found {
+                return Err(self.precondition_failed(&key, name, "UID", uid, found));
+            }
+        }
+        let Some(existing) = existing else {
+            let object = updated(&Object::new())?;
+            return self.create(object).map(|written| (written, true));
+        };
+        let mut object = updated(&existing.object)?;
+        self.check_version(&mut object, &existing, name)?;
+        self.before_update(&mut object, &existing.object, part)?;
+        // A namespace has finalizers in its spec, too.
+        let finalized = object::list(&object, "/spec/finalizers").is_empty();
+        if finalized && should_delete(&object, &existing.object) {
+            return Ok((self.delete_finalized(&key, object, existing.revision), false));
+        }
+        if object == existing.object {
+            return Ok((existing, false));
+        }
+        Ok((self.put(&key, object), false))
+    }
+
+    fn precondition_failed(&self, key: &str, name: &str, what: &str, wanted: &str, found: &str) -> Status {
+        let why = format!(
+            "StorageError: invalid object, Code: 4, Key: /registry/{}/{key}, ResourceVersion: 0, \
+             AdditionalErrorMsg: Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}",
+            self.resource.storage_prefix()
+        );
+        Status::conflict(self.resource, name, &why)
+    }
+
+    /// Optimistic locking.
+    fn check_version(&self, object: &mut Object, existing: &Stored, name: &str) -> Result<(), Status> {
+        let resource = self.resource;
+        let given = text(object, "/metadata/resourceVersion");
+        let version = match given {
+            "" => 0,
+            given => given.parse::<u64>().map_err(|_| {
+                let why = format!("strconv.ParseUint: parsing {given:?}: invalid syntax");
+                Status::unclassified(why)
+            })?,
+        };
+        if version == 0 && resource.allows_unconditional_update() {
+            let current = text(&existing.object, "/metadata/resourceVersion").to_owned();
+            set(object, "/metadata/resourceVersion", current);
+            return Ok(());
+        }
+        if version == 0 {
+            let path = Path::new("metadata").child("resourceVersion");
+            let error = FieldError::invalid_unsigned(&path, 0, "must be specified for an update");
+            return Err(Status::invalid(resource.group, resource.plural, name, &[error]));
+        }
+        if version != existing.revision {
+            return Err(Status::modified(resource, name));
+        }
+        Ok(())
+    }
+
+    /// `rest.BeforeUpdate`, and admission before it.
+    fn before_update(&mut self, object: &mut Object, old: &Object, part: Part) -> Result<(), Status> {
+        let resource = self.resource;
+        self.match_namespace(object)?;
+        set(object, "/metadata/managedFields", Value::Null);
+        object::copy(object, old, "/metadata/generation");
+        if part == Part::Main {
+            admission::update(self.store, resource, object, old)?;
+        }
+        let schema = &super::resource::of_kind(resource.kind).schema;
+        strategy::prepare_for_update(resource.kind, part, schema, object, old, &self.now);
+        if text(object, "/metadata/uid").is_empty() {
+            object::copy(object, old, "/metadata/uid");
+        }
+        object::copy(object, old, "/metadata/creationTimestamp");
+        if object::is_deleting(old) {
+            object::copy(object, old, "/metadata/deletionTimestamp");
+        }
+        if !object::has(object, "/metadata/deletionGracePeriodSeconds") {
+            object::copy(object, old, "/metadata/deletionGracePeriodSeconds");
+        }
+        self.canonicalize(object);
+        let mut errors = validate::common_update(resource, object, old);
+        errors.extend(validate::update(resource, part, object, old));
+        if !errors.is_empty() {
+            let name = object::name(object);
+            return Err(Status::invalid(resource.group, resource.kind_name, name, &errors));
+        }
+        Ok(())
+    }
+
+    /// `EnsureObjectNamespaceMatchesRequestNamespace`.
+    fn match_namespace(&self, object: &mut Object) -> Result<(), Status> {
+        let given = object::namespace(object);
+        if given == self.namespace {
+            Ok(())
+        } else if given.is_empty() {
+            set(object, "/metadata/namespace", self.namespace);
+            Ok(())
+        } else if self.namespace.is_empty() {
+            set(object, "/metadata/namespace", Value::Null);
+            Ok(())
+        } else {
+            let why = "the namespace of the provided object does not match the namespace sent on the request";
+            Err(Status::bad_request(why))
+        }
+    }
+
+    /// Brings the object into the form in which it is stored.
+    fn canonicalize(&self, object: &mut Object) {
+        if self.resource.kind == super::resource::Kind::Namespace {
+            defaults::apply(self.resource.kind, object);
+        }
+        let schema = &super::resource::of_kind(self.resource.kind).schema;
+        schema.normalize(object);
+    }
+
+    /// Stores the object, or shows what would be stored.
+    pub(crate) fn put(&mut self, key: &str, object: Object) -> Written {
+        if self.dry_run {
+            return Arc::new(Stored::unsaved(object));
+        }
+        self.store.put(self.resource.table(), key, object)
+    }
+
+    /// Removes an object whose last finalizer an update removed; the answer is the updated object.
+    fn delete_finalized(&mut self, key: &str, object: Object, revision: u64) -> Written {
+        if !self.dry_run {
+            self.store.delete(self.resource.table(), key);
+        }
+        let mut object = object;
+        set(&mut object, "/metadata/resourceVersion", revision.to_string());
+        Arc::new(Stored::unsaved(object))
+    }
+}
+
+/// Whether an update of an object that is being deleted ends in its removal.
+fn should_delete(object: &Object, old: &Object) -> bool {
+    let grace = object::at(old, "/metadata/deletionGracePeriodSeconds").as_i64();
+    object::list(object, "/metadata/finalizers").is_empty()
+        && object::is_deleting(old)
+        && grace.is_none_or(|grace| grace == 0)
+}
+
+/// Decodes a JSON document into an object of the resource, in the form in which it is stored, and defaults it.
+///
+/// # Errors
+/// The text of the decoder. Unknown fields are returned beside the object.
+pub(crate) fn decode_object(resource: &Resource, document: Object) -> Result<(Object, Vec<String>), String> {
+    let decoded = schema::decode(&resource.schema, document)?;
+    let mut object = decoded.object;
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+        metadata.remove("managedFields");
+        metadata.remove("selfLink");
+    }
+    if resource.is_events_view() {
+        object = event_view::to_core(object);
+    }
+    defaults::apply(resource.kind, &mut object);
+    super::resource::of_kind(resource.kind)
+        .schema
+        .normalize(&mut object);
+    Ok((object, decoded.unknown))
+}
