@@ -52,8 +52,15 @@ pub(crate) fn create(
     Ok(())
 }
 
-/// Admits a new version of an object.
-pub(crate) fn update(
+/// Changes a new version of an object.
+pub(crate) fn mutate_update(resource: &Resource, object: &mut Object) {
+    if resource.kind == Kind::Pod {
+        default_tolerations(object);
+    }
+}
+
+/// Admits a new version of an object that is valid.
+pub(crate) fn validate_update(
     store: &Store,
     resource: &Resource,
     object: &Object,

@@ -49,7 +49,12 @@ impl Call<'_> {
         if !location.subresource.is_empty() {
             return subresource::answer(self, method);
         }
-        match (location.verb(method, self.query), location.name.is_empty()) {
+        let verb = location.verb(method, self.query);
+        let everywhere = location.resource.namespaced && location.namespace.is_empty();
+        if everywhere && !matches!(verb, "list" | "watch") {
+            return Err(Status::method_not_allowed());
+        }
+        match (verb, location.name.is_empty()) {
             ("watch", _) => self.watch(verdict),
             ("list", _) => self.list().await,
             ("get", _) => self.get().await,

@@ -18,7 +18,10 @@ pub(crate) fn apply(kind: Kind, object: &mut Object) {
             }
             set_default(object, "/status/phase", "Active");
         }
-        Kind::Node => node(object),
+        Kind::Node => {
+            first_of_list(object::struct_mut(object, "/spec"), "podCIDR", "podCIDRs", "");
+            node(object);
+        }
         Kind::PersistentVolume => {
             set_default(object, "/status/phase", "Pending");
             set_default(object, "/spec/persistentVolumeReclaimPolicy", "Retain");
@@ -33,7 +36,12 @@ pub(crate) fn apply(kind: Kind, object: &mut Object) {
                 resource_list(object::struct_mut(object, "/status"), name);
             }
         }
-        Kind::Pod => pod(object),
+        Kind::Pod => {
+            let status = object::struct_mut(object, "/status");
+            first_of_list(status, "podIP", "podIPs", "ip");
+            first_of_list(status, "hostIP", "hostIPs", "ip");
+            pod(object);
+        }
         Kind::Secret => set_default(object, "/type", "Opaque"),
         Kind::StorageClass => {
             set_default(object, "/reclaimPolicy", "Delete");
@@ -42,11 +50,34 @@ pub(crate) fn apply(kind: Kind, object: &mut Object) {
         Kind::VolumeAttachment => {
             if object::has(object, "/spec/source/inlineVolumeSpec") {
                 let spec = object::struct_mut(object, "/spec/source/inlineVolumeSpec");
-                set_default(spec, "/volumeMode", "Filesystem");
                 volume_source(spec, false);
             }
         }
         Kind::CsiNode | Kind::CsiStorageCapacity | Kind::Event | Kind::Lease | Kind::ServiceAccount => {}
+    }
+}
+
+/// A field that is the first entry of a list, from the time before the list: the field wins if they differ.
+fn first_of_list(owner: &mut Object, field: &str, list: &str, key: &str) {
+    let first = owner.get(list).and_then(|items| items.get(0)).cloned();
+    let first = first.map(|entry| if key.is_empty() { entry } else { entry[key].clone() });
+    let given = owner
+        .get(field)
+        .filter(|value| value.as_str() != Some(""))
+        .cloned();
+    match (given, first) {
+        (Some(given), first) if first.as_ref() != Some(&given) => {
+            let entry = if key.is_empty() {
+                given
+            } else {
+                json!({ key: given })
+            };
+            owner.insert(list.to_owned(), json!([entry]));
+        }
+        (None, Some(first)) => {
+            owner.insert(field.to_owned(), first);
+        }
+        _ => {}
     }
 }
 

@@ -85,9 +85,9 @@ impl FieldError {
         )
     }
 
-    /// A number that Go prints in hexadecimal, as it does with unsigned ones.
-    pub(crate) fn invalid_unsigned(field: &Path, value: u64, detail: &str) -> Self {
-        let head = format!("Invalid value: {value:#x}");
+    /// A value that Go prints in a form of its own.
+    pub(crate) fn invalid_shown(field: &Path, shown: &str, detail: &str) -> Self {
+        let head = format!("Invalid value: {shown}");
         Self::new("FieldValueInvalid", field, Self::with_detail(head, detail))
     }
 
@@ -112,6 +112,11 @@ impl FieldError {
             field,
             format!("Duplicate value: {}", value.into()),
         )
+    }
+
+    /// A duplicate that Go prints in a form of its own.
+    pub(crate) fn duplicate_shown(field: &Path, shown: &str) -> Self {
+        Self::new("FieldValueDuplicate", field, format!("Duplicate value: {shown}"))
     }
 
     pub(crate) fn not_found(field: &Path, value: impl Into<Value>) -> Self {

@@ -2,6 +2,18 @@
 
 use serde_json::{Map, Value};
 
+/// The kind of a JSON value, as errors of Go's decoder name it.
+pub(crate) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
 /// A value.
 pub(crate) fn value(value: &Value) -> String {
     match value {

@@ -114,7 +114,7 @@ pub(crate) fn parse_version(text: &str) -> Result<u64, Status> {
         let field = super::field::Path::new("resourceVersion");
         let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
         let error = super::field::FieldError::invalid(&field, text, why);
-        Status::bad_request(format!("invalid resource version {text:?}: {error}"))
+        Status::bad_request(format!("invalid resource version: {error}"))
     })
 }
 
@@ -155,7 +155,8 @@ fn encode_token(key: &str, revision: u64) -> String {
 }
 
 fn decode_token(token: &str) -> Result<(String, u64), Status> {
-    let invalid = |why: &str| Status::bad_request(format!("continue key is not valid{why}"));
+    let invalid =
+        |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid{why}"));
     let bytes = URL_SAFE_NO_PAD
         .decode(token)
         .or_else(|_| STANDARD_NO_PAD.decode(token))

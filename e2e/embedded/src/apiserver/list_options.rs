@@ -129,6 +129,9 @@ impl ListOptions {
 /// Checks that the fields are selectable, and renames those of other names.
 fn selectable(resource: &Resource, fields: &mut Fields) -> Result<(), Status> {
     let own = resource.selectable;
+    fields
+        .terms_mut()
+        .retain(|term| !term.field.is_empty() || !term.value.is_empty());
     for term in fields.terms_mut() {
         if resource.kind == resource::Kind::Pod && term.field == "spec.host" {
             term.field = "spec.nodeName".to_owned();

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::event_view;
+use super::field::{FieldError, Path};
 use super::go_format;
 use super::object::Object;
 use super::resource::Resource;
@@ -43,26 +44,25 @@ pub(crate) struct Patch {
     pub(crate) validation: FieldValidation,
 }
 
-/// Content types of patches, as the error for another one names them.
-pub(crate) const CONTENT_TYPES: [&str; 4] = [
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-    "application/apply-patch+yaml",
-];
-
 // === impl PatchType ===
 
 impl PatchType {
     /// # Errors
     /// 415 if the content type is none of a patch; 501 for server-side apply.
-    pub(crate) fn of_content_type(content_type: &str) -> Result<Self, Status> {
+    pub(crate) fn of_content_type(content_type: &str, has_manager: bool) -> Result<Self, Status> {
         match content_type.split(';').next().unwrap_or_default().trim() {
             "application/json-patch+json" => Ok(Self::Json),
             "application/merge-patch+json" => Ok(Self::Merge),
             "application/strategic-merge-patch+json" => Ok(Self::Strategic),
-            "application/apply-patch+yaml" => Err(Status::not_implemented("server-side apply")),
-            _ => Err(Status::unsupported_media_type(&CONTENT_TYPES)),
+            "application/apply-patch+yaml" if has_manager => {
+                Err(Status::not_implemented("server-side apply"))
+            }
+            "application/apply-patch+yaml" => {
+                let field = Path::new("fieldManager");
+                let error = FieldError::required(&field, "is required for apply patch");
+                Err(Status::invalid_options("PatchOptions", &[error]))
+            }
+            _ => Err(Status::unsupported_patch_type()),
         }
     }
 }
@@ -87,6 +87,7 @@ impl Patch {
         document.extend(view);
         let patched = match self.kind {
             PatchType::Json => self.json(document)?,
+            PatchType::Merge if !self.document.is_object() => return Err(self.no_object()),
             PatchType::Merge => {
                 let mut document = Value::Object(document);
                 json_patch::merge(&mut document, &self.document);
@@ -112,8 +113,7 @@ impl Patch {
         }
         let mut document = Value::Object(document);
         for operation in patch.0 {
-            // Go's library adds what an operation of another kind may not: members of a missing parent it refuses,
-            // too, but a missing member is removed and replaced with an error of the same class.
+            let operation = as_go(operation, &document);
             json_patch::patch(&mut document, &[operation]).map_err(|_| Status::unprocessable_patch())?;
         }
         Ok(document)
@@ -122,24 +122,31 @@ impl Patch {
     fn undecodable(&self) -> Status {
         let found = match &self.document {
             Value::Array(operations) => {
-                let unknown = operations
-                    .iter()
-                    .find_map(|operation| operation.get("op")?.as_str());
-                let known = ["add", "remove", "replace", "move", "copy", "test"];
-                if unknown.is_none_or(|op| !known.contains(&op)) || operations.iter().all(Value::is_object) {
+                let Some(found) = operations.iter().find(|operation| !operation.is_object()) else {
                     return Status::unprocessable_patch();
-                }
-                "string"
+                };
+                let found = go_format::kind(found);
+                return Status::bad_request(format!(
+                    "error decoding patch: json: cannot unmarshal {found} into Go value of type handlers.jsonPatchOp"
+                ));
             }
-            Value::Object(_) => "object",
-            Value::String(_) => "string",
-            Value::Number(_) => "number",
-            Value::Bool(_) => "bool",
-            Value::Null => "null",
+            other => go_format::kind(other),
         };
         Status::bad_request(format!(
             "error decoding patch: json: cannot unmarshal {found} into Go value of type []handlers.jsonPatchOp"
         ))
+    }
+
+    /// Members of a JSON patch's operations that no operation has.
+    fn unknown_members(&self) -> Vec<String> {
+        let operations = self.document.as_array().filter(|_| self.kind == PatchType::Json);
+        let mut unknown = Vec::new();
+        for (index, operation) in operations.into_iter().flatten().enumerate() {
+            let names = operation.as_object().into_iter().flat_map(Map::keys);
+            let extra = names.filter(|name| !matches!(name.as_str(), "op" | "path" | "from" | "value"));
+            unknown.extend(extra.map(|name| format!("json patch unknown field \"[{index}].{name}\"")));
+        }
+        unknown
     }
 
     fn strategic(&self, resource: &Resource, document: Object) -> Result<Value, Status> {
@@ -155,15 +162,14 @@ impl Patch {
     }
 
     fn no_object(&self) -> Status {
-        let found = match &self.document {
-            Value::Array(_) => "array",
-            Value::String(_) => "string",
-            Value::Number(_) => "number",
-            Value::Bool(_) => "bool",
-            Value::Null | Value::Object(_) => "null",
+        let found = go_format::kind(&self.document);
+        let prefix = if self.kind == PatchType::Merge {
+            "error decoding patch: "
+        } else {
+            ""
         };
         Status::bad_request(format!(
-            "json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
+            "{prefix}json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
         ))
     }
 
@@ -178,8 +184,31 @@ impl Patch {
                 "the patched document is no object",
             ));
         };
+        let text = |name: &str| {
+            document
+                .get(name)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let (version, kind) = (text("apiVersion"), text("kind"));
+        let other_version = !version.is_empty() && version != resource.api_version();
+        let other_kind = !kind.is_empty() && kind != resource.kind_name;
+        if self.kind != PatchType::Strategic && (other_version || other_kind) {
+            let why = format!(
+                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
+            );
+            return Err(Status::invalid_patch(shown(), why));
+        }
         let decoded = decode_object(resource, document);
-        let (object, unknown) = decoded.map_err(|why| Status::invalid_patch(shown(), why))?;
+        let (object, mut unknown) = decoded.map_err(|error| {
+            let why = match self.kind {
+                PatchType::Strategic => error.of_converter,
+                PatchType::Json | PatchType::Merge => error.of_decoder,
+            };
+            Status::invalid_patch(shown(), why)
+        })?;
+        unknown.splice(..0, self.unknown_members());
         match self.validation {
             FieldValidation::Strict if !unknown.is_empty() => {
                 let why = format!("strict decoding error: {}", unknown.join(", "));
@@ -188,5 +217,28 @@ impl Patch {
             FieldValidation::Strict | FieldValidation::Ignore => Ok((object, Vec::new())),
             FieldValidation::Warn => Ok((object, unknown)),
         }
+    }
+}
+
+/// Makes of an operation what Kubernetes' JSON patch library does: a member that is missing is replaced by adding
+/// it, and copied as null.
+fn as_go(operation: json_patch::PatchOperation, document: &Value) -> json_patch::PatchOperation {
+    use json_patch::{AddOperation, PatchOperation};
+    let is_missing_member = |path: &json_patch::jsonptr::Pointer| {
+        let parent = path.parent().and_then(|parent| parent.resolve(document).ok());
+        parent.is_some_and(Value::is_object) && path.resolve(document).is_err()
+    };
+    match operation {
+        PatchOperation::Replace(replace) if is_missing_member(&replace.path) => {
+            PatchOperation::Add(AddOperation {
+                path: replace.path,
+                value: replace.value,
+            })
+        }
+        PatchOperation::Copy(copy) if is_missing_member(&copy.from) => PatchOperation::Add(AddOperation {
+            path: copy.path,
+            value: Value::Null,
+        }),
+        other => other,
     }
 }

@@ -48,11 +48,10 @@ pub(crate) enum View {
 }
 
 /// Media types of answers, as the error for another one names them.
-const ACCEPTED: [&str; 4] = [
+const ACCEPTED: [&str; 3] = [
     "application/json",
     "application/yaml",
     "application/vnd.kubernetes.protobuf",
-    "application/cbor",
 ];
 
 // === impl Target ===
@@ -66,6 +65,7 @@ impl Target {
             ["apis", group, "v1", rest @ ..] if !rest.is_empty() && resource::GROUPS.contains(group) => {
                 (*group, rest)
             }
+            ["api", version, ..] if *version != "v1" => return Self::Unknown,
             _ => return Self::Other(decoded),
         };
         let (watches, rest) = match rest {

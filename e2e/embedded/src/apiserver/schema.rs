@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-pub(crate) use decode::{decode, seconds};
+pub(crate) use decode::{DecodeError, decode, seconds};
 
 /// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub(crate) enum Presence {
     Optional,
     /// Always; the zero value if it was not given.
     Always,
+    /// Always; null if it was not given.
+    Nullable,
 }
 
 /// A field of a struct.
@@ -118,10 +120,20 @@ impl Schema {
                 return true;
             };
             self.normalize_value(field.ty, value);
+            if field.presence == Presence::Always && value.as_array().is_some_and(Vec::is_empty) {
+                // The store does not tell an empty list from none.
+                *value = Value::Null;
+            }
             field.presence != Presence::OmitEmpty || !is_zero(value)
         });
         for (name, field) in fields {
-            if field.presence == Presence::Always && !object.contains_key(*name) {
+            if object.contains_key(*name) {
+                continue;
+            }
+            if field.presence == Presence::Nullable {
+                object.insert((*name).to_owned(), Value::Null);
+            }
+            if field.presence == Presence::Always {
                 let mut zero = zero(field.ty);
                 self.normalize_value(field.ty, &mut zero);
                 object.insert((*name).to_owned(), zero);

@@ -228,7 +228,8 @@ fn unescape(text: &str) -> Result<String, String> {
             },
             ',' | '=' => {
                 return Err(format!(
-                    "invalid field selector: unescaped character in value: {c}"
+                    "invalid field selector: unescaped character in value: {}",
+                    u32::from(c)
                 ));
             }
             _ => value.push(c),

@@ -42,9 +42,7 @@ impl Shower {
     /// The object as JSON without its type.
     fn body(&self, stored: &Stored) -> Bytes {
         if self.resource.is_events_view() {
-            let mut event = event_view::from_core(stored.object.clone());
-            self.resource.schema.normalize(&mut event);
-            return to_json(&event);
+            return to_json(&event_view::from_core(stored.object.clone()));
         }
         stored.json().clone()
     }

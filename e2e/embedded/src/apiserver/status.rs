@@ -205,6 +205,17 @@ impl Status {
         )
     }
 
+    /// The error of the router for a patch of unknown type.
+    pub(crate) fn unsupported_patch_type() -> Self {
+        let message = "415: Unsupported Media Type";
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UnsupportedMediaType",
+            message,
+            json!({}),
+        )
+    }
+
     pub(crate) fn not_acceptable(accepted: &[&str]) -> Self {
         let message = format!(
             "only the following media types are accepted: {}",

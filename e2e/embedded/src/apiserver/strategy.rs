@@ -39,6 +39,7 @@ pub(crate) fn prepare_for_create(kind: Kind, object: &mut Object, now: &str) {
         Kind::PersistentVolumeClaim => {
             // Defaulting of what is read from the store adds the phase.
             set(object, "/status", json!({ "phase": "Pending" }));
+            drop_unknown_data_source(object);
             normalize_data_sources(object);
         }
         Kind::Pod => {
@@ -49,7 +50,7 @@ pub(crate) fn prepare_for_create(kind: Kind, object: &mut Object, now: &str) {
                 "/status",
                 json!({ "phase": "Pending", "qosClass": class }),
             );
-            scheduling_gated(object);
+            scheduling_gated(object, now);
         }
         Kind::Secret => merge_string_data(object),
         Kind::ServiceAccount => keep_names_of_secrets(object),
@@ -57,6 +58,44 @@ pub(crate) fn prepare_for_create(kind: Kind, object: &mut Object, now: &str) {
         Kind::Lease => drop_coordinated_election(object, None),
         Kind::CsiDriver => set(object, "/spec/preventPodSchedulingIfMissing", Value::Null),
         Kind::CsiNode | Kind::CsiStorageCapacity | Kind::Event | Kind::StorageClass => {}
+    }
+}
+
+/// Warnings for the client that writes an object.
+pub(crate) fn warnings(kind: Kind, object: &Object) -> Option<String> {
+    let fractional = |pointer: &str, field: &str| {
+        let value = text(object, pointer);
+        let parsed = super::quantity::Quantity::parse(value);
+        let warns = parsed.is_some_and(|amount| !amount.is_whole());
+        warns.then(|| {
+            format!("{field}[storage]: fractional byte value {value:?} is invalid, must be an integer")
+        })
+    };
+    match kind {
+        Kind::CsiDriver => {
+            let requests = !list(object, "/spec/tokenRequests").is_empty();
+            let warns = requests && !object::has(object, "/spec/serviceAccountTokenInSecrets");
+            warns.then(|| {
+                "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent \
+                 possible logging of tokens in volume attributes"
+                    .to_owned()
+            })
+        }
+        Kind::PersistentVolume => fractional("/spec/capacity/storage", "spec.capacity"),
+        Kind::PersistentVolumeClaim => {
+            fractional("/spec/resources/requests/storage", "spec.resources.requests")
+        }
+        Kind::CsiNode
+        | Kind::CsiStorageCapacity
+        | Kind::Event
+        | Kind::Lease
+        | Kind::Namespace
+        | Kind::Node
+        | Kind::Pod
+        | Kind::Secret
+        | Kind::ServiceAccount
+        | Kind::StorageClass
+        | Kind::VolumeAttachment => None,
     }
 }
 
@@ -208,6 +247,21 @@ fn drop_coordinated_election(object: &mut Object, old: Option<&Object>) {
     }
 }
 
+/// `dataSource` ignores what it does not know, while `dataSourceRef` takes anything.
+fn drop_unknown_data_source(object: &mut Object) {
+    let source = (
+        text(object, "/spec/dataSource/apiGroup"),
+        text(object, "/spec/dataSource/kind"),
+    );
+    let known = matches!(
+        source,
+        ("", "PersistentVolumeClaim") | ("snapshot.storage.k8s.io", "VolumeSnapshot")
+    );
+    if !known {
+        set(object, "/spec/dataSource", Value::Null);
+    }
+}
+
 /// A claim's `dataSource` and `dataSourceRef` follow one another.
 fn normalize_data_sources(object: &mut Object) {
     let source = object::at(object, "/spec/dataSource").clone();
@@ -219,13 +273,14 @@ fn normalize_data_sources(object: &mut Object) {
     }
 }
 
-fn scheduling_gated(object: &mut Object) {
+fn scheduling_gated(object: &mut Object, now: &str) {
     if list(object, "/spec/schedulingGates").is_empty() {
         return;
     }
     let condition = json!({
         "type": "PodScheduled",
         "status": "False",
+        "lastTransitionTime": now,
         "reason": "SchedulingGated",
         "message": "Scheduling is blocked due to non-empty scheduling gates",
     });

@@ -66,6 +66,10 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
     let binding = document(call, "Binding")?;
     let resource = call.location.resource;
     let name = call.location.name.clone();
+    if binding["metadata"]["name"].as_str().unwrap_or_default() != name {
+        let why = "name in URL does not match name in Binding object";
+        return Err(Status::bad_request(why));
+    }
     let target = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
     let kind = binding["target"]["kind"].as_str().unwrap_or_default();
     let mut errors = Vec::new();
@@ -131,7 +135,26 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
         ..DeleteOptions::default()
     };
     let name = call.location.name.clone();
-    call.write(dry_run, |writer| writer.delete(&name, options))?;
+    let resource = call.location.resource;
+    let key = key(&call.location.namespace, &name);
+    call.write(dry_run, |writer| {
+        if let Some(existing) = writer.store.table(resource.table()).get(&key).cloned() {
+            let mut pod = existing.object.clone();
+            let mut conditions = object::list(&pod, "/status/conditions").to_vec();
+            conditions.retain(|condition| condition["type"] != "DisruptionTarget");
+            conditions.push(json!({
+                "type": "DisruptionTarget",
+                "status": "True",
+                "lastProbeTime": null,
+                "lastTransitionTime": writer.now,
+                "reason": "EvictionByEvictionAPI",
+                "message": "Eviction API: evicting",
+            }));
+            set(&mut pod, "/status/conditions", conditions);
+            writer.put(&key, pod);
+        }
+        writer.delete(&name, options)
+    })?;
     Ok(success(StatusCode::CREATED))
 }
 

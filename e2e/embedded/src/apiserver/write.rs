@@ -110,8 +110,9 @@ impl Writer<'_> {
         }
         strategy::prepare_for_create(resource.kind, &mut object, &self.now);
         let name = object::name(&object).to_owned();
-        let invalid =
-            |errors: Vec<FieldError>| Status::invalid(resource.group, resource.kind_name, &name, &errors);
+        let invalid = |errors: Vec<FieldError>| {
+            Status::invalid(kind_group(resource), resource.kind_name, &name, &errors)
+        };
         let errors = validate::create(resource, &object);
         if !errors.is_empty() {
             return Err(invalid(errors));
@@ -210,7 +211,7 @@ impl Writer<'_> {
         }
         if version == 0 {
             let path = Path::new("metadata").child("resourceVersion");
-            let error = FieldError::invalid_unsigned(&path, 0, "must be specified for an update");
+            let error = FieldError::invalid(&path, 0, "must be specified for an update");
             return Err(Status::invalid(resource.group, resource.plural, name, &[error]));
         }
         if version != existing.revision {
@@ -226,7 +227,7 @@ impl Writer<'_> {
         set(object, "/metadata/managedFields", Value::Null);
         object::copy(object, old, "/metadata/generation");
         if part == Part::Main {
-            admission::update(self.store, resource, object, old)?;
+            admission::mutate_update(resource, object);
         }
         let schema = &super::resource::of_kind(resource.kind).schema;
         strategy::prepare_for_update(resource.kind, part, schema, object, old, &self.now);
@@ -245,7 +246,15 @@ impl Writer<'_> {
         errors.extend(validate::update(resource, part, object, old));
         if !errors.is_empty() {
             let name = object::name(object);
-            return Err(Status::invalid(resource.group, resource.kind_name, name, &errors));
+            return Err(Status::invalid(
+                kind_group(resource),
+                resource.kind_name,
+                name,
+                &errors,
+            ));
+        }
+        if part == Part::Main {
+            admission::validate_update(self.store, resource, object, old)?;
         }
         Ok(())
     }
@@ -295,6 +304,11 @@ impl Writer<'_> {
     }
 }
 
+/// The group that errors name: events are core events, whichever API they come through.
+fn kind_group(resource: &Resource) -> &'static str {
+    super::resource::of_kind(resource.kind).group
+}
+
 /// Whether an update of an object that is being deleted ends in its removal.
 fn should_delete(object: &Object, old: &Object) -> bool {
     let grace = object::at(old, "/metadata/deletionGracePeriodSeconds").as_i64();
@@ -306,8 +320,11 @@ fn should_delete(object: &Object, old: &Object) -> bool {
 /// Decodes a JSON document into an object of the resource, in the form in which it is stored, and defaults it.
 ///
 /// # Errors
-/// The text of the decoder. Unknown fields are returned beside the object.
-pub(crate) fn decode_object(resource: &Resource, document: Object) -> Result<(Object, Vec<String>), String> {
+/// If a field has the wrong type. Unknown fields are returned beside the object.
+pub(crate) fn decode_object(
+    resource: &Resource,
+    document: Object,
+) -> Result<(Object, Vec<String>), schema::DecodeError> {
     let decoded = schema::decode(&resource.schema, document)?;
     let mut object = decoded.object;
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {

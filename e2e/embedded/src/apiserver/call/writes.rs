@@ -12,7 +12,7 @@ use super::super::patch::{Patch, PatchType};
 use super::super::request;
 use super::super::resource::Kind;
 use super::super::status::Status;
-use super::super::strategy::Part;
+use super::super::strategy::{self, Part};
 use super::super::write::Writer;
 use super::Call;
 
@@ -39,6 +39,8 @@ impl Call<'_> {
         let (dry_run, validation) = self.query.write_options("CreateOptions")?;
         let object = self.object(validation)?;
         let written = self.write(dry_run, |writer| writer.create(object))?;
+        self.warnings
+            .extend(strategy::warnings(self.location.resource.kind, &written.object));
         if self.location.resource.kind == Kind::Namespace && !dry_run {
             self.server.namespace_created(written.name());
         }
@@ -89,7 +91,10 @@ impl Call<'_> {
             .headers
             .get(header::CONTENT_TYPE)
             .and_then(|value| value.to_str().ok());
-        let kind = PatchType::of_content_type(content_type.unwrap_or_default())?;
+        let kind = PatchType::of_content_type(
+            content_type.unwrap_or_default(),
+            !self.query.get("fieldManager").is_empty(),
+        )?;
         let shower = self.shower()?;
         let (dry_run, validation) = self.query.write_options("PatchOptions")?;
         let document = self.document();

@@ -15,6 +15,15 @@ pub(crate) struct Decoded {
     pub(crate) unknown: Vec<String>,
 }
 
+/// Why a document cannot be decoded.
+#[derive(Debug)]
+pub(crate) struct DecodeError {
+    /// The text of Go's JSON decoder.
+    pub(crate) of_decoder: String,
+    /// The text of the converter that strategic merge patches go through.
+    pub(crate) of_converter: String,
+}
+
 struct Decoder<'a> {
     schema: &'a Schema,
     /// Field names down to the current one.
@@ -26,7 +35,7 @@ struct Decoder<'a> {
 ///
 /// # Errors
 /// The text of Go's decoder if a field has the wrong type.
-pub(crate) fn decode(schema: &Schema, mut object: Map<String, Value>) -> Result<Decoded, String> {
+pub(crate) fn decode(schema: &Schema, mut object: Map<String, Value>) -> Result<Decoded, DecodeError> {
     object.remove("apiVersion");
     object.remove("kind");
     let mut decoder = Decoder {
@@ -41,10 +50,25 @@ pub(crate) fn decode(schema: &Schema, mut object: Map<String, Value>) -> Result<
     })
 }
 
+// === impl DecodeError ===
+
+impl DecodeError {
+    fn same(text: String) -> Self {
+        Self {
+            of_decoder: text.clone(),
+            of_converter: text,
+        }
+    }
+}
+
 // === impl Decoder ===
 
 impl Decoder<'_> {
-    fn object(&mut self, number: usize, object: Map<String, Value>) -> Result<Map<String, Value>, String> {
+    fn object(
+        &mut self,
+        number: usize,
+        object: Map<String, Value>,
+    ) -> Result<Map<String, Value>, DecodeError> {
         let schema = self.schema;
         let known = schema.get(number);
         let mut decoded = Map::new();
@@ -65,7 +89,7 @@ impl Decoder<'_> {
         Ok(decoded)
     }
 
-    fn value(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, String> {
+    fn value(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, DecodeError> {
         match (ty, value) {
             (Type::Struct(number), Value::Object(object)) => self.object(number, object).map(Value::Object),
             (Type::List(element), Value::Array(items)) => {
@@ -93,14 +117,14 @@ impl Decoder<'_> {
     }
 
     /// An element of a list or a map, where null stands for the zero value.
-    fn item(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, String> {
+    fn item(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, DecodeError> {
         if value.is_null() {
             return Ok(super::zero(ty));
         }
         self.value(owner, ty, value)
     }
 
-    fn scalar(&self, owner: &'static str, ty: Type, value: Value) -> Result<Value, String> {
+    fn scalar(&self, owner: &'static str, ty: Type, value: Value) -> Result<Value, DecodeError> {
         let fits = match (ty, &value) {
             (Type::Bool, Value::Bool(_)) | (Type::String, Value::String(_)) | (Type::Any, _) => true,
             (Type::Int32, Value::Number(number)) => number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
@@ -117,7 +141,10 @@ impl Decoder<'_> {
         if fits {
             return Ok(value);
         }
-        Err(self.mismatch(owner, ty, &value))
+        Err(DecodeError {
+            of_decoder: self.mismatch(owner, ty, &value),
+            of_converter: converter_mismatch(ty, &value),
+        })
     }
 
     /// The text of `json.UnmarshalTypeError`.
@@ -157,15 +184,7 @@ impl Decoder<'_> {
             Type::Any => "interface {}".into(),
             Type::List(element) => format!("[]{}", self.go_type(self.schema.element(element), owner)),
             Type::Map(element) => format!("map[string]{}", self.go_type(self.schema.element(element), owner)),
-            Type::Struct(number) => {
-                let name = self.schema.get(number).name;
-                let package = if matches!(name, "ObjectMeta" | "OwnerReference" | "LabelSelector") {
-                    "v1"
-                } else {
-                    "v1"
-                };
-                format!("{package}.{name}")
-            }
+            Type::Struct(number) => format!("v1.{}", self.schema.get(number).name),
         }
     }
 
@@ -180,7 +199,7 @@ impl Decoder<'_> {
 }
 
 /// `parsing time` is the text of Go's `time.Parse`.
-fn time(ty: Type, text: &str) -> Result<Value, String> {
+fn time(ty: Type, text: &str) -> Result<Value, DecodeError> {
     let layout = if ty == Type::Time {
         "2006-01-02T15:04:05Z07:00"
     } else {
@@ -189,11 +208,23 @@ fn time(ty: Type, text: &str) -> Result<Value, String> {
     let strict = text.len() >= 20 && text.as_bytes()[10] == b'T';
     let parsed: Option<Timestamp> = text.parse().ok().filter(|_| strict);
     let Some(parsed) = parsed else {
-        return Err(format!(
+        return Err(DecodeError::same(format!(
             "parsing time {:?} as {layout:?}: cannot parse {:?} as \"2006\"",
             text, text
-        ));
+        )));
     };
+    let fraction = text.as_bytes().get(19..27).unwrap_or_default();
+    let digits = fraction
+        .iter()
+        .skip(1)
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
+    if ty == Type::MicroTime && (fraction.first() != Some(&b'.') || digits != 6) {
+        let rest = &text[19..];
+        return Err(DecodeError::same(format!(
+            "parsing time {text:?} as {layout:?}: cannot parse {rest:?} as \".000000\""
+        )));
+    }
     Ok(if ty == Type::Time {
         seconds(parsed).into()
     } else {
@@ -211,15 +242,15 @@ pub(crate) fn micros(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-fn quantity(text: &str) -> Result<Value, String> {
+fn quantity(text: &str) -> Result<Value, DecodeError> {
     let text = text.trim();
     let parsed = Quantity::parse(text);
     parsed
         .map(|quantity| quantity.to_string().into())
-        .ok_or_else(|| quantity::SYNTAX.to_owned())
+        .ok_or_else(|| DecodeError::same(quantity::SYNTAX.to_owned()))
 }
 
-fn decoded_bytes(text: &str) -> Result<(), String> {
+fn decoded_bytes(text: &str) -> Result<(), DecodeError> {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
     match STANDARD.decode(text) {
@@ -227,7 +258,51 @@ fn decoded_bytes(text: &str) -> Result<(), String> {
         Err(
             base64::DecodeError::InvalidByte(at, _)
             | base64::DecodeError::InvalidLastSymbol { offset: at, .. },
-        ) => Err(format!("illegal base64 data at input byte {at}")),
-        Err(_) => Err(format!("illegal base64 data at input byte {}", text.len())),
+        ) => Err(DecodeError::same(format!(
+            "illegal base64 data at input byte {at}"
+        ))),
+        Err(_) => {
+            let at = text.len();
+            Err(DecodeError::same(format!(
+                "illegal base64 data at input byte {at}"
+            )))
+        }
     }
+}
+
+/// The text of `runtime.DefaultUnstructuredConverter`.
+fn converter_mismatch(ty: Type, value: &Value) -> String {
+    let found = match value {
+        Value::Null => "invalid",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "slice",
+        Value::Object(_) => "map",
+    };
+    let wanted = match ty {
+        Type::Struct(_) => return format!("cannot restore struct from: {found}"),
+        Type::List(_) | Type::Bytes => return format!("cannot restore slice from {found}"),
+        Type::Map(_) => return format!("cannot restore map from {found}"),
+        Type::Bool => "bool",
+        Type::Int32 => "int32",
+        Type::Int64 => "int64",
+        Type::Float => "float64",
+        Type::String | Type::Time | Type::MicroTime | Type::Quantity | Type::IntOrString | Type::Any => {
+            "string"
+        }
+    };
+    // Go converts numbers among themselves and to strings.
+    if matches!(value, Value::Number(_))
+        && wanted != "bool"
+        && !(number_is_float(value) && wanted == "string")
+    {
+        return format!("cannot convert {found} to {wanted}");
+    }
+    format!("unrecognized type: {wanted}")
+}
+
+fn number_is_float(value: &Value) -> bool {
+    value.as_number().is_some_and(serde_json::Number::is_f64)
 }

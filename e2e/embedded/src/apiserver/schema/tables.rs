@@ -175,8 +175,8 @@ const ALWAYS: [(&str, &str); 66] = [
     ("Taint", "key effect"),
     ("TokenRequest", "audience"),
     ("TopologySelectorLabelRequirement", "key values"),
-    ("TypedLocalObjectReference", "kind name"),
-    ("TypedObjectReference", "kind name"),
+    ("TypedLocalObjectReference", "apiGroup kind name"),
+    ("TypedObjectReference", "apiGroup kind name"),
     ("Volume", "name"),
     ("VolumeAttachment", "metadata spec status"),
     ("VolumeAttachmentSpec", "attacher nodeName source"),
@@ -235,12 +235,11 @@ pub(super) fn presence(name: &str, field: &str) -> Presence {
             .flat_map(|(_, fields)| fields.split(' '))
             .any(|found| found == field)
     };
-    if listed(&POINTERS) {
-        Presence::Optional
-    } else if listed(&ALWAYS) {
-        Presence::Always
-    } else {
-        Presence::OmitEmpty
+    match (listed(&POINTERS), listed(&ALWAYS)) {
+        (true, true) => Presence::Nullable,
+        (true, false) => Presence::Optional,
+        (false, true) => Presence::Always,
+        (false, false) => Presence::OmitEmpty,
     }
 }
 

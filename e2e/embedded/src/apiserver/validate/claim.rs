@@ -33,13 +33,6 @@ fn claim_spec(spec: &Object, path: &Path, errors: &mut Errors) {
             let why = "must be greater than zero";
             errors.push(FieldError::invalid(&field, requested.clone(), why));
         }
-        Some(amount) if !amount.is_whole() => {
-            errors.push(FieldError::invalid(
-                &field,
-                requested.clone(),
-                "must be an integer",
-            ));
-        }
         Some(_) => {}
     }
     let class = text(spec, "/storageClassName");

@@ -112,6 +112,10 @@ fn mounts(container: &Object, volumes: &BTreeMap<&str, bool>, path: &Path, error
             let why = "must not already exist in volumeDevices";
             errors.push(FieldError::invalid(&path.child("name"), name, why));
         }
+        if structs(container, "/volumeDevices").any(|(_, device)| text(device, "/devicePath") == target) {
+            let why = "must not already exist as a path in volumeDevices";
+            errors.push(FieldError::invalid(&path.child("mountPath"), target, why));
+        }
     }
 }
 
@@ -149,6 +153,10 @@ fn devices(container: &Object, volumes: &BTreeMap<&str, bool>, path: &Path, erro
         if structs(container, "/volumeMounts").any(|(_, mount)| text(mount, "/name") == name) {
             let why = "must not already exist in volumeMounts";
             errors.push(FieldError::invalid(&field, name, why));
+        }
+        if structs(container, "/volumeMounts").any(|(_, mount)| text(mount, "/mountPath") == target) {
+            let why = "must not already exist as a path in volumeMounts";
+            errors.push(FieldError::invalid(&path.child("devicePath"), target, why));
         }
     }
 }

@@ -31,9 +31,11 @@ fn taints(object: &Object, errors: &mut Errors) {
         }
         taint_effect(errors, &path.child("effect"), effect);
         if !seen.insert((effect, key)) {
-            let mut shown = taint.clone();
-            shown.entry("effect").or_insert("".into());
-            let error = FieldError::duplicate(&path, Value::Object(shown));
+            let shown = format!(
+                "{{\"Key\":{key:?},\"Value\":{value:?},\"Effect\":{effect:?},\"TimeAdded\":{}}}",
+                at(taint, "/timeAdded")
+            );
+            let error = FieldError::duplicate_shown(&path, &shown);
             errors.push(error.with_reason("taints must be unique by key and effect pair"));
         }
     }
@@ -73,8 +75,7 @@ pub(super) fn resource_quantity(errors: &mut Errors, path: &Path, name: &str, va
         let why = "must be greater than or equal to 0";
         errors.push(FieldError::invalid(path, value.clone(), why));
     }
-    let whole =
-        matches!(name, "pods" | "storage") || (name.contains('/') && !name.contains("kubernetes.io/"));
+    let whole = matches!(name, "pods") || (name.contains('/') && !name.contains("kubernetes.io/"));
     if whole && !parsed.is_whole() {
         errors.push(FieldError::invalid(path, value.clone(), "must be an integer"));
     }
@@ -87,11 +88,9 @@ pub(super) fn update(object: &Object, old: &Object, errors: &mut Errors) {
     for (index, address) in structs(object, "/status/addresses") {
         if !addresses.insert((text(address, "/type"), text(address, "/address"))) {
             let path = Path::new("status").child("addresses").index(index);
-            let mut shown = Object::new();
-            for (name, field) in [("Type", "/type"), ("Address", "/address")] {
-                shown.insert(name.into(), text(address, field).into());
-            }
-            errors.push(FieldError::duplicate(&path, Value::Object(shown)));
+            let (kind, value) = (text(address, "/type"), text(address, "/address"));
+            let shown = format!("{{\"Type\":{kind:?},\"Address\":{value:?}}}");
+            errors.push(FieldError::duplicate_shown(&path, &shown));
         }
     }
     let spec = Path::new("spec");

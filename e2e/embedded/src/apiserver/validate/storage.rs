@@ -77,7 +77,17 @@ fn attachment_status(object: &Object, errors: &mut Errors) {
 
 pub(super) fn volume_attachment_update(object: &Object, old: &Object, errors: &mut Errors) {
     volume_attachment(object, errors);
-    immutable(errors, &Path::new("spec"), object, old, "/spec");
+    if at(object, "/spec") != at(old, "/spec") {
+        // Kubernetes prints its internal type.
+        let shown = format!(
+            "{{\"Attacher\":{},\"Source\":{{\"PersistentVolumeName\":{},\"InlineVolumeSpec\":{}}},\"NodeName\":{}}}",
+            at(object, "/spec/attacher"),
+            at(object, "/spec/source/persistentVolumeName"),
+            at(object, "/spec/source/inlineVolumeSpec"),
+            at(object, "/spec/nodeName"),
+        );
+        errors.push(FieldError::invalid_shown(&Path::new("spec"), &shown, IMMUTABLE));
+    }
 }
 
 pub(super) fn storage_class(object: &Object, errors: &mut Errors) {
@@ -215,22 +225,21 @@ pub(super) fn csi_node_update(object: &Object, old: &Object, errors: &mut Errors
             if text(before, "/name") == text(after, "/name") && without_count(before) != without_count(after)
             {
                 let path = Path::new("spec").child("drivers");
-                let value = Value::Object(internal_driver(after));
-                errors.push(FieldError::invalid(&path, value, IMMUTABLE));
+                let shown = internal_driver(after);
+                errors.push(FieldError::invalid_shown(&path, &shown, IMMUTABLE));
             }
         }
     }
 }
 
 /// The driver as Kubernetes prints its internal type.
-fn internal_driver(driver: &Object) -> Object {
-    let field = |name: &str| driver.get(name).cloned().unwrap_or(Value::Null);
-    let mut internal = Object::new();
-    internal.insert("Name".into(), field("name"));
-    internal.insert("NodeID".into(), field("nodeID"));
-    internal.insert("TopologyKeys".into(), field("topologyKeys"));
-    internal.insert("Allocatable".into(), Value::Null);
-    internal
+fn internal_driver(driver: &Object) -> String {
+    format!(
+        "{{\"Name\":{},\"NodeID\":{},\"TopologyKeys\":{},\"Allocatable\":null}}",
+        at(driver, "/name"),
+        at(driver, "/nodeID"),
+        at(driver, "/topologyKeys"),
+    )
 }
 
 pub(super) fn csi_driver(object: &Object, errors: &mut Errors) {

@@ -235,6 +235,17 @@ fn sources(spec: &Object, path: &Path, errors: &mut Errors) {
                 "must not contain '..'",
             ));
         }
+        if name == "nfs" && !text(source, "/path").starts_with('/') {
+            let value = text(source, "/path");
+            errors.push(FieldError::invalid(
+                &path.child("path"),
+                value,
+                "must be an absolute path",
+            ));
+        }
+        if name == "azureDisk" {
+            azure_disk(source, &path, errors);
+        }
         if name == "csi" {
             csi_source(source, &path, errors);
         }
@@ -245,6 +256,21 @@ fn sources(spec: &Object, path: &Path, errors: &mut Errors) {
     }
     if first {
         errors.push(FieldError::required(path, "must specify a volume type"));
+    }
+}
+
+fn azure_disk(source: &Object, path: &Path, errors: &mut Errors) {
+    let (prefix, form) = if text(source, "/kind") == "Managed" {
+        let form =
+            "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}";
+        ("/subscriptions/", form)
+    } else {
+        let form = "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd";
+        ("https://", form)
+    };
+    let uri = text(source, "/diskURI");
+    if !uri.starts_with(prefix) {
+        errors.push(FieldError::not_supported(&path.child("diskURI"), uri, &[form]));
     }
 }
 

@@ -1,0 +1,85 @@
+//! Fault rules.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use embedded_cluster::apiserver::{ApiServer, ConnectionReset, Fault, Rule, Status};
+use http::{Method, Request};
+use http_body_util::Full;
+use serde_json::Value;
+use tokio::time::Instant;
+use tower::ServiceExt as _;
+
+use super::watches::Watch;
+use super::{ATTACHMENTS, call, mk_attachment, mk_server};
+
+/// Whether the connection broke under a creation.
+async fn create_breaks(server: &ApiServer, name: &str) -> bool {
+    let body = Full::new(Bytes::from(mk_attachment(name).to_string()));
+    let request = Request::post(ATTACHMENTS).body(body).unwrap();
+    match server.clone().oneshot(request).await {
+        Ok(_) => false,
+        Err(error) => error.is::<ConnectionReset>(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn loses_an_answer_after_the_write() {
+    let server = mk_server(1);
+    let rule = Rule::always(Fault::LostAnswer).verbs(&["create"]).times(1);
+    server.set_faults(vec![rule]);
+    assert!(create_breaks(&server, "a").await);
+    let path = format!("{ATTACHMENTS}/a");
+    assert_eq!(call(&server, Method::GET, &path, &Value::Null).await.0, 200);
+    assert!(!create_breaks(&server, "b").await, "the rule fires once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn loses_a_request_before_the_write() {
+    let server = mk_server(1);
+    server.set_faults(vec![Rule::always(Fault::LostRequest).verbs(&["create"])]);
+    assert!(create_breaks(&server, "a").await);
+    assert_eq!(server.count("storage.k8s.io", "volumeattachments"), Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn refuses_and_delays_what_its_rules_match() {
+    let server = mk_server(1);
+    server.set_faults(vec![
+        Rule::always(Fault::Latency(Duration::from_secs(3))).verbs(&["get"]),
+        Rule::always(Fault::Conflict)
+            .resource("volumeattachments")
+            .verbs(&["update"]),
+        Rule::always(Fault::Error(Status::too_many_requests(1))).resource("volumeattachments/status"),
+    ]);
+    let path = format!("{ATTACHMENTS}/a");
+    call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
+    let start = Instant::now();
+    let (_, object) = call(&server, Method::GET, &path, &Value::Null).await;
+    assert_eq!(start.elapsed(), Duration::from_secs(3));
+    assert_eq!(call(&server, Method::PUT, &path, &object).await.0, 409);
+    let status = format!("{path}/status");
+    assert_eq!(call(&server, Method::PUT, &status, &object).await.0, 429);
+}
+
+#[tokio::test(start_paused = true)]
+async fn breaks_and_holds_watches() {
+    let server = mk_server(1);
+    let rules = |fault| vec![Rule::always(fault).verbs(&["watch"]).times(1)];
+    server.set_faults(rules(Fault::DroppedWatch(Duration::from_secs(5))));
+    let mut watch = Watch::start(&server, "").await;
+    let start = Instant::now();
+    assert!(watch.next().await.is_none());
+    assert_eq!(start.elapsed(), Duration::from_secs(5));
+    server.set_faults(rules(Fault::StaleWatch(Duration::from_secs(9))));
+    let mut watch = Watch::start(&server, "").await;
+    call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
+    let start = Instant::now();
+    assert_eq!(watch.next().await.unwrap().1, "a");
+    assert_eq!(start.elapsed(), Duration::from_secs(9));
+    server.set_down(true);
+    assert!(watch.next().await.is_none());
+    assert!(create_breaks(&server, "b").await);
+    server.set_down(false);
+    assert!(!create_breaks(&server, "b").await);
+}

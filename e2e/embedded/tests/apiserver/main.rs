@@ -1,0 +1,82 @@
+//! The embedded API server as its clients see it. Codes and texts are those of kube-apiserver 1.36.
+
+mod faults;
+mod requests;
+mod throughput;
+mod watches;
+
+use bytes::Bytes;
+use embedded_cluster::apiserver::{ApiServer, Clock, Options};
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+/// Path of VolumeAttachments.
+const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
+
+/// A server whose clock begins at a fixed time.
+fn mk_server(seed: u64) -> ApiServer {
+    let start = "2026-01-01T00:00:00Z".parse().unwrap();
+    ApiServer::new(&Options {
+        clock: Clock::starting_at(start),
+        seed,
+        window: 1000,
+        default_service_accounts: true,
+    })
+}
+
+fn mk_attachment(name: &str) -> Value {
+    json!({
+        "metadata": { "name": name },
+        "spec": {
+            "attacher": "csi.example.com",
+            "nodeName": "node-1",
+            "source": { "persistentVolumeName": "pv-1" },
+        },
+    })
+}
+
+/// Code and body of an answer.
+async fn send(
+    server: &ApiServer,
+    method: Method,
+    path: &str,
+    content_type: &str,
+    body: Vec<u8>,
+) -> (u16, Value) {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", content_type)
+        .body(Full::new(Bytes::from(body)))
+        .unwrap();
+    let response = server.clone().oneshot(request).await.unwrap();
+    let code = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let text = String::from_utf8_lossy(&body).into_owned();
+    (code, serde_json::from_slice(&body).unwrap_or(Value::String(text)))
+}
+
+/// The same with a JSON body.
+async fn call(server: &ApiServer, method: Method, path: &str, body: &Value) -> (u16, Value) {
+    let bytes = if body.is_null() {
+        Vec::new()
+    } else {
+        body.to_string().into_bytes()
+    };
+    send(server, method, path, "application/json", bytes).await
+}
+
+/// A patch; `kind` is `merge`, `json` or `strategic-merge`.
+async fn patch(server: &ApiServer, path: &str, kind: &str, body: &Value) -> (u16, Value) {
+    let content_type = format!("application/{kind}-patch+json");
+    send(
+        server,
+        Method::PATCH,
+        path,
+        &content_type,
+        body.to_string().into_bytes(),
+    )
+    .await
+}

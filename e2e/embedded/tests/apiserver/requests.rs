@@ -1,0 +1,257 @@
+//! Reads and writes.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{ATTACHMENTS, call, mk_attachment, mk_server, patch, send};
+
+/// Checks code and message of an answer.
+fn assert_fails(answer: (u16, Value), code: u16, reason: &str, message: &str) {
+    assert_eq!(answer.0, code, "{}", answer.1);
+    assert_eq!(answer.1["reason"], reason, "{}", answer.1);
+    assert_eq!(answer.1["message"], message);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refuses_what_kube_apiserver_refuses_with_its_texts() {
+    let server = mk_server(1);
+    let create = |body: Value| {
+        let server = server.clone();
+        async move { call(&server, Method::POST, ATTACHMENTS, &body).await }
+    };
+    assert_eq!(create(mk_attachment("a")).await.0, 201);
+    assert_fails(
+        create(mk_attachment("a")).await,
+        409,
+        "AlreadyExists",
+        "volumeattachments.storage.k8s.io \"a\" already exists",
+    );
+    let mut empty = mk_attachment("b");
+    empty["spec"]["source"] = json!({});
+    assert_fails(
+        create(empty).await,
+        422,
+        "Invalid",
+        "VolumeAttachment.storage.k8s.io \"b\" is invalid: spec.source: Required value: must specify exactly one of \
+         inlineVolumeSpec and persistentVolumeName",
+    );
+    let mut wrong = mk_attachment("b");
+    wrong["spec"]["attacher"] = 5.into();
+    assert_fails(
+        create(wrong).await,
+        400,
+        "BadRequest",
+        "VolumeAttachment in version \"v1\" cannot be handled as a VolumeAttachment: json: cannot unmarshal number \
+         into Go struct field VolumeAttachmentSpec.spec.attacher of type string",
+    );
+    let other = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n" } });
+    assert_fails(
+        create(other).await,
+        400,
+        "BadRequest",
+        "Node in version \"v1\" cannot be handled as a VolumeAttachment: converting (v1.Node) to \
+         (storage.VolumeAttachment): unknown conversion",
+    );
+    let missing = call(&server, Method::GET, &format!("{ATTACHMENTS}/z"), &Value::Null).await;
+    assert_fails(
+        missing,
+        404,
+        "NotFound",
+        "volumeattachments.storage.k8s.io \"z\" not found",
+    );
+    let unknown = call(&server, Method::GET, "/api/v1/configmaps", &Value::Null).await;
+    assert_fails(
+        unknown,
+        404,
+        "NotFound",
+        "the server could not find the requested resource",
+    );
+    let unserved = call(&server, Method::GET, "/apis/apps/v1/deployments", &Value::Null).await;
+    assert_eq!(unserved, (404, Value::String("404 page not found\n".into())));
+    let claims = "/api/v1/namespaces/nope/persistentvolumeclaims";
+    let homeless = call(
+        &server,
+        Method::POST,
+        claims,
+        &json!({ "metadata": { "name": "c" } }),
+    )
+    .await;
+    assert_fails(homeless, 404, "NotFound", "namespaces \"nope\" not found");
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_conflict_when_the_resource_version_is_stale() {
+    let server = mk_server(1);
+    let (_, first) = call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
+    let path = format!("{ATTACHMENTS}/a");
+    let labeled = json!({ "metadata": { "labels": { "a": "b" } } });
+    let (code, second) = patch(&server, &path, "merge", &labeled).await;
+    assert_eq!(code, 200);
+    assert_ne!(
+        first["metadata"]["resourceVersion"],
+        second["metadata"]["resourceVersion"]
+    );
+    assert_fails(
+        call(&server, Method::PUT, &path, &first).await,
+        409,
+        "Conflict",
+        "Operation cannot be fulfilled on volumeattachments.storage.k8s.io \"a\": the object has been modified; \
+         please apply your changes to the latest version and try again",
+    );
+    assert_eq!(
+        call(&server, Method::PUT, &path, &second).await,
+        (200, second.clone())
+    );
+    let other = json!({ "metadata": { "uid": "another" } });
+    let (code, answer) = patch(&server, &path, "merge", &other).await;
+    assert_eq!(code, 422);
+    let cause = &answer["details"]["causes"][0];
+    assert_eq!(cause["field"], "metadata.uid");
+    assert_eq!(cause["message"], "Invalid value: \"another\": field is immutable");
+}
+
+#[tokio::test(start_paused = true)]
+async fn keeps_an_object_until_its_last_finalizer_is_gone() {
+    let server = mk_server(1);
+    let path = format!("{ATTACHMENTS}/a");
+    call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
+    let guarded = json!({ "metadata": { "finalizers": ["a.example.com/b"] } });
+    patch(&server, &path, "strategic-merge", &guarded).await;
+    let (code, deleting) = call(&server, Method::DELETE, &path, &Value::Null).await;
+    assert_eq!(code, 200);
+    assert_eq!(deleting["metadata"]["deletionTimestamp"], "2026-01-01T00:00:00Z");
+    assert_eq!(deleting["metadata"]["deletionGracePeriodSeconds"], 0);
+    assert_fails(
+        call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await,
+        409,
+        "AlreadyExists",
+        "object is being deleted: volumeattachments.storage.k8s.io \"a\" already exists",
+    );
+    let more = json!({ "metadata": { "finalizers": ["a.example.com/c"] } });
+    let (code, _) = patch(&server, &path, "strategic-merge", &more).await;
+    assert_eq!(code, 422, "no new finalizers while it is being deleted");
+    let status = json!({ "status": { "attached": true } });
+    assert_eq!(
+        patch(&server, &format!("{path}/status"), "merge", &status)
+            .await
+            .0,
+        200
+    );
+    let (_, before) = call(&server, Method::GET, &path, &Value::Null).await;
+    let released = json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": ["a.example.com/b"] } });
+    let (code, last) = patch(&server, &path, "strategic-merge", &released).await;
+    assert_eq!(code, 200);
+    assert_eq!(
+        last["metadata"]["resourceVersion"],
+        before["metadata"]["resourceVersion"]
+    );
+    assert_eq!(call(&server, Method::GET, &path, &Value::Null).await.0, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_and_main_resource_do_not_change_one_another() {
+    let server = mk_server(1);
+    let path = format!("{ATTACHMENTS}/a");
+    let (_, created) = call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
+    let both = json!({ "metadata": { "labels": { "a": "b" } }, "status": { "attached": true } });
+    let (_, status) = patch(&server, &format!("{path}/status"), "merge", &both).await;
+    assert_eq!(status["status"]["attached"], true);
+    assert_eq!(status["metadata"]["labels"], Value::Null);
+    let unattached = json!({ "status": { "attached": false } });
+    let (code, main) = patch(&server, &path, "merge", &unattached).await;
+    assert_eq!(
+        (code, &main),
+        (200, &status),
+        "a patch that changes nothing writes nothing"
+    );
+    assert_eq!(created["status"], json!({ "attached": false }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_in_pages_of_one_version() {
+    let server = mk_server(1);
+    for name in ["a", "b", "c"] {
+        call(&server, Method::POST, ATTACHMENTS, &mk_attachment(name)).await;
+    }
+    let (_, page) = call(
+        &server,
+        Method::GET,
+        &format!("{ATTACHMENTS}?limit=2"),
+        &Value::Null,
+    )
+    .await;
+    assert_eq!(page["items"].as_array().unwrap().len(), 2);
+    assert_eq!(page["metadata"]["remainingItemCount"], 1);
+    let token = page["metadata"]["continue"].as_str().unwrap();
+    call(&server, Method::DELETE, &format!("{ATTACHMENTS}/c"), &Value::Null).await;
+    let path = format!("{ATTACHMENTS}?limit=2&continue={token}");
+    let (_, rest) = call(&server, Method::GET, &path, &Value::Null).await;
+    assert_eq!(
+        rest["items"][0]["metadata"]["name"], "c",
+        "a page shows the version of the first one"
+    );
+    assert_eq!(
+        rest["metadata"]["resourceVersion"],
+        page["metadata"]["resourceVersion"]
+    );
+    server.compact();
+    let (code, expired) = call(&server, Method::GET, &path, &Value::Null).await;
+    assert_eq!((code, &expired["reason"]), (410, &json!("Expired")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletes_pods_gracefully() {
+    let server = mk_server(1);
+    let pods = "/api/v1/namespaces/default/pods";
+    let container = json!({ "name": "c", "image": "busybox" });
+    let pod = json!({ "metadata": { "name": "p" }, "spec": { "nodeName": "n", "containers": [container] } });
+    let (code, created) = call(&server, Method::POST, pods, &pod).await;
+    assert_eq!(code, 201, "{created}");
+    let path = format!("{pods}/p");
+    let (_, deleting) = call(&server, Method::DELETE, &path, &Value::Null).await;
+    assert_eq!(deleting["metadata"]["deletionTimestamp"], "2026-01-01T00:00:30Z");
+    let shorter = format!("{path}?gracePeriodSeconds=10");
+    let (_, deleting) = call(&server, Method::DELETE, &shorter, &Value::Null).await;
+    assert_eq!(deleting["metadata"]["deletionTimestamp"], "2026-01-01T00:00:10Z");
+    let now = format!("{path}?gracePeriodSeconds=0");
+    assert_eq!(call(&server, Method::DELETE, &now, &Value::Null).await.0, 200);
+    assert_eq!(call(&server, Method::GET, &path, &Value::Null).await.0, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn says_what_it_has_not() {
+    let server = mk_server(1);
+    let path = format!("{ATTACHMENTS}/a?fieldManager=m");
+    let (code, answer) = send(
+        &server,
+        Method::PATCH,
+        &path,
+        "application/apply-patch+yaml",
+        b"{}".to_vec(),
+    )
+    .await;
+    assert_eq!(code, 501);
+    assert_eq!(
+        answer["message"],
+        "server-side apply is not implemented by the embedded API server"
+    );
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    let (code, _) = send(&server, Method::POST, ATTACHMENTS, protobuf, b"k8s\0".to_vec()).await;
+    assert_eq!(code, 415);
+    let logs = "/api/v1/namespaces/default/pods/p/log";
+    assert_eq!(call(&server, Method::GET, logs, &Value::Null).await.0, 501);
+}
+
+#[tokio::test(start_paused = true)]
+async fn is_the_same_for_the_same_seed() {
+    let mut answers = Vec::new();
+    for seed in [7, 7, 8] {
+        let server = mk_server(seed);
+        let mut generated = mk_attachment("");
+        generated["metadata"] = json!({ "generateName": "csi-" });
+        answers.push(call(&server, Method::POST, ATTACHMENTS, &generated).await.1);
+    }
+    assert_eq!(answers[0], answers[1]);
+    assert_ne!(answers[0]["metadata"]["uid"], answers[2]["metadata"]["uid"]);
+    assert_ne!(answers[0]["metadata"]["name"], answers[2]["metadata"]["name"]);
+}
