@@ -31,9 +31,10 @@ pub(crate) fn value(value: &Value) -> String {
 
 /// A map; Go sorts its keys.
 pub(crate) fn map(fields: &Map<String, Value>) -> String {
-    let fields: Vec<String> = fields
+    let mut fields: Vec<String> = fields
         .iter()
         .map(|(name, item)| format!("{name}:{}", value(item)))
         .collect();
+    fields.sort_unstable();
     format!("map[{}]", fields.join(" "))
 }

@@ -14,7 +14,7 @@ pub(crate) fn at<'a>(object: &'a Object, pointer: &str) -> &'a Value {
     let found = names.try_fold(first.unwrap_or(&EMPTY), |value, name| match value {
         Value::Object(entries) => entries.get(name),
         Value::Array(items) => name.parse().ok().and_then(|index: usize| items.get(index)),
-        _ => None,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     });
     found.unwrap_or(&EMPTY)
 }

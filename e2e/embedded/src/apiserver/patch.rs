@@ -130,7 +130,11 @@ impl Patch {
                     "error decoding patch: json: cannot unmarshal {found} into Go value of type handlers.jsonPatchOp"
                 ));
             }
-            other => go_format::kind(other),
+            other @ (Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Object(_)) => go_format::kind(other),
         };
         Status::bad_request(format!(
             "error decoding patch: json: cannot unmarshal {found} into Go value of type []handlers.jsonPatchOp"
@@ -239,6 +243,11 @@ fn as_go(operation: json_patch::PatchOperation, document: &Value) -> json_patch:
             path: copy.path,
             value: Value::Null,
         }),
-        other => other,
+        other @ (PatchOperation::Add(_)
+        | PatchOperation::Remove(_)
+        | PatchOperation::Replace(_)
+        | PatchOperation::Move(_)
+        | PatchOperation::Copy(_)
+        | PatchOperation::Test(_)) => other,
     }
 }

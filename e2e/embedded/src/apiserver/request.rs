@@ -74,7 +74,7 @@ impl Target {
         };
         let (namespace, plural, rest) = match rest {
             ["namespaces", namespace, plural, rest @ ..]
-                if group != "" || !matches!(*plural, "status" | "finalize") =>
+                if !group.is_empty() || !matches!(*plural, "status" | "finalize") =>
             {
                 (*namespace, *plural, rest)
             }

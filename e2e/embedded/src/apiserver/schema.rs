@@ -124,7 +124,7 @@ impl Schema {
                 // The store does not tell an empty list from none.
                 *value = Value::Null;
             }
-            field.presence != Presence::OmitEmpty || !is_zero(value)
+            field.presence != Presence::OmitEmpty || !is_zero(field.ty, value)
         });
         for (name, field) in fields {
             if object.contains_key(*name) {
@@ -160,14 +160,14 @@ impl Schema {
 }
 
 /// What Go's `omitempty` omits. A struct is never empty: its field is a pointer.
-fn is_zero(value: &Value) -> bool {
+fn is_zero(ty: Type, value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(value) => !value,
         Value::Number(value) => value.as_f64() == Some(0.0),
         Value::String(value) => value.is_empty(),
         Value::Array(value) => value.is_empty(),
-        Value::Object(_) => false,
+        Value::Object(entries) => matches!(ty, Type::Map(_)) && entries.is_empty(),
     }
 }
 

@@ -99,7 +99,7 @@ impl Patcher<'_> {
     fn shape_of(&self, shape: Shape, name: &str) -> Shape {
         match self.field(shape, name).map(|field| field.ty) {
             Some(Type::Struct(number)) => Shape::Struct(number),
-            _ => Shape::Free,
+            Some(_) | None => Shape::Free,
         }
     }
 
@@ -109,9 +109,21 @@ impl Patcher<'_> {
         let shape = match field.map(|field| field.ty) {
             Some(Type::List(element)) => match self.schema.element(element) {
                 Type::Struct(number) => Shape::Struct(number),
-                _ => Shape::Free,
+                Type::Bool
+                | Type::Int32
+                | Type::Int64
+                | Type::Float
+                | Type::String
+                | Type::Time
+                | Type::MicroTime
+                | Type::Quantity
+                | Type::Bytes
+                | Type::IntOrString
+                | Type::List(_)
+                | Type::Map(_)
+                | Type::Any => Shape::Free,
             },
-            _ => Shape::Free,
+            Some(_) | None => Shape::Free,
         };
         let key = match field.map(|field| field.merge) {
             Some(Merge::By(key)) => Some(key),

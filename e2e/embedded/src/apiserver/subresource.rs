@@ -21,14 +21,17 @@ pub(crate) fn answer(call: &mut Call<'_>, method: &Method) -> Result<Reply, Stat
     let location = call.location;
     let name = location.subresource.as_str();
     if !location.resource.subresources.contains(&name) {
-        let known = match location.resource.kind {
-            Kind::Pod => matches!(
-                name,
-                "log" | "exec" | "attach" | "portforward" | "proxy" | "resize" | "ephemeralcontainers"
-            ),
-            Kind::Node => name == "proxy",
-            _ => false,
-        };
+        let of_pod = [
+            "log",
+            "exec",
+            "attach",
+            "portforward",
+            "proxy",
+            "resize",
+            "ephemeralcontainers",
+        ];
+        let kind = location.resource.kind;
+        let known = (kind == Kind::Pod && of_pod.contains(&name)) || (kind == Kind::Node && name == "proxy");
         return Err(if known {
             Status::not_implemented(&format!("{}/{name}", location.resource.plural))
         } else {

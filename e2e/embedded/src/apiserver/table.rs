@@ -63,30 +63,8 @@ fn columns(kind: Kind) -> Vec<Column> {
             wide("Kernel-Version"),
             wide("Container-Runtime"),
         ],
-        Kind::PersistentVolume => vec![
-            NAME,
-            column("Capacity"),
-            column("Access Modes"),
-            column("Reclaim Policy"),
-            column("Status"),
-            column("Claim"),
-            column("StorageClass"),
-            column("VolumeAttributesClass"),
-            column("Reason"),
-            AGE,
-            wide("VolumeMode"),
-        ],
-        Kind::PersistentVolumeClaim => vec![
-            NAME,
-            column("Status"),
-            column("Volume"),
-            column("Capacity"),
-            column("Access Modes"),
-            column("StorageClass"),
-            column("VolumeAttributesClass"),
-            AGE,
-            wide("VolumeMode"),
-        ],
+        Kind::PersistentVolume => volume_columns(),
+        Kind::PersistentVolumeClaim => claim_columns(),
         Kind::Pod => vec![
             NAME,
             column("Ready"),
@@ -117,6 +95,36 @@ fn columns(kind: Kind) -> Vec<Column> {
             AGE,
         ],
     }
+}
+
+fn volume_columns() -> Vec<Column> {
+    vec![
+        NAME,
+        column("Capacity"),
+        column("Access Modes"),
+        column("Reclaim Policy"),
+        column("Status"),
+        column("Claim"),
+        column("StorageClass"),
+        column("VolumeAttributesClass"),
+        column("Reason"),
+        AGE,
+        wide("VolumeMode"),
+    ]
+}
+
+fn claim_columns() -> Vec<Column> {
+    vec![
+        NAME,
+        column("Status"),
+        column("Volume"),
+        column("Capacity"),
+        column("Access Modes"),
+        column("StorageClass"),
+        column("VolumeAttributesClass"),
+        AGE,
+        wide("VolumeMode"),
+    ]
 }
 
 /// A table of objects.

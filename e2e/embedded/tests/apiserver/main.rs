@@ -1,5 +1,7 @@
 //! The embedded API server as its clients see it. Codes and texts are those of kube-apiserver 1.36.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 mod faults;
 mod requests;
 mod throughput;

@@ -166,11 +166,11 @@ impl Decoder<'_> {
         format!(
             "json: cannot unmarshal {found} into Go struct field {owner}.{} of type {}",
             field.join("."),
-            self.go_type(ty, owner)
+            self.go_type(ty)
         )
     }
 
-    fn go_type(&self, ty: Type, owner: &str) -> String {
+    fn go_type(&self, ty: Type) -> String {
         match ty {
             Type::Bool => "bool".into(),
             Type::Int32 => "int32".into(),
@@ -182,8 +182,8 @@ impl Decoder<'_> {
             Type::Bytes => "[]uint8".into(),
             Type::IntOrString => "intstr.IntOrString".into(),
             Type::Any => "interface {}".into(),
-            Type::List(element) => format!("[]{}", self.go_type(self.schema.element(element), owner)),
-            Type::Map(element) => format!("map[string]{}", self.go_type(self.schema.element(element), owner)),
+            Type::List(element) => format!("[]{}", self.go_type(self.schema.element(element))),
+            Type::Map(element) => format!("map[string]{}", self.go_type(self.schema.element(element))),
             Type::Struct(number) => format!("v1.{}", self.schema.get(number).name),
         }
     }

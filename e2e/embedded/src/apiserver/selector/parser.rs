@@ -31,12 +31,12 @@ pub(super) fn parse(text: &str) -> Result<Vec<Requirement>, String> {
                     Token::End => return Ok(requirements),
                     Token::Symbol(",") => match parser.peek() {
                         Token::Identifier(_) | Token::Symbol("!") => {}
-                        other => {
+                        other @ (Token::Symbol(_) | Token::End) => {
                             let found = other.literal();
                             return Err(format!("found '{found}', expected: identifier after ','"));
                         }
                     },
-                    other => {
+                    other @ (Token::Identifier(_) | Token::Symbol(_)) => {
                         let found = other.literal();
                         return Err(format!("found '{found}', expected: ',' or 'end of string'"));
                     }
@@ -106,7 +106,9 @@ impl Parser {
         }
         let key = match self.next() {
             Token::Identifier(key) => key,
-            other => return Err(format!("found '{}', expected: identifier", other.literal())),
+            other @ (Token::Symbol(_) | Token::End) => {
+                return Err(format!("found '{}', expected: identifier", other.literal()));
+            }
         };
         let found = names::qualified(&key);
         if !found.is_empty() {
@@ -126,7 +128,7 @@ impl Parser {
             Token::Symbol("<") => (Operator::LessThan, false),
             Token::Identifier(word) if word == "in" => (Operator::In, true),
             Token::Identifier(word) if word == "notin" => (Operator::NotIn, true),
-            other => {
+            other @ (Token::Identifier(_) | Token::Symbol(_) | Token::End) => {
                 let found = other.literal();
                 return Err(format!("found '{found}', expected: in, notin, =, ==, !=, gt, lt"));
             }
@@ -148,7 +150,9 @@ impl Parser {
         }
         match self.next() {
             Token::Identifier(value) => Ok(value),
-            other => Err(format!("found '{}', expected: identifier", other.literal())),
+            other @ (Token::Symbol(_) | Token::End) => {
+                Err(format!("found '{}', expected: identifier", other.literal()))
+            }
         }
     }
 
@@ -181,7 +185,7 @@ impl Parser {
                     let found = other.literal();
                     return Err(format!("found '{found}', expected: ',', ')' or identifier"));
                 }
-                other => {
+                other @ (Token::Identifier(_) | Token::Symbol(_) | Token::End) => {
                     return Err(format!("found '{}', expected: ',' or ')'", other.literal()));
                 }
             }

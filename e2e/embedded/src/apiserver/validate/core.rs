@@ -47,14 +47,8 @@ pub(super) fn secret(object: &Object, errors: &mut Errors) {
             require("username");
             require("password");
         }
-        "kubernetes.io/ssh-auth" => {
-            if given
-                .get("ssh-privatekey")
-                .and_then(Value::as_str)
-                .is_none_or(str::is_empty)
-            {
-                require("ssh-privatekey");
-            }
+        "kubernetes.io/ssh-auth" if given["ssh-privatekey"].as_str().is_none_or(str::is_empty) => {
+            require("ssh-privatekey");
         }
         "kubernetes.io/tls" => {
             for key in ["tls.crt", "tls.key"] {

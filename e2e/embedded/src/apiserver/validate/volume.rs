@@ -158,7 +158,12 @@ fn capacity(spec: &Object, path: &Path, errors: &mut Errors) {
         errors.push(FieldError::required(&field, ""));
     }
     if !object::has(spec, "/capacity/storage") || count > 1 {
-        let value = at(spec, "/capacity").clone();
+        let mut amounts: Vec<(&String, &Value)> = entries(spec, "/capacity").collect();
+        amounts.sort_unstable_by_key(|(name, _)| *name);
+        let amounts = amounts
+            .into_iter()
+            .map(|(name, value)| (name.clone(), value.clone()));
+        let value = Value::Object(amounts.collect());
         errors.push(FieldError::not_supported(&field, value, &["storage"]));
     }
     for (name, value) in entries(spec, "/capacity") {
