@@ -181,7 +181,7 @@ impl Parser {
                     values.push(value);
                     expects_value = false;
                 }
-                other if expects_value => {
+                other @ (Token::Identifier(_) | Token::Symbol(_) | Token::End) if expects_value => {
                     let found = other.literal();
                     return Err(format!("found '{found}', expected: ',', ')' or identifier"));
                 }
