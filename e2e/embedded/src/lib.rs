@@ -4,3 +4,23 @@
 //! tokio's, and randomness comes from a seed, so that a whole cluster runs on simulated time in one thread.
 
 pub mod apiserver;
+pub mod attach_detach;
+pub mod clock;
+pub mod cluster;
+mod control_plane;
+pub mod driver_connection;
+mod event_recorder;
+mod informer;
+mod informers;
+mod key_queue;
+pub mod kubelet;
+mod node;
+mod node_lifecycle;
+mod node_selector;
+mod pending_operations;
+mod persistent_volume;
+mod pod;
+mod pod_gc;
+mod quantity;
+mod scheduler;
+pub mod volume;

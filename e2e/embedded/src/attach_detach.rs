@@ -1,0 +1,53 @@
+//! The attach/detach controller of kube-controller-manager, with upstream's structure and names.
+//!
+//! Pods and nodes fill the desired state; operations, node statuses and VolumeAttachments fill the actual state;
+//! the reconciler starts what is missing. Both states are behind one lock that is never held over an await, and all
+//! loops are polled by one future: dropping it is a crash.
+
+pub(crate) mod actual_state_of_world;
+mod controller;
+pub(crate) mod csi_plugin;
+pub(crate) mod desired_state_of_world;
+mod desired_state_of_world_populator;
+mod metrics;
+mod multi_attach;
+mod node_status_updater;
+mod operation_executor;
+mod pod_volumes;
+mod reconciler;
+mod view;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use actual_state_of_world::ActualStateOfWorld;
+use desired_state_of_world::DesiredStateOfWorld;
+
+use crate::pending_operations::PendingOperations;
+
+pub(crate) use controller::AttachDetachController;
+pub use metrics::ForceDetachReason;
+pub use reconciler::ForceDetach;
+pub use view::{AttachDetachView, VolumeView};
+
+/// Both states of world, the pending operations and the metrics.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub desired: DesiredStateOfWorld,
+    pub actual: ActualStateOfWorld,
+    pub pending: PendingOperations,
+    pub metrics: metrics::Metrics,
+    /// Something changed since the last round of the reconciler.
+    pub changed: bool,
+}
+
+/// The state that the controller's loops share.
+#[derive(Debug, Default)]
+pub(crate) struct SharedState(Mutex<State>);
+
+// === impl SharedState ===
+
+impl SharedState {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,386 @@
+//! What the controller knows of the attached volumes: volume -> nodes, and what each node reports as attached.
+//!
+//! Invariants: a volume that is uncertain is not reported as attached; a volume whose detach was decided has left
+//! the report before the detach starts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::volume::{UniqueVolumeName, VolumeSpec, split_unique_name};
+
+/// Whether a volume is attached to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AttachState {
+    Attached,
+    /// An attach or detach failed, or only the VolumeAttachment is known.
+    Uncertain,
+    Detached,
+}
+
+/// A volume on a node.
+#[derive(Clone, Debug)]
+pub(crate) struct AttachedVolume {
+    pub volume_name: UniqueVolumeName,
+    pub node_name: String,
+    /// Unknown if it comes from a node's status and no pod named it since.
+    pub spec: Option<Arc<VolumeSpec>>,
+    pub mounted_by_node: bool,
+    pub attach_state: AttachState,
+}
+
+/// Volume -> nodes.
+#[derive(Debug, Default)]
+pub(crate) struct ActualStateOfWorld {
+    volumes: BTreeMap<UniqueVolumeName, Volume>,
+    nodes_to_update_status_for: BTreeMap<String, NodeReport>,
+    /// `volumesInUse` of each node as last seen; a volume is mounted until the node proved otherwise.
+    in_use: BTreeMap<String, BTreeSet<UniqueVolumeName>>,
+}
+
+#[derive(Debug)]
+struct Volume {
+    spec: Option<Arc<VolumeSpec>>,
+    device_path: String,
+    nodes: BTreeMap<String, NodeAttachedTo>,
+}
+
+#[derive(Debug)]
+struct NodeAttachedTo {
+    attached_confirmed: bool,
+    detach_requested: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct NodeReport {
+    status_update_needed: bool,
+    volumes: BTreeSet<UniqueVolumeName>,
+}
+
+// === impl ActualStateOfWorld: what operations report ===
+
+impl ActualStateOfWorld {
+    /// The volume is attached to the node.
+    pub(crate) fn mark_volume_as_attached(
+        &mut self,
+        name: &str,
+        spec: Option<Arc<VolumeSpec>>,
+        node: &str,
+        device_path: &str,
+    ) {
+        self.add_volume_node(name, spec, node, device_path, true);
+    }
+
+    /// The volume may be attached to the node.
+    pub(crate) fn mark_volume_as_uncertain(&mut self, name: &str, spec: Option<Arc<VolumeSpec>>, node: &str) {
+        self.add_volume_node(name, spec, node, "", false);
+    }
+
+    /// The volume is not attached to the node any more.
+    pub(crate) fn mark_volume_as_detached(&mut self, name: &str, node: &str) {
+        if let Some(volume) = self.volumes.get_mut(name) {
+            volume.nodes.remove(node);
+            if volume.nodes.is_empty() {
+                self.volumes.remove(name);
+            }
+        }
+        self.remove_volume_from_report_as_attached(name, node);
+    }
+
+    /// Takes the volume out of what the node reports, before it is detached.
+    pub(crate) fn remove_volume_from_report_as_attached(&mut self, name: &str, node: &str) {
+        if let Some(report) = self.nodes_to_update_status_for.get_mut(node)
+            && report.volumes.remove(name)
+        {
+            report.status_update_needed = true;
+        }
+    }
+
+    /// Puts an attached volume back into what the node reports.
+    pub(crate) fn add_volume_to_report_as_attached(&mut self, name: &str, node: &str) {
+        let confirmed = self.attach_state(name, node) == AttachState::Attached;
+        if !confirmed {
+            return;
+        }
+        let report = self
+            .nodes_to_update_status_for
+            .entry(node.to_owned())
+            .or_default();
+        if report.volumes.insert(name.to_owned()) {
+            report.status_update_needed = true;
+        }
+    }
+
+    fn add_volume_node(
+        &mut self,
+        name: &str,
+        spec: Option<Arc<VolumeSpec>>,
+        node: &str,
+        device_path: &str,
+        attached: bool,
+    ) {
+        let volume = self.volumes.entry(name.to_owned()).or_insert_with(|| Volume {
+            spec: None,
+            device_path: String::new(),
+            nodes: BTreeMap::new(),
+        });
+        if spec.is_some() {
+            volume.spec = spec;
+        }
+        device_path.clone_into(&mut volume.device_path);
+        match volume.nodes.get_mut(node) {
+            Some(known) => known.attached_confirmed = attached,
+            None => {
+                volume.nodes.insert(
+                    node.to_owned(),
+                    NodeAttachedTo {
+                        attached_confirmed: attached,
+                        detach_requested: None,
+                    },
+                );
+                // Assume mounted until the node proves otherwise.
+                self.in_use
+                    .entry(node.to_owned())
+                    .or_default()
+                    .insert(name.to_owned());
+            }
+        }
+        if attached {
+            self.add_volume_to_report_as_attached(name, node);
+        }
+    }
+}
+
+// === impl ActualStateOfWorld: what nodes report ===
+
+impl ActualStateOfWorld {
+    /// Takes in a node's `volumesInUse`, and returns whether it changed.
+    pub(crate) fn set_volumes_mounted_by_node(&mut self, volumes: &[UniqueVolumeName], node: &str) -> bool {
+        let volumes: BTreeSet<_> = volumes.iter().cloned().collect();
+        let previous = self.in_use.insert(node.to_owned(), volumes.clone());
+        previous.unwrap_or_default() != volumes
+    }
+
+    /// The node's `volumesAttached` must be written again.
+    pub(crate) fn set_node_status_update_needed(&mut self, node: &str) {
+        if let Some(report) = self.nodes_to_update_status_for.get_mut(node) {
+            report.status_update_needed = true;
+        }
+    }
+
+    /// Starts the wait for the unmount, if it is not running, and returns for how long it has been running.
+    pub(crate) fn set_detach_request_time(
+        &mut self,
+        name: &str,
+        node: &str,
+        now: Instant,
+    ) -> Option<Duration> {
+        let attached = self.volumes.get_mut(name)?.nodes.get_mut(node)?;
+        let requested = *attached.detach_requested.get_or_insert(now);
+        Some(now.saturating_duration_since(requested))
+    }
+
+    /// The volume is needed again.
+    pub(crate) fn reset_detach_request_time(&mut self, name: &str, node: &str) {
+        if let Some(attached) = self
+            .volumes
+            .get_mut(name)
+            .and_then(|volume| volume.nodes.get_mut(node))
+        {
+            attached.detach_requested = None;
+        }
+    }
+
+    /// What to write into `volumesAttached` of the nodes that need it: name and device path. The need is reset.
+    pub(crate) fn get_volumes_to_report_attached(
+        &mut self,
+    ) -> Vec<(String, Vec<(UniqueVolumeName, String)>)> {
+        let nodes: Vec<String> = self
+            .nodes_to_update_status_for
+            .iter()
+            .filter(|(_, report)| report.status_update_needed)
+            .map(|(node, _)| node.clone())
+            .collect();
+        nodes
+            .into_iter()
+            .filter_map(|node| {
+                let volumes = self.get_volumes_to_report_attached_for_node(&node)?;
+                Some((node, volumes))
+            })
+            .collect()
+    }
+
+    /// As [`Self::get_volumes_to_report_attached`], for one node.
+    pub(crate) fn get_volumes_to_report_attached_for_node(
+        &mut self,
+        node: &str,
+    ) -> Option<Vec<(UniqueVolumeName, String)>> {
+        let report = self.nodes_to_update_status_for.get_mut(node)?;
+        if !std::mem::take(&mut report.status_update_needed) {
+            return None;
+        }
+        let device_path = |name: &UniqueVolumeName| {
+            self.volumes
+                .get(name)
+                .map(|volume| volume.device_path.clone())
+                .unwrap_or_default()
+        };
+        Some(
+            report
+                .volumes
+                .iter()
+                .map(|name| (name.clone(), device_path(name)))
+                .collect(),
+        )
+    }
+}
+
+// === impl ActualStateOfWorld: queries ===
+
+impl ActualStateOfWorld {
+    pub(crate) fn attach_state(&self, name: &str, node: &str) -> AttachState {
+        self.volumes
+            .get(name)
+            .and_then(|volume| volume.nodes.get(node))
+            .map_or(AttachState::Detached, NodeAttachedTo::state)
+    }
+
+    /// The volumes that are or may be attached and for which `wanted`, of name and node, holds.
+    pub(crate) fn get_attached_volumes(
+        &self,
+        mut wanted: impl FnMut(&str, &str) -> bool,
+    ) -> Vec<AttachedVolume> {
+        let mut volumes = Vec::new();
+        for (name, volume) in &self.volumes {
+            for (node, attached) in &volume.nodes {
+                if wanted(name, node) {
+                    let in_use = self.in_use.get(node);
+                    volumes.push(AttachedVolume {
+                        volume_name: name.clone(),
+                        node_name: node.clone(),
+                        spec: volume.spec.clone(),
+                        mounted_by_node: in_use.is_some_and(|in_use| in_use.contains(name)),
+                        attach_state: attached.state(),
+                    });
+                }
+            }
+        }
+        volumes
+    }
+
+    /// The nodes that surely have the volume.
+    pub(crate) fn get_nodes_for_attached_volume(&self, name: &str) -> Vec<String> {
+        self.volumes
+            .get(name)
+            .into_iter()
+            .flat_map(|volume| &volume.nodes)
+            .filter(|(_, attached)| attached.attached_confirmed)
+            .map(|(node, _)| node.clone())
+            .collect()
+    }
+
+    /// Number of volume and node pairs by driver.
+    pub(crate) fn volumes_by_driver(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for (name, volume) in &self.volumes {
+            let driver = split_unique_name(name).map_or("unknown", |(driver, _)| driver);
+            *counts.entry(driver.to_owned()).or_default() += volume.nodes.len();
+        }
+        counts
+    }
+}
+
+// === impl NodeAttachedTo ===
+
+impl NodeAttachedTo {
+    fn state(&self) -> AttachState {
+        if self.attached_confirmed {
+            AttachState::Attached
+        } else {
+            AttachState::Uncertain
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::desired_state_of_world::tests::mk_spec;
+    use super::*;
+
+    fn attached(handle: &str, node: &str) -> (ActualStateOfWorld, String) {
+        let spec = mk_spec(handle, "ReadWriteOnce");
+        let name = spec.unique_name();
+        let mut actual = ActualStateOfWorld::default();
+        actual.mark_volume_as_attached(&name, Some(spec), node, "");
+        (actual, name)
+    }
+
+    #[test]
+    fn volume_counts_as_mounted_until_the_node_proves_otherwise() {
+        let (mut actual, name) = attached("v", "a");
+        assert!(actual.get_attached_volumes(|_, _| true)[0].mounted_by_node);
+        actual.set_volumes_mounted_by_node(&[], "a");
+        assert!(!actual.get_attached_volumes(|_, _| true)[0].mounted_by_node);
+        actual.set_volumes_mounted_by_node(std::slice::from_ref(&name), "a");
+        assert!(actual.get_attached_volumes(|_, _| true)[0].mounted_by_node);
+    }
+
+    #[test]
+    fn only_confirmed_volumes_are_reported() {
+        let (mut actual, name) = attached("v", "a");
+        assert_eq!(
+            actual.get_volumes_to_report_attached(),
+            [("a".to_owned(), vec![(name.clone(), String::new())])]
+        );
+        assert!(actual.get_volumes_to_report_attached().is_empty(), "written once");
+
+        actual.remove_volume_from_report_as_attached(&name, "a");
+        assert_eq!(actual.get_volumes_to_report_attached_for_node("a"), Some(vec![]));
+
+        // A failed detach leaves the volume uncertain: a new attach must confirm it before it is reported.
+        actual.mark_volume_as_uncertain(&name, None, "a");
+        actual.add_volume_to_report_as_attached(&name, "a");
+        assert_eq!(actual.get_volumes_to_report_attached_for_node("a"), None);
+        assert_eq!(actual.attach_state(&name, "a"), AttachState::Uncertain);
+        assert!(actual.get_nodes_for_attached_volume(&name).is_empty());
+
+        actual.mark_volume_as_attached(&name, None, "a", "");
+        assert_eq!(
+            actual.get_volumes_to_report_attached_for_node("a").unwrap().len(),
+            1
+        );
+    }
+
+    #[test]
+    fn failed_status_update_is_repeated() {
+        let (mut actual, _) = attached("v", "a");
+        actual.get_volumes_to_report_attached();
+        actual.set_node_status_update_needed("a");
+        assert_eq!(actual.get_volumes_to_report_attached().len(), 1);
+    }
+
+    #[test]
+    fn detach_request_time_runs_until_it_is_reset() {
+        let (mut actual, name) = attached("v", "a");
+        let start = Instant::now();
+        let later = start + Duration::from_secs(5);
+        assert_eq!(
+            actual.set_detach_request_time(&name, "a", start),
+            Some(Duration::ZERO)
+        );
+        assert_eq!(
+            actual.set_detach_request_time(&name, "a", later),
+            Some(Duration::from_secs(5))
+        );
+        actual.reset_detach_request_time(&name, "a");
+        assert_eq!(
+            actual.set_detach_request_time(&name, "a", later),
+            Some(Duration::ZERO)
+        );
+        actual.mark_volume_as_detached(&name, "a");
+        assert_eq!(actual.set_detach_request_time(&name, "a", later), None);
+        assert_eq!(actual.attach_state(&name, "a"), AttachState::Detached);
+    }
+}

@@ -1,0 +1,310 @@
+//! Puts the controller together and feeds it from the informers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use kube::Client;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::actual_state_of_world::AttachState;
+use super::csi_plugin::CsiPlugin;
+use super::desired_state_of_world_populator::DesiredStateOfWorldPopulator;
+use super::node_status_updater::NodeStatusUpdater;
+use super::operation_executor::{OperationExecutor, run_operations};
+use super::pod_volumes::{create_volume_spec, determine_volume_action, process_pod_volumes};
+use super::reconciler::{ForceDetach, Reconciler};
+use super::view::AttachDetachView;
+use super::{SharedState, State};
+use crate::event_recorder::EventRecorder;
+use crate::informer::{Change, Key};
+use crate::informers::Informers;
+use crate::node;
+use crate::pod;
+use crate::volume::{VolumeSpec, claim_name};
+
+/// The attach/detach controller.
+pub(crate) struct AttachDetachController {
+    client: Client,
+    informers: Informers,
+    recorder: EventRecorder,
+    plugin: Arc<CsiPlugin>,
+    state: Arc<SharedState>,
+    force_detach: ForceDetach,
+}
+
+/// Takes in what the informers report.
+struct EventHandlers {
+    informers: Informers,
+    plugin: Arc<CsiPlugin>,
+    state: Arc<SharedState>,
+    /// The pods that name a claim.
+    pods_by_claim: BTreeMap<Key, BTreeSet<Key>>,
+}
+
+// === impl AttachDetachController ===
+
+impl AttachDetachController {
+    pub(crate) fn new(
+        client: Client,
+        informers: Informers,
+        recorder: EventRecorder,
+        rng: fastrand::Rng,
+        force_detach: ForceDetach,
+    ) -> Self {
+        Self {
+            plugin: Arc::new(CsiPlugin::new(client.clone(), informers.clone(), rng)),
+            state: Arc::default(),
+            client,
+            informers,
+            recorder,
+            force_detach,
+        }
+    }
+
+    /// What others may see of it.
+    pub(crate) fn view(&self) -> AttachDetachView {
+        AttachDetachView::new(self.state.clone())
+    }
+
+    /// Runs for ever. Call before the informers run, so that no change is missed.
+    pub(crate) fn run(self) -> BoxFuture<'static, ()> {
+        let pods = self.informers.pods.subscribe();
+        let nodes = self.informers.nodes.subscribe();
+        let claims = self.informers.claims.subscribe();
+        async move {
+            self.informers.wait_for_sync().await;
+            let handlers = EventHandlers {
+                informers: self.informers.clone(),
+                plugin: self.plugin.clone(),
+                state: self.state.clone(),
+                pods_by_claim: BTreeMap::new(),
+            };
+            handlers.populate_actual_state_of_world();
+            handlers.populate_desired_state_of_world();
+            let (executor, operations) =
+                OperationExecutor::new(self.state.clone(), self.plugin.clone(), self.recorder);
+            let reconciler = Reconciler {
+                state: self.state.clone(),
+                nodes: self.informers.nodes.clone(),
+                executor,
+                node_status_updater: NodeStatusUpdater::new(
+                    self.client,
+                    self.informers.nodes.clone(),
+                    self.state.clone(),
+                ),
+                force_detach: self.force_detach,
+            };
+            let populator = DesiredStateOfWorldPopulator {
+                state: self.state,
+                informers: self.informers,
+                plugin: self.plugin,
+            };
+            let loops: [BoxFuture<'static, ()>; 4] = [
+                handlers.run(pods, nodes, claims).boxed(),
+                populator.run().boxed(),
+                reconciler.run().boxed(),
+                run_operations(operations).boxed(),
+            ];
+            join_all(loops).await;
+        }
+        .boxed()
+    }
+}
+
+// === impl EventHandlers: recovery at start ===
+
+impl EventHandlers {
+    fn populate_actual_state_of_world(&self) {
+        let mut state = self.state.lock();
+        for node in self.informers.nodes.list() {
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            let status = node.status.clone().unwrap_or_default();
+            for volume in status.volumes_attached.unwrap_or_default() {
+                // The spec follows with the pod that uses the volume; without one it is detached, which needs none.
+                state
+                    .actual
+                    .mark_volume_as_attached(&volume.name, None, name, &volume.device_path);
+            }
+            let in_use = status.volumes_in_use.unwrap_or_default();
+            state.actual.set_volumes_mounted_by_node(&in_use, name);
+            add_node(&mut state, &node);
+        }
+        self.process_volume_attachments(&mut state);
+        state.changed = true;
+    }
+
+    /// A volume that has a VolumeAttachment and is not reported as attached may be attached: the reconciler attaches
+    /// or detaches it.
+    fn process_volume_attachments(&self, state: &mut State) {
+        for attachment in self.informers.attachments.list() {
+            let Some(volume) = &attachment.spec.source.persistent_volume_name else {
+                continue;
+            };
+            let Some(volume) = self.informers.volumes.get("", volume) else {
+                continue;
+            };
+            let Some(spec) = VolumeSpec::from_persistent_volume(&volume) else {
+                continue;
+            };
+            let (name, node) = (spec.unique_name(), &attachment.spec.node_name);
+            if state.actual.attach_state(&name, node) == AttachState::Detached {
+                state
+                    .actual
+                    .mark_volume_as_uncertain(&name, Some(Arc::new(spec)), node);
+            }
+        }
+    }
+
+    fn populate_desired_state_of_world(&self) {
+        for pod in self.informers.pods.list() {
+            self.pod_applied(&pod);
+            let Some(node) = pod::node_name(&pod) else {
+                continue;
+            };
+            for volume in pod::volumes(&pod) {
+                let Some(spec) = create_volume_spec(&pod, volume, &self.informers, &self.plugin) else {
+                    continue;
+                };
+                let name = spec.unique_name();
+                let mut state = self.state.lock();
+                if state.actual.attach_state(&name, node) == AttachState::Attached {
+                    state.actual.mark_volume_as_attached(&name, Some(spec), node, "");
+                }
+            }
+        }
+    }
+}
+
+// === impl EventHandlers: changes ===
+
+impl EventHandlers {
+    async fn run(
+        mut self,
+        mut pods: UnboundedReceiver<Change<Pod>>,
+        mut nodes: UnboundedReceiver<Change<Node>>,
+        mut claims: UnboundedReceiver<Change<PersistentVolumeClaim>>,
+    ) {
+        loop {
+            tokio::select! {
+                biased;
+                Some(change) = nodes.recv() => self.node_changed(&change),
+                Some(change) = pods.recv() => self.pod_changed(&change),
+                Some(change) = claims.recv() => self.claim_changed(&change),
+                else => return,
+            }
+        }
+    }
+
+    fn pod_changed(&mut self, change: &Change<Pod>) {
+        match change {
+            Change::Applied { new, .. } => {
+                self.index(new, true);
+                self.pod_applied(new);
+            }
+            Change::Deleted(pod) => {
+                self.index(pod, false);
+                self.process(pod, false);
+            }
+        }
+    }
+
+    fn pod_applied(&self, pod: &Pod) {
+        if pod::node_name(pod).is_some() {
+            let add = determine_volume_action(pod, &self.state.lock().desired);
+            self.process(pod, add);
+        }
+    }
+
+    fn process(&self, pod: &Pod, add: bool) {
+        let mut state = self.state.lock();
+        let changed = process_pod_volumes(pod, add, &mut state.desired, &self.informers, &self.plugin);
+        state.changed |= changed;
+    }
+
+    fn index(&mut self, pod: &Pod, add: bool) {
+        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        let key = (namespace.clone(), pod.metadata.name.clone().unwrap_or_default());
+        for claim in pod::volumes(pod)
+            .iter()
+            .filter_map(|volume| claim_name(pod, volume))
+        {
+            let claim = (namespace.clone(), claim);
+            let pods = self.pods_by_claim.entry(claim.clone()).or_default();
+            if add {
+                pods.insert(key.clone());
+            } else {
+                pods.remove(&key);
+            }
+            if pods.is_empty() {
+                self.pods_by_claim.remove(&claim);
+            }
+        }
+    }
+
+    /// A claim that is bound brings its volume to the pods that wait for it.
+    fn claim_changed(&self, change: &Change<PersistentVolumeClaim>) {
+        let Change::Applied { new: claim, .. } = change else {
+            return;
+        };
+        let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+        if !bound {
+            return;
+        }
+        let key = (
+            claim.metadata.namespace.clone().unwrap_or_default(),
+            claim.metadata.name.clone().unwrap_or_default(),
+        );
+        for (namespace, name) in self.pods_by_claim.get(&key).into_iter().flatten() {
+            if let Some(pod) = self.informers.pods.get(namespace, name)
+                && !pod::is_terminated(&pod)
+            {
+                self.pod_applied(&pod);
+            }
+        }
+    }
+
+    fn node_changed(&self, change: &Change<Node>) {
+        let mut state = self.state.lock();
+        let node = match change {
+            Change::Applied { new, .. } => new,
+            Change::Deleted(old) => old,
+        };
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        match change {
+            Change::Applied { old, .. } => {
+                add_node(&mut state, node);
+                if old.is_none() {
+                    // A node that was re-created has lost its report.
+                    state.actual.set_node_status_update_needed(name);
+                    state.changed = true;
+                }
+            }
+            Change::Deleted(_) => {
+                if let Err(error) = state.desired.delete_node(name) {
+                    tracing::debug!(%error, "node was deleted");
+                }
+            }
+        }
+        let in_use = node
+            .status
+            .as_ref()
+            .and_then(|status| status.volumes_in_use.as_deref());
+        // As long as a volume waits for its detach, rounds are due anyway: health and taints need no look here.
+        let in_use_changed = state
+            .actual
+            .set_volumes_mounted_by_node(in_use.unwrap_or_default(), name);
+        state.changed |= in_use_changed;
+    }
+}
+
+/// Only a node that leaves attach and detach to the controller is managed by it.
+fn add_node(state: &mut State, object: &Node) {
+    if node::annotation(object, node::CONTROLLER_MANAGED_ATTACH).is_some() {
+        let keep = node::annotation(object, node::KEEP_TERMINATED_POD_VOLUMES) == Some("true");
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        state.desired.add_node(name, keep);
+    }
+}

@@ -1,0 +1,83 @@
+//! Repairs the desired state from the informers: pods that are gone leave it every minute, pods that were missed
+//! come in every three minutes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::SharedState;
+use super::csi_plugin::CsiPlugin;
+use super::pod_volumes::{determine_volume_action, process_pod_volumes};
+use crate::informers::Informers;
+use crate::pod;
+
+const LOOP_SLEEP_PERIOD: Duration = Duration::from_secs(60);
+const LIST_PODS_RETRY_DURATION: Duration = Duration::from_secs(3 * 60);
+
+/// The loop.
+pub(crate) struct DesiredStateOfWorldPopulator {
+    pub state: Arc<SharedState>,
+    pub informers: Informers,
+    pub plugin: Arc<CsiPlugin>,
+}
+
+// === impl DesiredStateOfWorldPopulator ===
+
+impl DesiredStateOfWorldPopulator {
+    /// Populates for ever.
+    pub(crate) async fn run(self) {
+        let mut ticks = interval(LOOP_SLEEP_PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut listed: Option<Instant> = None;
+        loop {
+            let now = ticks.tick().await;
+            self.find_and_remove_deleted_pods();
+            if listed.is_none_or(|listed| now.duration_since(listed) >= LIST_PODS_RETRY_DURATION) {
+                listed = Some(now);
+                self.find_and_add_active_pods();
+            }
+        }
+    }
+
+    /// Removes pods that are gone, terminated or re-created, and volumes that need no attach any more.
+    pub(crate) fn find_and_remove_deleted_pods(&self) {
+        let mut state = self.state.lock();
+        for (known, volume, node) in state.desired.get_pod_to_add() {
+            let keep = self
+                .informers
+                .pods
+                .get(&known.namespace, &known.name)
+                .is_some_and(|pod| {
+                    pod::uid(&pod) == known.uid && determine_volume_action(&pod, &state.desired)
+                });
+            if !keep {
+                state.changed |= state.desired.delete_pod(&known.uid, &volume, &node);
+            }
+        }
+        let mut not_attachable = BTreeSet::new();
+        for volume in state.desired.get_volumes_to_attach(|_, _| true) {
+            if !self.plugin.can_attach(&volume.spec.driver) {
+                for pod in volume.scheduled_pods {
+                    not_attachable.insert((pod.uid, volume.volume_name.clone(), volume.node_name.clone()));
+                }
+            }
+        }
+        for (pod, volume, node) in not_attachable {
+            state.changed |= state.desired.delete_pod(&pod, &volume, &node);
+        }
+    }
+
+    /// Adds pods whose volumes could not be resolved when the pod changed last.
+    pub(crate) fn find_and_add_active_pods(&self) {
+        let mut state = self.state.lock();
+        for pod in self.informers.pods.list() {
+            if !pod::is_terminated(&pod) {
+                let changed =
+                    process_pod_volumes(&pod, true, &mut state.desired, &self.informers, &self.plugin);
+                state.changed |= changed;
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The controller's metrics, named as upstream names them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Why a volume was detached although its node may still use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ForceDetachReason {
+    /// The node was unhealthy and did not unmount in time.
+    Timeout,
+    /// The node has the out-of-service taint.
+    OutOfService,
+}
+
+/// Counters of the attach/detach controller.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    forced_detaches: BTreeMap<ForceDetachReason, u64>,
+}
+
+// === impl ForceDetachReason ===
+
+impl ForceDetachReason {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::OutOfService => "out-of-service",
+        }
+    }
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    pub(crate) fn record_forced_detach(&mut self, reason: ForceDetachReason) {
+        *self.forced_detaches.entry(reason).or_default() += 1;
+    }
+
+    pub(crate) fn forced_detaches(&self, reason: ForceDetachReason) -> u64 {
+        self.forced_detaches.get(&reason).copied().unwrap_or_default()
+    }
+
+    /// Prometheus text format; the arguments are the number of volumes by driver in either state.
+    pub(crate) fn render(
+        &self,
+        desired: &BTreeMap<String, usize>,
+        actual: &BTreeMap<String, usize>,
+    ) -> String {
+        let mut text = String::from("# TYPE attachdetach_controller_forced_detaches counter\n");
+        for reason in [ForceDetachReason::OutOfService, ForceDetachReason::Timeout] {
+            let (label, count) = (reason.label(), self.forced_detaches(reason));
+            writeln!(
+                text,
+                "attachdetach_controller_forced_detaches{{reason=\"{label}\"}} {count}"
+            )
+            .expect("writing to a String must succeed");
+        }
+        text.push_str("# TYPE attachdetach_controller_total_volumes gauge\n");
+        for (state, volumes) in [
+            ("actual_state_of_world", actual),
+            ("desired_state_of_world", desired),
+        ] {
+            for (driver, count) in volumes {
+                writeln!(
+                    text,
+                    "attachdetach_controller_total_volumes{{plugin_name=\"kubernetes.io/csi:{driver}\",\
+                     state=\"{state}\"}} {count}"
+                )
+                .expect("writing to a String must succeed");
+            }
+        }
+        text
+    }
+}

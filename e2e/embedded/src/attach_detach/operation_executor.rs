@@ -1,0 +1,196 @@
+//! Runs attach and detach operations beside the reconciler, at most one per volume, or per volume and node if the
+//! volume may be attached to several.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use k8s_openapi::api::core::v1::ObjectReference;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::SharedState;
+use super::actual_state_of_world::AttachedVolume;
+use super::csi_plugin::CsiPlugin;
+use super::desired_state_of_world::{PodToAdd, VolumeToAttach};
+use crate::event_recorder::{EventRecorder, EventType};
+use crate::pending_operations::{NotStarted, OperationKey};
+use crate::volume::VolumeSpec;
+
+pub(crate) const ATTACH_OPERATION: &str = "volume_attach";
+pub(crate) const DETACH_OPERATION: &str = "volume_detach";
+
+/// Starts operations; [`run_operations`] carries them out.
+#[derive(Clone)]
+pub(crate) struct OperationExecutor {
+    state: Arc<SharedState>,
+    plugin: Arc<CsiPlugin>,
+    recorder: EventRecorder,
+    queue: mpsc::UnboundedSender<BoxFuture<'static, ()>>,
+}
+
+// === impl OperationExecutor ===
+
+impl OperationExecutor {
+    /// The executor, and the operations it starts. At most one is queued per volume, so the queue is bounded by
+    /// the number of volumes.
+    pub(crate) fn new(
+        state: Arc<SharedState>,
+        plugin: Arc<CsiPlugin>,
+        recorder: EventRecorder,
+    ) -> (Self, mpsc::UnboundedReceiver<BoxFuture<'static, ()>>) {
+        let (queue, operations) = mpsc::unbounded_channel();
+        let executor = Self {
+            state,
+            plugin,
+            recorder,
+            queue,
+        };
+        (executor, operations)
+    }
+
+    /// Starts to attach a volume.
+    pub(crate) fn attach_volume(&self, volume: VolumeToAttach) -> Result<(), NotStarted> {
+        let key = operation_key(&volume.volume_name, Some(&volume.spec), &volume.node_name);
+        self.start(&key, ATTACH_OPERATION)?;
+        let executor = self.clone();
+        self.enqueue(
+            async move {
+                let succeeded = executor.run_attach(&volume).await;
+                executor.finish(&key, succeeded);
+            }
+            .boxed(),
+        );
+        Ok(())
+    }
+
+    /// Starts to detach a volume; `verify` that the node does not use it, unless the detach is forced.
+    pub(crate) fn detach_volume(&self, volume: AttachedVolume, verify: bool) -> Result<(), NotStarted> {
+        let key = operation_key(&volume.volume_name, volume.spec.as_deref(), &volume.node_name);
+        self.start(&key, DETACH_OPERATION)?;
+        let executor = self.clone();
+        self.enqueue(
+            async move {
+                let succeeded = executor.run_detach(&volume, verify).await;
+                executor.finish(&key, succeeded);
+            }
+            .boxed(),
+        );
+        Ok(())
+    }
+
+    /// Records an event about a pod.
+    pub(crate) fn pod_event(&self, pod: &PodToAdd, kind: EventType, reason: &str, message: &str) {
+        self.recorder
+            .event_about(pod_reference(pod), kind, reason, message);
+    }
+
+    async fn run_attach(&self, volume: &VolumeToAttach) -> bool {
+        let name = &volume.spec.name;
+        match self.plugin.attach(&volume.spec, &volume.node_name).await {
+            Ok(()) => {
+                let message = format!("AttachVolume.Attach succeeded for volume {name:?} ");
+                for pod in &volume.scheduled_pods {
+                    self.pod_event(pod, EventType::Normal, "SuccessfulAttachVolume", &message);
+                }
+                self.state.lock().actual.mark_volume_as_attached(
+                    &volume.volume_name,
+                    Some(volume.spec.clone()),
+                    &volume.node_name,
+                    "",
+                );
+                true
+            }
+            Err(error) => {
+                self.state.lock().actual.mark_volume_as_uncertain(
+                    &volume.volume_name,
+                    Some(volume.spec.clone()),
+                    &volume.node_name,
+                );
+                let message = format!("AttachVolume.Attach failed for volume {name:?} : {error}");
+                for pod in &volume.scheduled_pods {
+                    self.pod_event(pod, EventType::Warning, "FailedAttachVolume", &message);
+                }
+                false
+            }
+        }
+    }
+
+    async fn run_detach(&self, volume: &AttachedVolume, verify: bool) -> bool {
+        let (name, node) = (&volume.volume_name, &volume.node_name);
+        let detached = async {
+            if verify {
+                self.plugin
+                    .verify_safe_to_detach(name, volume.spec.as_deref(), node)
+                    .await?;
+            }
+            self.plugin.detach(name, node).await
+        };
+        match detached.await {
+            Ok(()) => {
+                self.state.lock().actual.mark_volume_as_detached(name, node);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(volume = %name, %node, %error, "DetachVolume.Detach failed");
+                // Only a successful attach puts the volume back into the node's report.
+                self.state
+                    .lock()
+                    .actual
+                    .mark_volume_as_uncertain(name, volume.spec.clone(), node);
+                false
+            }
+        }
+    }
+
+    fn start(&self, key: &OperationKey, name: &'static str) -> Result<(), NotStarted> {
+        self.state.lock().pending.start(key, name, Instant::now())
+    }
+
+    fn finish(&self, key: &OperationKey, succeeded: bool) {
+        let mut state = self.state.lock();
+        state.pending.finish(key, succeeded, Instant::now());
+        state.changed = true;
+    }
+
+    fn enqueue(&self, operation: BoxFuture<'static, ()>) {
+        // The receiver goes only with the controller, and its operations with it.
+        drop(self.queue.send(operation));
+    }
+}
+
+// === functions ===
+
+/// Carries out operations for ever.
+pub(crate) async fn run_operations(mut operations: mpsc::UnboundedReceiver<BoxFuture<'static, ()>>) {
+    let mut running = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some(()) = running.next(), if !running.is_empty() => {}
+            Some(operation) = operations.recv() => running.push(operation),
+            else => return,
+        }
+    }
+}
+
+/// Volumes for a single node must not be attached and detached at once anywhere.
+pub(crate) fn operation_key(volume: &str, spec: Option<&VolumeSpec>, node: &str) -> OperationKey {
+    if spec.is_none_or(VolumeSpec::is_multi_attach_allowed) {
+        OperationKey::on_node(volume, node)
+    } else {
+        OperationKey::of_volume(volume)
+    }
+}
+
+fn pod_reference(pod: &PodToAdd) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(pod.namespace.clone()),
+        name: Some(pod.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
+    }
+}

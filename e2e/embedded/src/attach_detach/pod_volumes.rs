@@ -1,0 +1,89 @@
+//! From a pod to the volumes that must be attached for it: upstream's `util.ProcessPodVolumes`.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, Volume};
+
+use super::csi_plugin::CsiPlugin;
+use super::desired_state_of_world::{DesiredStateOfWorld, PodToAdd};
+use crate::informers::Informers;
+use crate::pod;
+use crate::volume::{VolumeSpec, claim_name};
+
+/// The volume behind a pod's volume, or `None` if it is not attachable, or not bound yet.
+pub(crate) fn create_volume_spec(
+    pod: &Pod,
+    volume: &Volume,
+    informers: &Informers,
+    plugin: &CsiPlugin,
+) -> Option<Arc<VolumeSpec>> {
+    let spec = match claim_name(pod, volume) {
+        Some(claim) => bound_volume(pod, volume, &claim, informers)?,
+        None => VolumeSpec::from_inline(volume)?,
+    };
+    plugin.can_attach(&spec.driver).then(|| Arc::new(spec))
+}
+
+fn bound_volume(pod: &Pod, volume: &Volume, claim: &str, informers: &Informers) -> Option<VolumeSpec> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let claim = informers.claims.get(namespace, claim)?;
+    // The claim of an ephemeral volume must belong to this very pod.
+    if volume.ephemeral.is_some() && !pod::owns(pod, &claim.metadata) {
+        return None;
+    }
+    let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+    let name = claim.spec.as_ref()?.volume_name.as_deref()?;
+    if !bound {
+        return None;
+    }
+    let volume = informers.volumes.get("", name)?;
+    let owner = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    if owner.uid != claim.metadata.uid {
+        return None;
+    }
+    VolumeSpec::from_persistent_volume(&volume)
+}
+
+/// Adds the pod's volumes to the desired state, or removes them. Returns whether anything changed.
+pub(crate) fn process_pod_volumes(
+    pod: &Pod,
+    add: bool,
+    desired: &mut DesiredStateOfWorld,
+    informers: &Informers,
+    plugin: &CsiPlugin,
+) -> bool {
+    let Some(node) = pod::node_name(pod) else {
+        return false;
+    };
+    if !desired.node_exists(node) {
+        return false;
+    }
+    let mut changed = false;
+    for volume in pod::volumes(pod) {
+        let Some(spec) = create_volume_spec(pod, volume, informers, plugin) else {
+            continue;
+        };
+        changed |= if add {
+            desired.add_pod(pod_to_add(pod), spec, node)
+        } else {
+            desired.delete_pod(pod::uid(pod), &spec.unique_name(), node)
+        };
+    }
+    changed
+}
+
+/// Whether a pod's volumes should be attached: not if it is terminated, unless its node keeps them.
+pub(crate) fn determine_volume_action(pod: &Pod, desired: &DesiredStateOfWorld) -> bool {
+    if pod::volumes(pod).is_empty() || !pod::is_terminated(pod) {
+        return true;
+    }
+    pod::node_name(pod).is_some_and(|node| desired.get_keep_terminated_pod_volumes_for_node(node))
+}
+
+fn pod_to_add(pod: &Pod) -> PodToAdd {
+    PodToAdd {
+        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        uid: pod::uid(pod).to_owned(),
+    }
+}

@@ -1,0 +1,286 @@
+//! Compares desired and actual state and starts what is missing: detaches first, so that a volume whose pod moved
+//! leaves the old node before it is attached to the new one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::SharedState;
+use super::actual_state_of_world::{AttachState, AttachedVolume};
+use super::desired_state_of_world::VolumeToAttach;
+use super::metrics::ForceDetachReason;
+use super::multi_attach;
+use super::node_status_updater::NodeStatusUpdater;
+use super::operation_executor::{DETACH_OPERATION, OperationExecutor, operation_key};
+use crate::event_recorder::EventType;
+use crate::informer::Informer;
+use crate::node;
+
+/// Delay between two rounds.
+const LOOP_PERIOD: Duration = Duration::from_millis(100);
+
+/// When a volume that is still mounted is detached all the same.
+#[derive(Clone, Copy, Debug)]
+pub struct ForceDetach {
+    /// How long to wait for the unmount before a volume is taken from an unhealthy node.
+    pub max_wait_for_unmount: Duration,
+    /// Never detach by timeout; only the out-of-service taint forces a detach.
+    pub disable_on_timeout: bool,
+}
+
+/// What is known of the node that a volume should leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeHealth {
+    pub ready: bool,
+    pub out_of_service: bool,
+}
+
+/// What to do about a volume that is attached and not desired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DetachDecision {
+    WaitForUnmount,
+    Detach,
+    ForceDetach(ForceDetachReason),
+}
+
+/// The loop.
+pub(crate) struct Reconciler {
+    pub state: Arc<SharedState>,
+    pub nodes: Informer<Node>,
+    pub executor: OperationExecutor,
+    pub node_status_updater: NodeStatusUpdater,
+    pub force_detach: ForceDetach,
+}
+
+// === impl ForceDetach ===
+
+impl Default for ForceDetach {
+    fn default() -> Self {
+        Self {
+            max_wait_for_unmount: Duration::from_secs(6 * 60),
+            disable_on_timeout: false,
+        }
+    }
+}
+
+// === impl NodeHealth ===
+
+impl NodeHealth {
+    /// A node that is gone is unhealthy and has no taint.
+    pub(crate) fn of(node: Option<&Node>) -> Self {
+        Self {
+            ready: node.is_some_and(node::is_ready),
+            out_of_service: node.is_some_and(|node| node::has_taint(node, node::OUT_OF_SERVICE)),
+        }
+    }
+}
+
+// === impl DetachDecision ===
+
+impl DetachDecision {
+    /// Decides about a volume whose detach was requested `elapsed` ago.
+    pub(crate) fn new(mounted: bool, elapsed: Duration, health: NodeHealth, policy: ForceDetach) -> Self {
+        let timed_out = elapsed > policy.max_wait_for_unmount && !policy.disable_on_timeout;
+        let forced = (timed_out && !health.ready) || health.out_of_service;
+        if mounted && !forced {
+            return Self::WaitForUnmount;
+        }
+        if timed_out {
+            Self::ForceDetach(ForceDetachReason::Timeout)
+        } else if health.out_of_service {
+            Self::ForceDetach(ForceDetachReason::OutOfService)
+        } else {
+            Self::Detach
+        }
+    }
+}
+
+// === impl Reconciler ===
+
+impl Reconciler {
+    /// Reconciles for ever. A round without anything to do is skipped.
+    pub(crate) async fn run(self) {
+        let mut ticks = interval(LOOP_PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if std::mem::take(&mut self.state.lock().changed) {
+                self.reconcile().await;
+            }
+        }
+    }
+
+    pub(crate) async fn reconcile(&self) {
+        for volume in self.volumes_to_detach() {
+            self.detach(volume).await;
+        }
+        for volume in self.volumes_to_attach() {
+            self.attach(volume);
+        }
+        if let Err(error) = self.node_status_updater.update_node_statuses().await {
+            tracing::debug!(%error, "UpdateNodeStatuses failed");
+            self.state.lock().changed = true;
+        }
+    }
+
+    /// What is attached and not desired. As long as there is any, the next round is due.
+    fn volumes_to_detach(&self) -> Vec<AttachedVolume> {
+        let mut state = self.state.lock();
+        let desired = &state.desired;
+        let volumes = state
+            .actual
+            .get_attached_volumes(|name, node| !desired.volume_exists(name, node));
+        state.changed |= !volumes.is_empty();
+        volumes
+    }
+
+    /// What is desired and not attached. What is attached is not to be detached any more.
+    fn volumes_to_attach(&self) -> Vec<VolumeToAttach> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let actual = &mut state.actual;
+        let volumes = state.desired.get_volumes_to_attach(|name, node| {
+            let attached = actual.attach_state(name, node) == AttachState::Attached;
+            if attached {
+                actual.reset_detach_request_time(name, node);
+            }
+            !attached
+        });
+        state.changed |= !volumes.is_empty();
+        volumes
+    }
+
+    async fn detach(&self, volume: AttachedVolume) {
+        let (name, node) = (volume.volume_name.clone(), volume.node_name.clone());
+        let Some(elapsed) = self.request_detach(&volume) else {
+            return;
+        };
+        let health = NodeHealth::of(self.nodes.get("", &node).as_deref());
+        let decision = DetachDecision::new(volume.mounted_by_node, elapsed, health, self.force_detach);
+        if decision == DetachDecision::WaitForUnmount {
+            return;
+        }
+        // The node must not mount a volume that is about to be detached.
+        self.state
+            .lock()
+            .actual
+            .remove_volume_from_report_as_attached(&name, &node);
+        if let Err(error) = self.node_status_updater.update_node_status_for_node(&node).await {
+            tracing::debug!(volume = %name, %node, %error, "UpdateNodeStatusForNode failed, detach is put off");
+            self.state
+                .lock()
+                .actual
+                .add_volume_to_report_as_attached(&name, &node);
+            return;
+        }
+        let started = self
+            .executor
+            .detach_volume(volume, decision == DetachDecision::Detach);
+        let mut state = self.state.lock();
+        match (started, decision) {
+            (Ok(()), DetachDecision::ForceDetach(reason)) => {
+                tracing::info!(volume = %name, %node, ?reason, "force detaching");
+                state.metrics.record_forced_detach(reason);
+            }
+            (Ok(()), DetachDecision::Detach | DetachDecision::WaitForUnmount) => {}
+            (Err(_), _) => state.actual.add_volume_to_report_as_attached(&name, &node),
+        }
+    }
+
+    /// For how long the detach has been requested; `None` if it cannot be started now.
+    fn request_detach(&self, volume: &AttachedVolume) -> Option<Duration> {
+        let now = Instant::now();
+        let (name, node) = (&volume.volume_name, &volume.node_name);
+        let key = operation_key(name, volume.spec.as_deref(), node);
+        let mut state = self.state.lock();
+        if !state
+            .pending
+            .is_operation_safe_to_retry(&key, DETACH_OPERATION, now)
+        {
+            return None;
+        }
+        // The operation may have ended since the list was made.
+        if state.actual.attach_state(name, node) == AttachState::Detached {
+            return None;
+        }
+        state.actual.set_detach_request_time(name, node, now)
+    }
+
+    fn attach(&self, volume: VolumeToAttach) {
+        let key = operation_key(&volume.volume_name, Some(&volume.spec), &volume.node_name);
+        let mut state = self.state.lock();
+        if state.pending.is_operation_pending(&key)
+            || state.actual.attach_state(&volume.volume_name, &volume.node_name) == AttachState::Attached
+        {
+            return;
+        }
+        if !volume.spec.is_multi_attach_allowed() {
+            let mut nodes = state.actual.get_nodes_for_attached_volume(&volume.volume_name);
+            if !nodes.is_empty() {
+                if !volume.multi_attach_error_reported {
+                    nodes.retain(|node| *node != volume.node_name);
+                    let pods = state
+                        .desired
+                        .get_volume_pods_on_nodes(&nodes, &volume.volume_name);
+                    for (pod, message) in multi_attach::messages(&volume, &pods) {
+                        self.executor
+                            .pod_event(&pod, EventType::Warning, "FailedAttachVolume", &message);
+                    }
+                    state
+                        .desired
+                        .set_multi_attach_error(&volume.volume_name, &volume.node_name);
+                }
+                return;
+            }
+        }
+        drop(state);
+        // A volume in its backoff is tried again in a later round.
+        if let Ok(()) = self.executor.attach_volume(volume.clone()) {
+            tracing::debug!(volume = %volume.volume_name, node = %volume.node_name, "AttachVolume started");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounted_volume_is_detached_only_by_force() {
+        let minutes = |n: u64| Duration::from_secs(n * 60);
+        let timeout = DetachDecision::ForceDetach(ForceDetachReason::Timeout);
+        let taint = DetachDecision::ForceDetach(ForceDetachReason::OutOfService);
+        // mounted, minutes since the request, node ready, out-of-service taint, timeout disabled
+        let cases = [
+            (false, 0, true, false, false, DetachDecision::Detach),
+            (false, 0, false, false, false, DetachDecision::Detach),
+            (true, 0, true, false, false, DetachDecision::WaitForUnmount),
+            (true, 0, false, false, false, DetachDecision::WaitForUnmount),
+            (true, 6, false, false, false, DetachDecision::WaitForUnmount),
+            (true, 7, false, false, false, timeout),
+            (true, 7, true, false, false, DetachDecision::WaitForUnmount),
+            (true, 7, false, false, true, DetachDecision::WaitForUnmount),
+            (true, 0, true, true, false, taint),
+            (true, 0, false, true, true, taint),
+            (false, 7, true, false, false, timeout),
+            (true, 7, false, true, false, timeout),
+        ];
+        for (mounted, elapsed, ready, out_of_service, disable_on_timeout, expected) in cases {
+            let health = NodeHealth {
+                ready,
+                out_of_service,
+            };
+            let policy = ForceDetach {
+                disable_on_timeout,
+                ..ForceDetach::default()
+            };
+            assert_eq!(
+                DetachDecision::new(mounted, minutes(elapsed), health, policy),
+                expected,
+                "mounted {mounted}, {elapsed} min, ready {ready}, taint {out_of_service}"
+            );
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What others may see of the controller: desired beside actual state, and its metrics.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::SharedState;
+use super::actual_state_of_world::AttachState;
+use super::metrics::ForceDetachReason;
+use super::operation_executor::operation_key;
+use crate::volume::UniqueVolumeName;
+
+/// A handle on the state of a running controller.
+#[derive(Clone, Debug)]
+pub struct AttachDetachView {
+    state: Arc<SharedState>,
+}
+
+/// A volume on a node, as both states see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeView {
+    /// Namespace and name of the pods that need it there.
+    pub desired_by: Vec<String>,
+    /// `attached`, `uncertain`, or nothing.
+    pub actual: Option<&'static str>,
+    /// The node says that it uses the volume, or has not said yet that it does not.
+    pub mounted_by_node: bool,
+    /// An attach or detach is running.
+    pub operation_pending: bool,
+}
+
+// === impl AttachDetachView ===
+
+impl AttachDetachView {
+    pub(super) fn new(state: Arc<SharedState>) -> Self {
+        Self { state }
+    }
+
+    /// Every volume and node of either state.
+    pub fn volumes(&self) -> BTreeMap<(UniqueVolumeName, String), VolumeView> {
+        let state = self.state.lock();
+        let mut views: BTreeMap<_, VolumeView> = BTreeMap::new();
+        for volume in state.desired.get_volumes_to_attach(|_, _| true) {
+            let key = operation_key(&volume.volume_name, Some(&volume.spec), &volume.node_name);
+            let view = views.entry((volume.volume_name, volume.node_name)).or_default();
+            view.desired_by = volume
+                .scheduled_pods
+                .iter()
+                .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+                .collect();
+            view.operation_pending = state.pending.is_operation_pending(&key);
+        }
+        for volume in state.actual.get_attached_volumes(|_, _| true) {
+            let key = operation_key(&volume.volume_name, volume.spec.as_deref(), &volume.node_name);
+            let view = views.entry((volume.volume_name, volume.node_name)).or_default();
+            view.actual = match volume.attach_state {
+                AttachState::Attached => Some("attached"),
+                AttachState::Uncertain => Some("uncertain"),
+                AttachState::Detached => None,
+            };
+            view.mounted_by_node = volume.mounted_by_node;
+            view.operation_pending = state.pending.is_operation_pending(&key);
+        }
+        views
+    }
+
+    /// How many detaches were forced.
+    pub fn forced_detaches(&self, reason: ForceDetachReason) -> u64 {
+        self.state.lock().metrics.forced_detaches(reason)
+    }
+
+    /// The metrics in Prometheus' text format.
+    pub fn metrics(&self) -> String {
+        let state = self.state.lock();
+        state.metrics.render(
+            &state.desired.volumes_by_driver(),
+            &state.actual.volumes_by_driver(),
+        )
+    }
+}

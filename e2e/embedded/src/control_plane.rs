@@ -1,0 +1,100 @@
+//! kube-controller-manager, kube-scheduler and external-provisioners as one future over an API client.
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use kube::Client;
+
+use crate::attach_detach::{AttachDetachController, AttachDetachView, ForceDetach};
+use crate::clock::Clock;
+use crate::driver_connection::DriverConnection;
+use crate::event_recorder::EventBroadcaster;
+use crate::informers::Informers;
+use crate::node_lifecycle::NodeLifecycleController;
+use crate::persistent_volume::{
+    EphemeralVolumeController, PersistentVolumeController, ProtectionController, Provisioner,
+};
+use crate::pod_gc::PodGc;
+use crate::scheduler::Scheduler;
+
+/// What a control plane is started with.
+#[derive(Clone)]
+pub(crate) struct ControlPlaneConfig {
+    pub client: Client,
+    pub clock: Clock,
+    pub seed: u64,
+    pub force_detach: ForceDetach,
+    /// The drivers that volumes are provisioned with.
+    pub provisioners: Vec<DriverConnection>,
+}
+
+/// Puts the controllers together. Dropping the future is a crash of all of them.
+pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, BoxFuture<'static, ()>) {
+    let ControlPlaneConfig {
+        client,
+        clock,
+        seed,
+        force_detach,
+        provisioners,
+    } = config;
+    let informers = Informers::default();
+    let events = EventBroadcaster::new(client.clone(), clock);
+    let attach_detach = AttachDetachController::new(
+        client.clone(),
+        informers.clone(),
+        events.recorder("attachdetach-controller", ""),
+        fastrand::Rng::with_seed(seed),
+        force_detach,
+    );
+    let view = attach_detach.view();
+    let binder = PersistentVolumeController {
+        client: client.clone(),
+        informers: informers.clone(),
+        recorder: events.recorder("persistentvolume-controller", ""),
+    };
+    let ephemeral = EphemeralVolumeController {
+        client: client.clone(),
+        informers: informers.clone(),
+        recorder: events.recorder("ephemeral_volume", ""),
+    };
+    let protection = ProtectionController {
+        client: client.clone(),
+        informers: informers.clone(),
+    };
+    let scheduler = Scheduler {
+        client: client.clone(),
+        informers: informers.clone(),
+        recorder: events.recorder("default-scheduler", ""),
+        clock,
+    };
+    let node_lifecycle = NodeLifecycleController {
+        client: client.clone(),
+        informers: informers.clone(),
+        clock,
+    };
+    let pod_gc = PodGc {
+        client: client.clone(),
+        informers: informers.clone(),
+    };
+    // Each `run` subscribes at once, before the informers start.
+    let mut running: Vec<BoxFuture<'static, ()>> = vec![
+        attach_detach.run(),
+        binder.run().boxed(),
+        ephemeral.run().boxed(),
+        protection.run().boxed(),
+        scheduler.run().boxed(),
+        node_lifecycle.run().boxed(),
+        pod_gc.run().boxed(),
+    ];
+    for driver in provisioners {
+        let provisioner = Provisioner {
+            client: client.clone(),
+            informers: informers.clone(),
+            recorder: events.recorder("external-provisioner", ""),
+            driver,
+        };
+        running.push(provisioner.run().boxed());
+    }
+    running.push(informers.run(client).boxed());
+    running.push(events.run().boxed());
+    (view, join_all(running).map(drop).boxed())
+}

@@ -1,0 +1,220 @@
+//! Events as client-go's recorder writes them: a repeated event raises the count of the first one.
+//!
+//! Recording never waits: events go through a queue to one task, which writes them in order.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::clock::Clock;
+
+/// Normal or Warning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum EventType {
+    Normal,
+    Warning,
+}
+
+/// Queues events of one component.
+#[derive(Clone, Debug)]
+pub(crate) struct EventRecorder {
+    component: &'static str,
+    host: String,
+    queue: mpsc::UnboundedSender<Recorded>,
+}
+
+/// Writes what recorders queue.
+pub(crate) struct EventBroadcaster {
+    client: Client,
+    clock: Clock,
+    tx: mpsc::UnboundedSender<Recorded>,
+    rx: mpsc::UnboundedReceiver<Recorded>,
+    written: BTreeMap<Identity, Written>,
+    sequence: i64,
+}
+
+#[derive(Debug)]
+struct Recorded {
+    identity: Identity,
+    regarding: ObjectReference,
+    host: String,
+}
+
+/// Events with the same identity are one event with a count.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Identity {
+    component: &'static str,
+    object: String,
+    kind: EventType,
+    reason: String,
+    message: String,
+}
+
+#[derive(Debug)]
+struct Written {
+    namespace: String,
+    name: String,
+    count: i32,
+}
+
+// === impl EventType ===
+
+impl EventType {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+// === impl EventRecorder ===
+
+impl EventRecorder {
+    /// Records an event about `object`.
+    pub(crate) fn event<K>(&self, object: &K, kind: EventType, reason: &str, message: &str)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        self.event_about(object.object_ref(&()), kind, reason, message);
+    }
+
+    /// Records an event about the object behind `regarding`.
+    pub(crate) fn event_about(
+        &self,
+        regarding: ObjectReference,
+        kind: EventType,
+        reason: &str,
+        message: &str,
+    ) {
+        let identity = Identity {
+            component: self.component,
+            object: format!(
+                "{}/{}/{}/{}",
+                regarding.kind.as_deref().unwrap_or_default(),
+                regarding.namespace.as_deref().unwrap_or_default(),
+                regarding.name.as_deref().unwrap_or_default(),
+                regarding.uid.as_deref().unwrap_or_default(),
+            ),
+            kind,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        };
+        let recorded = Recorded {
+            identity,
+            regarding,
+            host: self.host.clone(),
+        };
+        // The queue is closed when the cluster stops; its last events are nobody's loss.
+        drop(self.queue.send(recorded));
+    }
+}
+
+// === impl EventBroadcaster ===
+
+impl EventBroadcaster {
+    pub(crate) fn new(client: Client, clock: Clock) -> Self {
+        let (tx, rx) = mpsc::unbounded_channel();
+        Self {
+            client,
+            clock,
+            tx,
+            rx,
+            written: BTreeMap::new(),
+            sequence: 0,
+        }
+    }
+
+    /// A recorder for `component`, on a node or with an empty host.
+    pub(crate) fn recorder(&self, component: &'static str, host: &str) -> EventRecorder {
+        EventRecorder {
+            component,
+            host: host.to_owned(),
+            queue: self.tx.clone(),
+        }
+    }
+
+    /// Writes events for ever. One that cannot be written is dropped, as client-go does in the end.
+    pub(crate) async fn run(mut self) {
+        while let Some(recorded) = self.rx.recv().await {
+            if let Err(error) = self.write(recorded).await {
+                tracing::debug!(%error, "event was not written");
+            }
+        }
+    }
+
+    async fn write(&mut self, recorded: Recorded) -> kube::Result<()> {
+        let now = self.clock.now();
+        if let Some(written) = self.written.get_mut(&recorded.identity) {
+            let events = Api::<Event>::namespaced(self.client.clone(), &written.namespace);
+            let count = written.count + 1;
+            let patch = json!({"count": count, "lastTimestamp": Time(now)});
+            match events
+                .patch(&written.name, &PatchParams::default(), &Patch::Merge(patch))
+                .await
+            {
+                Ok(_) => {
+                    written.count = count;
+                    return Ok(());
+                }
+                // Events expire; then a new one is written.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let event = self.new_event(&recorded, now);
+        let namespace = event.metadata.namespace.clone().unwrap_or_default();
+        let name = event.metadata.name.clone().unwrap_or_default();
+        Api::<Event>::namespaced(self.client.clone(), &namespace)
+            .create(&PostParams::default(), &event)
+            .await?;
+        let written = Written {
+            namespace,
+            name,
+            count: 1,
+        };
+        self.written.insert(recorded.identity, written);
+        Ok(())
+    }
+
+    fn new_event(&mut self, recorded: &Recorded, now: Timestamp) -> Event {
+        self.sequence += 1;
+        let nanos = now.as_nanosecond() + i128::from(self.sequence);
+        let regarding = recorded.regarding.clone();
+        let namespace = regarding
+            .namespace
+            .clone()
+            .filter(|namespace| !namespace.is_empty())
+            .unwrap_or_else(|| "default".to_owned());
+        Event {
+            metadata: ObjectMeta {
+                name: Some(format!(
+                    "{}.{nanos:x}",
+                    regarding.name.as_deref().unwrap_or_default()
+                )),
+                namespace: Some(namespace),
+                ..ObjectMeta::default()
+            },
+            involved_object: regarding,
+            type_: Some(recorded.identity.kind.as_str().to_owned()),
+            reason: Some(recorded.identity.reason.clone()),
+            message: Some(recorded.identity.message.clone()),
+            count: Some(1),
+            first_timestamp: Some(Time(now)),
+            last_timestamp: Some(Time(now)),
+            source: Some(EventSource {
+                component: Some(recorded.identity.component.to_owned()),
+                host: Some(recorded.host.clone()).filter(|host| !host.is_empty()),
+            }),
+            reporting_component: Some(recorded.identity.component.to_owned()),
+            reporting_instance: Some(recorded.host.clone()).filter(|host| !host.is_empty()),
+            ..Event::default()
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The informers that the controllers of one control plane share.
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+
+use crate::informer::Informer;
+
+/// One informer per kind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Informers {
+    pub pods: Informer<Pod>,
+    pub nodes: Informer<Node>,
+    pub claims: Informer<PersistentVolumeClaim>,
+    pub volumes: Informer<PersistentVolume>,
+    pub attachments: Informer<VolumeAttachment>,
+    pub csi_nodes: Informer<CSINode>,
+    pub csi_drivers: Informer<CSIDriver>,
+    pub classes: Informer<StorageClass>,
+    pub capacities: Informer<CSIStorageCapacity>,
+}
+
+// === impl Informers ===
+
+impl Informers {
+    /// Follows the API server for ever.
+    pub(crate) async fn run(self, client: Client) {
+        let config = watcher::Config::default;
+        let api = client.clone();
+        let running: [BoxFuture<'static, ()>; 9] = [
+            self.pods.run(Api::all(api.clone()), config()).boxed(),
+            self.nodes.run(Api::all(api.clone()), config()).boxed(),
+            self.claims.run(Api::all(api.clone()), config()).boxed(),
+            self.volumes.run(Api::all(api.clone()), config()).boxed(),
+            self.attachments.run(Api::all(api.clone()), config()).boxed(),
+            self.csi_nodes.run(Api::all(api.clone()), config()).boxed(),
+            self.csi_drivers.run(Api::all(api.clone()), config()).boxed(),
+            self.classes.run(Api::all(api.clone()), config()).boxed(),
+            self.capacities.run(Api::all(api), config()).boxed(),
+        ];
+        join_all(running).await;
+    }
+
+    /// Waits until every first list is complete.
+    pub(crate) async fn wait_for_sync(&self) {
+        self.pods.wait_for_sync().await;
+        self.nodes.wait_for_sync().await;
+        self.claims.wait_for_sync().await;
+        self.volumes.wait_for_sync().await;
+        self.attachments.wait_for_sync().await;
+        self.csi_nodes.wait_for_sync().await;
+        self.csi_drivers.wait_for_sync().await;
+        self.classes.wait_for_sync().await;
+        self.capacities.wait_for_sync().await;
+    }
+}

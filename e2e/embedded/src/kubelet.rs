@@ -1,0 +1,400 @@
+//! Kubelet, as far as volumes go: registers its node, mounts the volumes of its pods through the CSI driver, keeps
+//! `volumesInUse` truthful, and moves pods through their life.
+//!
+//! All state is owned by one future. Dropping it is a crash: what is mounted stays on the node's disk, and the next
+//! kubelet reconstructs it.
+
+mod csi_mounter;
+mod csi_unmounter;
+mod disk;
+mod mount_spec;
+mod node_registration;
+mod pod_status;
+mod pod_workers;
+mod volume_manager;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Patch, PatchParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
+
+use csi_mounter::{CsiMounter, Finished};
+use node_registration::NodeRegistration;
+use pod_status::PodStatusManager;
+use pod_workers::{PodAction, PodWorkers};
+use volume_manager::{Operation, VolumeManager};
+
+use crate::clock::Clock;
+use crate::driver_connection::DriverConnection;
+use crate::event_recorder::{EventRecorder, EventType};
+use crate::informer::WatchBackoff;
+use crate::volume::UniqueVolumeName;
+
+pub(crate) use csi_mounter::with_timeout;
+pub use disk::NodeDisk;
+pub(crate) use mount_spec::access_mode;
+pub(crate) use node_registration::NODE_LEASE_NAMESPACE;
+
+/// How often lease and status are renewed.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Delay before a registration that failed is repeated.
+const REGISTRATION_RETRY: Duration = Duration::from_secs(1);
+
+/// Delay before a write of `volumesInUse` that failed is repeated.
+const IN_USE_RETRY: Duration = Duration::from_millis(500);
+
+/// What a kubelet is started with.
+#[derive(Clone)]
+pub(crate) struct KubeletConfig {
+    pub client: Client,
+    pub clock: Clock,
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub driver: Option<DriverConnection>,
+    pub disk: NodeDisk,
+    pub recorder: EventRecorder,
+}
+
+/// A request to a running kubelet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Command {
+    /// The driver was restarted: ask it again what it says of the node.
+    RegisterDriver,
+}
+
+/// One node's kubelet.
+struct Kubelet {
+    config: KubeletConfig,
+    registration: NodeRegistration,
+    mounter: CsiMounter,
+    pod_status: PodStatusManager,
+    node: Node,
+    volumes: VolumeManager,
+    pods: PodWorkers,
+    listed: Vec<String>,
+    /// The first list of pods is complete.
+    synced: bool,
+    /// The pods of the first list are in the desired state; before, every mount would look orphaned.
+    populated: bool,
+    /// The `volumesInUse` that the API server has; unknown after a start.
+    stored_in_use: Option<BTreeSet<UniqueVolumeName>>,
+    storing_in_use: bool,
+    running: FuturesUnordered<BoxFuture<'static, Report>>,
+}
+
+/// The end of something that kubelet did.
+enum Report {
+    DriverRegistered(String),
+    OperationFinished(Box<Operation>, Finished),
+    Resolved(String, Option<Vec<mount_spec::MountSpec>>),
+    InUseStored(BTreeSet<UniqueVolumeName>),
+    Started(String),
+    Stopped(String),
+    Nothing,
+}
+
+/// Runs a kubelet for ever.
+pub(crate) async fn run(config: KubeletConfig, commands: UnboundedReceiver<Command>) {
+    let registration = NodeRegistration {
+        client: config.client.clone(),
+        clock: config.clock,
+        name: config.name.clone(),
+        labels: config.labels.clone(),
+    };
+    let node = loop {
+        match registration.register().await {
+            Ok(node) => break node,
+            Err(error) => tracing::debug!(node = config.name, %error, "node was not registered"),
+        }
+        sleep(REGISTRATION_RETRY).await;
+    };
+    let mut volumes = VolumeManager::default();
+    for volume in config.disk.volumes() {
+        volumes.add_reconstructed(volume.spec, volume.pod.as_deref());
+    }
+    let mut kubelet = Kubelet {
+        mounter: CsiMounter::new(config.client.clone(), &config.name, None, config.disk.clone()),
+        pod_status: PodStatusManager {
+            client: config.client.clone(),
+            clock: config.clock,
+        },
+        config,
+        registration,
+        node,
+        volumes,
+        pods: PodWorkers::default(),
+        listed: Vec::new(),
+        synced: false,
+        populated: false,
+        stored_in_use: None,
+        storing_in_use: false,
+        running: FuturesUnordered::new(),
+    };
+    kubelet.register_driver();
+    kubelet.run(commands).await;
+}
+
+// === impl Kubelet: loop ===
+
+impl Kubelet {
+    async fn run(&mut self, mut commands: UnboundedReceiver<Command>) {
+        let pods = Api::<Pod>::all(self.config.client.clone());
+        let mine = watcher::Config::default().fields(&format!("spec.nodeName={}", self.config.name));
+        let mut pods = watcher(pods, mine).backoff(WatchBackoff::default()).boxed();
+        let ready_since = self.config.clock.now();
+        let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.start_what_is_due();
+            let now = Instant::now();
+            let wake = self
+                .volumes
+                .next_retry(now)
+                .into_iter()
+                .chain(self.pods.next_due())
+                .min();
+            tokio::select! {
+                biased;
+                Some(report) = self.running.next(), if !self.running.is_empty() => self.take_in(report),
+                Some(event) = pods.next() => self.pod_event(event),
+                Some(Command::RegisterDriver) = commands.recv() => self.register_driver(),
+                _ = heartbeat.tick() => self.beat(ready_since),
+                () = sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
+            }
+        }
+    }
+
+    fn start_what_is_due(&mut self) {
+        let now = Instant::now();
+        for action in self.pods.actions(&mut self.volumes, now) {
+            self.start_pod_action(action);
+        }
+        self.populated |= self.synced && self.pods.all_resolved_once();
+        if !self.populated {
+            return;
+        }
+        for operation in self.volumes.reconcile(now) {
+            self.start_operation(operation);
+        }
+        // A pod that waits for nothing more moves on in the same round.
+        for action in self.pods.actions(&mut self.volumes, now) {
+            self.start_pod_action(action);
+        }
+        self.store_in_use();
+    }
+
+    fn take_in(&mut self, report: Report) {
+        let now = Instant::now();
+        match report {
+            Report::DriverRegistered(name) => {
+                let driver = self.config.driver.clone().map(|driver| (name, driver));
+                self.mounter = CsiMounter::new(
+                    self.config.client.clone(),
+                    &self.config.name,
+                    driver,
+                    self.config.disk.clone(),
+                );
+            }
+            Report::OperationFinished(operation, finished) => self.operation_finished(&operation, finished),
+            Report::Resolved(uid, specs) => self.pods.resolved(&uid, specs, &mut self.volumes, now),
+            Report::InUseStored(stored) => {
+                self.volumes.mark_volumes_as_reported_in_use(&stored);
+                self.stored_in_use = Some(stored);
+                self.storing_in_use = false;
+            }
+            Report::Started(uid) => self.pods.started(&uid),
+            Report::Stopped(uid) => self.pods.stopped(&uid, &mut self.volumes),
+            Report::Nothing => {}
+        }
+    }
+
+    fn pod_event(&mut self, event: watcher::Result<Event<Pod>>) {
+        match event {
+            Ok(Event::Init) => self.listed.clear(),
+            Ok(Event::InitApply(pod)) => {
+                self.listed.push(pod.uid().unwrap_or_default());
+                self.pods.apply(pod);
+            }
+            Ok(Event::InitDone) => {
+                self.pods.keep_only(&self.listed, &mut self.volumes);
+                self.synced = true;
+            }
+            Ok(Event::Apply(pod)) => self.pods.apply(pod),
+            Ok(Event::Delete(pod)) => {
+                self.pods
+                    .remove(&pod.uid().unwrap_or_default(), &mut self.volumes);
+            }
+            Err(error) => tracing::debug!(node = self.config.name, %error, "watch of pods failed"),
+        }
+    }
+}
+
+// === impl Kubelet: what it does ===
+
+impl Kubelet {
+    fn start_pod_action(&mut self, action: PodAction) {
+        let status = self.pod_status.clone();
+        let doing = match action {
+            PodAction::Resolve(pod) => async move {
+                let specs = status.resolve(&pod).await;
+                Report::Resolved(pod.uid().unwrap_or_default(), specs)
+            }
+            .boxed(),
+            PodAction::Start(pod) => async move {
+                status.report_running(&pod).await;
+                Report::Started(pod.uid().unwrap_or_default())
+            }
+            .boxed(),
+            PodAction::Stop(pod) => async move {
+                status.report_stopped(&pod).await;
+                Report::Stopped(pod.uid().unwrap_or_default())
+            }
+            .boxed(),
+            PodAction::Remove(pod) => async move {
+                status.remove(&pod).await;
+                Report::Nothing
+            }
+            .boxed(),
+            PodAction::ReportTimeout(pod, message) => {
+                self.config
+                    .recorder
+                    .event(&*pod, EventType::Warning, "FailedMount", &message);
+                return;
+            }
+        };
+        self.running.push(doing);
+    }
+
+    fn start_operation(&mut self, operation: Operation) {
+        let mounter = self.mounter.clone();
+        let pod = match &operation {
+            Operation::MountVolume { pod, .. } => self.pods.get(pod).cloned(),
+            Operation::VerifyControllerAttachedVolume(_)
+            | Operation::UnmountVolume { .. }
+            | Operation::UnmountDevice(_) => None,
+        };
+        self.running.push(
+            async move {
+                let finished = mounter.run(&operation, pod.as_ref()).await;
+                Report::OperationFinished(Box::new(operation), finished)
+            }
+            .boxed(),
+        );
+    }
+
+    fn operation_finished(&mut self, operation: &Operation, finished: Finished) {
+        self.volumes.finish(operation, finished.outcome, Instant::now());
+        match operation {
+            Operation::MountVolume { pod, .. } => {
+                if let (Some(message), Some(pod)) = (finished.message, self.pods.get(pod)) {
+                    self.config
+                        .recorder
+                        .event(pod, EventType::Warning, "FailedMount", &message);
+                }
+            }
+            Operation::VerifyControllerAttachedVolume(spec) if finished.attach_limit_exceeded => {
+                self.reject_pods(&spec.unique_name);
+            }
+            Operation::VerifyControllerAttachedVolume(_)
+            | Operation::UnmountVolume { .. }
+            | Operation::UnmountDevice(_) => {}
+        }
+    }
+
+    /// The node is full, although its CSINode said otherwise: the pods fail, so that their owners make others, and
+    /// the limit is read again.
+    fn reject_pods(&mut self, volume: &str) {
+        const REASON: &str = "VolumeAttachmentLimitExceeded";
+        const MESSAGE: &str = "Volume attachment limit exceeded";
+        for uid in self.volumes.pods_of(volume) {
+            let Some(pod) = self.pods.reject(&uid, &mut self.volumes).cloned() else {
+                continue;
+            };
+            self.config
+                .recorder
+                .event(&pod, EventType::Warning, REASON, MESSAGE);
+            let status = self.pod_status.clone();
+            self.running.push(
+                async move {
+                    status.report_rejected(&pod, REASON, MESSAGE).await;
+                    Report::Nothing
+                }
+                .boxed(),
+            );
+        }
+        self.register_driver();
+    }
+
+    /// Writes `volumesInUse` if it changed; one write at a time, so that they arrive in order.
+    fn store_in_use(&mut self) {
+        let in_use = self.volumes.volumes_in_use();
+        if self.storing_in_use || self.stored_in_use.as_ref() == Some(&in_use) {
+            return;
+        }
+        self.storing_in_use = true;
+        let nodes = Api::<Node>::all(self.config.client.clone());
+        let name = self.config.name.clone();
+        self.running.push(
+            async move {
+                let value = if in_use.is_empty() {
+                    json!(null)
+                } else {
+                    json!(in_use)
+                };
+                let patch = Patch::Strategic(json!({"status": {"volumesInUse": value}}));
+                // Nothing but a stored list may count as stored.
+                while let Err(error) = nodes.patch_status(&name, &PatchParams::default(), &patch).await {
+                    tracing::debug!(node = name, %error, "volumesInUse was not stored");
+                    sleep(IN_USE_RETRY).await;
+                }
+                Report::InUseStored(in_use)
+            }
+            .boxed(),
+        );
+    }
+
+    fn register_driver(&mut self) {
+        let Some(driver) = self.config.driver.clone() else {
+            return;
+        };
+        let (registration, node) = (self.registration.clone(), self.node.clone());
+        self.running.push(
+            async move {
+                loop {
+                    match registration.register_driver(&node, &driver).await {
+                        Ok(name) => return Report::DriverRegistered(name),
+                        Err(error) => {
+                            tracing::debug!(node = registration.name, %error, "driver was not registered");
+                        }
+                    }
+                    sleep(REGISTRATION_RETRY).await;
+                }
+            }
+            .boxed(),
+        );
+    }
+
+    fn beat(&mut self, ready_since: Timestamp) {
+        let registration = self.registration.clone();
+        self.running.push(
+            async move {
+                if let Err(error) = registration.heartbeat(ready_since).await {
+                    tracing::debug!(node = registration.name, %error, "heartbeat failed");
+                }
+                Report::Nothing
+            }
+            .boxed(),
+        );
+    }
+}

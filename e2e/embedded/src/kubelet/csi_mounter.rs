@@ -1,0 +1,356 @@
+//! Carries out mount and unmount operations through the driver's Node service.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use csi_proto::v1;
+use csi_proto::v1::node_service_capability::Type;
+use csi_proto::v1::node_service_capability::rpc::Type as Rpc;
+use k8s_openapi::api::core::v1::{Node, Pod, Secret, SecretReference};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::{Api, Client};
+use tonic::Request;
+
+use super::disk::{NodeDisk, VolumeData};
+use super::mount_spec::MountSpec;
+use super::volume_manager::{Operation, Outcome};
+use crate::attach_detach::csi_plugin::message_of;
+use crate::driver_connection::{DriverConnection, describe, is_final};
+use crate::pod;
+use crate::volume::attachment_name;
+
+/// kubelet's timeout of a CSI call.
+const CSI_TIMEOUT: Duration = Duration::from_secs(120);
+/// gRPC code of an attach that failed because the node is full, as the external-attacher reports it.
+const RESOURCE_EXHAUSTED: i32 = 8;
+
+/// What an operation came to, and what to tell the pod.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub outcome: Outcome,
+    /// The text of a FailedMount event.
+    pub message: Option<String>,
+    /// The attach failed because the node is full.
+    pub attach_limit_exceeded: bool,
+}
+
+/// Access to one node's driver.
+#[derive(Clone)]
+pub(crate) struct CsiMounter {
+    client: Client,
+    node: String,
+    driver: Option<(String, DriverConnection)>,
+    pub(super) disk: NodeDisk,
+}
+
+// === impl Finished ===
+
+impl Finished {
+    pub(super) fn new(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            message: None,
+            attach_limit_exceeded: false,
+        }
+    }
+
+    fn failed(outcome: Outcome, step: &str, spec: &MountSpec, error: &str) -> Self {
+        Self {
+            message: Some(format!("{step} failed for volume {:?} : {error}", spec.name)),
+            ..Self::new(outcome)
+        }
+    }
+}
+
+// === impl CsiMounter ===
+
+impl CsiMounter {
+    pub(crate) fn new(
+        client: Client,
+        node: &str,
+        driver: Option<(String, DriverConnection)>,
+        disk: NodeDisk,
+    ) -> Self {
+        Self {
+            client,
+            node: node.to_owned(),
+            driver,
+            disk,
+        }
+    }
+
+    /// Runs one operation to its end. `pod` is the pod of a mount.
+    ///
+    /// Cancellation: a call that is dropped may have taken effect; the disk has it, so that a restarted kubelet
+    /// cleans it up.
+    pub(crate) async fn run(&self, operation: &Operation, pod: Option<&Pod>) -> Finished {
+        match operation {
+            Operation::VerifyControllerAttachedVolume(spec) => self.verify_attached(spec).await,
+            Operation::MountVolume { spec, staged, .. } => match pod {
+                Some(pod) => self.mount(spec, pod, *staged).await,
+                None => Finished::new(Outcome::Failed),
+            },
+            Operation::UnmountVolume { spec, pod } => self.unmount(spec, pod).await,
+            Operation::UnmountDevice(spec) => self.unmount_device(spec).await,
+        }
+    }
+
+    /// Asks the API server, not a watch: the answer must be newer than the write of `volumesInUse`.
+    async fn verify_attached(&self, spec: &MountSpec) -> Finished {
+        if !spec.attachable {
+            return Finished::new(Outcome::Done);
+        }
+        let node = Api::<Node>::all(self.client.clone()).get(&self.node).await;
+        let attached = node
+            .ok()
+            .and_then(|node| node.status?.volumes_attached)
+            .is_some_and(|attached| attached.iter().any(|volume| volume.name == spec.unique_name));
+        if attached {
+            return Finished::new(Outcome::Done);
+        }
+        Finished {
+            attach_limit_exceeded: spec.reports_attach_limit && self.is_attach_limit_exceeded(spec).await,
+            ..Finished::new(Outcome::NotAttachedYet)
+        }
+    }
+
+    async fn is_attach_limit_exceeded(&self, spec: &MountSpec) -> bool {
+        let name = attachment_name(&spec.handle, &spec.driver, &self.node);
+        let attachment = Api::<VolumeAttachment>::all(self.client.clone())
+            .get_opt(&name)
+            .await;
+        attachment
+            .ok()
+            .flatten()
+            .and_then(|attachment| attachment.status?.attach_error?.error_code)
+            == Some(RESOURCE_EXHAUSTED)
+    }
+
+    async fn mount(&self, spec: &MountSpec, pod: &Pod, staged: bool) -> Finished {
+        let Some(driver) = self.driver_of(spec) else {
+            let error = format!(
+                "driver name {} not found in the list of registered CSI drivers",
+                spec.driver
+            );
+            return Finished::failed(Outcome::Failed, "MountVolume.MountDevice", spec, &error);
+        };
+        let publish_context = match self.wait_for_attach(spec).await {
+            Ok(context) => context,
+            Err(error) => {
+                return Finished::failed(Outcome::Failed, "MountVolume.WaitForAttach", spec, &error);
+            }
+        };
+        let staging = match self.stages(driver).await {
+            Ok(stages) => stages && !spec.ephemeral,
+            Err(status) => {
+                let error = describe(&status);
+                return Finished::failed(Outcome::Failed, "MountVolume.MountDevice", spec, &error);
+            }
+        };
+        if staging
+            && !staged
+            && let Err(finished) = self.stage(driver, spec, &publish_context).await
+        {
+            return finished;
+        }
+        self.publish(driver, spec, pod, publish_context, staging).await
+    }
+
+    async fn stage(
+        &self,
+        driver: &DriverConnection,
+        spec: &MountSpec,
+        publish_context: &HashMap<String, String>,
+    ) -> Result<(), Finished> {
+        const STEP: &str = "MountVolume.MountDevice";
+        let path = self.disk.staging_path(spec);
+        let secrets = self.secrets(spec.stage_secret.as_ref()).await;
+        let secrets = secrets.map_err(|error| Finished::failed(Outcome::Failed, STEP, spec, &error))?;
+        let data = VolumeData {
+            spec: spec.clone(),
+            pod: None,
+        };
+        if let Err(error) = self.disk.save(&path, data) {
+            return Err(Finished::failed(Outcome::Failed, STEP, spec, &error.to_string()));
+        }
+        let request = with_timeout(v1::NodeStageVolumeRequest {
+            volume_id: spec.handle.clone(),
+            publish_context: publish_context.clone(),
+            staging_target_path: text(&path),
+            volume_capability: Some(spec.capability()),
+            secrets,
+            volume_context: spec.attributes.clone().into_iter().collect(),
+        });
+        match driver.node().node_stage_volume(request).await {
+            Ok(_) => Ok(()),
+            Err(status) if is_final(status.code()) => {
+                self.disk.remove(&path);
+                Err(Finished::failed(
+                    Outcome::NotStaged,
+                    STEP,
+                    spec,
+                    &describe(&status),
+                ))
+            }
+            Err(status) => Err(Finished::failed(
+                Outcome::StageUncertain,
+                STEP,
+                spec,
+                &describe(&status),
+            )),
+        }
+    }
+
+    async fn publish(
+        &self,
+        driver: &DriverConnection,
+        spec: &MountSpec,
+        pod: &Pod,
+        publish_context: HashMap<String, String>,
+        staging: bool,
+    ) -> Finished {
+        const STEP: &str = "MountVolume.SetUp";
+        let uid = pod::uid(pod);
+        let path = self.disk.target_path(spec, uid);
+        let secrets = match self.secrets(spec.publish_secret.as_ref()).await {
+            Ok(secrets) => secrets,
+            Err(error) => return Finished::failed(Outcome::NotPublished, STEP, spec, &error),
+        };
+        let data = VolumeData {
+            spec: spec.clone(),
+            pod: Some(uid.to_owned()),
+        };
+        if let Err(error) = self.disk.save(&path, data) {
+            return Finished::failed(Outcome::NotPublished, STEP, spec, &error.to_string());
+        }
+        let mut volume_context: HashMap<_, _> = spec.attributes.clone().into_iter().collect();
+        if spec.pod_info {
+            volume_context.extend(pod_info(pod, spec.ephemeral));
+        }
+        let request = with_timeout(v1::NodePublishVolumeRequest {
+            volume_id: spec.handle.clone(),
+            publish_context,
+            staging_target_path: if staging {
+                text(&self.disk.staging_path(spec))
+            } else {
+                String::new()
+            },
+            target_path: text(&path),
+            volume_capability: Some(spec.capability()),
+            readonly: spec.read_only,
+            secrets,
+            volume_context,
+        });
+        match driver.node().node_publish_volume(request).await {
+            Ok(_) => Finished::new(Outcome::Done),
+            Err(status) if is_final(status.code()) => {
+                self.disk.remove(&path);
+                Finished::failed(Outcome::NotPublished, STEP, spec, &describe(&status))
+            }
+            Err(status) => Finished::failed(Outcome::PublishUncertain, STEP, spec, &describe(&status)),
+        }
+    }
+
+    /// The publish context, from the VolumeAttachment that must be attached.
+    async fn wait_for_attach(&self, spec: &MountSpec) -> Result<HashMap<String, String>, String> {
+        if !spec.attachable {
+            return Ok(HashMap::new());
+        }
+        let name = attachment_name(&spec.handle, &spec.driver, &self.node);
+        let attachment = Api::<VolumeAttachment>::all(self.client.clone())
+            .get(&name)
+            .await
+            .map_err(|error| {
+                let (handle, message) = (&spec.handle, message_of(&error));
+                format!("volume {handle} has GET error for volume attachment {name}: {message}")
+            })?;
+        if attachment.metadata.deletion_timestamp.is_some() {
+            return Err("volume attachment is being deleted".to_owned());
+        }
+        let status = attachment.status.unwrap_or_default();
+        if status.attached {
+            return Ok(status
+                .attachment_metadata
+                .unwrap_or_default()
+                .into_iter()
+                .collect());
+        }
+        Err(status.attach_error.map_or_else(
+            || {
+                format!(
+                    "volume {} is not attached for volume attachment {name}",
+                    spec.handle
+                )
+            },
+            |error| error.message.unwrap_or_default(),
+        ))
+    }
+
+    async fn secrets(&self, reference: Option<&SecretReference>) -> Result<HashMap<String, String>, String> {
+        let Some(reference) = reference else {
+            return Ok(HashMap::new());
+        };
+        let name = reference.name.as_deref().unwrap_or_default();
+        let namespace = reference.namespace.as_deref().unwrap_or_default();
+        let secret = Api::<Secret>::namespaced(self.client.clone(), namespace)
+            .get(name)
+            .await
+            .map_err(|error| {
+                format!(
+                    "fetching NodeStageSecretRef {namespace}/{name} failed: {}",
+                    message_of(&error)
+                )
+            })?;
+        Ok(secret
+            .data
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned()))
+            .collect())
+    }
+
+    pub(super) async fn stages(&self, driver: &DriverConnection) -> Result<bool, tonic::Status> {
+        let request = with_timeout(v1::NodeGetCapabilitiesRequest {});
+        let capabilities = driver.node().node_get_capabilities(request).await?.into_inner();
+        Ok(capabilities.capabilities.iter().any(|capability| {
+            matches!(&capability.r#type, Some(Type::Rpc(rpc)) if rpc.r#type() == Rpc::StageUnstageVolume)
+        }))
+    }
+
+    pub(super) fn driver_of(&self, spec: &MountSpec) -> Option<&DriverConnection> {
+        let (name, driver) = self.driver.as_ref()?;
+        (*name == spec.driver).then_some(driver)
+    }
+}
+
+// === functions ===
+
+pub(crate) fn with_timeout<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(CSI_TIMEOUT);
+    request
+}
+
+pub(super) fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn pod_info(pod: &Pod, ephemeral: bool) -> [(String, String); 5] {
+    let account = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.service_account_name.clone());
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    [
+        ("pod.name", text(&pod.metadata.name)),
+        ("pod.namespace", text(&pod.metadata.namespace)),
+        ("pod.uid", text(&pod.metadata.uid)),
+        (
+            "serviceAccount.name",
+            account.unwrap_or_else(|| "default".to_owned()),
+        ),
+        ("ephemeral", ephemeral.to_string()),
+    ]
+    .map(|(key, value)| (format!("csi.storage.k8s.io/{key}"), value))
+}

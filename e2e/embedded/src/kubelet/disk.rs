@@ -1,0 +1,114 @@
+//! What a node's disk keeps of mounted volumes, kubelet's `vol_data.json` files: it survives kubelet, and a
+//! restarted kubelet reconstructs its volumes from it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::mount_spec::MountSpec;
+use crate::volume::{CSI_PLUGIN, sha256_hex};
+
+/// The directories that kubelet keeps for volumes.
+#[derive(Clone, Debug)]
+pub struct NodeDisk {
+    root: PathBuf,
+    /// Whether directories are made for real, for a driver that mounts.
+    real: bool,
+    entries: Arc<Mutex<BTreeMap<PathBuf, VolumeData>>>,
+}
+
+/// The volume behind a directory.
+#[derive(Clone, Debug)]
+pub(crate) struct VolumeData {
+    pub spec: MountSpec,
+    /// UID of the pod, or none for a staging directory.
+    pub pod: Option<String>,
+}
+
+// === impl NodeDisk ===
+
+impl NodeDisk {
+    /// Directories under `root` that exist only in memory, for a driver that mounts nothing.
+    pub fn in_memory(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            real: false,
+            entries: Arc::default(),
+        }
+    }
+
+    /// Directories under `root`.
+    pub fn on(root: &Path) -> Self {
+        Self {
+            real: true,
+            ..Self::in_memory(root)
+        }
+    }
+
+    /// Where the volume is staged.
+    pub(crate) fn staging_path(&self, spec: &MountSpec) -> PathBuf {
+        self.root
+            .join("plugins")
+            .join(CSI_PLUGIN)
+            .join(&spec.driver)
+            .join(sha256_hex(&spec.handle))
+            .join("globalmount")
+    }
+
+    /// Where the volume is published to a pod.
+    pub(crate) fn target_path(&self, spec: &MountSpec, pod: &str) -> PathBuf {
+        if spec.block {
+            return self
+                .root
+                .join("plugins")
+                .join(CSI_PLUGIN)
+                .join("volumeDevices/publish")
+                .join(&spec.name)
+                .join(pod);
+        }
+        self.root
+            .join("pods")
+            .join(pod)
+            .join("volumes/kubernetes.io~csi")
+            .join(&spec.name)
+            .join("mount")
+    }
+
+    /// Notes the volume before the driver is called, so that a restarted kubelet finds it.
+    pub(crate) fn save(&self, path: &Path, data: VolumeData) -> std::io::Result<()> {
+        if self.real {
+            // The staging directory is kubelet's; the target is made by the driver, in a directory of kubelet's.
+            let directory = if data.pod.is_none() {
+                Some(path)
+            } else {
+                path.parent()
+            };
+            if let Some(directory) = directory {
+                std::fs::create_dir_all(directory)?;
+            }
+        }
+        self.lock().insert(path.to_owned(), data);
+        Ok(())
+    }
+
+    /// Forgets the volume after it was unmounted.
+    pub(crate) fn remove(&self, path: &Path) {
+        let removed = self.lock().remove(path);
+        if self.real && removed.is_some() {
+            // The driver may have removed the directory, and the parent holds nothing of value.
+            drop(std::fs::remove_dir(path));
+            if let Some(parent) = path.parent() {
+                drop(std::fs::remove_dir(parent));
+            }
+        }
+    }
+
+    /// Everything that may be mounted.
+    pub(crate) fn volumes(&self) -> Vec<VolumeData> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, VolumeData>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,196 @@
+//! What kubelet needs to know of a volume to mount it.
+
+use std::collections::BTreeMap;
+
+use csi_proto::v1::VolumeCapability;
+use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod, SecretReference, Volume};
+use k8s_openapi::api::storage::v1::CSIDriver;
+
+use crate::pod;
+use crate::volume::{CSI_PLUGIN, UniqueVolumeName, VolumeSpec, sha256_hex};
+
+/// A CSI volume of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct MountSpec {
+    pub unique_name: UniqueVolumeName,
+    /// Name of the PersistentVolume, or of the pod's volume if it is inline.
+    pub name: String,
+    pub driver: String,
+    pub handle: String,
+    /// Whether the attach/detach controller attaches it.
+    pub attachable: bool,
+    /// A CSI inline volume, which lives and dies with its pod.
+    pub ephemeral: bool,
+    pub block: bool,
+    pub fs_type: String,
+    pub mount_options: Vec<String>,
+    pub access_modes: Vec<String>,
+    pub read_only: bool,
+    pub attributes: BTreeMap<String, String>,
+    pub pod_info: bool,
+    /// The driver takes part in updates of the attach limit: a pod whose volume is over the limit fails.
+    pub reports_attach_limit: bool,
+    pub stage_secret: Option<SecretReference>,
+    pub publish_secret: Option<SecretReference>,
+}
+
+// === impl MountSpec ===
+
+impl MountSpec {
+    /// A volume behind a claim.
+    pub(crate) fn from_persistent_volume(
+        volume: &PersistentVolume,
+        driver: Option<&CSIDriver>,
+        read_only: bool,
+    ) -> Option<Self> {
+        let translated = VolumeSpec::from_persistent_volume(volume)?;
+        let spec = volume.spec.clone()?;
+        let csi = spec.csi.unwrap_or_default();
+        Some(Self {
+            unique_name: translated.unique_name(),
+            name: translated.name,
+            driver: translated.driver,
+            handle: translated.handle,
+            attachable: driver
+                .and_then(|driver| driver.spec.attach_required)
+                .unwrap_or(true),
+            ephemeral: false,
+            block: spec.volume_mode.as_deref() == Some("Block"),
+            fs_type: csi.fs_type.unwrap_or_default(),
+            mount_options: spec.mount_options.unwrap_or_default(),
+            access_modes: spec.access_modes.unwrap_or_default(),
+            read_only: read_only || csi.read_only == Some(true),
+            attributes: csi.volume_attributes.unwrap_or_default(),
+            pod_info: wants_pod_info(driver),
+            reports_attach_limit: driver
+                .is_some_and(|driver| driver.spec.node_allocatable_update_period_seconds.is_some()),
+            stage_secret: csi.node_stage_secret_ref,
+            publish_secret: csi.node_publish_secret_ref,
+        })
+    }
+
+    /// A CSI inline volume.
+    pub(crate) fn from_inline(pod: &Pod, volume: &Volume, driver: Option<&CSIDriver>) -> Option<Self> {
+        let csi = volume.csi.clone()?;
+        let uid = pod::uid(pod);
+        Some(Self {
+            unique_name: format!("{CSI_PLUGIN}/{uid}-{}", volume.name),
+            name: volume.name.clone(),
+            driver: csi.driver,
+            handle: format!("csi-{}", sha256_hex(&format!("{uid}{}", volume.name))),
+            attachable: false,
+            ephemeral: true,
+            block: false,
+            fs_type: csi.fs_type.unwrap_or_default(),
+            mount_options: Vec::new(),
+            access_modes: vec!["ReadWriteOnce".to_owned()],
+            read_only: csi.read_only == Some(true),
+            attributes: csi.volume_attributes.unwrap_or_default(),
+            pod_info: wants_pod_info(driver),
+            reports_attach_limit: driver
+                .is_some_and(|driver| driver.spec.node_allocatable_update_period_seconds.is_some()),
+            stage_secret: None,
+            publish_secret: csi.node_publish_secret_ref.map(|secret| SecretReference {
+                name: Some(secret.name),
+                namespace: pod.metadata.namespace.clone(),
+            }),
+        })
+    }
+
+    /// The capability that kubelet asks for: the first access mode, as upstream.
+    pub(crate) fn capability(&self) -> VolumeCapability {
+        let access_type = if self.block {
+            AccessType::Block(BlockVolume {})
+        } else {
+            AccessType::Mount(MountVolume {
+                fs_type: self.fs_type.clone(),
+                mount_flags: self.mount_options.clone(),
+                ..MountVolume::default()
+            })
+        };
+        VolumeCapability {
+            access_mode: Some(AccessMode {
+                mode: access_mode(self.access_modes.first().map(String::as_str)).into(),
+            }),
+            access_type: Some(access_type),
+        }
+    }
+}
+
+// === functions ===
+
+fn wants_pod_info(driver: Option<&CSIDriver>) -> bool {
+    driver.and_then(|driver| driver.spec.pod_info_on_mount) == Some(true)
+}
+
+/// The CSI mode of a Kubernetes access mode, for a driver without SINGLE_NODE_MULTI_WRITER.
+pub(crate) fn access_mode(mode: Option<&str>) -> Mode {
+    match mode {
+        Some("ReadOnlyMany") => Mode::MultiNodeReaderOnly,
+        Some("ReadWriteMany") => Mode::MultiNodeMultiWriter,
+        _ => Mode::SingleNodeWriter,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::volume::unique_volume_name;
+
+    pub(in crate::kubelet) fn mk_spec() -> MountSpec {
+        MountSpec {
+            unique_name: unique_volume_name("d", "h"),
+            name: "pv".to_owned(),
+            driver: "d".to_owned(),
+            handle: "h".to_owned(),
+            attachable: true,
+            ephemeral: false,
+            block: false,
+            fs_type: String::new(),
+            mount_options: Vec::new(),
+            access_modes: Vec::new(),
+            read_only: false,
+            attributes: BTreeMap::new(),
+            pod_info: false,
+            reports_attach_limit: false,
+            stage_secret: None,
+            publish_secret: None,
+        }
+    }
+
+    #[test]
+    fn inline_volume_belongs_to_its_pod() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+            "spec": {"containers": [], "volumes": [{"name": "v", "csi": {"driver": "d"}}]},
+        }))
+        .unwrap();
+        let spec = MountSpec::from_inline(&pod, &pod::volumes(&pod)[0], None).unwrap();
+        assert_eq!(spec.unique_name, "kubernetes.io/csi/u-v");
+        assert_eq!(spec.handle, format!("csi-{}", sha256_hex("uv")));
+        assert!(spec.ephemeral && !spec.attachable);
+    }
+
+    #[test]
+    fn driver_without_attach_needs_no_attach() {
+        let volume: PersistentVolume = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "pv"},
+            "spec": {"accessModes": ["ReadWriteMany"], "csi": {"driver": "d", "volumeHandle": "h"}},
+        }))
+        .unwrap();
+        let driver: CSIDriver = serde_json::from_value(
+            serde_json::json!({"metadata": {"name": "d"}, "spec": {"attachRequired": false}}),
+        )
+        .unwrap();
+        assert!(
+            MountSpec::from_persistent_volume(&volume, None, false)
+                .unwrap()
+                .attachable
+        );
+        let spec = MountSpec::from_persistent_volume(&volume, Some(&driver), false).unwrap();
+        assert!(!spec.attachable);
+        let mode = spec.capability().access_mode.unwrap().mode();
+        assert_eq!(mode, Mode::MultiNodeMultiWriter);
+    }
+}

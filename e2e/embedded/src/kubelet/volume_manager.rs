@@ -1,0 +1,372 @@
+//! Kubelet's volume manager as a pure state machine: desired and actual state of world, and the reconciler that
+//! starts operations between them.
+//!
+//! Invariants: a volume is mounted only after the API server has it in this node's `volumesInUse`, and after that
+//! in `volumesAttached`; it leaves `volumesInUse` only after it was unmounted from all pods and unstaged.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::time::Instant;
+
+use super::mount_spec::MountSpec;
+use crate::pending_operations::{OperationKey, PendingOperations};
+use crate::volume::UniqueVolumeName;
+
+/// What kubelet has to do next; [`VolumeManager::finish`] takes the result.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Operation {
+    /// Look for the volume in the node's `volumesAttached`.
+    VerifyControllerAttachedVolume(Box<MountSpec>),
+    /// Stage the volume, unless it is staged, and publish it to the pod.
+    MountVolume {
+        spec: Box<MountSpec>,
+        pod: String,
+        staged: bool,
+    },
+    /// Unpublish the volume from the pod.
+    UnmountVolume { spec: Box<MountSpec>, pod: String },
+    /// Unstage the volume.
+    UnmountDevice(Box<MountSpec>),
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    /// The volume is not attached yet; look again soon.
+    NotAttachedYet,
+    /// Nothing was mounted or unmounted.
+    Failed,
+    /// Staging failed with a final error: nothing is staged.
+    NotStaged,
+    /// Staging may have happened.
+    StageUncertain,
+    /// Staged, but publishing failed with a final error.
+    NotPublished,
+    /// Staged, and publishing may have happened.
+    PublishUncertain,
+}
+
+/// Whether something is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MountState {
+    Mounted,
+    /// A call ended without a final answer, or the volume was found after a restart.
+    Uncertain,
+}
+
+/// The state of one node's volumes.
+#[derive(Debug, Default)]
+pub(crate) struct VolumeManager {
+    desired: BTreeMap<UniqueVolumeName, VolumeToMount>,
+    actual: BTreeMap<UniqueVolumeName, AttachedVolume>,
+    pending: PendingOperations,
+    /// Volume and pod of the mounts that are running.
+    mounting: BTreeSet<(UniqueVolumeName, String)>,
+}
+
+#[derive(Debug)]
+struct VolumeToMount {
+    spec: MountSpec,
+    /// The API server stored a `volumesInUse` with the volume in it.
+    reported_in_use: bool,
+    pods: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+struct AttachedVolume {
+    spec: MountSpec,
+    device: Option<MountState>,
+    pods: BTreeMap<String, MountState>,
+}
+
+// === impl Operation ===
+
+impl Operation {
+    const VERIFY: &'static str = "verify_controller_attached_volume";
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::VerifyControllerAttachedVolume(_) => Self::VERIFY,
+            Self::MountVolume { .. } => "volume_mount",
+            Self::UnmountVolume { .. } => "volume_unmount",
+            Self::UnmountDevice(_) => "unmount_device",
+        }
+    }
+
+    /// Only unmounts of one volume may run side by side, for different pods.
+    fn key(&self) -> OperationKey {
+        match self {
+            Self::VerifyControllerAttachedVolume(spec)
+            | Self::MountVolume { spec, .. }
+            | Self::UnmountDevice(spec) => OperationKey::of_volume(&spec.unique_name),
+            Self::UnmountVolume { spec, pod } => OperationKey::for_pod(&spec.unique_name, pod),
+        }
+    }
+}
+
+// === impl VolumeManager: desired state ===
+
+impl VolumeManager {
+    /// The pod needs the volume.
+    pub(crate) fn add_pod_to_volume(&mut self, pod: &str, spec: MountSpec) {
+        self.desired
+            .entry(spec.unique_name.clone())
+            .or_insert_with(|| VolumeToMount {
+                spec,
+                reported_in_use: false,
+                pods: BTreeSet::new(),
+            })
+            .pods
+            .insert(pod.to_owned());
+    }
+
+    /// The pod needs no volume any more.
+    pub(crate) fn delete_pod(&mut self, pod: &str) {
+        for volume in self.desired.values_mut() {
+            volume.pods.remove(pod);
+        }
+        self.desired.retain(|_, volume| !volume.pods.is_empty());
+    }
+
+    /// The `volumesInUse` that tells the truth: what is desired, and what is not yet unstaged.
+    pub(crate) fn volumes_in_use(&self) -> BTreeSet<UniqueVolumeName> {
+        let desired = self.desired.values().map(|volume| &volume.spec);
+        let actual = self.actual.values().map(|volume| &volume.spec);
+        desired
+            .chain(actual)
+            .filter(|spec| spec.attachable)
+            .map(|spec| spec.unique_name.clone())
+            .collect()
+    }
+
+    /// The API server stored this `volumesInUse`.
+    pub(crate) fn mark_volumes_as_reported_in_use(&mut self, stored: &BTreeSet<UniqueVolumeName>) {
+        for (name, volume) in &mut self.desired {
+            volume.reported_in_use = stored.contains(name);
+        }
+    }
+
+    /// Names of the pod's volumes that are not mounted.
+    pub(crate) fn unmounted_volumes(&self, pod: &str) -> Vec<String> {
+        self.desired
+            .iter()
+            .filter(|(_, volume)| volume.pods.contains(pod))
+            .filter(|(name, _)| self.mount_state(name, pod) != Some(MountState::Mounted))
+            .map(|(_, volume)| volume.spec.name.clone())
+            .collect()
+    }
+
+    /// Whether anything is, may be or is about to be mounted for the pod.
+    pub(crate) fn has_mounts(&self, pod: &str) -> bool {
+        self.actual.values().any(|volume| volume.pods.contains_key(pod))
+            || self.mounting.iter().any(|(_, mounting)| mounting == pod)
+    }
+
+    /// The pods that need the volume.
+    pub(crate) fn pods_of(&self, name: &str) -> Vec<String> {
+        let pods = self.desired.get(name).map(|volume| volume.pods.iter().cloned());
+        pods.into_iter().flatten().collect()
+    }
+}
+
+// === impl VolumeManager: actual state ===
+
+impl VolumeManager {
+    /// A mount was found on the node after a restart.
+    pub(crate) fn add_reconstructed(&mut self, spec: MountSpec, pod: Option<&str>) {
+        let volume = self
+            .actual
+            .entry(spec.unique_name.clone())
+            .or_insert_with(|| AttachedVolume {
+                spec,
+                device: None,
+                pods: BTreeMap::new(),
+            });
+        match pod {
+            Some(pod) => {
+                volume.pods.insert(pod.to_owned(), MountState::Uncertain);
+            }
+            None => volume.device = Some(MountState::Uncertain),
+        }
+    }
+
+    /// Takes in the end of an operation.
+    pub(crate) fn finish(&mut self, operation: &Operation, outcome: Outcome, now: Instant) {
+        let key = operation.key();
+        if outcome == Outcome::NotAttachedYet {
+            self.pending.finish_without_backoff_growth(&key, now);
+            return;
+        }
+        self.pending.finish(&key, outcome == Outcome::Done, now);
+        match operation {
+            Operation::VerifyControllerAttachedVolume(spec) => self.verified(&spec.unique_name, outcome),
+            Operation::MountVolume { spec, pod, .. } => {
+                self.mounting.remove(&(spec.unique_name.clone(), pod.clone()));
+                self.mounted(&spec.unique_name, pod, outcome);
+            }
+            Operation::UnmountVolume { spec, pod } => {
+                if let Some(volume) = self.actual.get_mut(&spec.unique_name) {
+                    if outcome == Outcome::Done {
+                        volume.pods.remove(pod);
+                    } else {
+                        volume.pods.insert(pod.clone(), MountState::Uncertain);
+                    }
+                }
+            }
+            Operation::UnmountDevice(spec) => {
+                if let Some(volume) = self.actual.get_mut(&spec.unique_name) {
+                    volume.device = (outcome != Outcome::Done).then_some(MountState::Uncertain);
+                }
+            }
+        }
+    }
+
+    fn verified(&mut self, name: &str, outcome: Outcome) {
+        if let (Outcome::Done, Some(desired)) = (outcome, self.desired.get(name)) {
+            self.actual
+                .entry(name.to_owned())
+                .or_insert_with(|| AttachedVolume {
+                    spec: desired.spec.clone(),
+                    device: None,
+                    pods: BTreeMap::new(),
+                });
+        }
+    }
+
+    fn mounted(&mut self, name: &str, pod: &str, outcome: Outcome) {
+        let Some(volume) = self.actual.get_mut(name) else {
+            return;
+        };
+        match outcome {
+            Outcome::Done | Outcome::NotPublished | Outcome::PublishUncertain => {
+                volume.device = Some(MountState::Mounted);
+            }
+            Outcome::StageUncertain => volume.device = Some(MountState::Uncertain),
+            // A final error after an uncertain one proves that nothing is staged.
+            Outcome::NotStaged => {
+                if volume.device == Some(MountState::Uncertain) {
+                    volume.device = None;
+                }
+            }
+            Outcome::Failed | Outcome::NotAttachedYet => {}
+        }
+        match outcome {
+            Outcome::Done => {
+                volume.pods.insert(pod.to_owned(), MountState::Mounted);
+            }
+            Outcome::PublishUncertain => {
+                volume.pods.insert(pod.to_owned(), MountState::Uncertain);
+            }
+            Outcome::NotPublished => {
+                volume.pods.remove(pod);
+            }
+            Outcome::NotStaged | Outcome::StageUncertain | Outcome::Failed | Outcome::NotAttachedYet => {}
+        }
+    }
+
+    fn mount_state(&self, name: &str, pod: &str) -> Option<MountState> {
+        self.actual.get(name)?.pods.get(pod).copied()
+    }
+}
+
+// === impl VolumeManager: reconciler ===
+
+impl VolumeManager {
+    /// Starts all operations that can be started now: unmounts first, then mounts, then devices.
+    pub(crate) fn reconcile(&mut self, now: Instant) -> Vec<Operation> {
+        let mut started = Vec::new();
+        for operation in self
+            .unmount_volumes()
+            .into_iter()
+            .chain(self.mount_volumes())
+            .chain(self.unmount_devices())
+        {
+            if self
+                .pending
+                .start(&operation.key(), operation.name(), now)
+                .is_ok()
+            {
+                if let Operation::MountVolume { spec, pod, .. } = &operation {
+                    self.mounting.insert((spec.unique_name.clone(), pod.clone()));
+                }
+                started.push(operation);
+            }
+        }
+        self.forget_detached();
+        started
+    }
+
+    /// When an operation that failed may be tried again.
+    pub(crate) fn next_retry(&self, now: Instant) -> Option<Instant> {
+        self.pending.next_retry(now)
+    }
+
+    fn unmount_volumes(&self) -> Vec<Operation> {
+        let is_desired = |name: &str, pod: &str| {
+            self.desired
+                .get(name)
+                .is_some_and(|volume| volume.pods.contains(pod))
+        };
+        self.actual
+            .iter()
+            .flat_map(|(name, volume)| volume.pods.keys().map(move |pod| (name, volume, pod)))
+            .filter(|(name, _, pod)| !is_desired(name, pod))
+            .map(|(_, volume, pod)| Operation::UnmountVolume {
+                spec: Box::new(volume.spec.clone()),
+                pod: pod.clone(),
+            })
+            .collect()
+    }
+
+    fn mount_volumes(&self) -> Vec<Operation> {
+        let mut operations = Vec::new();
+        for (name, volume) in &self.desired {
+            let Some(actual) = self.actual.get(name) else {
+                // Not before the node says so may the controller believe that the volume is in use.
+                if volume.reported_in_use || !volume.spec.attachable {
+                    let spec = Box::new(volume.spec.clone());
+                    operations.push(Operation::VerifyControllerAttachedVolume(spec));
+                }
+                continue;
+            };
+            if volume.spec.attachable && !volume.reported_in_use {
+                continue;
+            }
+            for pod in &volume.pods {
+                if actual.pods.get(pod) != Some(&MountState::Mounted) {
+                    operations.push(Operation::MountVolume {
+                        spec: Box::new(volume.spec.clone()),
+                        pod: pod.clone(),
+                        staged: actual.device == Some(MountState::Mounted),
+                    });
+                }
+            }
+        }
+        operations
+    }
+
+    fn unmount_devices(&self) -> Vec<Operation> {
+        self.actual
+            .iter()
+            .filter(|(name, volume)| {
+                volume.pods.is_empty() && volume.device.is_some() && !self.desired.contains_key(*name)
+            })
+            .map(|(_, volume)| Operation::UnmountDevice(Box::new(volume.spec.clone())))
+            .collect()
+    }
+
+    /// A volume that nothing is mounted of and that no pod needs is left to the controller.
+    fn forget_detached(&mut self) {
+        let (desired, pending) = (&self.desired, &self.pending);
+        self.actual.retain(|name, volume| {
+            !volume.pods.is_empty()
+                || volume.device.is_some()
+                || desired.contains_key(name)
+                || pending.is_operation_pending(&OperationKey::of_volume(name))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+use std::time::Duration;
+
+use super::*;
+use crate::kubelet::mount_spec::tests::mk_spec;
+
+const POD: &str = "uid-1";
+
+struct Node {
+    manager: VolumeManager,
+    now: Instant,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self {
+            manager: VolumeManager::default(),
+            now: Instant::now(),
+        }
+    }
+
+    /// The names of the operations that are started now.
+    fn started(&mut self) -> Vec<Operation> {
+        self.manager.reconcile(self.now)
+    }
+
+    fn report_in_use(&mut self) {
+        let in_use = self.manager.volumes_in_use();
+        self.manager.mark_volumes_as_reported_in_use(&in_use);
+    }
+
+    /// Lets the only operation that is started now end with `outcome`.
+    fn run(&mut self, outcome: Outcome) -> &'static str {
+        let started = self.started();
+        assert_eq!(started.len(), 1, "{started:?}");
+        self.manager.finish(&started[0], outcome, self.now);
+        started[0].name()
+    }
+
+    fn after_backoff(&mut self) {
+        self.now += Duration::from_secs(200);
+    }
+
+    fn mounted() -> Self {
+        let mut node = Self::new();
+        node.manager.add_pod_to_volume(POD, mk_spec());
+        node.report_in_use();
+        assert_eq!(node.run(Outcome::Done), Operation::VERIFY);
+        assert_eq!(node.run(Outcome::Done), "volume_mount");
+        node
+    }
+}
+
+#[test]
+fn volume_is_not_touched_before_it_is_reported_in_use() {
+    let mut node = Node::new();
+    node.manager.add_pod_to_volume(POD, mk_spec());
+    assert_eq!(node.started(), []);
+    assert_eq!(node.manager.volumes_in_use().len(), 1);
+    node.report_in_use();
+    assert_eq!(node.run(Outcome::NotAttachedYet), Operation::VERIFY);
+    assert_eq!(node.started(), [], "looked for once per interval");
+    assert_eq!(node.manager.unmounted_volumes(POD), ["pv"]);
+}
+
+#[test]
+fn volume_leaves_in_use_after_it_is_unpublished_and_unstaged() {
+    let mut node = Node::mounted();
+    assert!(node.manager.unmounted_volumes(POD).is_empty());
+    assert_eq!(node.started(), []);
+
+    node.manager.delete_pod(POD);
+    assert_eq!(node.run(Outcome::Done), "volume_unmount");
+    assert!(!node.manager.has_mounts(POD));
+    assert_eq!(node.manager.volumes_in_use().len(), 1, "still staged");
+    assert_eq!(node.run(Outcome::Done), "unmount_device");
+    assert_eq!(node.started(), []);
+    assert!(node.manager.volumes_in_use().is_empty());
+}
+
+#[test]
+fn second_pod_is_published_to_without_staging_again() {
+    let mut node = Node::mounted();
+    node.manager.add_pod_to_volume("uid-2", mk_spec());
+    let started = node.started();
+    assert!(matches!(&started[..], [Operation::MountVolume { pod, staged: true, .. }] if pod == "uid-2"));
+    node.manager.finish(&started[0], Outcome::Done, node.now);
+    node.manager.delete_pod(POD);
+    assert_eq!(node.run(Outcome::Done), "volume_unmount");
+    assert_eq!(node.started(), [], "the other pod keeps the device");
+}
+
+#[test]
+fn outcome_of_a_failed_mount_decides_what_is_cleaned_up() {
+    // outcome of the mount, what follows when the pod is deleted
+    let cases: [(Outcome, &[&str]); 5] = [
+        (Outcome::Failed, &[]),
+        (Outcome::NotStaged, &[]),
+        (Outcome::StageUncertain, &["unmount_device"]),
+        (Outcome::NotPublished, &["unmount_device"]),
+        (Outcome::PublishUncertain, &["volume_unmount", "unmount_device"]),
+    ];
+    for (outcome, expected) in cases {
+        let mut node = Node::new();
+        node.manager.add_pod_to_volume(POD, mk_spec());
+        node.report_in_use();
+        node.run(Outcome::Done);
+        assert_eq!(node.run(outcome), "volume_mount");
+        assert_eq!(node.started(), [], "{outcome:?}: backoff");
+        node.manager.delete_pod(POD);
+        node.after_backoff();
+        for operation in expected {
+            assert_eq!(node.run(Outcome::Done), *operation, "{outcome:?}");
+            node.after_backoff();
+        }
+        assert_eq!(node.started(), [], "{outcome:?}");
+        assert!(node.manager.volumes_in_use().is_empty(), "{outcome:?}");
+    }
+}
+
+#[test]
+fn final_error_after_an_uncertain_one_proves_that_nothing_is_staged() {
+    let mut node = Node::new();
+    node.manager.add_pod_to_volume(POD, mk_spec());
+    node.report_in_use();
+    node.run(Outcome::Done);
+    node.run(Outcome::StageUncertain);
+    node.after_backoff();
+    node.run(Outcome::NotStaged);
+    node.manager.delete_pod(POD);
+    node.after_backoff();
+    assert_eq!(node.started(), []);
+    assert!(node.manager.volumes_in_use().is_empty());
+}
+
+#[test]
+fn failed_unmount_keeps_the_volume_in_use_and_is_repeated() {
+    let mut node = Node::mounted();
+    node.manager.delete_pod(POD);
+    assert_eq!(node.run(Outcome::Failed), "volume_unmount");
+    assert!(node.manager.has_mounts(POD));
+    node.after_backoff();
+    assert_eq!(node.run(Outcome::Done), "volume_unmount");
+    assert_eq!(node.run(Outcome::Failed), "unmount_device");
+    assert_eq!(node.manager.volumes_in_use().len(), 1);
+    node.after_backoff();
+    assert_eq!(node.run(Outcome::Done), "unmount_device");
+}
+
+#[test]
+fn volume_that_comes_back_is_reported_again_before_it_is_mounted() {
+    let mut node = Node::mounted();
+    node.manager.delete_pod(POD);
+    node.run(Outcome::Done);
+    node.run(Outcome::Done);
+    assert_eq!(node.started(), []);
+    node.manager.add_pod_to_volume("uid-2", mk_spec());
+    assert_eq!(node.started(), []);
+    node.report_in_use();
+    assert_eq!(node.run(Outcome::Done), Operation::VERIFY);
+}
+
+#[test]
+fn restarted_kubelet_cleans_up_what_no_pod_needs_and_mounts_the_rest_again() {
+    let mut orphaned = Node::new();
+    orphaned.manager.add_reconstructed(mk_spec(), Some(POD));
+    orphaned.manager.add_reconstructed(mk_spec(), None);
+    assert_eq!(orphaned.manager.volumes_in_use().len(), 1);
+    assert_eq!(orphaned.run(Outcome::Done), "volume_unmount");
+    assert_eq!(orphaned.run(Outcome::Done), "unmount_device");
+
+    let mut needed = Node::new();
+    needed.manager.add_reconstructed(mk_spec(), Some(POD));
+    needed.manager.add_reconstructed(mk_spec(), None);
+    needed.manager.add_pod_to_volume(POD, mk_spec());
+    assert_eq!(needed.started(), [], "not reported in use yet");
+    needed.report_in_use();
+    assert_eq!(needed.run(Outcome::Done), "volume_mount");
+    assert!(needed.manager.unmounted_volumes(POD).is_empty());
+}

@@ -1,0 +1,33 @@
+//! What controllers ask of nodes.
+
+use k8s_openapi::api::core::v1::Node;
+
+/// Key of the taint by which an administrator says that a node is down for good.
+pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// Annotation by which a kubelet leaves attach and detach to the controller.
+pub(crate) const CONTROLLER_MANAGED_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+/// Annotation by which a kubelet keeps the volumes of terminated pods.
+pub(crate) const KEEP_TERMINATED_POD_VOLUMES: &str = "volumes.kubernetes.io/keep-terminated-pod-volumes";
+
+/// Whether the node's Ready condition is True.
+pub(crate) fn is_ready(node: &Node) -> bool {
+    node.status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref())
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+pub(crate) fn has_taint(node: &Node, key: &str) -> bool {
+    node.spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_ref())
+        .into_iter()
+        .flatten()
+        .any(|taint| taint.key == key)
+}
+
+pub(crate) fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}

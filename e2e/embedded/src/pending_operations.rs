@@ -1,0 +1,314 @@
+//! At most one operation per volume, with exponential backoff: upstream's `nestedpendingoperations`.
+//!
+//! An operation is keyed by volume, pod and node; an empty pod or node matches any. The time is an argument.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Delay before the first retry.
+const INITIAL_DURATION_BEFORE_RETRY: Duration = Duration::from_millis(500);
+/// Longest delay: two minutes and two seconds, just above the timeout of a CSI call.
+const MAX_DURATION_BEFORE_RETRY: Duration = Duration::from_secs(122);
+
+/// What an operation works on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OperationKey {
+    pub volume: String,
+    /// UID of the pod; empty for any.
+    pub pod: String,
+    /// Name of the node; empty for any.
+    pub node: String,
+}
+
+/// Why an operation was not started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotStarted {
+    AlreadyExists,
+    Backoff,
+}
+
+/// The running operations, and the failed ones with their backoff.
+#[derive(Debug, Default)]
+pub(crate) struct PendingOperations {
+    by_volume: BTreeMap<String, Vec<Operation>>,
+}
+
+#[derive(Debug)]
+struct Operation {
+    key: OperationKey,
+    name: &'static str,
+    pending: bool,
+    backoff: Backoff,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Backoff {
+    failed_at: Option<Instant>,
+    before_retry: Duration,
+}
+
+// === impl OperationKey ===
+
+impl OperationKey {
+    /// Any operation on the volume.
+    pub(crate) fn of_volume(volume: &str) -> Self {
+        Self {
+            volume: volume.to_owned(),
+            pod: String::new(),
+            node: String::new(),
+        }
+    }
+
+    /// Operations on the volume on one node.
+    pub(crate) fn on_node(volume: &str, node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            ..Self::of_volume(volume)
+        }
+    }
+
+    /// Operations on the volume for one pod.
+    pub(crate) fn for_pod(volume: &str, pod: &str) -> Self {
+        Self {
+            pod: pod.to_owned(),
+            ..Self::of_volume(volume)
+        }
+    }
+
+    fn matches(&self, other: &Self) -> bool {
+        let same_or_any = |a: &str, b: &str| a.is_empty() || b.is_empty() || a == b;
+        self.volume == other.volume
+            && same_or_any(&self.pod, &other.pod)
+            && same_or_any(&self.node, &other.node)
+    }
+}
+
+// === impl PendingOperations ===
+
+impl PendingOperations {
+    pub(crate) fn is_operation_pending(&self, key: &OperationKey) -> bool {
+        self.find(key).is_some_and(|operation| operation.pending)
+    }
+
+    /// Whether `name` could be started: nothing is running, and its own backoff has passed.
+    pub(crate) fn is_operation_safe_to_retry(
+        &self,
+        key: &OperationKey,
+        name: &'static str,
+        now: Instant,
+    ) -> bool {
+        self.find(key).is_none_or(|operation| {
+            !operation.pending && (operation.name != name || operation.backoff.is_over(now))
+        })
+    }
+
+    /// Marks an operation as running.
+    pub(crate) fn start(
+        &mut self,
+        key: &OperationKey,
+        name: &'static str,
+        now: Instant,
+    ) -> Result<(), NotStarted> {
+        let operations = self.by_volume.entry(key.volume.clone()).or_default();
+        let Some(index) = position(operations, key) else {
+            operations.push(Operation {
+                key: key.clone(),
+                name,
+                pending: true,
+                backoff: Backoff::default(),
+            });
+            return Ok(());
+        };
+        let operation = &mut operations[index];
+        if operation.pending {
+            return Err(NotStarted::AlreadyExists);
+        }
+        if operation.name == name {
+            if !operation.backoff.is_over(now) {
+                return Err(NotStarted::Backoff);
+            }
+        } else {
+            operation.backoff = Backoff::default();
+        }
+        operation.name = name;
+        operation.key = key.clone();
+        operation.pending = true;
+        Ok(())
+    }
+
+    /// The operation ended; a failed one is kept for its backoff.
+    pub(crate) fn finish(&mut self, key: &OperationKey, succeeded: bool, now: Instant) {
+        let Some(operations) = self.by_volume.get_mut(&key.volume) else {
+            return;
+        };
+        if succeeded {
+            operations.retain(|operation| !(operation.pending && operation.key == *key));
+            if operations.is_empty() {
+                self.by_volume.remove(&key.volume);
+            }
+            return;
+        }
+        for operation in operations {
+            if operation.pending && operation.key == *key {
+                operation.pending = false;
+                operation.backoff.update(now);
+            }
+        }
+    }
+
+    /// The operation found that it must wait: it may be started again after the initial delay, however often.
+    pub(crate) fn finish_without_backoff_growth(&mut self, key: &OperationKey, now: Instant) {
+        for operation in self.by_volume.get_mut(&key.volume).into_iter().flatten() {
+            if operation.pending && operation.key == *key {
+                operation.pending = false;
+                operation.backoff = Backoff::default();
+                operation.backoff.update(now);
+            }
+        }
+    }
+
+    /// When the next backoff ends.
+    pub(crate) fn next_retry(&self, now: Instant) -> Option<Instant> {
+        self.by_volume
+            .values()
+            .flatten()
+            .filter(|operation| !operation.pending)
+            .filter_map(|operation| operation.backoff.ends_at())
+            .filter(|end| *end > now)
+            .min()
+    }
+
+    fn find(&self, key: &OperationKey) -> Option<&Operation> {
+        let operations = self.by_volume.get(&key.volume)?;
+        Some(&operations[position(operations, key)?])
+    }
+}
+
+/// A pending operation that matches comes first, as upstream prefers it to a failed one.
+fn position(operations: &[Operation], key: &OperationKey) -> Option<usize> {
+    let matching = |pending: bool| {
+        operations
+            .iter()
+            .position(|operation| operation.pending == pending && operation.key.matches(key))
+    };
+    matching(true)
+        .or_else(|| operations.iter().position(|operation| operation.key == *key))
+        .or_else(|| matching(false))
+}
+
+// === impl Backoff ===
+
+impl Backoff {
+    fn update(&mut self, now: Instant) {
+        self.before_retry = if self.before_retry.is_zero() {
+            INITIAL_DURATION_BEFORE_RETRY
+        } else {
+            (self.before_retry * 2).min(MAX_DURATION_BEFORE_RETRY)
+        };
+        self.failed_at = Some(now);
+    }
+
+    fn ends_at(&self) -> Option<Instant> {
+        self.failed_at.map(|failed| failed + self.before_retry)
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.ends_at().is_none_or(|end| now >= end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ATTACH: &str = "volume_attach";
+    const DETACH: &str = "volume_detach";
+
+    #[test]
+    fn second_operation_on_a_volume_is_refused_while_one_runs() {
+        let now = Instant::now();
+        let cases = [
+            (
+                OperationKey::of_volume("v"),
+                OperationKey::on_node("v", "a"),
+                true,
+            ),
+            (
+                OperationKey::on_node("v", "a"),
+                OperationKey::of_volume("v"),
+                true,
+            ),
+            (
+                OperationKey::on_node("v", "a"),
+                OperationKey::on_node("v", "b"),
+                false,
+            ),
+            (
+                OperationKey::for_pod("v", "p"),
+                OperationKey::for_pod("v", "q"),
+                false,
+            ),
+            (
+                OperationKey::for_pod("v", "p"),
+                OperationKey::of_volume("v"),
+                true,
+            ),
+            (OperationKey::of_volume("v"), OperationKey::of_volume("w"), false),
+        ];
+        for (running, next, refused) in cases {
+            let mut operations = PendingOperations::default();
+            operations.start(&running, ATTACH, now).unwrap();
+            assert_eq!(
+                operations.is_operation_pending(&next),
+                refused,
+                "{running:?} {next:?}"
+            );
+            let expected = if refused {
+                Err(NotStarted::AlreadyExists)
+            } else {
+                Ok(())
+            };
+            assert_eq!(operations.start(&next, DETACH, now), expected);
+        }
+    }
+
+    #[test]
+    fn backoff_doubles_to_its_limit_and_ends_with_success() {
+        let mut now = Instant::now();
+        let key = OperationKey::of_volume("v");
+        let mut operations = PendingOperations::default();
+        let mut delays = Vec::new();
+        for _ in 0..10 {
+            operations.start(&key, ATTACH, now).unwrap();
+            operations.finish(&key, false, now);
+            assert_eq!(operations.start(&key, ATTACH, now), Err(NotStarted::Backoff));
+            assert!(!operations.is_operation_safe_to_retry(&key, ATTACH, now));
+            let retry = operations.next_retry(now).unwrap();
+            delays.push((retry - now).as_millis());
+            now = retry;
+        }
+        assert_eq!(
+            delays,
+            [
+                500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 122_000, 122_000
+            ]
+        );
+        operations.start(&key, ATTACH, now).unwrap();
+        operations.finish(&key, true, now);
+        assert_eq!(operations.next_retry(now), None);
+    }
+
+    #[test]
+    fn another_operation_does_not_wait_for_the_backoff_of_the_failed_one() {
+        let now = Instant::now();
+        let key = OperationKey::of_volume("v");
+        let mut operations = PendingOperations::default();
+        operations.start(&key, ATTACH, now).unwrap();
+        operations.finish(&key, false, now);
+        assert!(operations.is_operation_safe_to_retry(&key, DETACH, now));
+        operations.start(&key, DETACH, now).unwrap();
+        assert!(operations.is_operation_pending(&key));
+    }
+}

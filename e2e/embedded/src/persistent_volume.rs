@@ -1,0 +1,19 @@
+//! Claims and volumes: the PV controller of kube-controller-manager with its protection and ephemeral volume
+//! controllers, and the external-provisioner.
+
+mod binder;
+mod claims;
+mod decision;
+mod ephemeral;
+mod protection;
+mod provisioned_volume;
+mod provisioner;
+mod reclaim;
+
+pub(crate) use binder::PersistentVolumeController;
+pub(crate) use claims::{
+    ANN_SELECTED_NODE, class_name, find_matching_volume, is_volume_bound_to_claim, requested_bytes,
+};
+pub(crate) use ephemeral::EphemeralVolumeController;
+pub(crate) use protection::ProtectionController;
+pub(crate) use provisioner::Provisioner;

@@ -1,0 +1,325 @@
+//! Binds claims to volumes and keeps the phases of both: the PV controller of kube-controller-manager.
+//!
+//! [`super::decision`] says what to do; every write carries the resourceVersion that the decision was made on, so
+//! that a stale decision is refused and made again.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::time::{Instant, interval, sleep_until};
+
+use super::claims::{
+    ANN_BETA_STORAGE_PROVISIONER, ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_STORAGE_PROVISIONER,
+    annotation, class_name, volume_phase,
+};
+use super::decision::{ClaimAction, VolumeAction, claim_phase, decide_claim, decide_volume};
+use crate::event_recorder::{EventRecorder, EventType};
+use crate::informer::{Change, Key};
+use crate::informers::Informers;
+use crate::key_queue::KeyQueue;
+
+/// How often everything is looked at again.
+const RESYNC_PERIOD: Duration = Duration::from_secs(15);
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const MAX_RETRY: Duration = Duration::from_secs(10);
+
+/// A claim or a volume.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Item {
+    Claim(Key),
+    Volume(String),
+}
+
+/// The PV controller.
+pub(crate) struct PersistentVolumeController {
+    pub client: Client,
+    pub informers: Informers,
+    pub recorder: EventRecorder,
+}
+
+// === impl PersistentVolumeController ===
+
+impl PersistentVolumeController {
+    /// Runs for ever. Subscribes at the call, so that no change is missed.
+    pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
+        let mut claims = self.informers.claims.subscribe();
+        let mut volumes = self.informers.volumes.subscribe();
+        let mut pods = self.informers.pods.subscribe();
+        async move {
+            self.informers.wait_for_sync().await;
+            let mut queue = KeyQueue::new(FIRST_RETRY, MAX_RETRY);
+            let mut resync = interval(RESYNC_PERIOD);
+            loop {
+                tokio::select! {
+                    biased;
+                    Some(change) = claims.recv() => claim_changed(&mut queue, &change),
+                    Some(change) = volumes.recv() => volume_changed(&mut queue, &change),
+                    // The text of a waiting claim's event depends on its pod; the resync sees to that.
+                    Some(_) = pods.recv() => {}
+                    _ = resync.tick() => self.enqueue_all(&mut queue),
+                    () = sleep_until(queue.next_due().unwrap_or_else(Instant::now)),
+                        if queue.next_due().is_some() => {}
+                }
+                while let Some(item) = queue.pop(Instant::now()) {
+                    match self.sync(&item, &mut queue).await {
+                        Ok(()) => queue.forget(&item),
+                        Err(error) => {
+                            tracing::debug!(?item, %error, "sync failed, trying again");
+                            queue.failed(item, Instant::now());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn enqueue_all(&self, queue: &mut KeyQueue<Item>) {
+        for volume in self.informers.volumes.list() {
+            queue.add_unless_delayed(Item::Volume(volume.metadata.name.clone().unwrap_or_default()));
+        }
+        for claim in self.informers.claims.list() {
+            queue.add_unless_delayed(Item::Claim(claim_key(&claim)));
+        }
+    }
+
+    async fn sync(&self, item: &Item, queue: &mut KeyQueue<Item>) -> kube::Result<()> {
+        match item {
+            Item::Claim((namespace, name)) => match self.informers.claims.get(namespace, name) {
+                Some(claim) => self.sync_claim(&claim).await,
+                None => Ok(()),
+            },
+            Item::Volume(name) => match self.informers.volumes.get("", name) {
+                Some(volume) => self.sync_volume(&volume, queue).await,
+                None => Ok(()),
+            },
+        }
+    }
+
+    async fn sync_claim(&self, claim: &PersistentVolumeClaim) -> kube::Result<()> {
+        let volumes = self.informers.volumes.list();
+        let class = self.informers.classes.get("", class_name(claim));
+        let action = decide_claim(claim, &volumes, class.as_deref());
+        match action {
+            ClaimAction::Nothing => Ok(()),
+            ClaimAction::Bind(name) => match volumes.iter().find(|v| v.metadata.name.as_ref() == Some(&name))
+            {
+                Some(volume) => self.bind(volume, claim).await,
+                None => Ok(()),
+            },
+            ClaimAction::Provision(provisioner) => self.leave_to_provisioner(claim, &provisioner).await,
+            ClaimAction::Wait(reason, message) => {
+                if !reason.is_empty() {
+                    self.recorder.event(claim, EventType::Normal, reason, &message);
+                }
+                self.set_claim_phase(claim, "Pending").await
+            }
+            ClaimAction::Lost(reason, message) => {
+                if claim_phase(claim) != "Lost" {
+                    self.recorder.event(claim, EventType::Warning, reason, message);
+                }
+                self.set_claim_phase(claim, "Lost").await
+            }
+        }
+    }
+
+    async fn leave_to_provisioner(
+        &self,
+        claim: &PersistentVolumeClaim,
+        provisioner: &str,
+    ) -> kube::Result<()> {
+        if annotation(claim, ANN_STORAGE_PROVISIONER) != Some(provisioner) {
+            let annotations = json!({
+                ANN_STORAGE_PROVISIONER: provisioner,
+                ANN_BETA_STORAGE_PROVISIONER: provisioner,
+            });
+            self.patch_claim(claim, json!({"metadata": {"annotations": annotations}}))
+                .await?;
+        }
+        let message = format!(
+            "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by \
+             the system administrator. If volume creation is delayed, please verify that the provisioner is running \
+             and correctly registered."
+        );
+        self.recorder
+            .event(claim, EventType::Normal, "ExternalProvisioning", &message);
+        self.set_claim_phase(claim, "Pending").await
+    }
+
+    /// The four steps of a binding. Each is skipped if it is done, so that a controller that died between two steps
+    /// goes on where it was.
+    async fn bind(&self, volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> kube::Result<()> {
+        let name = volume.metadata.name.clone().unwrap_or_default();
+        let claim_ref = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        let mut bound = volume.clone();
+        if claim_ref.and_then(|owner| owner.uid.as_ref()) != claim.metadata.uid.as_ref() {
+            let mut patch = json!({"spec": {"claimRef": {
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "namespace": claim.metadata.namespace, "name": claim.metadata.name, "uid": claim.metadata.uid,
+                "resourceVersion": claim.metadata.resource_version,
+            }}});
+            if claim_ref.is_none() {
+                patch["metadata"]["annotations"] = json!({ANN_BOUND_BY_CONTROLLER: "yes"});
+            }
+            bound = self.patch_volume(volume, patch).await?;
+        }
+        self.set_volume_phase(&bound, "Bound").await?;
+        let mut claim = claim.clone();
+        let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+        let mut patch = json!({});
+        if wanted.unwrap_or_default().is_empty() {
+            patch["spec"]["volumeName"] = json!(name);
+            patch["metadata"]["annotations"][ANN_BOUND_BY_CONTROLLER] = json!("yes");
+        }
+        if annotation(&claim, ANN_BIND_COMPLETED).is_none() {
+            patch["metadata"]["annotations"][ANN_BIND_COMPLETED] = json!("yes");
+        }
+        if patch != json!({}) {
+            claim = self.patch_claim(&claim, patch).await?;
+        }
+        self.set_claim_bound(&claim, &bound).await
+    }
+
+    async fn set_claim_bound(
+        &self,
+        claim: &PersistentVolumeClaim,
+        volume: &PersistentVolume,
+    ) -> kube::Result<()> {
+        let spec = volume.spec.clone().unwrap_or_default();
+        let status = claim.status.clone().unwrap_or_default();
+        if status.phase.as_deref() == Some("Bound") && status.access_modes == spec.access_modes {
+            return Ok(());
+        }
+        let status = json!({"phase": "Bound", "accessModes": spec.access_modes, "capacity": spec.capacity});
+        self.patch_claim_status(claim, status).await
+    }
+
+    async fn sync_volume(&self, volume: &PersistentVolume, queue: &mut KeyQueue<Item>) -> kube::Result<()> {
+        let owner = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
+        let key = owner.map(|owner| {
+            (
+                owner.namespace.unwrap_or_default(),
+                owner.name.unwrap_or_default(),
+            )
+        });
+        let claim = key
+            .as_ref()
+            .and_then(|(namespace, name)| self.informers.claims.get(namespace, name));
+        if let (Some(key), Some(_)) = (key, &claim) {
+            queue.add_unless_delayed(Item::Claim(key));
+        }
+        match decide_volume(volume, claim.as_deref()) {
+            VolumeAction::Nothing => Ok(()),
+            VolumeAction::SetPhase(phase) => self.set_volume_phase(volume, phase).await,
+            VolumeAction::Unbind => {
+                let annotations = json!({ANN_BOUND_BY_CONTROLLER: null});
+                let patch = json!({"metadata": {"annotations": annotations}, "spec": {"claimRef": null}});
+                let freed = self.patch_volume(volume, patch).await?;
+                self.set_volume_phase(&freed, "Available").await
+            }
+        }
+    }
+}
+
+// === impl PersistentVolumeController: writes ===
+
+impl PersistentVolumeController {
+    async fn set_volume_phase(&self, volume: &PersistentVolume, phase: &str) -> kube::Result<()> {
+        if volume_phase(volume) == phase {
+            return Ok(());
+        }
+        let patch = with_version(
+            json!({"status": {"phase": phase}}),
+            volume.metadata.resource_version.as_ref(),
+        );
+        let name = volume.metadata.name.as_deref().unwrap_or_default();
+        Api::<PersistentVolume>::all(self.client.clone())
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .map(drop)
+    }
+
+    async fn set_claim_phase(&self, claim: &PersistentVolumeClaim, phase: &str) -> kube::Result<()> {
+        if claim_phase(claim) == phase {
+            return Ok(());
+        }
+        self.patch_claim_status(claim, json!({"phase": phase})).await
+    }
+
+    async fn patch_volume(&self, volume: &PersistentVolume, patch: Value) -> kube::Result<PersistentVolume> {
+        let patch = with_version(patch, volume.metadata.resource_version.as_ref());
+        let name = volume.metadata.name.as_deref().unwrap_or_default();
+        Api::<PersistentVolume>::all(self.client.clone())
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+    }
+
+    async fn patch_claim(
+        &self,
+        claim: &PersistentVolumeClaim,
+        patch: Value,
+    ) -> kube::Result<PersistentVolumeClaim> {
+        let patch = with_version(patch, claim.metadata.resource_version.as_ref());
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        self.claims_of(claim)
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+    }
+
+    /// Statuses are written without a version: an annotation that came meanwhile does not matter to them.
+    async fn patch_claim_status(&self, claim: &PersistentVolumeClaim, status: Value) -> kube::Result<()> {
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        let patch = json!({"metadata": {"uid": claim.metadata.uid}, "status": status});
+        self.claims_of(claim)
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .map(drop)
+    }
+
+    fn claims_of(&self, claim: &PersistentVolumeClaim) -> Api<PersistentVolumeClaim> {
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        Api::namespaced(self.client.clone(), namespace)
+    }
+}
+
+// === functions ===
+
+fn claim_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolumeClaim>) {
+    let claim = match change {
+        Change::Applied { new, .. } => new,
+        Change::Deleted(old) => old,
+    };
+    queue.add_unless_delayed(Item::Claim(claim_key(claim)));
+    if let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()) {
+        queue.add_unless_delayed(Item::Volume(volume));
+    }
+}
+
+fn volume_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolume>) {
+    let volume = match change {
+        Change::Applied { new, .. } => new,
+        Change::Deleted(old) => old,
+    };
+    queue.add_unless_delayed(Item::Volume(volume.metadata.name.clone().unwrap_or_default()));
+    if let Some(owner) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone()) {
+        let key = (
+            owner.namespace.unwrap_or_default(),
+            owner.name.unwrap_or_default(),
+        );
+        queue.add_unless_delayed(Item::Claim(key));
+    }
+}
+
+fn claim_key(claim: &PersistentVolumeClaim) -> Key {
+    (
+        claim.metadata.namespace.clone().unwrap_or_default(),
+        claim.metadata.name.clone().unwrap_or_default(),
+    )
+}
+
+fn with_version(mut patch: Value, version: Option<&String>) -> Value {
+    patch["metadata"]["resourceVersion"] = json!(version);
+    patch
+}

@@ -1,0 +1,205 @@
+//! What binds claims and volumes: annotations and the matching rules.
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+
+use crate::node_selector;
+use crate::quantity;
+
+/// Marks a claim or volume that the controller, not a user, bound.
+pub(crate) const ANN_BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+/// Marks a claim whose binding is complete.
+pub(crate) const ANN_BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+/// Names the provisioner of a volume.
+pub(crate) const ANN_PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+/// Names the provisioner that a claim waits for.
+pub(crate) const ANN_STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+pub(crate) const ANN_BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
+/// Names the node that the scheduler chose for the first consumer.
+pub(crate) const ANN_SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+
+/// The claim's class; empty for none.
+pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> &str {
+    claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.storage_class_name.as_deref())
+        .unwrap_or_default()
+}
+
+pub(crate) fn annotation<'a>(claim: &'a PersistentVolumeClaim, key: &str) -> Option<&'a str> {
+    claim.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+pub(crate) fn volume_annotation<'a>(volume: &'a PersistentVolume, key: &str) -> Option<&'a str> {
+    volume.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+pub(crate) fn volume_phase(volume: &PersistentVolume) -> &str {
+    volume
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or_default()
+}
+
+pub(crate) fn requested_bytes(claim: &PersistentVolumeClaim) -> i64 {
+    claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"))
+        .and_then(quantity::bytes)
+        .unwrap_or_default()
+}
+
+/// Whether the volume names this very claim, or a claim of this name without a UID.
+pub(crate) fn is_volume_bound_to_claim(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let Some(owner) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
+        return false;
+    };
+    owner.name == claim.metadata.name
+        && owner.namespace == claim.metadata.namespace
+        && owner
+            .uid
+            .as_ref()
+            .is_none_or(|uid| uid.is_empty() || Some(uid) == claim.metadata.uid.as_ref())
+}
+
+/// The best volume for the claim: one that names it, else the smallest that fits. With a node, only volumes that
+/// the node can reach.
+pub(crate) fn find_matching_volume<'a>(
+    claim: &PersistentVolumeClaim,
+    volumes: impl IntoIterator<Item = &'a PersistentVolume>,
+    node: Option<&Node>,
+    only_prebound: bool,
+) -> Option<&'a PersistentVolume> {
+    let mut best: Option<(i64, &PersistentVolume)> = None;
+    for volume in volumes {
+        if !could_serve(claim, volume) {
+            continue;
+        }
+        let reachable = node.is_none_or(|node| is_reachable(volume, node));
+        if is_volume_bound_to_claim(volume, claim) {
+            if reachable {
+                return Some(volume);
+            }
+            continue;
+        }
+        let free = volume.spec.as_ref().is_some_and(|spec| spec.claim_ref.is_none())
+            && volume_phase(volume) == "Available";
+        if only_prebound || !free || !reachable {
+            continue;
+        }
+        let size = capacity(volume);
+        if best.is_none_or(|(smallest, _)| size < smallest) {
+            best = Some((size, volume));
+        }
+    }
+    best.map(|(_, volume)| volume)
+}
+
+/// Whether the node can reach the volume, by the volume's node affinity.
+pub(crate) fn is_reachable(volume: &PersistentVolume, node: &Node) -> bool {
+    volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref())
+        .is_none_or(|required| node_selector::matches(required, node))
+}
+
+fn capacity(volume: &PersistentVolume) -> i64 {
+    volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.capacity.as_ref()?.get("storage"))
+        .and_then(quantity::bytes)
+        .unwrap_or_default()
+}
+
+fn could_serve(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    let (Some(wanted), Some(offered)) = (claim.spec.as_ref(), volume.spec.as_ref()) else {
+        return false;
+    };
+    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
+    let offered_modes = offered.access_modes.as_deref().unwrap_or_default();
+    volume.metadata.deletion_timestamp.is_none()
+        && offered.storage_class_name.as_deref().unwrap_or_default() == class_name(claim)
+        && mode(&offered.volume_mode) == mode(&wanted.volume_mode)
+        && capacity(volume) >= requested_bytes(claim)
+        && wanted
+            .access_modes
+            .iter()
+            .flatten()
+            .all(|mode| offered_modes.contains(mode))
+        && node_selector::label_selector_matches(wanted.selector.as_ref(), volume.metadata.labels.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_claim() -> PersistentVolumeClaim {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "data", "namespace": "default", "uid": "uid-c"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+                "storageClassName": ""},
+        }))
+        .unwrap()
+    }
+
+    fn mk_volume(name: &str, size: &str, change: impl Fn(&mut serde_json::Value)) -> PersistentVolume {
+        let mut volume = serde_json::json!({
+            "metadata": {"name": name},
+            "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": size},
+                "csi": {"driver": "d", "volumeHandle": name}},
+            "status": {"phase": "Available"},
+        });
+        change(&mut volume);
+        serde_json::from_value(volume).unwrap()
+    }
+
+    #[test]
+    fn smallest_volume_that_fits_is_taken_unless_one_names_the_claim() {
+        let plain = |_: &mut serde_json::Value| {};
+        let volumes = [
+            mk_volume("too-small", "500Mi", plain),
+            mk_volume("big", "10Gi", plain),
+            mk_volume("fits", "2Gi", plain),
+            mk_volume("other-mode", "1Gi", |v| {
+                v["spec"]["accessModes"] = serde_json::json!(["ReadOnlyMany"])
+            }),
+            mk_volume("block", "1Gi", |v| {
+                v["spec"]["volumeMode"] = serde_json::json!("Block")
+            }),
+            mk_volume("classy", "1Gi", |v| {
+                v["spec"]["storageClassName"] = serde_json::json!("fast")
+            }),
+            mk_volume("released", "1Gi", |v| {
+                v["status"]["phase"] = serde_json::json!("Released")
+            }),
+        ];
+        let claim = mk_claim();
+        let found = |volumes: &[PersistentVolume], only_prebound| {
+            find_matching_volume(&claim, volumes, None, only_prebound)
+                .and_then(|volume| volume.metadata.name.clone())
+        };
+        assert_eq!(found(&volumes, false).as_deref(), Some("fits"));
+        assert_eq!(found(&volumes, true), None);
+
+        let mut named = volumes.to_vec();
+        named.push(mk_volume("named", "20Gi", |v| {
+            v["spec"]["claimRef"] = serde_json::json!({"namespace": "default", "name": "data"});
+        }));
+        assert_eq!(found(&named, false).as_deref(), Some("named"));
+        assert_eq!(found(&named, true).as_deref(), Some("named"));
+    }
+
+    #[test]
+    fn volume_of_an_earlier_claim_of_the_same_name_is_not_taken() {
+        let volume = mk_volume("v", "1Gi", |v| {
+            v["spec"]["claimRef"] =
+                serde_json::json!({"namespace": "default", "name": "data", "uid": "uid-before"});
+        });
+        assert!(!is_volume_bound_to_claim(&volume, &mk_claim()));
+        assert!(find_matching_volume(&mk_claim(), [&volume], None, false).is_none());
+    }
+}

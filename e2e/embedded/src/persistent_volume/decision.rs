@@ -1,0 +1,179 @@
+//! What the PV controller does about a claim or a volume, as pure functions over one look at the stores.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+
+use super::claims::{
+    ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_SELECTED_NODE, annotation, class_name,
+    find_matching_volume, is_volume_bound_to_claim, volume_annotation, volume_phase,
+};
+
+/// What to do about a claim.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ClaimAction {
+    Nothing,
+    Bind(String),
+    /// Leave the claim to a provisioner.
+    Provision(String),
+    /// Nothing to bind yet: the event's reason and text.
+    Wait(&'static str, String),
+    /// The volume is gone or taken: the event's reason and text.
+    Lost(&'static str, &'static str),
+}
+
+/// What to do about a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VolumeAction {
+    Nothing,
+    SetPhase(&'static str),
+    /// Free the volume that the controller had bound to a claim that took another.
+    Unbind,
+}
+
+pub(crate) fn decide_claim(
+    claim: &PersistentVolumeClaim,
+    volumes: &[Arc<PersistentVolume>],
+    class: Option<&StorageClass>,
+) -> ClaimAction {
+    let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    let wanted = wanted.filter(|name| !name.is_empty());
+    let volume = wanted.and_then(|name| {
+        volumes
+            .iter()
+            .find(|volume| volume.metadata.name.as_deref() == Some(name))
+    });
+    if annotation(claim, ANN_BIND_COMPLETED).is_some() {
+        return decide_bound_claim(claim, wanted, volume.map(|volume| &**volume));
+    }
+    match (wanted, volume) {
+        (None, _) => decide_unbound_claim(claim, volumes, class),
+        // The volume may still come.
+        (Some(_), None) => ClaimAction::Wait("", String::new()),
+        (Some(name), Some(volume)) => {
+            let free = volume.spec.as_ref().is_some_and(|spec| spec.claim_ref.is_none());
+            if free || is_volume_bound_to_claim(volume, claim) {
+                ClaimAction::Bind(name.to_owned())
+            } else {
+                let message = format!("volume {name:?} already bound to a different claim.");
+                ClaimAction::Wait("FailedBinding", message)
+            }
+        }
+    }
+}
+
+fn decide_unbound_claim(
+    claim: &PersistentVolumeClaim,
+    volumes: &[Arc<PersistentVolume>],
+    class: Option<&StorageClass>,
+) -> ClaimAction {
+    if claim.metadata.deletion_timestamp.is_some() {
+        return ClaimAction::Nothing;
+    }
+    let late = class.and_then(|class| class.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer");
+    let delayed = late && annotation(claim, ANN_SELECTED_NODE).is_none();
+    // With a late binding the scheduler chooses the volume.
+    let candidates = volumes.iter().map(|volume| &**volume);
+    if let Some(volume) = find_matching_volume(claim, candidates, None, late) {
+        return ClaimAction::Bind(volume.metadata.name.clone().unwrap_or_default());
+    }
+    if delayed {
+        return ClaimAction::Wait(
+            "WaitForFirstConsumer",
+            "waiting for first consumer to be created before binding".to_owned(),
+        );
+    }
+    match class {
+        Some(class) if class.provisioner != "kubernetes.io/no-provisioner" => {
+            ClaimAction::Provision(class.provisioner.clone())
+        }
+        Some(_) => ClaimAction::Wait(
+            "FailedBinding",
+            "no persistent volumes available for this claim and no storage class is set".to_owned(),
+        ),
+        None if class_name(claim).is_empty() => ClaimAction::Wait(
+            "FailedBinding",
+            "no persistent volumes available for this claim and no storage class is set".to_owned(),
+        ),
+        None => ClaimAction::Wait(
+            "ProvisioningFailed",
+            format!("storageclass.storage.k8s.io {:?} not found", class_name(claim)),
+        ),
+    }
+}
+
+fn decide_bound_claim(
+    claim: &PersistentVolumeClaim,
+    wanted: Option<&str>,
+    volume: Option<&PersistentVolume>,
+) -> ClaimAction {
+    let Some(name) = wanted else {
+        return ClaimAction::Lost(
+            "ClaimLost",
+            "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!",
+        );
+    };
+    let Some(volume) = volume else {
+        return ClaimAction::Lost(
+            "ClaimLost",
+            "Bound claim has lost its PersistentVolume. Data on the volume is lost!",
+        );
+    };
+    let owner = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    if owner.is_some() && !is_volume_bound_to_claim(volume, claim) {
+        return ClaimAction::Lost(
+            "ClaimMisbound",
+            "Two claims are bound to the same volume, this one is bound incorrectly",
+        );
+    }
+    let complete = owner.is_some() && claim_phase(claim) == "Bound" && volume_phase(volume) == "Bound";
+    if complete {
+        ClaimAction::Nothing
+    } else {
+        ClaimAction::Bind(name.to_owned())
+    }
+}
+
+pub(crate) fn decide_volume(
+    volume: &PersistentVolume,
+    claim: Option<&PersistentVolumeClaim>,
+) -> VolumeAction {
+    let owner = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    let phase = |phase: &'static str| {
+        if volume_phase(volume) == phase {
+            VolumeAction::Nothing
+        } else {
+            VolumeAction::SetPhase(phase)
+        }
+    };
+    let Some(owner) = owner else {
+        return phase("Available");
+    };
+    // Bound in advance by a user; the claim follows.
+    let Some(uid) = owner.uid.as_deref().filter(|uid| !uid.is_empty()) else {
+        return phase("Available");
+    };
+    let Some(claim) = claim.filter(|claim| claim.metadata.uid.as_deref() == Some(uid)) else {
+        return phase("Released");
+    };
+    let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    match wanted.filter(|name| !name.is_empty()) {
+        // The claim's own sync completes the binding.
+        None => VolumeAction::Nothing,
+        Some(name) if Some(name) == volume.metadata.name.as_deref() => phase("Bound"),
+        Some(_) if volume_annotation(volume, ANN_BOUND_BY_CONTROLLER).is_some() => VolumeAction::Unbind,
+        Some(_) => phase("Available"),
+    }
+}
+
+pub(crate) fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
+    claim
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! Makes the claims of generic ephemeral volumes, and removes them with their pods, which the garbage collector does
+//! in a real cluster.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::attach_detach::csi_plugin::message_of;
+use crate::event_recorder::{EventRecorder, EventType};
+use crate::informer::Change;
+use crate::informers::Informers;
+use crate::pod;
+use crate::volume::claim_name;
+
+/// How often claims without a pod are looked for, and claims that could not be made are tried again.
+const RESYNC_PERIOD: Duration = Duration::from_secs(5);
+
+/// The ephemeral volume controller.
+pub(crate) struct EphemeralVolumeController {
+    pub client: Client,
+    pub informers: Informers,
+    pub recorder: EventRecorder,
+}
+
+// === impl EphemeralVolumeController ===
+
+impl EphemeralVolumeController {
+    /// Runs for ever. Subscribes at the call, so that no change is missed.
+    pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
+        let mut pods = self.informers.pods.subscribe();
+        async move {
+            self.informers.wait_for_sync().await;
+            let mut resync = interval(RESYNC_PERIOD);
+            resync.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    biased;
+                    Some(change) = pods.recv() => match change {
+                        Change::Applied { new, .. } => self.make_claims(&new).await,
+                        Change::Deleted(old) if has_ephemeral_volume(&old) => self.collect_garbage().await,
+                        Change::Deleted(_) => {}
+                    },
+                    _ = resync.tick() => {
+                        for pod in self.informers.pods.list() {
+                            self.make_claims(&pod).await;
+                        }
+                        self.collect_garbage().await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn make_claims(&self, pod: &Pod) {
+        if pod::is_deleting(pod) || pod::is_finished(pod) {
+            return;
+        }
+        for volume in pod::volumes(pod)
+            .iter()
+            .filter(|volume| volume.ephemeral.is_some())
+        {
+            self.make_claim(pod, volume).await;
+        }
+    }
+
+    async fn make_claim(&self, pod: &Pod, volume: &Volume) {
+        let Some(claim) = new_claim(pod, volume) else {
+            return;
+        };
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        if let Some(known) = self.informers.claims.get(namespace, name) {
+            if !pod::owns(pod, &known.metadata) {
+                let message = format!(
+                    "PVC {name} was not created for pod {namespace}/{} (pod is not owner)",
+                    pod.metadata.name.as_deref().unwrap_or_default()
+                );
+                self.failed(pod, &message);
+            }
+            return;
+        }
+        let claims = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), namespace);
+        match claims.create(&PostParams::default(), &claim).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {}
+            Err(error) => self.failed(pod, &format!("create PVC {name}: {}", message_of(&error))),
+        }
+    }
+
+    fn failed(&self, pod: &Pod, message: &str) {
+        const REASON: &str = "FailedBinding";
+        let message = format!("ephemeral volume: {message}");
+        self.recorder.event(pod, EventType::Warning, REASON, &message);
+    }
+
+    async fn collect_garbage(&self) {
+        let pods = self.informers.pods.list();
+        for claim in self.informers.claims.list() {
+            let Some(owner) = owning_pod(&claim) else { continue };
+            if claim.metadata.deletion_timestamp.is_some() || pods.iter().any(|pod| pod::uid(pod) == owner) {
+                continue;
+            }
+            let params = DeleteParams::default().preconditions(Preconditions {
+                uid: claim.metadata.uid.clone(),
+                resource_version: None,
+            });
+            let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+            let name = claim.metadata.name.as_deref().unwrap_or_default();
+            let claims = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), namespace);
+            if let Err(error) = claims.delete(name, &params).await {
+                tracing::debug!(claim = name, %error, "claim of an ephemeral volume was not deleted");
+            }
+        }
+    }
+}
+
+// === functions ===
+
+fn has_ephemeral_volume(pod: &Pod) -> bool {
+    pod::volumes(pod).iter().any(|volume| volume.ephemeral.is_some())
+}
+
+fn owning_pod(claim: &PersistentVolumeClaim) -> Option<&str> {
+    let owners = claim.metadata.owner_references.iter().flatten();
+    owners
+        .filter(|owner| owner.kind == "Pod" && owner.controller == Some(true))
+        .map(|owner| owner.uid.as_str())
+        .next()
+}
+
+fn new_claim(pod: &Pod, volume: &Volume) -> Option<PersistentVolumeClaim> {
+    let template = volume.ephemeral.as_ref()?.volume_claim_template.clone()?;
+    let metadata = template.metadata.unwrap_or_default();
+    Some(PersistentVolumeClaim {
+        metadata: ObjectMeta {
+            name: claim_name(pod, volume),
+            labels: metadata.labels,
+            annotations: metadata.annotations,
+            owner_references: Some(vec![OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Pod".to_owned(),
+                name: pod.metadata.name.clone().unwrap_or_default(),
+                uid: pod::uid(pod).to_owned(),
+                controller: Some(true),
+                block_owner_deletion: Some(true),
+            }]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(template.spec),
+        ..PersistentVolumeClaim::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claim_is_named_for_and_owned_by_its_pod() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+            "spec": {"containers": [], "volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate":
+                {"metadata": {"labels": {"a": "b"}}, "spec": {"accessModes": ["ReadWriteOnce"]}}}}]},
+        }))
+        .unwrap();
+        let claim = new_claim(&pod, &pod::volumes(&pod)[0]).unwrap();
+        assert_eq!(claim.metadata.name.as_deref(), Some("p-scratch"));
+        assert!(pod::owns(&pod, &claim.metadata));
+        assert_eq!(owning_pod(&claim), Some("u"));
+        assert_eq!(claim.metadata.labels.unwrap()["a"], "b");
+    }
+}

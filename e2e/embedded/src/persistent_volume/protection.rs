@@ -1,0 +1,199 @@
+//! Keeps claims that pods use and volumes that are bound from being removed: the pvc-protection and pv-protection
+//! controllers.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::time::{Instant, sleep_until};
+
+use super::claims::volume_phase;
+use crate::informer::{Change, Key};
+use crate::informers::Informers;
+use crate::key_queue::KeyQueue;
+use crate::pod;
+use crate::volume::claim_name;
+
+const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
+const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const MAX_RETRY: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Item {
+    Claim(Key),
+    Volume(String),
+}
+
+/// What to do about an object's finalizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decision {
+    Keep,
+    Add,
+    Remove,
+}
+
+/// Both controllers.
+pub(crate) struct ProtectionController {
+    pub client: Client,
+    pub informers: Informers,
+}
+
+// === impl ProtectionController ===
+
+impl ProtectionController {
+    /// Runs for ever. Subscribes at the call, so that no change is missed.
+    pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
+        let mut claims = self.informers.claims.subscribe();
+        let mut volumes = self.informers.volumes.subscribe();
+        let mut pods = self.informers.pods.subscribe();
+        async move {
+            self.informers.wait_for_sync().await;
+            let mut queue = KeyQueue::new(FIRST_RETRY, MAX_RETRY);
+            loop {
+                let due = queue.next_due();
+                tokio::select! {
+                    biased;
+                    Some(change) = claims.recv() => claim_changed(&mut queue, &change),
+                    Some(change) = volumes.recv() => volume_changed(&mut queue, &change),
+                    Some(change) = pods.recv() => pod_changed(&mut queue, &change),
+                    () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+                }
+                while let Some(item) = queue.pop(Instant::now()) {
+                    if self.sync(&item).await.is_ok() {
+                        queue.forget(&item);
+                    } else {
+                        queue.failed(item, Instant::now());
+                    }
+                }
+            }
+        }
+    }
+
+    async fn sync(&self, item: &Item) -> kube::Result<()> {
+        match item {
+            Item::Claim((namespace, name)) => match self.informers.claims.get(namespace, name) {
+                Some(claim) => {
+                    let decision = decide(&*claim, CLAIM_FINALIZER, || self.is_used(&claim));
+                    let claims = Api::namespaced(self.client.clone(), namespace);
+                    carry_out(&claims, &*claim, CLAIM_FINALIZER, decision).await
+                }
+                None => Ok(()),
+            },
+            Item::Volume(name) => match self.informers.volumes.get("", name) {
+                Some(volume) => {
+                    let decision = decide(&*volume, VOLUME_FINALIZER, || volume_phase(&volume) == "Bound");
+                    let volumes = Api::<PersistentVolume>::all(self.client.clone());
+                    carry_out(&volumes, &*volume, VOLUME_FINALIZER, decision).await
+                }
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// A pod uses its claims from the moment it is scheduled until its object is gone.
+    fn is_used(&self, claim: &PersistentVolumeClaim) -> bool {
+        self.informers.pods.list().iter().any(|pod| {
+            pod.metadata.namespace == claim.metadata.namespace
+                && pod::node_name(pod).is_some()
+                && pod::volumes(pod)
+                    .iter()
+                    .any(|volume| claim_name(pod, volume) == claim.metadata.name)
+        })
+    }
+}
+
+// === functions ===
+
+fn claim_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolumeClaim>) {
+    if let Change::Applied { new, .. } = change {
+        queue.add_unless_delayed(Item::Claim((
+            new.metadata.namespace.clone().unwrap_or_default(),
+            new.metadata.name.clone().unwrap_or_default(),
+        )));
+    }
+}
+
+fn volume_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolume>) {
+    if let Change::Applied { new, .. } = change {
+        queue.add_unless_delayed(Item::Volume(new.metadata.name.clone().unwrap_or_default()));
+    }
+}
+
+/// The claims of a pod that is gone may be free now.
+fn pod_changed(queue: &mut KeyQueue<Item>, change: &Change<Pod>) {
+    if let Change::Deleted(pod) = change {
+        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        for claim in pod::volumes(pod)
+            .iter()
+            .filter_map(|volume| claim_name(pod, volume))
+        {
+            queue.add_unless_delayed(Item::Claim((namespace.clone(), claim)));
+        }
+    }
+}
+
+fn decide<K: Resource>(object: &K, finalizer: &str, is_used: impl Fn() -> bool) -> Decision {
+    let meta = object.meta();
+    let protected = meta.finalizers.iter().flatten().any(|own| own == finalizer);
+    match (meta.deletion_timestamp.is_some(), protected) {
+        (false, false) => Decision::Add,
+        (true, true) if !is_used() => Decision::Remove,
+        (false | true, true) | (true, false) => Decision::Keep,
+    }
+}
+
+async fn carry_out<K>(api: &Api<K>, object: &K, finalizer: &str, decision: Decision) -> kube::Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let uid = &object.meta().uid;
+    let patch = match decision {
+        Decision::Keep => return Ok(()),
+        Decision::Add => json!({"metadata": {"uid": uid, "finalizers": [finalizer]}}),
+        Decision::Remove => {
+            json!({"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [finalizer]}})
+        }
+    };
+    let name = object.meta().name.as_deref().unwrap_or_default();
+    match api
+        .patch(name, &PatchParams::default(), &Patch::Strategic(patch))
+        .await
+    {
+        Err(kube::Error::Api(status)) if [404, 422].contains(&status.code) => Ok(()),
+        patched => patched.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finalizer_stays_while_the_object_is_used() {
+        // deleting, protected, used
+        let cases = [
+            (false, false, false, Decision::Add),
+            (false, true, false, Decision::Keep),
+            (true, true, true, Decision::Keep),
+            (true, true, false, Decision::Remove),
+            (true, false, false, Decision::Keep),
+        ];
+        for (deleting, protected, used, expected) in cases {
+            let mut claim = PersistentVolumeClaim::default();
+            if deleting {
+                claim.metadata.deletion_timestamp =
+                    serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+            }
+            claim.metadata.finalizers = protected.then(|| vec![CLAIM_FINALIZER.to_owned()]);
+            assert_eq!(
+                decide(&claim, CLAIM_FINALIZER, || used),
+                expected,
+                "deleting {deleting}, protected {protected}, used {used}"
+            );
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What controllers ask of pods.
+
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// The node the pod was bound to.
+pub(crate) fn node_name(pod: &Pod) -> Option<&str> {
+    let name = pod.spec.as_ref()?.node_name.as_deref()?;
+    (!name.is_empty()).then_some(name)
+}
+
+pub(crate) fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+pub(crate) fn volumes(pod: &Pod) -> &[Volume] {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.volumes.as_deref())
+        .unwrap_or_default()
+}
+
+pub(crate) fn phase(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.phase.as_deref()
+}
+
+pub(crate) fn is_deleting(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether the pod's containers have ended for good, by its phase or because it is being deleted and none runs.
+pub(crate) fn is_terminated(pod: &Pod) -> bool {
+    is_finished(pod) || (is_deleting(pod) && !has_running_container(pod))
+}
+
+/// Whether the pod's phase is final.
+pub(crate) fn is_finished(pod: &Pod) -> bool {
+    matches!(phase(pod), Some("Succeeded" | "Failed"))
+}
+
+fn has_running_container(pod: &Pod) -> bool {
+    pod.status
+        .as_ref()
+        .and_then(|status| status.container_statuses.as_ref())
+        .into_iter()
+        .flatten()
+        .any(|container| {
+            container
+                .state
+                .as_ref()
+                .is_none_or(|state| state.terminated.is_none() && state.waiting.is_none())
+        })
+}
+
+/// Whether the pod is the controller of an object, such as the claim of its ephemeral volume.
+pub(crate) fn owns(pod: &Pod, object: &ObjectMeta) -> bool {
+    object
+        .owner_references
+        .iter()
+        .flatten()
+        .any(|owner| owner.controller == Some(true) && owner.uid == uid(pod))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminated_pod_has_a_final_phase_or_no_running_container_while_deleting() {
+        let deleting = serde_json::json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        let running = serde_json::json!([{"name": "c", "image": "", "imageID": "", "ready": true,
+            "restartCount": 0, "state": {"running": {}}}]);
+        let ended = serde_json::json!([{"name": "c", "image": "", "imageID": "", "ready": false,
+            "restartCount": 0, "state": {"terminated": {"exitCode": 0}}}]);
+        let cases = [
+            (
+                "running",
+                serde_json::json!({}),
+                "Running",
+                running.clone(),
+                false,
+            ),
+            (
+                "succeeded",
+                serde_json::json!({}),
+                "Succeeded",
+                ended.clone(),
+                true,
+            ),
+            ("failed", serde_json::json!({}), "Failed", running.clone(), true),
+            ("deleting, running", deleting.clone(), "Running", running, false),
+            ("deleting, ended", deleting.clone(), "Running", ended, true),
+            (
+                "deleting, never started",
+                deleting,
+                "Pending",
+                serde_json::json!([]),
+                true,
+            ),
+        ];
+        for (case, metadata, phase, containers, terminated) in cases {
+            let pod: Pod = serde_json::from_value(serde_json::json!({
+                "metadata": metadata,
+                "status": {"phase": phase, "containerStatuses": containers},
+            }))
+            .unwrap();
+            assert_eq!(is_terminated(&pod), terminated, "{case}");
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Which nodes a pod fits on, as pure functions over one look at the stores. The texts are the scheduler's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use crate::node_selector;
+use crate::persistent_volume::{class_name, find_matching_volume, is_volume_bound_to_claim, requested_bytes};
+use crate::pod;
+use crate::quantity;
+use crate::volume::{UniqueVolumeName, VolumeSpec, claim_name};
+
+/// What the scheduler sees of the cluster.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    pub nodes: Vec<Arc<Node>>,
+    pub pods: Vec<Arc<Pod>>,
+    pub claims: BTreeMap<(String, String), Arc<PersistentVolumeClaim>>,
+    pub volumes: Vec<Arc<PersistentVolume>>,
+    pub classes: BTreeMap<String, Arc<StorageClass>>,
+    pub csi_nodes: BTreeMap<String, Arc<CSINode>>,
+    pub csi_drivers: BTreeMap<String, Arc<CSIDriver>>,
+    pub capacities: Vec<Arc<CSIStorageCapacity>>,
+    /// Volumes that pods were assumed to bring to a node, before the informer shows them there.
+    pub assumed: BTreeMap<String, String>,
+}
+
+/// The claims of a pod, by how they will get their volumes.
+#[derive(Debug, Default)]
+pub(crate) struct PodClaims {
+    pub bound: Vec<(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>)>,
+    /// Claims whose volume is chosen together with the node.
+    pub late: Vec<Arc<PersistentVolumeClaim>>,
+}
+
+// === impl PodClaims ===
+
+impl PodClaims {
+    /// Looks up the pod's claims.
+    ///
+    /// # Errors
+    /// No node will do as long as one of them is missing or not bound: the text says which.
+    pub(crate) fn of(pod: &Pod, snapshot: &Snapshot) -> Result<Self, String> {
+        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        let mut claims = Self::default();
+        for volume in pod::volumes(pod) {
+            let Some(name) = claim_name(pod, volume) else {
+                continue;
+            };
+            let Some(claim) = snapshot.claims.get(&(namespace.clone(), name.clone())) else {
+                if volume.ephemeral.is_some() {
+                    return Err(format!(
+                        "waiting for ephemeral volume controller to create the \
+                         persistentvolumeclaim {name:?}"
+                    ));
+                }
+                return Err(format!("persistentvolumeclaim {name:?} not found"));
+            };
+            if claim.metadata.deletion_timestamp.is_some() {
+                return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
+            }
+            claims.add(claim, snapshot)?;
+        }
+        Ok(claims)
+    }
+
+    fn add(&mut self, claim: &Arc<PersistentVolumeClaim>, snapshot: &Snapshot) -> Result<(), String> {
+        let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
+        let volume = volume
+            .filter(|name| !name.is_empty())
+            .and_then(|name| snapshot.volume(&name));
+        let bound = claim
+            .metadata
+            .annotations
+            .as_ref()
+            .is_some_and(|annotations| annotations.contains_key("pv.kubernetes.io/bind-completed"));
+        if let Some(volume) = volume.filter(|_| bound) {
+            self.bound.push((claim.clone(), volume));
+            return Ok(());
+        }
+        let class = snapshot.classes.get(class_name(claim));
+        let late =
+            class.and_then(|class| class.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer");
+        if late {
+            self.late.push(claim.clone());
+            Ok(())
+        } else {
+            Err("pod has unbound immediate PersistentVolumeClaims".to_owned())
+        }
+    }
+}
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    pub(crate) fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+        self.volumes
+            .iter()
+            .find(|volume| volume.metadata.name.as_deref() == Some(name))
+            .cloned()
+    }
+
+    /// The node's CSI volumes by driver, those of assumed pods included.
+    fn volumes_on(&self, node: &str) -> BTreeMap<String, BTreeSet<UniqueVolumeName>> {
+        let mut volumes: BTreeMap<String, BTreeSet<_>> = BTreeMap::new();
+        for pod in &self.pods {
+            let assumed = self.assumed.get(pod::uid(pod)).map(String::as_str);
+            if pod::node_name(pod).or(assumed) != Some(node) || pod::is_finished(pod) {
+                continue;
+            }
+            for (driver, volume) in self.volumes_of(pod) {
+                volumes.entry(driver).or_default().insert(volume);
+            }
+        }
+        volumes
+    }
+
+    /// A claim without a volume counts as one volume of its class's provisioner.
+    fn volumes_of(&self, pod: &Pod) -> Vec<(String, UniqueVolumeName)> {
+        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        let claim = |name: String| self.claims.get(&(namespace.clone(), name));
+        pod::volumes(pod)
+            .iter()
+            .filter_map(|volume| claim(claim_name(pod, volume)?))
+            .filter_map(|claim| {
+                let bound = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+                if let Some(volume) = bound.and_then(|name| self.volume(name)) {
+                    let spec = VolumeSpec::from_persistent_volume(&volume)?;
+                    return Some((spec.driver.clone(), spec.unique_name()));
+                }
+                let class = self.classes.get(class_name(claim))?;
+                let uid = claim.metadata.uid.clone().unwrap_or_default();
+                Some((class.provisioner.clone(), format!("claim/{uid}")))
+            })
+            .collect()
+    }
+}
+
+// === filters ===
+
+/// Why the pod does not fit on the node; `None` if it does.
+pub(crate) fn reject(pod: &Pod, claims: &PodClaims, node: &Node, snapshot: &Snapshot) -> Option<String> {
+    rejected_by_node(pod, node)
+        .or_else(|| rejected_by_bound_volumes(pod, claims, node, snapshot))
+        .or_else(|| rejected_by_limits(pod, node, snapshot))
+        .or_else(|| {
+            let missing = claims
+                .late
+                .iter()
+                .find(|claim| !can_get_volume(claim, node, snapshot))?;
+            let class = snapshot.classes.get(class_name(missing))?;
+            Some(if provisions(class) && topology_allows(class, node) {
+                "node(s) did not have enough free storage".to_owned()
+            } else {
+                "node(s) didn't find available persistent volumes to bind".to_owned()
+            })
+        })
+}
+
+fn rejected_by_node(pod: &Pod, node: &Node) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let node_spec = node.spec.clone().unwrap_or_default();
+    if node_spec.unschedulable == Some(true) {
+        return Some("node(s) were unschedulable".to_owned());
+    }
+    let tolerated = |taint: &k8s_openapi::api::core::v1::Taint| {
+        spec.tolerations.iter().flatten().any(|toleration| {
+            toleration.key.as_ref().is_none_or(|key| *key == taint.key)
+                && toleration
+                    .effect
+                    .as_ref()
+                    .is_none_or(|effect| *effect == taint.effect)
+                && (toleration.operator.as_deref() == Some("Exists")
+                    || toleration.value.as_deref().unwrap_or_default()
+                        == taint.value.as_deref().unwrap_or_default())
+        })
+    };
+    let taints = node_spec.taints.unwrap_or_default();
+    let repelled = taints
+        .iter()
+        .find(|taint| taint.effect != "PreferNoSchedule" && !tolerated(taint));
+    if repelled.is_some() {
+        return Some("node(s) had untolerated taint(s)".to_owned());
+    }
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    let selected = spec
+        .node_selector
+        .iter()
+        .flatten()
+        .all(|(key, value)| labels.get(key) == Some(value));
+    let required = spec
+        .affinity
+        .as_ref()
+        .and_then(|affinity| affinity.node_affinity.as_ref())
+        .and_then(|affinity| {
+            affinity
+                .required_during_scheduling_ignored_during_execution
+                .as_ref()
+        });
+    let affine = required.is_none_or(|required| node_selector::matches(required, node));
+    (!selected || !affine).then(|| "node(s) didn't match Pod's node affinity/selector".to_owned())
+}
+
+fn rejected_by_bound_volumes(
+    pod: &Pod,
+    claims: &PodClaims,
+    node: &Node,
+    snapshot: &Snapshot,
+) -> Option<String> {
+    for (claim, volume) in &claims.bound {
+        let required = volume
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref());
+        if required.is_some_and(|required| !node_selector::matches(required, node)) {
+            return Some("node(s) didn't match PersistentVolume's node affinity".to_owned());
+        }
+        if is_exclusive(claim) && has_other_user(pod, claim, snapshot) {
+            return Some(
+                "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+                    .to_owned(),
+            );
+        }
+    }
+    None
+}
+
+fn is_exclusive(claim: &PersistentVolumeClaim) -> bool {
+    let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
+    modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod"))
+}
+
+fn has_other_user(pod: &Pod, claim: &PersistentVolumeClaim, snapshot: &Snapshot) -> bool {
+    snapshot.pods.iter().any(|other| {
+        pod::uid(other) != pod::uid(pod)
+            && other.metadata.namespace == claim.metadata.namespace
+            && pod::node_name(other).is_some()
+            && !pod::is_finished(other)
+            && pod::volumes(other)
+                .iter()
+                .any(|volume| claim_name(other, volume) == claim.metadata.name)
+    })
+}
+
+/// The attach limit of each driver, from CSINode.
+fn rejected_by_limits(pod: &Pod, node: &Node, snapshot: &Snapshot) -> Option<String> {
+    let wanted = snapshot.volumes_of(pod);
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let csi_node = snapshot.csi_nodes.get(name)?;
+    let present = snapshot.volumes_on(name);
+    for entry in &csi_node.spec.drivers {
+        let Some(limit) = entry
+            .allocatable
+            .as_ref()
+            .and_then(|allocatable| allocatable.count)
+        else {
+            continue;
+        };
+        let mut volumes = present.get(&entry.name).cloned().unwrap_or_default();
+        let before = volumes.len();
+        volumes.extend(
+            wanted
+                .iter()
+                .filter(|(driver, _)| *driver == entry.name)
+                .map(|(_, volume)| volume.clone()),
+        );
+        let limit = usize::try_from(limit).unwrap_or_default();
+        if volumes.len() > before && volumes.len() > limit {
+            return Some("node(s) exceed max volume count".to_owned());
+        }
+    }
+    None
+}
+
+/// Whether a claim with late binding finds a volume for the node, or can have one provisioned there.
+pub(crate) fn can_get_volume(claim: &PersistentVolumeClaim, node: &Node, snapshot: &Snapshot) -> bool {
+    let volumes = snapshot.volumes.iter().map(|volume| &**volume);
+    if find_matching_volume(claim, volumes, Some(node), false).is_some() {
+        return true;
+    }
+    let Some(class) = snapshot.classes.get(class_name(claim)) else {
+        return false;
+    };
+    provisions(class) && topology_allows(class, node) && has_capacity(claim, class, node, snapshot)
+}
+
+fn provisions(class: &StorageClass) -> bool {
+    class.provisioner != "kubernetes.io/no-provisioner"
+}
+
+fn topology_allows(class: &StorageClass, node: &Node) -> bool {
+    let Some(terms) = class
+        .allowed_topologies
+        .as_ref()
+        .filter(|terms| !terms.is_empty())
+    else {
+        return true;
+    };
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    terms.iter().any(|term| {
+        term.match_label_expressions.iter().flatten().all(|requirement| {
+            labels
+                .get(&requirement.key)
+                .is_some_and(|value| requirement.values.contains(value))
+        })
+    })
+}
+
+/// Only drivers that publish CSIStorageCapacity are checked.
+fn has_capacity(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    node: &Node,
+    snapshot: &Snapshot,
+) -> bool {
+    let published = snapshot
+        .csi_drivers
+        .get(&class.provisioner)
+        .is_some_and(|driver| driver.spec.storage_capacity == Some(true));
+    if !published {
+        return true;
+    }
+    let size = requested_bytes(claim);
+    snapshot.capacities.iter().any(|capacity| {
+        let limit = capacity
+            .maximum_volume_size
+            .as_ref()
+            .or(capacity.capacity.as_ref());
+        Some(&capacity.storage_class_name) == class.metadata.name.as_ref()
+            && limit.and_then(quantity::bytes).is_some_and(|limit| limit >= size)
+            && reaches(capacity.node_topology.as_ref(), node)
+    })
+}
+
+/// A capacity without topology is nowhere.
+fn reaches(topology: Option<&LabelSelector>, node: &Node) -> bool {
+    topology.is_some_and(|topology| {
+        node_selector::label_selector_matches(Some(topology), node.metadata.labels.as_ref())
+    })
+}
+
+/// The volume that a late claim takes on the node, if there is one that need not be provisioned.
+pub(crate) fn volume_for_node(
+    claim: &PersistentVolumeClaim,
+    node: &Node,
+    snapshot: &Snapshot,
+) -> Option<Arc<PersistentVolume>> {
+    let volumes = snapshot.volumes.iter().map(|volume| &**volume);
+    let found = find_matching_volume(claim, volumes, Some(node), false)?;
+    if is_volume_bound_to_claim(found, claim) {
+        return None;
+    }
+    snapshot.volume(found.metadata.name.as_deref()?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! One look at the informers.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::filter::Snapshot;
+use crate::informers::Informers;
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    /// What the informers show now.
+    pub(super) fn of(informers: &Informers, assumed: &BTreeMap<String, String>) -> Self {
+        let name = |meta: &ObjectMeta| meta.name.clone().unwrap_or_default();
+        Self {
+            nodes: informers.nodes.list(),
+            pods: informers.pods.list(),
+            claims: informers
+                .claims
+                .list()
+                .into_iter()
+                .map(|claim| {
+                    let namespace = claim.metadata.namespace.clone().unwrap_or_default();
+                    ((namespace, name(&claim.metadata)), claim)
+                })
+                .collect(),
+            volumes: informers.volumes.list(),
+            classes: informers
+                .classes
+                .list()
+                .into_iter()
+                .map(|class| (name(&class.metadata), class))
+                .collect(),
+            csi_nodes: informers
+                .csi_nodes
+                .list()
+                .into_iter()
+                .map(|node| (name(&node.metadata), node))
+                .collect(),
+            csi_drivers: informers
+                .csi_drivers
+                .list()
+                .into_iter()
+                .map(|driver| (name(&driver.metadata), driver))
+                .collect(),
+            capacities: informers.capacities.list(),
+            assumed: assumed.clone(),
+        }
+    }
+}
