@@ -7,8 +7,8 @@ use kube::Client;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::apiserver::{self, ApiServer, Clock};
 use crate::attach_detach::{AttachDetachView, ForceDetach};
-use crate::clock::Clock;
 use crate::control_plane::{ControlPlaneConfig, control_plane};
 use crate::driver_connection::DriverConnection;
 use crate::event_recorder::EventBroadcaster;
@@ -42,6 +42,7 @@ pub struct NodeOptions {
 
 /// A running cluster. Dropping it is a crash of everything in it.
 pub struct EmbeddedCluster {
+    api_server: ApiServer,
     client: Client,
     options: ClusterOptions,
     attach_detach: AttachDetachView,
@@ -61,6 +62,20 @@ struct Kubelet {
     tasks: [AbortHandle; 2],
 }
 
+// === impl ClusterOptions ===
+
+impl Default for ClusterOptions {
+    /// A cluster on the machine's time.
+    fn default() -> Self {
+        Self {
+            clock: Clock::system(),
+            seed: 0,
+            force_detach: ForceDetach::default(),
+            provisioners: Vec::new(),
+        }
+    }
+}
+
 // === impl NodeOptions ===
 
 impl NodeOptions {
@@ -78,11 +93,18 @@ impl NodeOptions {
 // === impl EmbeddedCluster ===
 
 impl EmbeddedCluster {
-    /// Starts the controllers on the API server behind `client`.
-    pub fn start(client: Client, options: ClusterOptions) -> Self {
+    /// Starts an API server and the controllers. Must be called in a tokio runtime; a current-thread one will do.
+    pub fn start(options: ClusterOptions) -> Self {
+        let api_server = ApiServer::new(&apiserver::Options {
+            clock: options.clock.clone(),
+            seed: options.seed,
+            ..apiserver::Options::default()
+        });
+        let client = api_server.client();
         let mut tasks = JoinSet::new();
         let (attach_detach, controllers) = start_controllers(&client, &options, &mut tasks);
         Self {
+            api_server,
             client,
             options,
             attach_detach,
@@ -90,6 +112,11 @@ impl EmbeddedCluster {
             nodes: BTreeMap::new(),
             tasks,
         }
+    }
+
+    /// The cluster's API server, for faults, and to serve it to kubectl.
+    pub fn api_server(&self) -> &ApiServer {
+        &self.api_server
     }
 
     /// A client of the cluster's API server.
@@ -143,10 +170,10 @@ impl EmbeddedCluster {
             return;
         };
         let (commands, requests) = mpsc::unbounded_channel();
-        let events = EventBroadcaster::new(self.client.clone(), self.options.clock);
+        let events = EventBroadcaster::new(self.client.clone(), self.options.clock.clone());
         let config = KubeletConfig {
             client: self.client.clone(),
-            clock: self.options.clock,
+            clock: self.options.clock.clone(),
             name: name.to_owned(),
             labels: node.options.labels.clone(),
             driver: node.options.driver.clone(),
@@ -187,7 +214,7 @@ fn start_controllers(
 ) -> (AttachDetachView, AbortHandle) {
     let (view, controllers) = control_plane(ControlPlaneConfig {
         client: client.clone(),
-        clock: options.clock,
+        clock: options.clock.clone(),
         seed: options.seed,
         force_detach: options.force_detach,
         provisioners: options.provisioners.clone(),

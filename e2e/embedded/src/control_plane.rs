@@ -4,8 +4,8 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use kube::Client;
 
+use crate::apiserver::Clock;
 use crate::attach_detach::{AttachDetachController, AttachDetachView, ForceDetach};
-use crate::clock::Clock;
 use crate::driver_connection::DriverConnection;
 use crate::event_recorder::EventBroadcaster;
 use crate::informers::Informers;
@@ -37,7 +37,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         provisioners,
     } = config;
     let informers = Informers::default();
-    let events = EventBroadcaster::new(client.clone(), clock);
+    let events = EventBroadcaster::new(client.clone(), clock.clone());
     let attach_detach = AttachDetachController::new(
         client.clone(),
         informers.clone(),
@@ -64,7 +64,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         client: client.clone(),
         informers: informers.clone(),
         recorder: events.recorder("default-scheduler", ""),
-        clock,
+        clock: clock.clone(),
     };
     let node_lifecycle = NodeLifecycleController {
         client: client.clone(),

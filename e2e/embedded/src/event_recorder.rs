@@ -12,7 +12,7 @@ use kube::{Api, Client, Resource};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::clock::Clock;
+use crate::apiserver::Clock;
 
 /// Normal or Warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

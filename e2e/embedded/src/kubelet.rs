@@ -35,7 +35,7 @@ use pod_status::PodStatusManager;
 use pod_workers::{PodAction, PodWorkers};
 use volume_manager::{Operation, VolumeManager};
 
-use crate::clock::Clock;
+use crate::apiserver::Clock;
 use crate::driver_connection::DriverConnection;
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::WatchBackoff;
@@ -108,7 +108,7 @@ enum Report {
 pub(crate) async fn run(config: KubeletConfig, commands: UnboundedReceiver<Command>) {
     let registration = NodeRegistration {
         client: config.client.clone(),
-        clock: config.clock,
+        clock: config.clock.clone(),
         name: config.name.clone(),
         labels: config.labels.clone(),
     };
@@ -127,7 +127,7 @@ pub(crate) async fn run(config: KubeletConfig, commands: UnboundedReceiver<Comma
         mounter: CsiMounter::new(config.client.clone(), &config.name, None, config.disk.clone()),
         pod_status: PodStatusManager {
             client: config.client.clone(),
-            clock: config.clock,
+            clock: config.clock.clone(),
         },
         config,
         registration,

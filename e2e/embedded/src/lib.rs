@@ -5,7 +5,6 @@
 
 pub mod apiserver;
 pub mod attach_detach;
-pub mod clock;
 pub mod cluster;
 mod control_plane;
 pub mod driver_connection;

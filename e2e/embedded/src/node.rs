@@ -11,12 +11,14 @@ pub(crate) const KEEP_TERMINATED_POD_VOLUMES: &str = "volumes.kubernetes.io/keep
 
 /// Whether the node's Ready condition is True.
 pub(crate) fn is_ready(node: &Node) -> bool {
-    node.status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref())
-        .into_iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    ready_status(node) == Some("True")
+}
+
+/// The status of the node's Ready condition.
+pub(crate) fn ready_status(node: &Node) -> Option<&str> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    Some(&ready.status)
 }
 
 pub(crate) fn has_taint(node: &Node, key: &str) -> bool {

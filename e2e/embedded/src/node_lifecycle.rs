@@ -11,10 +11,11 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::clock::Clock;
-use crate::informer::Informer;
+use crate::apiserver::Clock;
+use crate::informer::{Change, Informer};
 use crate::informers::Informers;
 use crate::kubelet::NODE_LEASE_NAMESPACE;
 use crate::node;
@@ -27,6 +28,8 @@ const MONITOR_GRACE_PERIOD: Duration = Duration::from_secs(50);
 /// How long a pod tolerates an unreachable node unless it says otherwise.
 const DEFAULT_TOLERATION: Duration = Duration::from_secs(300);
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+/// Admission gives it to every new node; it goes when the node is ready.
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
 /// The controller.
 pub(crate) struct NodeLifecycleController {
@@ -69,61 +72,80 @@ impl Heartbeats {
 // === impl NodeLifecycleController ===
 
 impl NodeLifecycleController {
-    /// Runs for ever.
-    pub(crate) async fn run(self) {
+    /// Runs for ever. Subscribes at the call, so that no change is missed.
+    pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
+        let nodes = self.informers.nodes.subscribe();
         let leases = Informer::<Lease>::default();
         let api = Api::namespaced(self.client.clone(), NODE_LEASE_NAMESPACE);
-        let watching = leases.clone().run(api, watcher::Config::default());
-        futures::join!(watching, self.monitor(leases));
+        async move {
+            let watching = leases.clone().run(api, watcher::Config::default());
+            futures::join!(watching, self.monitor(leases, nodes));
+        }
     }
 
-    async fn monitor(&self, leases: Informer<Lease>) {
+    async fn monitor(&self, leases: Informer<Lease>, mut nodes: UnboundedReceiver<Change<Node>>) {
         self.informers.wait_for_sync().await;
         leases.wait_for_sync().await;
         let mut heartbeats = Heartbeats::default();
         let mut ticks = interval(MONITOR_PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let now = ticks.tick().await;
-            for node in self.informers.nodes.list() {
-                let name = node.metadata.name.as_deref().unwrap_or_default();
-                let lease = leases.get(NODE_LEASE_NAMESPACE, name);
-                let renewed = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.clone());
-                let silent = heartbeats.is_silent(name, renewed, now);
-                if let Err(error) = self.update(&node, name, silent).await {
-                    tracing::debug!(node = name, %error, "node was not updated");
+            tokio::select! {
+                biased;
+                Some(change) = nodes.recv() => {
+                    if let Change::Applied { new, .. } = change {
+                        self.update_taints(&new).await;
+                    }
                 }
-                if let Some(elapsed) = heartbeats.unreachable_for(name, silent, now) {
-                    self.evict(name, elapsed).await;
-                }
+                now = ticks.tick() => self.monitor_health(&leases, &mut heartbeats, now).await,
             }
         }
     }
 
-    async fn update(&self, node: &Node, name: &str, silent: bool) -> kube::Result<()> {
-        let nodes = Api::<Node>::all(self.client.clone());
-        if silent && node::is_ready(node) {
-            let now = Time(self.clock.now());
-            let condition = json!({
-                "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
-                "message": "Kubelet stopped posting node status.", "lastTransitionTime": now,
-            });
-            let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
-            nodes.patch_status(name, &PatchParams::default(), &patch).await?;
-        }
-        let tainted = node::has_taint(node, UNREACHABLE);
-        if silent != tainted {
-            let patch = Patch::Merge(json!({
-                "metadata": {"resourceVersion": node.metadata.resource_version},
-                "spec": {"taints": taints(node, silent)},
-            }));
-            // The version just changed if the condition was written; then the next round adds the taint.
-            match nodes.patch(name, &PatchParams::default(), &patch).await {
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
-                patched => drop(patched?),
+    async fn monitor_health(&self, leases: &Informer<Lease>, heartbeats: &mut Heartbeats, now: Instant) {
+        for node in self.informers.nodes.list() {
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            let lease = leases.get(NODE_LEASE_NAMESPACE, name);
+            let renewed = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.clone());
+            let silent = heartbeats.is_silent(name, renewed, now);
+            if silent && node::is_ready(&node) {
+                self.mark_unknown(name).await;
+            } else {
+                self.update_taints(&node).await;
+            }
+            if let Some(elapsed) = heartbeats.unreachable_for(name, silent, now) {
+                self.evict(name, elapsed).await;
             }
         }
-        Ok(())
+    }
+
+    async fn mark_unknown(&self, name: &str) {
+        let now = Time(self.clock.now());
+        let condition = json!({
+            "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
+            "message": "Kubelet stopped posting node status.", "lastTransitionTime": now,
+        });
+        let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+        let nodes = Api::<Node>::all(self.client.clone());
+        if let Err(error) = nodes.patch_status(name, &PatchParams::default(), &patch).await {
+            tracing::debug!(node = name, %error, "node was not marked as unknown");
+        }
+    }
+
+    /// A write that fails, also because the node changed meanwhile, is repeated with the next round.
+    async fn update_taints(&self, node: &Node) {
+        let Some(taints) = changed_taints(node) else {
+            return;
+        };
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        let patch = Patch::Merge(json!({
+            "metadata": {"resourceVersion": node.metadata.resource_version},
+            "spec": {"taints": taints},
+        }));
+        let nodes = Api::<Node>::all(self.client.clone());
+        if let Err(error) = nodes.patch(name, &PatchParams::default(), &patch).await {
+            tracing::debug!(node = name, %error, "taints were not updated");
+        }
     }
 
     async fn evict(&self, node: &str, elapsed: Duration) {
@@ -148,19 +170,44 @@ impl NodeLifecycleController {
 
 // === functions ===
 
-/// The node's taints with or without those of an unreachable node.
-fn taints(node: &Node, unreachable: bool) -> Vec<Value> {
-    let known = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    let others = known
-        .into_iter()
-        .flatten()
-        .filter(|taint| taint.key != UNREACHABLE);
-    let mut taints: Vec<Value> = others.map(|taint| json!(taint)).collect();
-    if unreachable {
-        taints
-            .extend(["NoSchedule", "NoExecute"].map(|effect| json!({"key": UNREACHABLE, "effect": effect})));
+/// The node's taints as its Ready condition wants them, if they are others.
+fn changed_taints(node: &Node) -> Option<Vec<Value>> {
+    let status = node::ready_status(node);
+    let (wanted, unwanted) = match status {
+        Some("True") => (None, vec![NOT_READY, UNREACHABLE]),
+        Some("Unknown") => (Some(UNREACHABLE), vec![NOT_READY]),
+        _ => (Some(NOT_READY), vec![UNREACHABLE]),
+    };
+    let known = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_deref())
+        .unwrap_or_default();
+    let has = |key: &str, effect: &str| {
+        known
+            .iter()
+            .any(|taint| taint.key == key && taint.effect == effect)
+    };
+    // A node that never was ready repels new pods only.
+    let effects: &[&str] = if status.is_some() {
+        &["NoSchedule", "NoExecute"]
+    } else {
+        &["NoSchedule"]
+    };
+    let complete = wanted.is_none_or(|key| effects.iter().all(|effect| has(key, effect)));
+    let clean = !known.iter().any(|taint| unwanted.contains(&taint.key.as_str()));
+    if complete && clean {
+        return None;
     }
-    taints
+    let mut taints: Vec<Value> = known
+        .iter()
+        .filter(|taint| taint.key != NOT_READY && taint.key != UNREACHABLE)
+        .map(|taint| json!(taint))
+        .collect();
+    if let Some(key) = wanted {
+        taints.extend(effects.iter().map(|effect| json!({"key": key, "effect": effect})));
+    }
+    Some(taints)
 }
 
 /// How long the pod tolerates an unreachable node; `None` for ever.
@@ -204,6 +251,50 @@ mod tests {
             Some(Duration::from_secs(10))
         );
         assert_eq!(heartbeats.unreachable_for("a", false, at(80)), None);
+    }
+
+    #[test]
+    fn taints_follow_the_ready_condition() {
+        let node = |ready: Option<&str>, taints: &[(&str, &str)]| -> Node {
+            let conditions: Vec<_> = ready
+                .iter()
+                .map(|status| json!({"type": "Ready", "status": status}))
+                .collect();
+            let taints: Vec<_> = taints
+                .iter()
+                .map(|(key, effect)| json!({"key": key, "effect": effect}))
+                .collect();
+            serde_json::from_value(json!({"spec": {"taints": taints}, "status": {"conditions": conditions}}))
+                .unwrap()
+        };
+        let other = ("other", "NoSchedule");
+        let new = (NOT_READY, "NoSchedule");
+        let lost = [(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")];
+        let cases: [(Node, Option<&[&str]>); 6] = [
+            (node(Some("True"), &[other, new]), Some(&["other"])),
+            (node(Some("True"), &[other]), None),
+            (node(Some("True"), &lost), Some(&[])),
+            (
+                node(Some("Unknown"), &[other]),
+                Some(&["other", UNREACHABLE, UNREACHABLE]),
+            ),
+            (node(Some("Unknown"), &lost), None),
+            (node(None, &[new]), None),
+        ];
+        for (number, (node, expected)) in cases.into_iter().enumerate() {
+            let keys = changed_taints(&node).map(|taints| {
+                taints
+                    .iter()
+                    .map(|taint| taint["key"].as_str().unwrap().to_owned())
+                    .collect::<Vec<_>>()
+            });
+            assert_eq!(
+                keys.as_deref()
+                    .map(|k| k.iter().map(String::as_str).collect::<Vec<_>>()),
+                expected.map(<[&str]>::to_vec),
+                "case {number}"
+            );
+        }
     }
 
     #[test]

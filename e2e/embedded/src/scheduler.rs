@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use filter::{PodClaims, Snapshot, can_get_volume, reject, volume_for_node};
 
-use crate::clock::Clock;
+use crate::apiserver::Clock;
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Key};
 use crate::informers::Informers;

@@ -14,7 +14,7 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use super::csi_mounter::with_timeout;
-use crate::clock::Clock;
+use crate::apiserver::Clock;
 use crate::driver_connection::DriverConnection;
 use crate::node::CONTROLLER_MANAGED_ATTACH;
 

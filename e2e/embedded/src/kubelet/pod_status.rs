@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::mount_spec::MountSpec;
-use crate::clock::Clock;
+use crate::apiserver::Clock;
 use crate::pod;
 use crate::volume::{claim_name, driver_and_handle};
 

@@ -1,0 +1,142 @@
+//! Pods come, move, fail to attach and go.
+
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::json;
+use tonic::Status;
+
+use crate::driver::DRIVER;
+use crate::world::World;
+
+#[tokio::test(start_paused = true)]
+async fn pod_runs_after_its_volume_is_attached_and_mounted() {
+    let world = World::start().await;
+    world.claim("data", "now", "ReadWriteOnce").await;
+    world.pod("web", Some("a"), &["data"]).await;
+    world.until_running("web").await;
+
+    assert_eq!(world.attached().await.len(), 1);
+    let status = world.node("a").await.status.unwrap();
+    let in_use = status.volumes_in_use.unwrap();
+    assert!(
+        in_use[0].starts_with(&format!("kubernetes.io/csi/{DRIVER}^vol-pvc-")),
+        "{in_use:?}"
+    );
+    assert_eq!(status.volumes_attached.unwrap()[0].name, in_use[0]);
+    world
+        .until_event(
+            "web",
+            "SuccessfulAttachVolume",
+            "AttachVolume.Attach succeeded for volume",
+        )
+        .await;
+    world
+        .until_event("web", "Scheduled", "Successfully assigned default/web to a")
+        .await;
+
+    world.delete_pod("web").await;
+    world.until_gone("web").await;
+    world.until_attached(&[]).await;
+    let status = world.node("a").await.status.unwrap();
+    assert_eq!((status.volumes_in_use, status.volumes_attached), (None, None));
+    world.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_leaves_the_old_node_before_it_comes_to_the_new_one() {
+    let world = World::start().await;
+    world.claim("data", "now", "ReadWriteOnce").await;
+    world.pod("web", Some("a"), &["data"]).await;
+    world.until_running("web").await;
+    world.pod("web-2", Some("b"), &["data"]).await;
+    world
+        .until_event(
+            "web-2",
+            "FailedAttachVolume",
+            "Volume is already used by pod(s) web",
+        )
+        .await;
+    world.delete_pod("web").await;
+    world.until_running("web-2").await;
+    world.until_attached(&[("data", "b")]).await;
+    world.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn shared_volume_is_attached_to_both_nodes() {
+    let world = World::start().await;
+    world.claim("data", "now", "ReadWriteMany").await;
+    world.pod("one", Some("a"), &["data"]).await;
+    world.pod("two", Some("b"), &["data"]).await;
+    world.until_running("one").await;
+    world.until_running("two").await;
+    world.until_attached(&[("data", "a"), ("data", "b")]).await;
+    world.delete_pod("one").await;
+    world.until_attached(&[("data", "b")]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_attach_is_reported_and_repeated() {
+    let world = World::start().await;
+    world.driver.state().publish_error = Some(Status::internal("array is on fire"));
+    world.claim("data", "now", "ReadWriteOnce").await;
+    world.pod("web", Some("a"), &["data"]).await;
+    let text = "rpc error: code = Internal desc = array is on fire";
+    world.until_event("web", "FailedAttachVolume", text).await;
+    let view = world.cluster.attach_detach().volumes();
+    let (_, volume) = view.into_iter().next().unwrap();
+    assert_eq!(
+        (volume.actual, volume.desired_by),
+        (Some("uncertain"), vec!["default/web".to_owned()])
+    );
+
+    world.driver.state().publish_error = None;
+    world.until_running("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_attach_of_a_deleted_pod_is_undone() {
+    let world = World::start().await;
+    world.driver.state().publish_error = Some(Status::deadline_exceeded("no answer"));
+    world.claim("data", "now", "ReadWriteOnce").await;
+    world.pod("web", Some("a"), &["data"]).await;
+    world.until_event("web", "FailedAttachVolume", "no answer").await;
+    world.delete_pod("web").await;
+    world.until_gone("web").await;
+    world.until_attached(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_mount_is_reported_and_repeated() {
+    let world = World::start().await;
+    world.driver.state().stage_error = Some(Status::unavailable("device is absent"));
+    world.claim("data", "now", "ReadWriteOnce").await;
+    world.pod("web", Some("a"), &["data"]).await;
+    let text = "rpc error: code = Unavailable desc = device is absent";
+    world.until_event("web", "FailedMount", text).await;
+    world.driver.state().stage_error = None;
+    world.until_running("web").await;
+    world.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn driver_without_attach_gets_no_attachments() {
+    let world = World::start().await;
+    let patch = Patch::Merge(json!({"spec": {"attachRequired": false}}));
+    world
+        .all::<CSIDriver>()
+        .patch(DRIVER, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    world.claim("data", "now", "ReadWriteOnce").await;
+    world.pod("web", Some("a"), &["data"]).await;
+    world.until_running("web").await;
+    let attachments = world
+        .all::<VolumeAttachment>()
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    assert!(attachments.items.is_empty());
+    world.delete_pod("web").await;
+    world.until_gone("web").await;
+}

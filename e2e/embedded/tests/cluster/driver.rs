@@ -1,0 +1,300 @@
+//! A CSI driver in memory that notes what it is asked and checks that a volume is on one node at a time.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+
+use csi_proto::v1;
+use csi_proto::v1::controller_server::{Controller, ControllerServer};
+use csi_proto::v1::identity_server::{Identity, IdentityServer};
+use csi_proto::v1::node_server::{Node, NodeServer};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tonic::body::Body;
+use tonic::{Request, Response, Status};
+use tower::Service;
+use v1::node_service_capability::rpc::Type as NodeRpc;
+use v1::plugin_capability::service::Type as PluginService;
+
+pub(crate) const DRIVER: &str = "test.csi.example.com";
+pub(crate) const ZONE: &str = "topology.test.csi.example.com/zone";
+
+/// What the driver knows and did.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub volumes: BTreeMap<String, String>,
+    pub published: BTreeMap<String, BTreeSet<String>>,
+    pub staged: BTreeSet<(String, String)>,
+    pub mounted: BTreeSet<(String, String)>,
+    /// Calls that broke a rule of CSI.
+    pub violations: Vec<String>,
+    /// The answer to ControllerPublishVolume, if it shall fail.
+    pub publish_error: Option<Status>,
+    /// The answer to NodeStageVolume, if it shall fail.
+    pub stage_error: Option<Status>,
+    /// The answer to NodeUnstageVolume, if it shall fail.
+    pub unstage_error: Option<Status>,
+    pub topology: bool,
+    pub limit: i64,
+}
+
+/// The driver on one node, or of the controller with an empty node.
+#[derive(Clone, Debug)]
+pub(crate) struct FakeDriver {
+    state: Arc<Mutex<State>>,
+    node: String,
+    zone: String,
+}
+
+/// All services of the driver behind one entry.
+#[derive(Clone)]
+pub(crate) struct Services {
+    identity: IdentityServer<FakeDriver>,
+    controller: ControllerServer<FakeDriver>,
+    node: NodeServer<FakeDriver>,
+}
+
+// === impl FakeDriver ===
+
+impl FakeDriver {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Arc::default(),
+            node: String::new(),
+            zone: String::new(),
+        }
+    }
+
+    pub(crate) fn on_node(&self, node: &str, zone: &str) -> Self {
+        Self {
+            state: self.state.clone(),
+            node: node.to_owned(),
+            zone: zone.to_owned(),
+        }
+    }
+
+    pub(crate) fn services(&self) -> Services {
+        Services {
+            identity: IdentityServer::new(self.clone()),
+            controller: ControllerServer::new(self.clone()),
+            node: NodeServer::new(self.clone()),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// What ControllerPublishVolume does.
+    pub(crate) fn attach(&self, volume: &str, node: &str) -> Result<(), Status> {
+        let mut state = self.state();
+        if let Some(error) = &state.publish_error {
+            return Err(error.clone());
+        }
+        let nodes = state.published.entry(volume.to_owned()).or_default();
+        nodes.insert(node.to_owned());
+        if nodes.len() > 1 {
+            let text = format!("{volume} is published to {nodes:?}");
+            state.violations.push(text);
+        }
+        Ok(())
+    }
+
+    /// What ControllerUnpublishVolume does.
+    pub(crate) fn detach(&self, volume: &str, node: &str) {
+        let mut state = self.state();
+        if let Some(nodes) = state.published.get_mut(volume) {
+            nodes.remove(node);
+        }
+        state.published.retain(|_, nodes| !nodes.is_empty());
+    }
+
+    fn check(&self, ok: bool, text: &str) {
+        if !ok {
+            self.state().violations.push(format!("{}: {text}", self.node));
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Identity for FakeDriver {
+    async fn get_plugin_info(
+        &self,
+        _: Request<v1::GetPluginInfoRequest>,
+    ) -> Result<Response<v1::GetPluginInfoResponse>, Status> {
+        Ok(Response::new(v1::GetPluginInfoResponse {
+            name: DRIVER.to_owned(),
+            ..Default::default()
+        }))
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<v1::GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<v1::GetPluginCapabilitiesResponse>, Status> {
+        let mut types = vec![PluginService::ControllerService];
+        if self.state().topology {
+            types.push(PluginService::VolumeAccessibilityConstraints);
+        }
+        let capabilities = types.into_iter().map(|service| v1::PluginCapability {
+            r#type: Some(v1::plugin_capability::Type::Service(
+                v1::plugin_capability::Service {
+                    r#type: service.into(),
+                },
+            )),
+        });
+        Ok(Response::new(v1::GetPluginCapabilitiesResponse {
+            capabilities: capabilities.collect(),
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl Controller for FakeDriver {
+    async fn create_volume(
+        &self,
+        request: Request<v1::CreateVolumeRequest>,
+    ) -> Result<Response<v1::CreateVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let volume_id = format!("vol-{}", request.name);
+        self.state().volumes.insert(volume_id.clone(), request.name);
+        let preferred = request.accessibility_requirements.unwrap_or_default().preferred;
+        Ok(Response::new(v1::CreateVolumeResponse {
+            volume: Some(v1::Volume {
+                volume_id,
+                capacity_bytes: request.capacity_range.unwrap_or_default().required_bytes,
+                accessible_topology: preferred.into_iter().take(1).collect(),
+                ..Default::default()
+            }),
+        }))
+    }
+
+    async fn delete_volume(
+        &self,
+        request: Request<v1::DeleteVolumeRequest>,
+    ) -> Result<Response<v1::DeleteVolumeResponse>, Status> {
+        let id = request.into_inner().volume_id;
+        let attached = self.state().published.contains_key(&id);
+        self.check(!attached, &format!("{id} is deleted while it is published"));
+        self.state().volumes.remove(&id);
+        Ok(Response::new(v1::DeleteVolumeResponse {}))
+    }
+}
+
+#[tonic::async_trait]
+impl Node for FakeDriver {
+    async fn node_get_info(
+        &self,
+        _: Request<v1::NodeGetInfoRequest>,
+    ) -> Result<Response<v1::NodeGetInfoResponse>, Status> {
+        let segments = HashMap::from([(ZONE.to_owned(), self.zone.clone())]);
+        let topology = self.state().topology.then_some(v1::Topology { segments });
+        Ok(Response::new(v1::NodeGetInfoResponse {
+            node_id: self.node.clone(),
+            max_volumes_per_node: self.state().limit,
+            accessible_topology: topology,
+        }))
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        _: Request<v1::NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<v1::NodeGetCapabilitiesResponse>, Status> {
+        Ok(Response::new(v1::NodeGetCapabilitiesResponse {
+            capabilities: vec![v1::NodeServiceCapability {
+                r#type: Some(v1::node_service_capability::Type::Rpc(
+                    v1::node_service_capability::Rpc {
+                        r#type: NodeRpc::StageUnstageVolume.into(),
+                    },
+                )),
+            }],
+        }))
+    }
+
+    async fn node_stage_volume(
+        &self,
+        request: Request<v1::NodeStageVolumeRequest>,
+    ) -> Result<Response<v1::NodeStageVolumeResponse>, Status> {
+        let request = request.into_inner();
+        if let Some(error) = &self.state().stage_error {
+            return Err(error.clone());
+        }
+        let attached = self
+            .state()
+            .published
+            .get(&request.volume_id)
+            .is_some_and(|nodes| nodes.contains(&self.node));
+        let needs_attach = !request.publish_context.is_empty();
+        self.check(
+            attached || !needs_attach,
+            "staged before it was published to the node",
+        );
+        self.state().staged.insert((self.node.clone(), request.volume_id));
+        Ok(Response::new(v1::NodeStageVolumeResponse {}))
+    }
+
+    async fn node_unstage_volume(
+        &self,
+        request: Request<v1::NodeUnstageVolumeRequest>,
+    ) -> Result<Response<v1::NodeUnstageVolumeResponse>, Status> {
+        let request = request.into_inner();
+        if let Some(error) = &self.state().unstage_error {
+            return Err(error.clone());
+        }
+        let mounted = self.state().mounted.iter().any(|(node, _)| *node == self.node);
+        self.check(!mounted, "unstaged while it is mounted");
+        self.state()
+            .staged
+            .remove(&(self.node.clone(), request.volume_id));
+        Ok(Response::new(v1::NodeUnstageVolumeResponse {}))
+    }
+
+    async fn node_publish_volume(
+        &self,
+        request: Request<v1::NodePublishVolumeRequest>,
+    ) -> Result<Response<v1::NodePublishVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let staged = self
+            .state()
+            .staged
+            .contains(&(self.node.clone(), request.volume_id.clone()));
+        self.check(staged, "published before it was staged");
+        self.state()
+            .mounted
+            .insert((self.node.clone(), request.target_path));
+        Ok(Response::new(v1::NodePublishVolumeResponse {}))
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<v1::NodeUnpublishVolumeRequest>,
+    ) -> Result<Response<v1::NodeUnpublishVolumeResponse>, Status> {
+        let target = request.into_inner().target_path;
+        self.state().mounted.remove(&(self.node.clone(), target));
+        Ok(Response::new(v1::NodeUnpublishVolumeResponse {}))
+    }
+}
+
+// === impl Services ===
+
+impl Service<http::Request<Body>> for Services {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let path = request.uri().path().to_owned();
+        if path.starts_with("/csi.v1.Identity/") {
+            self.identity.call(request).boxed()
+        } else if path.starts_with("/csi.v1.Controller/") {
+            self.controller.call(request).boxed()
+        } else {
+            self.node.call(request).boxed()
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Pods that do not fit anywhere say so, and are scheduled when they fit.
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::storage::v1::CSINode;
+
+use crate::driver::DRIVER;
+use crate::world::World;
+
+#[tokio::test(start_paused = true)]
+async fn unschedulable_pod_says_why() {
+    let world = World::start().await;
+    world.pod("web", Some("nowhere"), &[]).await;
+    let text = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.";
+    world.until_event("web", "FailedScheduling", text).await;
+    world
+        .until("condition", || async {
+            let pod = world.namespaced::<Pod>().get("web").await.unwrap();
+            let conditions = pod
+                .status
+                .and_then(|status| status.conditions)
+                .unwrap_or_default();
+            conditions.iter().any(|condition| {
+                condition.type_ == "PodScheduled"
+                    && condition.status == "False"
+                    && condition.reason.as_deref() == Some("Unschedulable")
+                    && condition.message.as_deref() == Some(text)
+            })
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn attach_limit_keeps_pods_away_until_there_is_room() {
+    let world = World::start_with(|state| state.limit = 1).await;
+    world
+        .until("drivers registered", || async {
+            let node = world.all::<CSINode>().get_opt("a").await.unwrap();
+            node.is_some_and(|node| node.spec.drivers.iter().any(|driver| driver.name == DRIVER))
+        })
+        .await;
+    for claim in ["one", "two"] {
+        world.claim(claim, "now", "ReadWriteOnce").await;
+    }
+    world.pod("first", Some("a"), &["one"]).await;
+    world.until_running("first").await;
+    world.pod("second", Some("a"), &["two"]).await;
+    world
+        .until_event("second", "FailedScheduling", "1 node(s) exceed max volume count")
+        .await;
+    world.delete_pod("first").await;
+    world.until_running("second").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_spread_over_the_nodes() {
+    let world = World::start().await;
+    for name in ["one", "two"] {
+        world.pod(name, None, &[]).await;
+        world.until_running(name).await;
+    }
+    let node = |name: &'static str| {
+        let pods = world.namespaced::<Pod>();
+        async move { pods.get(name).await.unwrap().spec.unwrap().node_name.unwrap() }
+    };
+    assert_ne!(node("one").await, node("two").await);
+}

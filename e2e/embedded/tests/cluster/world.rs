@@ -1,0 +1,276 @@
+//! A cluster with two nodes, and the words that tests are written in.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use embedded_cluster::apiserver::Clock;
+use embedded_cluster::cluster::{ClusterOptions, EmbeddedCluster, NodeOptions};
+use embedded_cluster::driver_connection::DriverConnection;
+use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::attacher;
+use crate::driver::{DRIVER, FakeDriver, State};
+
+/// Longer than any timeout of the controllers.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+pub(crate) struct World {
+    pub cluster: EmbeddedCluster,
+    pub driver: FakeDriver,
+    _attacher: JoinSet<()>,
+}
+
+// === impl World ===
+
+impl World {
+    /// Nodes `a` in zone z1 and `b` in zone z2, a driver, an attacher, and classes `now` and `late`.
+    pub(crate) async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    pub(crate) async fn start_with(change: impl FnOnce(&mut State)) -> Self {
+        let driver = FakeDriver::new();
+        change(&mut driver.state());
+        let mut cluster = EmbeddedCluster::start(ClusterOptions {
+            clock: Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap()),
+            provisioners: vec![DriverConnection::new(driver.services())],
+            ..ClusterOptions::default()
+        });
+        let mut attachers = JoinSet::new();
+        attachers.spawn(attacher::run(cluster.client(), driver.clone()));
+        for (name, zone) in [("a", "z1"), ("b", "z2")] {
+            let services = driver.on_node(name, zone).services();
+            cluster.add_node(NodeOptions::new(name, Some(DriverConnection::new(services))));
+        }
+        let world = Self {
+            cluster,
+            driver,
+            _attacher: attachers,
+        };
+        world
+            .create::<CSIDriver>(json!({"metadata": {"name": DRIVER}, "spec": {"attachRequired": true}}))
+            .await;
+        for (name, mode) in [("now", "Immediate"), ("late", "WaitForFirstConsumer")] {
+            world
+                .create::<StorageClass>(json!({
+                    "metadata": {"name": name}, "provisioner": DRIVER, "volumeBindingMode": mode,
+                }))
+                .await;
+        }
+        world
+    }
+
+    pub(crate) fn all<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>,
+    {
+        Api::all(self.cluster.client())
+    }
+
+    pub(crate) fn namespaced<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.cluster.client(), "default")
+    }
+
+    pub(crate) async fn create<K>(&self, object: Value) -> K
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned
+            + Serialize,
+    {
+        let object = serde_json::from_value(object).unwrap();
+        self.all::<K>()
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn claim(&self, name: &str, class: &str, mode: &str) {
+        let claim = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {"accessModes": [mode], "storageClassName": class,
+                "resources": {"requests": {"storage": "1Gi"}}},
+        }))
+        .unwrap();
+        self.namespaced::<PersistentVolumeClaim>()
+            .create(&PostParams::default(), &claim)
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn pod(&self, name: &str, node: Option<&str>, claims: &[&str]) {
+        let volumes: Vec<Value> = claims
+            .iter()
+            .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}))
+            .collect();
+        self.pod_with_volumes(name, node, json!(volumes)).await;
+    }
+
+    pub(crate) async fn pod_with_volumes(&self, name: &str, node: Option<&str>, volumes: Value) {
+        let selector = node.map(|node| json!({"kubernetes.io/hostname": node}));
+        let pod = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {"containers": [{"name": "app", "image": "pause"}], "nodeSelector": selector,
+                "volumes": volumes},
+        }))
+        .unwrap();
+        self.namespaced::<Pod>()
+            .create(&PostParams::default(), &pod)
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn delete_pod(&self, name: &str) {
+        self.namespaced::<Pod>()
+            .delete(name, &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+
+    /// Waits until `holds`, on simulated time, and returns how long it took.
+    pub(crate) async fn until<F>(&self, what: &str, mut holds: impl FnMut() -> F) -> Duration
+    where
+        F: Future<Output = bool>,
+    {
+        let start = Instant::now();
+        while !holds().await {
+            if start.elapsed() > PATIENCE {
+                panic!("{what} did not come about\n{}", self.dump().await);
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        start.elapsed()
+    }
+
+    pub(crate) async fn until_running(&self, name: &str) -> Duration {
+        self.until(&format!("pod {name} running"), || async {
+            let pod = self.namespaced::<Pod>().get_opt(name).await.unwrap();
+            pod.and_then(|pod| pod.status?.phase).as_deref() == Some("Running")
+        })
+        .await
+    }
+
+    pub(crate) async fn until_gone(&self, name: &str) {
+        self.until(&format!("pod {name} gone"), || async {
+            self.namespaced::<Pod>().get_opt(name).await.unwrap().is_none()
+        })
+        .await;
+    }
+
+    /// Waits until the volumes attached are these: pairs of the PersistentVolume's claim and node.
+    pub(crate) async fn until_attached(&self, expected: &[(&str, &str)]) -> Duration {
+        let expected: BTreeSet<(String, String)> = expected
+            .iter()
+            .map(|(claim, node)| ((*claim).to_owned(), (*node).to_owned()))
+            .collect();
+        self.until(&format!("attached {expected:?}"), || async {
+            self.attached().await == expected
+        })
+        .await
+    }
+
+    pub(crate) async fn attached(&self) -> BTreeSet<(String, String)> {
+        let mut attached = BTreeSet::new();
+        for attachment in self
+            .all::<VolumeAttachment>()
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+        {
+            let volume = attachment.spec.source.persistent_volume_name.unwrap();
+            let volume = self.all::<PersistentVolume>().get_opt(&volume).await.unwrap();
+            let claim = volume.and_then(|volume| volume.spec?.claim_ref?.name);
+            attached.insert((claim.unwrap_or_default(), attachment.spec.node_name));
+        }
+        attached
+    }
+
+    pub(crate) async fn node(&self, name: &str) -> Node {
+        self.all::<Node>().get(name).await.unwrap()
+    }
+
+    /// Texts of the events with `reason` about an object.
+    pub(crate) async fn events(&self, object: &str, reason: &str) -> Vec<String> {
+        let events = Api::<Event>::all(self.cluster.client());
+        events
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .into_iter()
+            .filter(|event| event.involved_object.name.as_deref() == Some(object))
+            .filter(|event| event.reason.as_deref() == Some(reason))
+            .filter_map(|event| event.message)
+            .collect()
+    }
+
+    pub(crate) async fn until_event(&self, object: &str, reason: &str, text: &str) {
+        self.until(&format!("event {reason} of {object} with {text:?}"), || async {
+            self.events(object, reason)
+                .await
+                .iter()
+                .any(|message| message.contains(text))
+        })
+        .await;
+    }
+
+    /// The driver was never asked for what CSI forbids.
+    pub(crate) fn assert_no_violations(&self) {
+        assert_eq!(self.driver.state().violations, [""; 0]);
+    }
+
+    async fn dump(&self) -> String {
+        let mut text = format!(
+            "{:#?}\n{:#?}\n",
+            self.driver.state(),
+            self.cluster.attach_detach().volumes()
+        );
+        for pod in self
+            .namespaced::<Pod>()
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+        {
+            text += &format!("{}\n", serde_json::to_string(&pod).unwrap());
+        }
+        for attachment in self
+            .all::<VolumeAttachment>()
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+        {
+            text += &format!("{}\n", serde_json::to_string(&attachment).unwrap());
+        }
+        for claim in self
+            .namespaced::<PersistentVolumeClaim>()
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+        {
+            text += &format!("{}\n", serde_json::to_string(&claim).unwrap());
+        }
+        for event in Api::<Event>::all(self.cluster.client())
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+        {
+            text += &format!(
+                "{:?} {:?}: {:?}\n",
+                event.involved_object.name, event.reason, event.message
+            );
+        }
+        text
+    }
+}
