@@ -1,7 +1,7 @@
 //! Pods come, move, fail to attach and go.
 
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 use tonic::Status;
 
@@ -122,12 +122,11 @@ async fn failed_mount_is_reported_and_repeated() {
 #[tokio::test(start_paused = true)]
 async fn driver_without_attach_gets_no_attachments() {
     let world = World::start().await;
-    let patch = Patch::Merge(json!({"spec": {"attachRequired": false}}));
+    let drivers = world.all::<CSIDriver>();
+    drivers.delete(DRIVER, &DeleteParams::default()).await.unwrap();
     world
-        .all::<CSIDriver>()
-        .patch(DRIVER, &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+        .create::<CSIDriver>(json!({"metadata": {"name": DRIVER}, "spec": {"attachRequired": false}}))
+        .await;
     world.claim("data", "now", "ReadWriteOnce").await;
     world.pod("web", Some("a"), &["data"]).await;
     world.until_running("web").await;
