@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
@@ -23,7 +24,13 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	"k8s.io/kubernetes/pkg/controller/volume/attachdetach"
 )
+
+// maxWaitForUnmount names the environment variable with the time after which the attach/detach
+// controller detaches a volume by force from an unhealthy node. The controller has no flag for it,
+// and its six minutes are too long for a test.
+const maxWaitForUnmount = "ATTACH_DETACH_MAX_WAIT_FOR_UNMOUNT"
 
 // programs maps a program's name to its entry point, which is given the arguments with the
 // program's own name in front and never returns on success.
@@ -35,6 +42,14 @@ var programs = map[string]func(argv []string){
 }
 
 func main() {
+	if text := os.Getenv(maxWaitForUnmount); text != "" {
+		duration, err := time.ParseDuration(text)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", maxWaitForUnmount, err)
+			os.Exit(2)
+		}
+		attachdetach.DefaultTimerConfig.ReconcilerMaxWaitForUnmountDuration = duration
+	}
 	if run, ok := programs[filepath.Base(os.Args[0])]; ok {
 		run(os.Args)
 		return

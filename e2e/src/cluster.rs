@@ -5,6 +5,7 @@
 //! more and no fewer.
 
 mod account;
+mod backend;
 mod dump;
 pub mod manifest;
 mod metrics;
@@ -22,39 +23,26 @@ use kube::core::GroupVersionKind;
 use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
 
+pub use backend::Backend;
 pub use metrics::{Metrics, Request};
 
-use crate::control_plane::{self, ControlPlane};
 use crate::kubeconfig;
 use crate::process::Run;
 use crate::rights::{self, Right};
 use crate::toolchain::Toolchain;
 use crate::wait::{self, Progress};
+use backend::Running;
 
 /// Field manager of everything the harness applies.
 const MANAGER: &str = "csi-e2e";
 /// How long a controller may take to make what every namespace has.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// What a cluster is made of.
-#[derive(Clone, Debug)]
-pub enum Backend {
-    /// The real control plane, started and stopped by the harness; nodes are stand-ins.
-    ControlPlane(control_plane::Options),
-    /// A cluster that is there already.
-    Kubeconfig {
-        /// The file; the usual places if not given.
-        path: Option<PathBuf>,
-        /// The context; the file's current one if not given.
-        context: Option<String>,
-    },
-}
-
 /// A cluster that is up, with the roles of `deploy/` in it.
 pub struct Cluster {
     client: Client,
     admin: PathBuf,
-    control_plane: Option<ControlPlane>,
+    running: Running,
     /// The objects of `deploy/` without and with the right to read publish secrets.
     deploy: Vec<DynamicObject>,
     publish_secrets: Vec<DynamicObject>,
@@ -66,19 +54,11 @@ impl Cluster {
     /// Starts or finds the cluster and applies what `deploy/` holds, workloads apart: scenarios run attacher and
     /// driver as processes of their own, so that they can be killed and looked into.
     pub async fn start(run: &Arc<Run>, toolchain: &Toolchain, backend: Backend) -> Result<Self> {
-        let (admin, control_plane) = match backend {
-            Backend::ControlPlane(options) => {
-                let plane = ControlPlane::start(run, toolchain, &options).await?;
-                (plane.kubeconfig().to_owned(), Some(plane))
-            }
-            Backend::Kubeconfig { path, context } => {
-                (copy_kubeconfig(path.as_deref(), context, run.dir())?, None)
-            }
-        };
+        let (running, admin) = Running::start(run, toolchain, backend).await?;
         let cluster = Self {
             client: kubeconfig::client(&admin).await?,
             admin,
-            control_plane,
+            running,
             deploy: manifest::base().context("read deploy/base")?,
             publish_secrets: manifest::publish_secrets().context("read deploy/components/publish-secrets")?,
         };
@@ -89,24 +69,6 @@ impl Cluster {
     /// A client with a cluster admin's rights, for the harness; attachers never get it.
     pub fn client(&self) -> Client {
         self.client.clone()
-    }
-
-    /// Kubeconfig with a cluster admin's rights, for a person who wants to look into the cluster.
-    pub fn admin_kubeconfig(&self) -> &Path {
-        &self.admin
-    }
-
-    /// The control plane, if the harness started it.
-    pub fn control_plane(&self) -> Option<&ControlPlane> {
-        self.control_plane.as_ref()
-    }
-
-    /// Runs `work` and gives it up with last log lines if a part of the cluster dies meanwhile.
-    pub async fn while_alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        match &self.control_plane {
-            Some(plane) => plane.while_alive(work).await,
-            None => work.await,
-        }
     }
 
     /// Applies the objects of a YAML stream in their order, by server-side apply.
@@ -152,14 +114,6 @@ impl Cluster {
             .await
             .context("read the API server's metrics")?;
         Metrics::parse(&text)
-    }
-
-    /// Stops what [`Cluster::start`] started.
-    pub async fn stop(&self) -> Result<()> {
-        match &self.control_plane {
-            Some(plane) => plane.stop().await,
-            None => Ok(()),
-        }
     }
 
     async fn install(&self) -> Result<()> {
@@ -220,7 +174,16 @@ impl Cluster {
     }
 }
 
-// === credentials ===
+// === functions ===
+
+/// Treats an object that is gone already as deleted.
+pub fn ignore_not_found<T>(result: kube::Result<T>) -> Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(error) => Err(error.into()),
+        Ok(_) => Ok(()),
+    }
+}
 
 /// Copies the kubeconfig a person named, with everything resolved, to a file of the run.
 fn copy_kubeconfig(path: Option<&Path>, context: Option<String>, dir: &Path) -> Result<PathBuf> {

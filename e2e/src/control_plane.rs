@@ -38,6 +38,15 @@ const READY: Duration = Duration::from_secs(120);
 const PROBE: Duration = Duration::from_secs(5);
 /// Pause between two questions for readiness; there is nothing to wait on before a program listens.
 const PROBE_PAUSE: Duration = Duration::from_millis(50);
+/// Environment variable of the control-plane program, see `control-plane/main.go`.
+const MAX_WAIT_FOR_UNMOUNT: &str = "ATTACH_DETACH_MAX_WAIT_FOR_UNMOUNT";
+/// Short enough for a test to wait for the lease of a killed replica to expire.
+const LEADER_ELECTION: [&str; 4] = [
+    "--leader-elect=true",
+    "--leader-elect-lease-duration=6s",
+    "--leader-elect-renew-deadline=4s",
+    "--leader-elect-retry-period=1s",
+];
 /// How many lines of the log of a program that does not get ready are shown.
 const TAIL_LINES: usize = 25;
 
@@ -48,6 +57,10 @@ pub struct Options {
     pub scheduler: bool,
     /// Log what service accounts ask the API server for, for [`ControlPlane::audited`].
     pub audit: bool,
+    /// After how long the attach/detach controller force-detaches a volume from an unhealthy node, instead of 6 minutes.
+    pub max_wait_for_unmount: Option<Duration>,
+    /// Run a second kube-controller-manager, which takes over when the first is killed.
+    pub standby_controller_manager: bool,
     /// Flags on top of, or instead of, the usual ones, such as `--disable-force-detach-on-timeout`.
     pub extra_flags: BTreeMap<Component, Vec<String>>,
 }
@@ -92,13 +105,17 @@ impl ControlPlane {
             alive: Mutex::default(),
             changed: watch::Sender::new(()),
         };
-        plane.revive(Component::Etcd).await?;
-        plane.revive(Component::ApiServer).await?;
-        let clients = [Component::ControllerManager, Component::Scheduler];
+        plane.start_component(Component::Etcd).await?;
+        plane.start_component(Component::ApiServer).await?;
+        let clients = [
+            Component::ControllerManager,
+            Component::StandbyControllerManager,
+            Component::Scheduler,
+        ];
         let wanted = clients
             .into_iter()
             .filter(|component| plane.is_wanted(*component));
-        try_join_all(wanted.map(|component| plane.revive(component))).await?;
+        try_join_all(wanted.map(|component| plane.start_component(component))).await?;
         Ok(plane)
     }
 
@@ -117,13 +134,13 @@ impl ControlPlane {
         }
     }
 
-    /// Kills a program as a crash would (SIGKILL) and leaves it dead until [`ControlPlane::revive`].
+    /// Kills a program as a crash would (SIGKILL) and leaves it dead until [`ControlPlane::start_component`].
     pub async fn kill(&self, component: Component) -> Result<()> {
         self.take(component)?.kill().await.map(drop)
     }
 
     /// Starts a program that was killed, on its old port and with its old data, and waits until it is ready.
-    pub async fn revive(&self, component: Component) -> Result<()> {
+    pub async fn start_component(&self, component: Component) -> Result<()> {
         if self.process(component).is_some() {
             bail!("{} runs already", component.name());
         }
@@ -133,7 +150,14 @@ impl ControlPlane {
             .get(&component)
             .map_or(&[][..], Vec::as_slice);
         let started = Instant::now();
-        let process = Arc::new(Process::spawn(&self.run, self.layout.spec(component, extra))?);
+        let mut spec = self.layout.spec(component, extra);
+        if self.options.standby_controller_manager && component.is_controller_manager() {
+            spec = spec.args(LEADER_ELECTION);
+        }
+        if let Some(time) = self.options.max_wait_for_unmount {
+            spec = spec.env(MAX_WAIT_FOR_UNMOUNT, format!("{}ms", time.as_millis()));
+        }
+        let process = Arc::new(Process::spawn(&self.run, spec)?);
         process.while_alive(self.readiness(component, &process)).await?;
         tracing::debug!(component = component.name(), after = ?started.elapsed(), "ready");
         self.lock().insert(component, process);
@@ -144,7 +168,7 @@ impl ControlPlane {
     /// Stops a program gracefully and starts it again.
     pub async fn restart(&self, component: Component) -> Result<()> {
         self.take(component)?.stop(component.grace()).await?;
-        self.revive(component).await
+        self.start_component(component).await
     }
 
     /// Processor time and memory of a program, if it runs.
@@ -171,6 +195,16 @@ impl ControlPlane {
         self.layout.log(component)
     }
 
+    /// The metrics of a program.
+    pub async fn metrics(&self, component: Component) -> Result<String> {
+        let request = http::Request::get("/metrics")
+            .body(Vec::new())
+            .context("request metrics")?;
+        let client = self.probe_client(component).await?;
+        let metrics = client.request_text(request).await;
+        metrics.with_context(|| format!("read the metrics of {}", component.name()))
+    }
+
     /// The last lines of the log of a program, whether it runs or not.
     pub fn log_tail(&self, component: Component, lines: usize) -> String {
         process::tail(&self.log(component), lines).unwrap_or_default()
@@ -189,10 +223,14 @@ impl ControlPlane {
             Ok(process) => process.stop(component.grace()).await.map(drop),
             Err(_) => Ok(()),
         };
-        let (controllers, scheduler) =
-            tokio::join!(stop(Component::ControllerManager), stop(Component::Scheduler));
+        let (controllers, standby, scheduler) = tokio::join!(
+            stop(Component::ControllerManager),
+            stop(Component::StandbyControllerManager),
+            stop(Component::Scheduler)
+        );
         let ended = [
             controllers,
+            standby,
             scheduler,
             stop(Component::ApiServer).await,
             stop(Component::Etcd).await,
@@ -201,7 +239,11 @@ impl ControlPlane {
     }
 
     fn is_wanted(&self, component: Component) -> bool {
-        component != Component::Scheduler || self.options.scheduler
+        match component {
+            Component::Scheduler => self.options.scheduler,
+            Component::StandbyControllerManager => self.options.standby_controller_manager,
+            Component::Etcd | Component::ApiServer | Component::ControllerManager => true,
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Component, Arc<Process>>> {
@@ -243,7 +285,11 @@ impl ControlPlane {
     /// Asks a program until it says that it is ready.
     async fn readiness(&self, component: Component, process: &Process) -> Result<()> {
         let client = self.probe_client(component).await?;
-        let (path, word) = component.readiness();
+        let (path, word) = match component {
+            // Its controllers are built when it leads.
+            Component::ControllerManager if self.options.standby_controller_manager => ("/healthz", "ok"),
+            other => other.readiness(),
+        };
         let mut pause = interval(PROBE_PAUSE);
         pause.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut answer = String::from("nothing yet");

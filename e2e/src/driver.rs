@@ -1,11 +1,13 @@
-//! The mock CSI driver as a running process: started, spoken to, spoiled, killed and restarted.
+//! The mock CSI driver as running processes: one with controller and array, and one for each node.
 //!
 //! Invariants: the driver keeps its state directory, journal and socket path over restarts, so a restart is
 //! what a node's driver pod goes through; [`Driver::set_faults`] answers only when the rules are in force.
 
 mod array;
 pub mod fault;
+mod instance;
 pub mod journal;
+mod node_driver;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,28 +16,26 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use csi_proto::v1::controller_client::ControllerClient;
-use csi_proto::v1::identity_client::IdentityClient;
 use csi_proto::v1::volume_capability::access_mode::Mode;
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
-use csi_proto::v1::{CreateVolumeRequest, DeleteVolumeRequest, ProbeRequest, Volume, VolumeCapability};
+use csi_proto::v1::{CreateVolumeRequest, DeleteVolumeRequest, Volume, VolumeCapability};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
 use self::fault::FaultRule;
+use self::instance::Instance;
 use self::journal::{Call, Journal, Line};
+pub use self::node_driver::NodeDriver;
+use self::node_driver::NodeDriverSpec;
 use crate::fixture::Access;
-use crate::process::{Process, Run, Spec};
+use crate::process::{Run, Spec};
 use crate::wait::Progress;
 
-/// How long the driver may take to answer its first Probe.
-const START: Duration = Duration::from_secs(20);
-/// How long it may take to end when asked to.
-const STOP: Duration = Duration::from_secs(10);
 /// How long new fault rules may take to come into force.
 const RELOAD: Duration = Duration::from_secs(10);
-/// Pause between two tries to reach a driver that is starting: there is nothing else to wait on.
+/// Pause between two requests where there is no event to wait for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Deadline of the harness's own calls.
 const CALL: Duration = Duration::from_secs(30);
@@ -57,17 +57,15 @@ pub struct DriverSpec {
     pub flags: Vec<String>,
 }
 
-/// A mock driver, running or not.
+/// A mock driver: the process with controller and array, running or not.
 #[derive(Debug)]
 pub struct Driver {
     run: Arc<Run>,
     binary: PathBuf,
     dir: PathBuf,
     spec: DriverSpec,
-    process: Process,
-    journal: Journal,
-    channel: Channel,
-    /// Ids of all rules ever in force that let a call have its effect before they spoil it.
+    instance: Instance,
+    /// Ids of all rules ever in force that let a call have its effect before they make it fail.
     after_effect_rules: BTreeSet<String>,
 }
 
@@ -79,66 +77,38 @@ impl Driver {
     /// # Errors
     /// The program cannot be started, ends at once, or does not answer in time.
     pub async fn start(run: Arc<Run>, binary: &Path, dir: &Path, spec: DriverSpec) -> Result<Self> {
-        let journal = Journal::create(&dir.join("driver-journal.jsonl"))?;
+        std::fs::create_dir_all(dir.join("driver-state")).context("make the driver's state directory")?;
         std::fs::write(dir.join(FAULTS), "[]").context("write the driver's fault file")?;
-        let process = Self::spawn(&run, binary, dir, &spec)?;
-        let channel = connect(dir.join(SOCKET));
-        let driver = Self {
+        let command = command(binary, dir, &spec);
+        let instance =
+            Instance::start(Arc::clone(&run), command, &dir.join(SOCKET), &dir.join(JOURNAL)).await?;
+        Ok(Self {
             run,
             binary: binary.to_owned(),
             dir: dir.to_owned(),
             spec,
-            process,
-            journal,
-            channel,
+            instance,
             after_effect_rules: BTreeSet::new(),
-        };
-        driver.wait_until_ready().await?;
-        Ok(driver)
+        })
     }
 
-    fn spawn(run: &Run, binary: &Path, dir: &Path, spec: &DriverSpec) -> Result<Process> {
-        let path = |name: &str| dir.join(name).display().to_string();
-        let args = [
-            ("--endpoint", format!("unix://{}", path(SOCKET))),
-            ("--driver-name", spec.name.clone()),
-            ("--nodes", spec.nodes.to_string()),
-            ("--latency", format!("{}ms", spec.latency.as_millis())),
-            ("--capabilities", spec.capabilities.clone()),
-            ("--state-dir", path("driver-state")),
-            ("--journal", path("driver-journal.jsonl")),
-            ("--faults", path(FAULTS)),
-        ];
-        std::fs::create_dir_all(dir.join("driver-state")).context("make the driver's state directory")?;
-        let command = args
-            .iter()
-            .fold(Spec::new("driver", binary).dir(dir), |command, (flag, value)| {
-                command.arg(flag).arg(value)
-            });
-        Process::spawn(run, command.args(&spec.flags))
+    /// Starts the driver process of the `index`th node.
+    pub async fn start_node(&self, index: usize) -> Result<NodeDriver> {
+        let node_id = self.node_id(index)?;
+        let dir = self.dir.join(&node_id);
+        let spec = NodeDriverSpec {
+            driver: &self.spec.name,
+            node_id: &node_id,
+            array: &self.admin_socket(),
+            media: &self.dir.join(MEDIA),
+            capabilities: &self.spec.capabilities,
+        };
+        let started = NodeDriver::start(Arc::clone(&self.run), &self.binary, &dir, spec).await;
+        started.with_context(|| format!("start the driver of node {node_id}"))
     }
 
-    /// Waits until the driver says that it is ready.
-    async fn wait_until_ready(&self) -> Result<()> {
-        let deadline = Instant::now() + START;
-        let probe = async {
-            loop {
-                let mut identity = IdentityClient::new(self.channel.clone());
-                let trouble = match timeout(CALL, identity.probe(ProbeRequest {})).await {
-                    Ok(Ok(probe)) if probe.get_ref().ready != Some(false) => return Ok(()),
-                    Ok(Ok(_)) => "it says that it is not ready".to_owned(),
-                    Ok(Err(status)) => status.to_string(),
-                    Err(_) => format!("no answer in {CALL:?}"),
-                };
-                ensure!(
-                    Instant::now() < deadline,
-                    "driver {} is not ready in {START:?}: {trouble}",
-                    self.spec.name
-                );
-                sleep(POLL_INTERVAL).await;
-            }
-        };
-        self.process.while_alive(probe).await
+    fn admin_socket(&self) -> PathBuf {
+        self.dir.join(ADMIN)
     }
 
     /// Name the driver calls itself.
@@ -151,14 +121,11 @@ impl Driver {
         self.dir.join(SOCKET)
     }
 
-    /// Files with what the driver wrote, for the secret check and for dumps.
+    /// Its log, stdout, journal and fault rules.
     pub fn log_files(&self) -> Vec<PathBuf> {
-        vec![
-            self.process.log().to_owned(),
-            self.process.stdout().to_owned(),
-            self.journal.path().to_owned(),
-            self.dir.join(FAULTS),
-        ]
+        let mut files = self.instance.log_files();
+        files.push(self.dir.join(FAULTS));
+        files
     }
 
     /// The driver's id of its `index`th node.
@@ -174,12 +141,12 @@ impl Driver {
 
     /// The journal of its calls.
     pub fn journal(&self) -> &Journal {
-        &self.journal
+        self.instance.journal()
     }
 
     /// All calls so far, put together from the journal.
     pub fn calls(&self) -> Result<Vec<Call>> {
-        Ok(self.calls_of(&self.journal.lines()?))
+        Ok(self.calls_of(&self.journal().lines()?))
     }
 
     /// The calls in these lines of the journal.
@@ -194,7 +161,7 @@ impl Driver {
         what: &str,
         mut condition: impl FnMut(&[Call]) -> Progress<T>,
     ) -> Result<T> {
-        self.journal
+        self.journal()
             .wait_for(within, what, |lines| condition(&self.calls_of(lines)))
             .await
     }
@@ -265,17 +232,17 @@ impl Driver {
         let spares = rules.iter().filter(|rule| rule.acts_after_effect());
         self.after_effect_rules
             .extend(spares.map(|rule| rule.id().to_owned()));
-        let known = self.journal.lines()?.len();
+        let known = self.journal().lines()?.len();
         // JSON is YAML. Renamed into place, so that the driver never reads half a file.
         let log_files = self.dir.join("faults.new");
         std::fs::write(&log_files, serde_json::to_string(rules)?).context("write the fault rules")?;
         std::fs::rename(&log_files, self.dir.join(FAULTS)).context("put the fault rules into place")?;
-        if self.process.try_exit().is_some() {
+        if !self.instance.is_running() {
             return Ok(());
         }
         let wanted: Vec<_> = rules.iter().map(|rule| rule.id().to_owned()).collect();
         let loaded = self
-            .journal
+            .journal()
             .wait_for(RELOAD, "the fault rules to create_pods into force", |lines| {
                 lines[known.min(lines.len())..]
                     .iter()
@@ -307,19 +274,13 @@ impl Driver {
 
     /// Kills the driver as a crash would.
     pub async fn kill(&mut self) -> Result<()> {
-        self.process.kill().await?;
-        Ok(())
+        self.instance.kill().await
     }
 
     /// Starts it again, with the state it had, and waits until it answers.
     pub async fn restart(&mut self) -> Result<()> {
-        ensure!(
-            self.process.try_exit().is_some(),
-            "driver {} still runs",
-            self.spec.name
-        );
-        self.process = Self::spawn(&self.run, &self.binary, &self.dir, &self.spec)?;
-        self.wait_until_ready().await
+        let command = command(&self.binary, &self.dir, &self.spec);
+        self.instance.restart(command).await
     }
 
     /// Kills the driver and starts it again as one that goes without these capabilities, in the form of its
@@ -338,7 +299,7 @@ impl Driver {
         seed: u64,
         after_effect_rules: &[&str],
     ) -> Result<()> {
-        if self.process.try_exit().is_none() {
+        if self.instance.is_running() {
             self.kill().await?;
         }
         self.after_effect_rules
@@ -351,27 +312,38 @@ impl Driver {
     ///
     /// # Errors
     /// It did not end in time or ended with an error.
-    pub async fn stop(&mut self) -> Result<()> {
-        self.process.ensure_alive()?;
-        let exit = self.process.stop(STOP).await?;
-        ensure!(
-            exit.status.success(),
-            "driver {} ended with {} when asked to stop",
-            self.spec.name,
-            exit.status
-        );
-        Ok(())
+    pub async fn stop(&self) -> Result<()> {
+        self.instance.stop().await
     }
 
     fn controller(&self) -> ControllerClient<Channel> {
-        ControllerClient::new(self.channel.clone())
+        ControllerClient::new(self.instance.channel())
     }
 }
 
-/// Name of the socket in the driver's directory.
+// Names in the driver's directory.
 const SOCKET: &str = "csi.sock";
-/// Name of the fault file in the driver's directory.
+const ADMIN: &str = "admin.sock";
+const JOURNAL: &str = "driver-journal.jsonl";
 const FAULTS: &str = "faults.yaml";
+const MEDIA: &str = "media";
+
+fn command(binary: &Path, dir: &Path, spec: &DriverSpec) -> Spec {
+    let path = |name: &str| dir.join(name).display().to_string();
+    let flags = [
+        format!("--endpoint=unix://{}", path(SOCKET)),
+        format!("--admin-endpoint=unix://{}", path(ADMIN)),
+        format!("--driver-name={}", spec.name),
+        format!("--nodes={}", spec.nodes),
+        format!("--latency={}ms", spec.latency.as_millis()),
+        format!("--capabilities={}", spec.capabilities),
+        format!("--state-dir={}", path("driver-state")),
+        format!("--media-dir={}", path(MEDIA)),
+        format!("--journal={}", path(JOURNAL)),
+        format!("--faults={}", path(FAULTS)),
+    ];
+    Spec::new("driver", binary).dir(dir).args(flags).args(&spec.flags)
+}
 
 fn capability(access_type: AccessType, mode: Mode) -> VolumeCapability {
     VolumeCapability {

@@ -7,7 +7,6 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
 use crate::driver::journal::Call;
-use crate::node::event_log;
 use crate::scenario::TestEnv;
 use crate::toolchain::workspace_root;
 
@@ -24,22 +23,13 @@ pub async fn write(env: &TestEnv<'_>, failure: &anyhow::Error) -> Result<String>
 
     save(dir, "failure.txt", &format!("{failure:?}\n"))?;
     save(dir, "objects.yaml", &or_reason(env.objects().await))?;
-    for path in env.attacher.log_files().into_iter().chain(env.driver.log_files()) {
+    for path in env.log_files() {
         copy(dir, &path)?;
     }
-    if let Some(control_plane) = env.ctx().cluster().control_plane() {
-        let component = crate::control_plane::Component::ControllerManager;
-        save(
-            dir,
-            "kube-controller-manager.log",
-            &control_plane.log_tail(component, usize::MAX),
-        )?;
+    for (component, log) in env.ctx().cluster().component_logs(usize::MAX) {
+        save(dir, &format!("{component}.log"), &log)?;
     }
-    save(
-        dir,
-        "nodes.txt",
-        &node_events(&env.event_log().entries(), usize::MAX),
-    )?;
+    save(dir, "nodes.txt", &node_events(env, usize::MAX))?;
     save(dir, "attachments-over-time.txt", &history(env))?;
 
     let summary = summary(dir, env, failure).await;
@@ -75,10 +65,7 @@ async fn summary(dir: &Path, env: &TestEnv<'_>, failure: &anyhow::Error) -> Stri
             .calls()
             .map_or_else(|error| format!("{error:#}\n"), |calls| latest_calls(&calls)),
     );
-    section(
-        "latest events of the nodes",
-        node_events(&env.event_log().entries(), LATEST),
-    );
+    section("latest events of the nodes", node_events(env, LATEST));
     section("everything", format!("{}\n", dir.display()));
     text
 }
@@ -121,11 +108,21 @@ fn latest_calls(calls: &[Call]) -> String {
         })
 }
 
-fn node_events(entries: &[event_log::Entry], latest: usize) -> String {
+fn node_events(env: &TestEnv<'_>, latest: usize) -> String {
+    let entries = env.event_log().entries();
+    let reported = entries
+        .iter()
+        .map(|entry| (entry.at, format!("{} {:?}", entry.node, entry.event)));
+    let mounts = env.mount_events().unwrap_or_default();
+    let mounts = mounts.iter().map(|event| {
+        let change = if event.mounted { "mounted" } else { "unmounted" };
+        (event.at, format!("{} {change} {}", event.node, event.volume))
+    });
+    let mut lines: Vec<_> = reported.chain(mounts).collect();
+    lines.sort();
     let mut text = String::new();
-    for entry in &entries[entries.len().saturating_sub(latest)..] {
-        writeln!(text, "{} {} {:?}", entry.at, entry.node, entry.event)
-            .expect("writing to a String must succeed");
+    for (at, line) in &lines[lines.len().saturating_sub(latest)..] {
+        writeln!(text, "{at} {line}").expect("writing to a String must succeed");
     }
     text
 }
@@ -151,11 +148,16 @@ fn save(dir: &Path, name: &str, text: &str) -> Result<()> {
 }
 
 fn copy(dir: &Path, from: &Path) -> Result<()> {
-    let Some(name) = from.file_name() else {
-        return Ok(());
-    };
-    match std::fs::copy(from, dir.join(name)) {
-        Err(error) => save(dir, &name.to_string_lossy(), &format!("not to be had: {error}\n")),
+    // Node drivers have a directory of their own each.
+    let parts: Vec<_> = from
+        .iter()
+        .rev()
+        .take(2)
+        .map(|part| part.to_string_lossy())
+        .collect();
+    let name = parts.into_iter().rev().collect::<Vec<_>>().join("-");
+    match std::fs::copy(from, dir.join(&name)) {
+        Err(error) => save(dir, &name, &format!("not to be had: {error}\n")),
         Ok(_) => Ok(()),
     }
 }

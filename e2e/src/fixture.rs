@@ -82,6 +82,17 @@ pub struct VolumeSource {
     pub publish_secret: Option<(String, String)>,
 }
 
+/// The CSI part of a PersistentVolume.
+#[derive(Clone, Debug)]
+pub struct CsiVolume {
+    /// Name of the driver.
+    pub driver: String,
+    /// The driver's id of the volume.
+    pub handle: String,
+    /// The driver's volume context.
+    pub attributes: BTreeMap<String, String>,
+}
+
 // === impl Access ===
 
 impl Access {
@@ -279,11 +290,20 @@ pub fn into_ebs_volume(mut volume: PersistentVolume, annotation: Option<(&str, &
     volume
 }
 
-/// The CSI driver of a volume and its name of it, also if the driver took over from an in-tree plugin.
-pub fn driver_and_handle(volume: PersistentVolumeSpec) -> Option<(String, String)> {
-    let csi = volume.csi.map(|csi| (csi.driver, csi.volume_handle));
-    let ebs = |ebs: AWSElasticBlockStoreVolumeSource| (EBS_DRIVER.to_owned(), ebs.volume_id);
-    csi.or_else(|| volume.aws_elastic_block_store.map(ebs))
+/// What a CSI driver needs to know of a volume, also if the driver took over from an in-tree plugin.
+pub fn volume_source(volume: PersistentVolumeSpec) -> Option<CsiVolume> {
+    let csi = volume.csi.map(|csi| CsiVolume {
+        driver: csi.driver,
+        handle: csi.volume_handle,
+        attributes: csi.volume_attributes.unwrap_or_default(),
+    });
+    csi.or_else(|| {
+        volume.aws_elastic_block_store.map(|ebs| CsiVolume {
+            driver: EBS_DRIVER.to_owned(),
+            handle: ebs.volume_id,
+            attributes: BTreeMap::new(),
+        })
+    })
 }
 
 /// A secret with one key.

@@ -123,13 +123,10 @@ impl Plan {
 pub async fn run(run: &Arc<Run>, toolchain: &Toolchain, plan: &Plan) -> Result<Report> {
     let programs = programs(toolchain, plan).await?;
     let cluster = Cluster::start(run, toolchain, Backend::ControlPlane(Options::default())).await?;
-    let plane = cluster
-        .control_plane()
-        .context("the harness must have started its control plane")?;
     // Before the controller that creates its default service account is killed.
     cluster.create_namespace(NAMESPACE).await?;
     // It would take part: delete attachments that no pod wants, protect volumes, and use the processor.
-    plane.kill(Component::ControllerManager).await?;
+    cluster.kill_component(Component::ControllerManager).await?;
     let harness = Harness {
         run,
         cluster: &cluster,

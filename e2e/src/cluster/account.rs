@@ -15,7 +15,7 @@ use kube::api::{DeleteParams, DynamicObject, PostParams};
 use kube::{Api, ResourceExt};
 use tokio::time::{Instant, sleep};
 
-use super::{Cluster, SETTLED, manifest};
+use super::{Cluster, SETTLED, ignore_not_found, manifest};
 use crate::kubeconfig;
 use crate::rights::{self, Right};
 
@@ -64,11 +64,8 @@ impl Cluster {
         objects.retain(|object| object.metadata.namespace.is_none());
         for object in &objects {
             let api = self.api_for(object).await?;
-            match api.delete(&object.name_any(), &DeleteParams::default()).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.is_not_found() => {}
-                Err(error) => return Err(error).with_context(|| format!("delete {}", object.name_any())),
-            }
+            let deleted = api.delete(&object.name_any(), &DeleteParams::default()).await;
+            ignore_not_found(deleted).with_context(|| format!("delete {}", object.name_any()))?;
         }
         Ok(())
     }

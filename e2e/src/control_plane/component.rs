@@ -21,6 +21,8 @@ pub enum Component {
     ApiServer,
     /// The controllers, the attach/detach controller among them.
     ControllerManager,
+    /// A second replica of them.
+    StandbyControllerManager,
     /// The scheduler.
     Scheduler,
 }
@@ -39,10 +41,11 @@ pub(super) struct Layout {
 
 impl Component {
     /// All of them, in the order in which they are started.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Etcd,
         Self::ApiServer,
         Self::ControllerManager,
+        Self::StandbyControllerManager,
         Self::Scheduler,
     ];
 
@@ -52,6 +55,7 @@ impl Component {
             Self::Etcd => "etcd",
             Self::ApiServer => "kube-apiserver",
             Self::ControllerManager => "kube-controller-manager",
+            Self::StandbyControllerManager => "kube-controller-manager-standby",
             Self::Scheduler => "kube-scheduler",
         }
     }
@@ -63,6 +67,7 @@ impl Component {
     pub(super) fn readiness(self) -> (&'static str, &'static str) {
         match self {
             Self::Etcd | Self::ApiServer | Self::Scheduler => ("/readyz", "ok"),
+            Self::StandbyControllerManager => ("/healthz", "ok"),
             Self::ControllerManager => (
                 "/healthz?verbose",
                 "[+]persistentvolume-attach-detach-controller ok",
@@ -74,7 +79,22 @@ impl Component {
     pub(super) fn grace(self) -> Duration {
         match self {
             Self::ApiServer => Duration::from_secs(20),
-            Self::Etcd | Self::ControllerManager | Self::Scheduler => Duration::from_secs(5),
+            Self::Etcd | Self::ControllerManager | Self::StandbyControllerManager | Self::Scheduler => {
+                Duration::from_secs(5)
+            }
+        }
+    }
+
+    /// Whether it is a replica of kube-controller-manager.
+    pub(super) fn is_controller_manager(self) -> bool {
+        matches!(self, Self::ControllerManager | Self::StandbyControllerManager)
+    }
+
+    /// The program behind the component, by the name it is called by.
+    fn program(self) -> &'static str {
+        match self {
+            Self::StandbyControllerManager => Self::ControllerManager.name(),
+            other => other.name(),
         }
     }
 }
@@ -149,11 +169,13 @@ impl Layout {
         let flags = match component {
             Component::Etcd => self.etcd_flags(),
             Component::ApiServer => self.apiserver_flags(),
-            Component::ControllerManager => self.controller_manager_flags(),
+            Component::ControllerManager | Component::StandbyControllerManager => {
+                self.controller_manager_flags(component)
+            }
             Component::Scheduler => self.client_flags(component),
         };
         Spec::new(component.name(), &self.executable)
-            .arg0(component.name())
+            .arg0(component.program())
             .args(flags)
             .args(extra)
             .dir(&self.dir)
@@ -205,13 +227,13 @@ impl Layout {
         flags
     }
 
-    fn controller_manager_flags(&self) -> Vec<String> {
+    fn controller_manager_flags(&self, component: Component) -> Vec<String> {
         let Credentials {
             service_account_key,
             ca,
             ..
         } = &self.credentials;
-        let mut flags = self.client_flags(Component::ControllerManager);
+        let mut flags = self.client_flags(component);
         flags.extend([
             flag("controllers", "*"),
             flag("service-account-private-key-file", path(service_account_key)),
@@ -227,7 +249,7 @@ impl Layout {
 
     /// Flags of a component that is a client of the API server, and lets it verify its own clients.
     fn client_flags(&self, component: Component) -> Vec<String> {
-        let kubeconfig = self.kubeconfig(component.name());
+        let kubeconfig = self.kubeconfig(component.program());
         let mut flags = self.serving_flags(component);
         flags.extend([
             flag("kubeconfig", path(&kubeconfig)),

@@ -1,86 +1,99 @@
-//! The array behind the driver: where volumes are published, and out-of-band changes.
+//! The array behind the driver, through its admin API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use csi_proto::v1::{ControllerUnpublishVolumeRequest, ListVolumesRequest};
-use tokio::time::{Instant, sleep, timeout};
+use csi_mock_driver::admin::client::Client;
+use csi_mock_driver::admin::resource::NodeChange;
+use tokio::time::{Instant, sleep};
 
 use super::{CALL, Driver, POLL_INTERVAL};
 
-/// Entries asked for in a page of ListVolumes: few, so that paging is used.
-const PAGE: i32 = 100;
 // === impl Driver ===
 
 impl Driver {
-    /// The true list of nodes that have each volume, from all pages of ListVolumes. Volumes that no node has
-    /// are left out.
+    /// A client of the driver's admin API.
+    pub fn admin(&self) -> Result<Client> {
+        let endpoint = format!("unix://{}", self.admin_socket().display());
+        Ok(Client::new(endpoint.parse().context("parse the admin endpoint")?).within(CALL))
+    }
+
+    /// The nodes to which the array has each volume published. Volumes without any are left out.
     pub async fn published(&self) -> Result<BTreeMap<String, BTreeSet<String>>> {
-        let mut published = BTreeMap::new();
-        let mut starting_token = String::new();
+        let client = self.admin()?;
+        let mut published: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut query = Vec::new();
         loop {
-            let request = ListVolumesRequest {
-                max_entries: PAGE,
-                starting_token,
-            };
-            let page = timeout(CALL, self.controller().list_volumes(request))
+            let page = client
+                .attachments(&query)
                 .await
-                .with_context(|| format!("ListVolumes had no answer in {CALL:?}"))?
-                .context("ListVolumes")?
-                .into_inner();
-            for entry in page.entries {
-                let volume = entry.volume.context("ListVolumes named no volume in an entry")?;
-                let status = entry.status.context("ListVolumes gave no status of a volume")?;
-                if !status.published_node_ids.is_empty() {
-                    let nodes = status.published_node_ids.into_iter().collect();
-                    let twice = published.insert(volume.volume_id.clone(), nodes);
-                    ensure!(twice.is_none(), "ListVolumes named {} twice", volume.volume_id);
-                }
+                .context("list the array's attachments")?;
+            for attachment in page.items {
+                published
+                    .entry(attachment.volume)
+                    .or_default()
+                    .insert(attachment.node);
             }
-            if page.next_token.is_empty() {
-                return Ok(published);
+            match page.next {
+                Some(next) => query = vec![("after", next)],
+                None => return Ok(published),
             }
-            starting_token = page.next_token;
         }
     }
 
-    /// Waits until the array itself, not an answer, has the volume on the node (or has not, if `there` is
-    /// false). The journal has a call's result only when it is answered, so this polls the array.
+    /// Waits until the array has the volume published to the node, or not if `wanted` is false, whether the call was
+    /// answered or not.
     pub async fn wait_until_published(
         &self,
         handle: &str,
         node_id: &str,
-        there: bool,
+        wanted: bool,
         within: Duration,
     ) -> Result<()> {
+        let client = self.admin()?;
         let deadline = Instant::now() + within;
         loop {
-            let published = self.published().await?;
-            if published.get(handle).is_some_and(|nodes| nodes.contains(node_id)) == there {
+            let volume = client
+                .volume(handle)
+                .await
+                .with_context(|| format!("read volume {handle}"))?;
+            let nodes: Vec<_> = volume
+                .attachments
+                .into_iter()
+                .map(|attachment| attachment.node)
+                .collect();
+            if nodes.iter().any(|node| node == node_id) == wanted {
                 return Ok(());
             }
             ensure!(
                 Instant::now() < deadline,
-                "waited {within:?} for {handle} to be {} {node_id}; the array has it on {:?}",
-                if there { "published to" } else { "unpublished from" },
-                published.get(handle)
+                "waited {within:?} for {handle} to be {} {node_id}; it is published to {nodes:?}",
+                if wanted {
+                    "published to"
+                } else {
+                    "unpublished from"
+                },
             );
             sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Unpublishes a volume without the attacher, as a storage administrator does.
+    /// Detaches a volume at the array, without the attacher, as a storage administrator does.
     pub async fn unpublish_out_of_band(&self, handle: &str, node_id: &str) -> Result<()> {
-        let request = ControllerUnpublishVolumeRequest {
-            volume_id: handle.to_owned(),
-            node_id: node_id.to_owned(),
-            ..ControllerUnpublishVolumeRequest::default()
+        let detached = self.admin()?.detach(handle, node_id).await;
+        detached.with_context(|| format!("detach {handle} from {node_id} at the array"))
+    }
+
+    /// Gives a node another id: to the array it is another node, and volumes stay attached to the old one.
+    pub async fn rename_node(&self, node_id: &str, new: &str) -> Result<()> {
+        let change = NodeChange {
+            id: Some(new.to_owned()),
+            ..NodeChange::default()
         };
-        timeout(CALL, self.controller().controller_unpublish_volume(request))
-            .await
-            .with_context(|| format!("taking {handle} away had no answer in {CALL:?}"))?
-            .with_context(|| format!("take {handle} from {node_id}"))?;
-        Ok(())
+        let renamed = self.admin()?.change_node(node_id, &change).await;
+        renamed
+            .map(drop)
+            .with_context(|| format!("rename node {node_id} to {new} at the array"))
     }
 }

@@ -20,6 +20,11 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::wait::Progress;
 
+/// The call that attaches.
+pub const PUBLISH: &str = "ControllerPublishVolume";
+/// The call that detaches.
+pub const UNPUBLISH: &str = "ControllerUnpublishVolume";
+
 /// A line of the journal.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
@@ -84,6 +89,8 @@ pub struct Call {
     pub volume: String,
     /// The driver's id of the node it is about; empty for none, or for an unpublish from all nodes.
     pub node: String,
+    /// The staging or target path it is about; empty for controller calls.
+    pub path: String,
     /// Keys of the secrets that came with it.
     pub secrets: BTreeSet<String>,
     /// When it arrived.
@@ -155,6 +162,10 @@ impl Call {
             method: name_of(method).to_owned(),
             volume: text("volume_id"),
             node: text("node_id"),
+            path: match name_of(method) {
+                "NodeStageVolume" | "NodeUnstageVolume" => text("staging_target_path"),
+                _ => text("target_path"),
+            },
             secrets: secrets
                 .into_iter()
                 .flat_map(|secrets| secrets.keys().cloned())

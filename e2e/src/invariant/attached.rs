@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
 use super::{Observations, Violation};
-use crate::driver::journal::{Call, Effect};
+use crate::driver::journal::{Call, Effect, PUBLISH, UNPUBLISH};
 
 /// Finds attachments that claimed to be attached and were not.
 pub fn check(observations: &Observations) -> Vec<Violation> {
@@ -100,7 +100,7 @@ fn concerns(call: &Call, method: &str, (volume, node): (&str, &str)) -> bool {
 fn last_publish(calls: &[&Call], place: (&str, &str), seen: Timestamp) -> Option<Timestamp> {
     calls
         .iter()
-        .filter(|call| call.succeeded() && concerns(call, "ControllerPublishVolume", place))
+        .filter(|call| call.succeeded() && concerns(call, PUBLISH, place))
         .filter_map(|call| call.end.as_ref())
         .map(|end| end.at)
         .filter(|&at| at <= seen)
@@ -118,7 +118,7 @@ fn taken_away<'a>(
     calls
         .iter()
         .copied()
-        .filter(|call| concerns(call, "ControllerUnpublishVolume", place))
+        .filter(|call| concerns(call, UNPUBLISH, place))
         .find(|call| call.start >= published && deletion_asked.is_none_or(|asked| call.start < asked))
 }
 

@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::{Observations, Violation};
-use crate::driver::journal::{Call, Effect};
-use crate::node::NodeEvent;
+use crate::driver::journal::{Call, Effect, PUBLISH, UNPUBLISH};
 
 /// Finds volumes that were in two places, or unpublished while mounted.
 pub fn check(observations: &Observations) -> Vec<Violation> {
@@ -48,28 +47,24 @@ fn two_nodes_at_the_driver(observations: &Observations) -> Vec<Violation> {
 
 fn two_nodes_mounted(observations: &Observations) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let mut users: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for entry in &observations.node_events {
-        match &entry.event {
-            NodeEvent::Mounted { handle } => {
-                let nodes = users.entry(handle).or_default();
-                // A node the volume was taken from by force may believe that it still has it.
-                nodes.retain(|node| !is_force_detached(observations, handle, node));
-                nodes.insert(&entry.node);
-                if nodes.len() > 1 && observations.is_exclusive(handle) {
-                    violations.push(Violation::new(
-                        1,
-                        format!("volume {handle} was mounted on {nodes:?} at once ({})", entry.at),
-                    ));
-                }
-            }
-            NodeEvent::Unmounted { handle } => {
-                users.entry(handle).or_default().remove(entry.node.as_str());
-            }
-            NodeEvent::InUse { .. }
-            | NodeEvent::Started { .. }
-            | NodeEvent::Stopped { .. }
-            | NodeEvent::Finished { .. } => {}
+    let mut mounted: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for event in &observations.mounts {
+        let nodes = mounted.entry(&event.volume).or_default();
+        if !event.mounted {
+            nodes.remove(event.node.as_str());
+            continue;
+        }
+        // A node from which the volume was force-detached cannot unmount it.
+        nodes.retain(|node| !is_force_detached(observations, &event.volume, node));
+        nodes.insert(&event.node);
+        if nodes.len() > 1 && observations.is_exclusive(&event.volume) {
+            violations.push(Violation::new(
+                1,
+                format!(
+                    "volume {} was mounted on {nodes:?} at once ({})",
+                    event.volume, event.at
+                ),
+            ));
         }
     }
     violations
@@ -97,9 +92,6 @@ fn unpublished_while_mounted(observations: &Observations) -> Vec<Violation> {
     violations
 }
 
-const PUBLISH: &str = "ControllerPublishVolume";
-const UNPUBLISH: &str = "ControllerUnpublishVolume";
-
 /// Publish and unpublish calls that had an effect, in the order that makes the least of them overlap: a
 /// volume counts as published from the answer on and as unpublished from the call on, also from a call in which
 /// the driver died. Whatever overlaps even so did overlap.
@@ -117,22 +109,12 @@ fn by_effect(observations: &Observations) -> Vec<(Timestamp, &Call)> {
     calls
 }
 
-fn mounted_at(observations: &Observations, handle: &str, node: &str, at: Timestamp) -> bool {
-    observations
-        .node_events
-        .iter()
-        .take_while(|entry| entry.at <= at)
-        .filter(|entry| entry.node == node)
-        .fold(false, |mounted, entry| match &entry.event {
-            NodeEvent::Mounted { handle: other } if other == handle => true,
-            NodeEvent::Unmounted { handle: other } if other == handle => false,
-            NodeEvent::Mounted { .. }
-            | NodeEvent::Unmounted { .. }
-            | NodeEvent::InUse { .. }
-            | NodeEvent::Started { .. }
-            | NodeEvent::Stopped { .. }
-            | NodeEvent::Finished { .. } => mounted,
-        })
+fn mounted_at(observations: &Observations, volume: &str, node: &str, at: Timestamp) -> bool {
+    let before = observations.mounts.iter().take_while(|event| event.at <= at);
+    let latest = before
+        .filter(|event| event.node == node && event.volume == volume)
+        .last();
+    latest.is_some_and(|event| event.mounted)
 }
 
 fn is_force_detached(observations: &Observations, handle: &str, node: &str) -> bool {
@@ -197,14 +179,14 @@ mod tests {
     fn a_shared_volume_may_be_on_two_nodes() {
         let mut observations = mk_observations();
         observations.calls = vec![publish("shared", "id-a", 1), publish("shared", "id-b", 3)];
-        observations.node_events = vec![mounted("a", "shared", 2), mounted("b", "shared", 4)];
+        observations.mounts = vec![mounted("a", "shared", 2), mounted("b", "shared", 4)];
         assert_eq!(check(&observations), []);
     }
 
     #[test]
     fn two_mounts_are_found_even_if_the_driver_saw_nothing() {
         let mut observations = mk_observations();
-        observations.node_events = vec![mounted("a", "vol", 1), mounted("b", "vol", 2)];
+        observations.mounts = vec![mounted("a", "vol", 1), mounted("b", "vol", 2)];
         assert_eq!(check(&observations).len(), 1);
         observations
             .force_detached
@@ -216,9 +198,9 @@ mod tests {
     fn an_unpublish_under_a_mount_is_found() {
         let mut observations = mk_observations();
         observations.calls = vec![publish("vol", "id-a", 1), unpublish("vol", "id-a", 4)];
-        observations.node_events = vec![mounted("a", "vol", 2), unmounted("a", "vol", 6)];
+        observations.mounts = vec![mounted("a", "vol", 2), unmounted("a", "vol", 6)];
         assert_eq!(check(&observations).len(), 1);
-        observations.node_events = vec![mounted("a", "vol", 2), unmounted("a", "vol", 3)];
+        observations.mounts = vec![mounted("a", "vol", 2), unmounted("a", "vol", 3)];
         assert_eq!(check(&observations), []);
     }
 
@@ -226,7 +208,7 @@ mod tests {
     fn an_unpublish_from_all_nodes_counts_for_each() {
         let mut observations = mk_observations();
         observations.calls = vec![publish("vol", "id-a", 1), unpublish("vol", "", 4)];
-        observations.node_events = vec![mounted("a", "vol", 2)];
+        observations.mounts = vec![mounted("a", "vol", 2)];
         assert_eq!(check(&observations).len(), 1);
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::{Observations, Violation};
-use crate::driver::journal::{Call, Effect};
+use crate::driver::journal::{Call, Effect, PUBLISH, UNPUBLISH};
 
 /// While attachments exist: whatever is published belongs to one of them.
 pub fn check_running(observations: &Observations) -> Vec<Violation> {
@@ -30,9 +30,13 @@ pub fn check_running(observations: &Observations) -> Vec<Violation> {
     violations
 }
 
-/// After everything was deleted: nothing published, no attachment, no volume held by our finalizer.
+/// After everything was deleted: nothing mounted or published, no attachment, no volume held by our finalizer.
 pub fn check_cleaned_up(observations: &Observations) -> Vec<Violation> {
     let mut violations = gone_too_early(observations);
+    violations.extend(
+        mounted(observations)
+            .map(|(volume, node)| Violation::new(3, format!("{volume} is still mounted on {node}"))),
+    );
     violations.extend(
         published(observations)
             .map(|(volume, node)| Violation::new(3, format!("{volume} is still published to {node}"))),
@@ -78,10 +82,10 @@ fn gone_too_early(observations: &Observations) -> Vec<Violation> {
             calls.filter(had_effect)
         };
         let published = calls()
-            .filter(|call| call.method == "ControllerPublishVolume" && call.node == place.1)
+            .filter(|call| call.method == PUBLISH && call.node == place.1)
             .max_by_key(|call| call.start)?;
         let unpublished = calls().any(|call| {
-            call.method == "ControllerUnpublishVolume"
+            call.method == UNPUBLISH
                 && (call.node == place.1 || call.node.is_empty())
                 && call.start >= published.start
         });
@@ -99,6 +103,23 @@ fn gone_too_early(observations: &Observations) -> Vec<Violation> {
     .collect()
 }
 
+/// Volumes and nodes where they are mounted, nodes that lost a volume by force apart: those cannot unmount it.
+fn mounted(observations: &Observations) -> impl Iterator<Item = (&str, &str)> {
+    let mut mounted = BTreeSet::new();
+    for event in &observations.mounts {
+        let place = (event.volume.as_str(), event.node.as_str());
+        if event.mounted {
+            mounted.insert(place);
+        } else {
+            mounted.remove(&place);
+        }
+    }
+    mounted.into_iter().filter(|(volume, node)| {
+        let place = ((*volume).to_owned(), (*node).to_owned());
+        !observations.force_detached.contains(&place)
+    })
+}
+
 fn published(observations: &Observations) -> impl Iterator<Item = (&str, &str)> {
     observations
         .published
@@ -109,7 +130,7 @@ fn published(observations: &Observations) -> impl Iterator<Item = (&str, &str)> 
 #[cfg(test)]
 mod tests {
     use super::super::observations::samples::*;
-    use super::*;
+    use super::{check_cleaned_up, check_running};
 
     #[test]
     fn a_publication_needs_an_attachment() {
@@ -177,6 +198,19 @@ mod tests {
         observations.attachments = vec![attachment()];
         observations.persistent_volumes = vec![persistent_volume(&["external-attacher/d"])];
         assert_eq!(check_cleaned_up(&observations).len(), 3);
+    }
+
+    #[test]
+    fn nothing_may_be_mounted_after_clean_up() {
+        let mut observations = mk_observations();
+        observations.mounts = vec![mounted("a", "vol", 1), unmounted("a", "vol", 2)];
+        assert_eq!(check_cleaned_up(&observations), []);
+        observations.mounts.push(mounted("a", "vol", 3));
+        assert_eq!(check_cleaned_up(&observations).len(), 1);
+        observations
+            .force_detached
+            .insert(("vol".to_owned(), "a".to_owned()));
+        assert_eq!(check_cleaned_up(&observations), [], "a dead node cannot unmount");
     }
 
     #[test]

@@ -8,7 +8,6 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 
 use crate::driver::journal::Call;
 use crate::fixture::Access;
-use crate::node::event_log;
 
 /// Everything a scenario left behind for verification.
 #[derive(Clone, Debug, Default)]
@@ -21,8 +20,8 @@ pub struct Observations {
     pub node_ids: BTreeMap<String, String>,
     /// Calls of the driver in the order they arrived.
     pub calls: Vec<Call>,
-    /// What the nodes did.
-    pub node_events: Vec<event_log::Entry>,
+    /// What the nodes' drivers mounted and unmounted, by time.
+    pub mounts: Vec<MountEvent>,
     /// States of the driver's attachments as the API server showed them, in order.
     pub watch_events: Vec<WatchEvent>,
     /// The driver's own list at the end: nodes by volume.
@@ -50,6 +49,19 @@ pub struct VolumeFacts {
     pub handle: String,
     /// How many nodes may have it.
     pub access: Access,
+}
+
+/// A volume was mounted on a node, or unmounted from it, as the journal of the node's driver says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEvent {
+    /// When the driver had answered.
+    pub at: Timestamp,
+    /// Name of the node.
+    pub node: String,
+    /// The driver's id of the volume.
+    pub volume: String,
+    /// Whether it is mounted from now on.
+    pub mounted: bool,
 }
 
 /// A state of an attachment, and when it was seen.
@@ -101,7 +113,6 @@ pub(super) mod samples {
     use super::*;
     use crate::driver::journal::{Effect, End};
     use crate::fixture::{attacher_finalizer, mk_attachment, mk_meta};
-    use crate::node::NodeEvent;
 
     /// The second `second` of the test's time.
     pub(in crate::invariant) fn at(second: i64) -> Timestamp {
@@ -140,6 +151,7 @@ pub(super) mod samples {
             method: method.to_owned(),
             volume: volume.to_owned(),
             node: node.to_owned(),
+            path: String::new(),
             secrets: BTreeSet::new(),
             start: at(second),
             end: Some(End {
@@ -153,31 +165,19 @@ pub(super) mod samples {
         }
     }
 
-    pub(in crate::invariant) fn mounted(node: &str, handle: &str, second: i64) -> event_log::Entry {
-        entry(
-            node,
-            NodeEvent::Mounted {
-                handle: handle.to_owned(),
-            },
-            second,
-        )
-    }
-
-    pub(in crate::invariant) fn unmounted(node: &str, handle: &str, second: i64) -> event_log::Entry {
-        entry(
-            node,
-            NodeEvent::Unmounted {
-                handle: handle.to_owned(),
-            },
-            second,
-        )
-    }
-
-    fn entry(node: &str, event: NodeEvent, second: i64) -> event_log::Entry {
-        event_log::Entry {
+    pub(in crate::invariant) fn mounted(node: &str, volume: &str, second: i64) -> MountEvent {
+        MountEvent {
             at: at(second),
             node: node.to_owned(),
-            event,
+            volume: volume.to_owned(),
+            mounted: true,
+        }
+    }
+
+    pub(in crate::invariant) fn unmounted(node: &str, volume: &str, second: i64) -> MountEvent {
+        MountEvent {
+            mounted: false,
+            ..mounted(node, volume, second)
         }
     }
 

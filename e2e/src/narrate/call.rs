@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Actor, Line, Names};
-use crate::driver::journal;
+use crate::driver::journal::{self, PUBLISH, UNPUBLISH};
 
 /// Describes a line of the driver's journal; nothing for calls that are not about attaching.
 pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
@@ -61,12 +61,35 @@ pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
     }
 }
 
-const PUBLISH: &str = "ControllerPublishVolume";
+/// Describes what the driver mounted or unmounted for the kubelet of `node`.
+pub fn describe_mount(line: &journal::Line, node: &str, names: &Names) -> Option<Line> {
+    let journal::Line::End {
+        method,
+        end,
+        code,
+        request,
+        ..
+    } = line
+    else {
+        return None;
+    };
+    let verb = match journal::name_of(method) {
+        "NodePublishVolume" => "mounts",
+        "NodeUnpublishVolume" => "unmounts",
+        _ => return None,
+    };
+    let volume = names.volume(field(request, "volume_id"));
+    (code == "OK").then(|| Line {
+        at: *end,
+        actor: Actor::Kubelet(names.short(node)),
+        text: format!("{verb} {volume}"),
+    })
+}
 
 fn verb(method: &str) -> Option<&'static str> {
     match method {
         PUBLISH => Some("attach"),
-        "ControllerUnpublishVolume" => Some("detach"),
+        UNPUBLISH => Some("detach"),
         _ => None,
     }
 }

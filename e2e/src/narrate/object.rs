@@ -104,8 +104,6 @@ pub fn node_event(node: &str, event: &NodeEvent, names: &Names) -> Narration {
             let volumes: Vec<_> = handles.iter().map(|handle| names.volume(handle)).collect();
             format!("reports in use: {}", volumes.join(", "))
         }
-        NodeEvent::Mounted { handle } => format!("mounts {}", names.volume(handle)),
-        NodeEvent::Unmounted { handle } => format!("unmounts {}", names.volume(handle)),
         NodeEvent::Started { pod } => format!("pod {pod} runs"),
         NodeEvent::Stopped { pod } => format!("ends the containers of pod {pod}"),
         NodeEvent::Finished { pod } => format!("removes pod {pod}"),

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 
 use super::object::Narration;
 use super::{Line, Names, Narrator, WATCH_LAG, attachment, call, object};
+use crate::driver::journal::{self, Journal};
 use crate::fixture::SCENARIO_LABEL;
 use crate::scenario::TestEnv;
 use crate::wait::{Key, key_of};
@@ -24,7 +25,7 @@ use crate::wait::{Key, key_of};
 pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet<()>) -> Result<()> {
     let names = Names::with_prefix(env.prefix());
     attachments(narrator, env, &names, tasks);
-    journal(narrator, env, &names, tasks)?;
+    journals(narrator, env, &names, tasks)?;
     event_log(narrator, env, &names, tasks);
 
     let client = env.client();
@@ -101,9 +102,30 @@ fn attachments(narrator: &Narrator, env: &TestEnv<'_>, names: &Names, tasks: &mu
     });
 }
 
-fn journal(narrator: &Narrator, env: &TestEnv<'_>, names: &Names, tasks: &mut JoinSet<()>) -> Result<()> {
-    let (narrator, names) = (narrator.clone(), names.clone());
-    let mut tail = env.driver.journal().tail()?;
+fn journals(narrator: &Narrator, env: &TestEnv<'_>, names: &Names, tasks: &mut JoinSet<()>) -> Result<()> {
+    let of_array = names.clone();
+    journal(narrator, env.driver.journal(), tasks, move |line| {
+        call::describe(line, &of_array)
+    })?;
+    for node in env.nodes() {
+        if let Some(driver) = node.driver() {
+            let (name, names) = (node.name().to_owned(), names.clone());
+            journal(narrator, driver.journal(), tasks, move |line| {
+                call::describe_mount(line, &name, &names)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn journal(
+    narrator: &Narrator,
+    journal: &Journal,
+    tasks: &mut JoinSet<()>,
+    describe: impl Fn(&journal::Line) -> Option<Line> + Send + 'static,
+) -> Result<()> {
+    let narrator = narrator.clone();
+    let mut tail = journal.tail()?;
     tasks.spawn(async move {
         loop {
             let lines = match tail.read() {
@@ -114,7 +136,7 @@ fn journal(narrator: &Narrator, env: &TestEnv<'_>, names: &Names, tasks: &mut Jo
             };
             lines
                 .iter()
-                .filter_map(|line| call::describe(line, &names))
+                .filter_map(&describe)
                 .for_each(|line| narrator.take(line));
             if let Err(error) = tail.changed().await {
                 return tracing::warn!(error = %format!("{error:#}"), "the journal cannot be read");

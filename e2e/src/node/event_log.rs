@@ -1,4 +1,4 @@
-//! What a node stand-in did, in order, for the invariants and for the narrator.
+//! What simulated nodes reported to the API, in order, for dumps and for the narrator.
 
 use std::sync::Arc;
 
@@ -23,16 +23,6 @@ pub enum NodeEvent {
     InUse {
         /// Handles of the volumes.
         handles: Vec<String>,
-    },
-    /// The node began to use a volume.
-    Mounted {
-        /// The driver's id of the volume.
-        handle: String,
-    },
-    /// The node stopped using a volume.
-    Unmounted {
-        /// The driver's id of the volume.
-        handle: String,
     },
     /// A pod runs.
     Started {

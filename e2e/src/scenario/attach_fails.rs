@@ -6,7 +6,6 @@ use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
-use crate::wait::Progress;
 
 /// The number of gRPC's `RESOURCE_EXHAUSTED`, on which kubelet looks at the node's volume limits again.
 const RESOURCE_EXHAUSTED: i32 = 8;
@@ -48,21 +47,7 @@ async fn run(env: &mut TestEnv<'_>, code: Option<i32>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;
     env.pod("web", A, &[&volume]).await?;
 
-    let error = env
-        .wait_for_attachment(
-            &volume,
-            A,
-            STEP_TIMEOUT,
-            "the attachment's attachError",
-            |attachment| {
-                let status = attachment.and_then(|attachment| attachment.status.as_ref());
-                match status.and_then(|status| status.attach_error.clone()) {
-                    Some(error) => Progress::Reached(error),
-                    None => Progress::Pending(format!("its status is {status:?}")),
-                }
-            },
-        )
-        .await?;
+    let (_, error) = env.wait_for_attach_error(&volume, A).await?;
     let message = error.message.context("the attachError must have a message")?;
     ensure!(message.contains(REASON), "the attachError says \"{message}\"");
     ensure!(

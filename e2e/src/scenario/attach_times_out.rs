@@ -8,8 +8,8 @@ use kube::ResourceExt;
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
+use crate::driver::journal::UNPUBLISH;
 use crate::fixture::Access;
-use crate::wait::Progress;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "attach-times-out",
@@ -33,21 +33,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.driver
         .wait_until_published(&volume.handle, &node_id, true, STEP_TIMEOUT)
         .await?;
-    let attachment = env
-        .wait_for_attachment(
-            &volume,
-            A,
-            STEP_TIMEOUT,
-            "an attachError about the time-out",
-            |attachment| {
-                let status = attachment.and_then(|attachment| attachment.status.as_ref());
-                match (attachment, status.and_then(|status| status.attach_error.as_ref())) {
-                    (Some(attachment), Some(_)) => Progress::Reached(attachment.clone()),
-                    _ => Progress::Pending(format!("its status is {status:?}")),
-                }
-            },
-        )
-        .await?;
+    let (attachment, _) = env.wait_for_attach_error(&volume, A).await?;
     let status = attachment.status.clone().context("it was found by its status")?;
     ensure!(
         !status.attached,
@@ -65,15 +51,11 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         .await?;
     env.delete_pod("web").await?;
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
-    let published = env.driver.published().await?;
-    ensure!(
-        published.is_empty(),
-        "the attachment is gone but the volume is not: {published:?}"
-    );
-    let unpublished =
-        env.driver.calls()?.iter().any(|call| {
-            call.method == "ControllerUnpublishVolume" && call.node == node_id && call.succeeded()
-        });
+    let unpublished = env
+        .driver
+        .calls()?
+        .iter()
+        .any(|call| call.method == UNPUBLISH && call.node == node_id && call.succeeded());
     ensure!(unpublished, "the attacher never unpublished the volume");
     Ok(())
 }

@@ -5,6 +5,7 @@ use kube::ResourceExt;
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
+use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -12,6 +13,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     about: "A driver without a controller gets no controller call, and its pods run and end all the same.",
     config: ScenarioConfig {
         capabilities: "-CONTROLLER_SERVICE,-PUBLISH_UNPUBLISH_VOLUME",
+        node_drivers: false,
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Passes,
@@ -44,11 +46,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         env.delete_pod(pod).await?;
         env.wait_until_detached(&volume, node, STEP_TIMEOUT).await?;
     }
-    let asked = [
-        "ControllerGetCapabilities",
-        "ControllerPublishVolume",
-        "ControllerUnpublishVolume",
-    ];
+    let asked = ["ControllerGetCapabilities", PUBLISH, UNPUBLISH];
     let calls = env.driver.calls()?;
     match calls.iter().find(|call| asked.contains(&call.method.as_str())) {
         Some(call) => anyhow::bail!("the driver was asked for {}", call.method),

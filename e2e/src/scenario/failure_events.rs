@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Event;
-use kube::Api;
 use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
 
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
@@ -35,18 +35,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.driver.set_faults(&[broken]).await?;
     let volume = env.volume("data", Access::OneNode).await?;
     env.pod("web", A, &[&volume]).await?;
-    let attachment = env
-        .wait_for_attachment(
-            &volume,
-            A,
-            STEP_TIMEOUT,
-            "the attachment",
-            |attachment| match attachment.and_then(|attachment| attachment.metadata.name.clone()) {
-                Some(name) => Progress::Reached(name),
-                None => Progress::Pending("there is none".to_owned()),
-            },
-        )
-        .await?;
+    let attachment = env.wait_until_attachment_exists(&volume, A).await?.name_any();
     let objects = [
         ("VolumeAttachment", &attachment),
         ("PersistentVolume", &volume.pv),

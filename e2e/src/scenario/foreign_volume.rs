@@ -7,12 +7,14 @@ use serde_json::json;
 
 use super::test_env::{A, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
+use crate::driver::journal::{PUBLISH, UNPUBLISH};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "foreign-volume",
     about: "A volume of another driver is refused without a call, although this driver has one of the same handle.",
     config: ScenarioConfig {
         nodes: 1,
+        node_drivers: false,
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Fails {
@@ -65,10 +67,9 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
 
 fn never_asked(env: &TestEnv<'_>, handle: &str) -> Result<()> {
     let calls = env.driver.calls()?;
-    let call = calls.iter().find(|call| {
-        call.volume == handle
-            && ["ControllerPublishVolume", "ControllerUnpublishVolume"].contains(&&*call.method)
-    });
+    let call = calls
+        .iter()
+        .find(|call| call.volume == handle && [PUBLISH, UNPUBLISH].contains(&&*call.method));
     if let Some(call) = call {
         bail!("the driver was asked for a volume of another: {}", call.method);
     }

@@ -6,6 +6,7 @@ use k8s_openapi::api::storage::v1::{VolumeAttachmentStatus, VolumeError};
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::driver::fault::{FaultRule, Method};
+use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
 use crate::wait::Progress;
 
@@ -36,7 +37,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let attach = fault(Method::ControllerPublishVolume);
     env.driver.set_faults(&[attach]).await?;
     env.pod("web", A, &[&volume]).await?;
-    let status = error_status(env, &volume, "ControllerPublishVolume").await?;
+    let status = error_status(env, &volume, PUBLISH).await?;
     let error = status
         .attach_error
         .with_context(|| format!("{CALLS} calls failed and the attachment has no attachError"))?;
@@ -54,7 +55,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let detach = fault(Method::ControllerUnpublishVolume);
     env.driver.set_faults(&[detach]).await?;
     env.delete_pod("web").await?;
-    let status = error_status(env, &volume, "ControllerUnpublishVolume").await?;
+    let status = error_status(env, &volume, UNPUBLISH).await?;
     let error = status
         .detach_error
         .with_context(|| format!("{CALLS} calls failed and the attachment has no detachError"))?;
@@ -88,17 +89,8 @@ async fn error_status(
             Progress::of(failed >= CALLS, || format!("{failed} so far"))
         })
         .await?;
-    env.wait_for_attachment(
-        volume,
-        A,
-        STEP_TIMEOUT,
-        "the attachment",
-        |attachment| match attachment {
-            Some(attachment) => Progress::Reached(attachment.status.clone().unwrap_or_default()),
-            None => Progress::Pending("there is none".to_owned()),
-        },
-    )
-    .await
+    let attachment = env.wait_until_attachment_exists(volume, A).await?;
+    Ok(attachment.status.unwrap_or_default())
 }
 
 /// As long as can be, whole characters, and the beginning of the story.

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
-use crate::driver::journal::Call;
+use crate::driver::journal::{Call, PUBLISH};
 use crate::wait::Progress;
 
 /// Volumes of which one is lost.
@@ -65,7 +65,6 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     Ok(())
 }
 
-const PUBLISH: &str = "ControllerPublishVolume";
 const LIST: &str = "ListVolumes";
 
 fn count(calls: &[Call], method: &str) -> usize {

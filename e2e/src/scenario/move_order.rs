@@ -4,8 +4,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::TestEnv;
 use super::test_env::TestVolume;
-use crate::driver::journal::Call;
-use crate::node::NodeEvent;
+use crate::driver::journal::{Call, PUBLISH, UNPUBLISH};
 
 /// Fails unless the first node unmounted the volume, then it was unpublished there, and only then published
 /// to the second node, which then mounted it.
@@ -16,23 +15,14 @@ pub(super) fn ensure_moved_in_order(
     to: usize,
 ) -> Result<()> {
     let (from, to) = (env.node(from), env.node(to));
-    let entries = env.event_log().entries();
-    let event = |node: &str, event: NodeEvent| {
-        entries
-            .iter()
-            .find(|entry| entry.node == node && entry.event == event)
-            .map(|entry| entry.at)
+    let events = env.mount_events()?;
+    let mount_event = |node: &str, mounted: bool| {
+        let of_volume = events.iter().filter(|event| event.volume == volume.handle);
+        let mut found = of_volume.filter(|event| event.node == node && event.mounted == mounted);
+        found.next().map(|event| event.at)
     };
-    let handle = volume.handle.clone();
-    let unmounted = event(
-        from.name(),
-        NodeEvent::Unmounted {
-            handle: handle.clone(),
-        },
-    )
-    .context("the first node never unmounted the volume")?;
-    let mounted = event(to.name(), NodeEvent::Mounted { handle })
-        .context("the second node never mounted the volume")?;
+    let unmounted = mount_event(from.name(), false).context("the first node never unmounted the volume")?;
+    let mounted = mount_event(to.name(), true).context("the second node never mounted the volume")?;
 
     let calls = env.driver.calls()?;
     let call = |method: &str, node: &str| -> Result<&Call> {
@@ -43,8 +33,8 @@ pub(super) fn ensure_moved_in_order(
             })
             .with_context(|| format!("no successful {method} for node {node}"))
     };
-    let unpublish = call("ControllerUnpublishVolume", from.node_id())?;
-    let publish = call("ControllerPublishVolume", to.node_id())?;
+    let unpublish = call(UNPUBLISH, from.node_id())?;
+    let publish = call(PUBLISH, to.node_id())?;
     let detached = unpublish.end.as_ref().context("a successful call has an end")?.at;
     let attached = publish.end.as_ref().context("a successful call has an end")?.at;
 

@@ -4,8 +4,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
+use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
-use crate::node::NodeEvent;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "node-lost",
@@ -27,9 +27,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         .await?;
     let calls = env.driver.calls()?;
     ensure!(
-        calls
-            .iter()
-            .all(|call| call.method != "ControllerUnpublishVolume"),
+        calls.iter().all(|call| call.method != UNPUBLISH),
         "detached from a node that may still write to the volume"
     );
 
@@ -37,15 +35,11 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.wait_until_running("after", STEP_TIMEOUT).await?;
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
 
-    let unmounted = NodeEvent::Unmounted {
-        handle: volume.handle.clone(),
-    };
     let dead = env.node(A).name();
     ensure!(
-        !env.event_log()
-            .entries()
+        env.mount_events()?
             .iter()
-            .any(|entry| entry.node == dead && entry.event == unmounted),
+            .all(|event| event.node != dead || event.mounted),
         "the dead node unmounted the volume, so nothing was force-detached"
     );
     let calls = env.driver.calls()?;
@@ -55,8 +49,8 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
             .find(|call| call.method == method && call.node == node && call.succeeded())
             .with_context(|| format!("no successful {method} for node {node}"))
     };
-    let detached = call("ControllerUnpublishVolume", env.node(A).node_id())?;
-    let attached = call("ControllerPublishVolume", env.node(B).node_id())?;
+    let detached = call(UNPUBLISH, env.node(A).node_id())?;
+    let attached = call(PUBLISH, env.node(B).node_id())?;
     let detached_at = detached.end.as_ref().context("a successful call has an end")?.at;
     ensure!(
         detached_at <= attached.start,

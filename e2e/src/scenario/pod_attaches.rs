@@ -7,8 +7,8 @@ use kube::ResourceExt;
 
 use super::test_env::{A, SECRET_KEY, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
+use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
-use crate::wait::Progress;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "pod-attaches",
@@ -31,18 +31,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.pod("web", A, &[&volume]).await?;
     env.wait_until_running("web", STEP_TIMEOUT).await?;
 
-    let attachment = env
-        .wait_for_attachment(
-            &volume,
-            A,
-            STEP_TIMEOUT,
-            "the attachment",
-            |attachment| match attachment {
-                Some(attachment) => Progress::Reached(attachment.clone()),
-                None => Progress::Pending("there is none".to_owned()),
-            },
-        )
-        .await?;
+    let attachment = env.wait_until_attachment_exists(&volume, A).await?;
     let node_id = env.node(A).node_id();
     ensure!(
         attachment.finalizers().contains(&env.finalizer()),
@@ -59,7 +48,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let calls = env.driver.calls()?;
     let publish = calls
         .iter()
-        .find(|call| call.method == "ControllerPublishVolume")
+        .find(|call| call.method == PUBLISH)
         .context("no ControllerPublishVolume in the journal")?;
     ensure!(
         publish.volume == volume.handle && publish.node == node_id,
@@ -94,9 +83,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.delete_pod("web").await?;
     env.wait_until_pod_gone("web", STEP_TIMEOUT).await?;
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
-    let published = env.driver.published().await?;
-    ensure!(published.is_empty(), "still published: {published:?}");
-    for method in ["ControllerPublishVolume", "ControllerUnpublishVolume"] {
+    for method in [PUBLISH, UNPUBLISH] {
         let times = env
             .driver
             .calls()?

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::driver::fault::{FaultRule, Method};
-use crate::driver::journal::Call;
+use crate::driver::journal::{Call, PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
 use crate::wait::Progress;
 
@@ -32,9 +32,6 @@ pub(super) const SCENARIO: Scenario = Scenario {
     },
     run: |env| Box::pin(run(env)),
 };
-
-const PUBLISH: &str = "ControllerPublishVolume";
-const UNPUBLISH: &str = "ControllerUnpublishVolume";
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let leaving = env.many_volumes(LEAVING).await?;

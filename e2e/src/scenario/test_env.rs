@@ -6,6 +6,7 @@
 
 mod attachments;
 mod node_failure;
+mod node_status;
 mod pods;
 mod replicas;
 mod teardown;
@@ -22,6 +23,7 @@ use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use tokio::sync::OwnedMutexGuard;
 
+pub use node_status::VolumesAttached;
 pub use teardown::force_cleanup;
 pub use volumes::TestVolume;
 
@@ -30,10 +32,11 @@ use crate::attacher::{AttacherProcess, AttacherSpec, Kind};
 use crate::driver::{Driver, DriverSpec};
 use crate::fixture::{self, SCENARIO_LABEL, mk_csi_driver, mk_secret};
 use crate::invariant::Observations;
-use crate::invariant::observations::VolumeFacts;
+use crate::invariant::observations::{MountEvent, VolumeFacts};
 use crate::invariant::settled::unsettled;
 use crate::invariant::va_recorder::VaRecorder;
-use crate::node::{NodeEventLog, SimulatedNode};
+use crate::node::simulated::SimulatedNodeSpec;
+use crate::node::{Node, NodeEventLog, SimulatedNode};
 use crate::wait::{self, Progress};
 
 /// How long an ordinary step may take on a machine that is busy with other scenarios.
@@ -66,14 +69,30 @@ pub struct ScenarioConfig {
     /// Name of the driver, where Kubernetes knows it. Such a test environment has the name to itself: others wait for it.
     /// `None`: a name that no other test environment has.
     pub driver: Option<&'static str>,
+    /// A control plane of the scenario's own, if it disturbs the control plane or needs other settings.
+    pub own_cluster: Option<OwnCluster>,
     /// How often the attacher asks the driver where its volumes are.
     pub reconcile_sync: Duration,
     /// What the driver cannot do, as its flag takes it.
     pub capabilities: &'static str,
+    /// Whether the nodes' kubelets mount volumes, for which each node needs a driver process. Without it they only
+    /// report. A mock driver without ControllerPublish attaches what it mounts, which some scenarios must not see.
+    pub node_drivers: bool,
     /// More flags of the attacher.
     pub flags: &'static [&'static str],
     /// More flags, which ours alone takes.
     pub own_flags: &'static [&'static str],
+}
+
+/// How a scenario's own control plane differs from the shared one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OwnCluster {
+    /// After how long the attach/detach controller force-detaches a volume from an unhealthy node.
+    pub max_wait_for_unmount: Option<Duration>,
+    /// Whether there is a second kube-controller-manager.
+    pub standby_controller_manager: bool,
+    /// More flags of kube-controller-manager.
+    pub controller_manager_flags: &'static [&'static str],
 }
 
 /// One scenario's own driver, attacher, nodes, namespace and objects.
@@ -87,7 +106,7 @@ pub struct TestEnv<'ctx> {
     prefix: String,
     dir: PathBuf,
     secret: String,
-    nodes: Vec<SimulatedNode>,
+    nodes: Vec<Node>,
     volumes: BTreeMap<String, TestVolume>,
     event_log: NodeEventLog,
     recorder: VaRecorder,
@@ -107,8 +126,10 @@ impl ScenarioConfig {
         timeout: Duration::from_secs(15),
         within: Duration::from_secs(420),
         driver: None,
+        own_cluster: None,
         reconcile_sync: Duration::from_secs(60),
         capabilities: "",
+        node_drivers: true,
         flags: &[],
         own_flags: &[],
     };
@@ -161,8 +182,7 @@ impl<'ctx> TestEnv<'ctx> {
 
         let spec = DriverSpec {
             name: driver_name.clone(),
-            // One more, for a node that reregisters.
-            nodes: config.nodes + 1,
+            nodes: config.nodes,
             latency: config.latency,
             capabilities: config.capabilities.to_owned(),
             flags: Vec::new(),
@@ -200,24 +220,28 @@ impl<'ctx> TestEnv<'ctx> {
             exempt: BTreeSet::new(),
         };
         for index in 0..config.nodes {
-            env.add_node(index).await?;
+            env.add_node(index, config.node_drivers).await?;
         }
         Ok(env)
     }
 
-    async fn add_node(&mut self, index: usize) -> Result<()> {
+    async fn add_node(&mut self, index: usize, with_driver: bool) -> Result<()> {
         let letter = char::from(b'a' + u8::try_from(index).context("a test environment has few nodes")?);
         let name = format!("{}-{letter}", self.prefix);
         let node_id = self.driver.node_id(index)?;
-        let node = SimulatedNode::register(
-            self.client(),
-            &self.prefix,
-            &name,
-            self.driver.name(),
-            &node_id,
-            self.event_log.clone(),
-        );
-        self.nodes.push(node.await?);
+        let driver = match with_driver {
+            true => Some(self.driver.start_node(index).await?),
+            false => None,
+        };
+        let spec = SimulatedNodeSpec {
+            prefix: &self.prefix,
+            name: &name,
+            driver_name: self.driver.name(),
+            node_id: &node_id,
+            driver,
+        };
+        let node = SimulatedNode::register(self.client(), spec, self.event_log.clone()).await?;
+        self.nodes.push(Node::Simulated(node));
         Ok(())
     }
 
@@ -245,14 +269,14 @@ impl<'ctx> TestEnv<'ctx> {
     ///
     /// # Panics
     /// If the scenario's setting has fewer nodes.
-    pub fn node(&self, index: usize) -> &SimulatedNode {
+    pub fn node(&self, index: usize) -> &Node {
         self.nodes
             .get(index)
             .expect("ScenarioConfig::nodes must cover the nodes its scenario uses")
     }
 
     /// All nodes.
-    pub fn nodes(&self) -> &[SimulatedNode] {
+    pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
@@ -308,6 +332,16 @@ impl<'ctx> TestEnv<'ctx> {
         .await
     }
 
+    /// What the nodes' drivers mounted and unmounted so far, by time.
+    pub fn mount_events(&self) -> Result<Vec<MountEvent>> {
+        let mut events = Vec::new();
+        for node in &self.nodes {
+            events.extend(node.mount_events()?);
+        }
+        events.sort_by_key(|event| event.at);
+        Ok(events)
+    }
+
     /// Everything the invariants are verified on, as of now.
     pub async fn observations(&self) -> Result<Observations> {
         let volumes = Api::<PersistentVolume>::all(self.client())
@@ -331,7 +365,7 @@ impl<'ctx> TestEnv<'ctx> {
                 .map(|node| (node.name().to_owned(), node.node_id().to_owned()))
                 .collect(),
             calls: self.driver.calls()?,
-            node_events: self.event_log.entries(),
+            mounts: self.mount_events()?,
             watch_events: self.recorder.watch_events(),
             published: self.driver.published().await?,
             attachments: self.attachments().await?,

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::test_env::{A, SECRET_KEY, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
+use crate::driver::journal::UNPUBLISH;
 use crate::wait;
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -15,6 +16,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     about: "A volume whose PersistentVolume was removed with its finalizers is detached all the same, by an attacher that never saw it.",
     config: ScenarioConfig {
         nodes: 1,
+        node_drivers: false,
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Fails {
@@ -45,12 +47,10 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
 
     env.delete_attachment(&pv).await?;
     env.wait_until_attachment_gone(&pv).await?;
-    let published = env.driver.published().await?;
-    ensure!(published.is_empty(), "still published: {published:?}");
     let calls = env.driver.calls()?;
     let detach = calls
         .iter()
-        .find(|call| call.method == "ControllerUnpublishVolume" && call.volume == handle && call.succeeded())
+        .find(|call| call.method == UNPUBLISH && call.volume == handle && call.succeeded())
         .context("no ControllerUnpublishVolume by the handle of the volume")?;
     ensure!(
         detach.node == env.node(A).node_id(),

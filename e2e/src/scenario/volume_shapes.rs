@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 
 use super::test_env::{A, SECRET, SECRET_KEY, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
-use crate::driver::journal::Line;
-use crate::wait::{self, Progress};
+use crate::driver::journal::{Line, PUBLISH, UNPUBLISH};
 
 /// A driver with SINGLE_NODE_MULTI_WRITER and PUBLISH_READONLY.
 pub(super) const ALL: Scenario = Scenario {
@@ -20,6 +19,7 @@ pub(super) const ALL: Scenario = Scenario {
     about: "Block and mount, access modes, read-only, secrets, contexts and inline volumes arrive at the driver as they were asked for.",
     config: ScenarioConfig {
         nodes: 1,
+        node_drivers: false,
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Passes,
@@ -33,6 +33,7 @@ pub(super) const PLAIN: Scenario = Scenario {
     config: ScenarioConfig {
         nodes: 1,
         capabilities: "-SINGLE_NODE_MULTI_WRITER,-PUBLISH_READONLY",
+        node_drivers: false,
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Passes,
@@ -222,11 +223,9 @@ async fn run(env: &mut TestEnv<'_>, driver: Driver) -> Result<()> {
         attachments.delete(name, &DeleteParams::default()).await?;
     }
     env.wait_until_all_detached(STEP_TIMEOUT).await?;
-    let published = env.driver.published().await?;
-    ensure!(published.is_empty(), "still published: {published:?}");
     for (shape, _, handle) in &made {
         if let Outcome::Published(wanted) = &shape.outcome {
-            let request = request(env, "ControllerUnpublishVolume", handle)?
+            let request = request(env, UNPUBLISH, handle)?
                 .with_context(|| format!("{}: no ControllerUnpublishVolume", shape.name))?;
             has_secrets(&request, wanted.secret).with_context(|| format!("unpublish of {}", shape.name))?;
         }
@@ -235,21 +234,10 @@ async fn run(env: &mut TestEnv<'_>, driver: Driver) -> Result<()> {
 }
 
 async fn verify(env: &TestEnv<'_>, shape: &Shape, name: &str, handle: &str) -> Result<()> {
-    let attachments = Api::<VolumeAttachment>::all(env.client());
-    let what = format!("{name} to be attached or refused");
-    let attachment = wait::for_object(&attachments, name, STEP_TIMEOUT, &what, |attachment| {
-        let status = attachment.and_then(|attachment| attachment.status.as_ref());
-        match (attachment, status) {
-            (Some(attachment), Some(status)) if status.attached || status.attach_error.is_some() => {
-                Progress::Reached(attachment.clone())
-            }
-            _ => Progress::Pending(format!("its status is {status:?}")),
-        }
-    })
-    .await?;
+    let attachment = env.wait_until_attached_or_failed(name).await?;
     let status = attachment.status.clone().unwrap_or_default();
     let reported = status.attach_error.and_then(|error| error.message);
-    let request = request(env, "ControllerPublishVolume", handle)?;
+    let request = request(env, PUBLISH, handle)?;
     let wanted = match (&shape.outcome, request) {
         (Outcome::Refused(error), None) => {
             ensure!(

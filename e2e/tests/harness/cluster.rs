@@ -260,11 +260,8 @@ async fn a_dump_shows_objects_and_no_secrets(harness: Arc<Harness>) -> Result<()
 async fn a_component_that_dies_is_noticed(harness: Arc<Harness>) -> Result<()> {
     let cluster = harness.cluster().await?;
     let _storm = harness.calm.write().await;
-    let plane = cluster
-        .control_plane()
-        .context("the cluster must have a control plane")?;
-    let pid = plane
-        .pid(Component::ControllerManager)
+    let pid = cluster
+        .component_pid(Component::ControllerManager)?
         .context("the controllers must run")?;
     let pid = Pid::from_raw(i32::try_from(pid)?).context("a process id must not be 0")?;
     let killed = async {
@@ -281,29 +278,28 @@ async fn a_component_that_dies_is_noticed(harness: Arc<Harness>) -> Result<()> {
         told.contains("kube-controller-manager") && told.contains("signal: 9"),
         "{told}"
     );
-    plane.revive(Component::ControllerManager).await?;
+    cluster.start_component(Component::ControllerManager).await?;
     cluster.while_alive(async { Ok(()) }).await
 }
 
 async fn components_restart_with_their_data(harness: Arc<Harness>) -> Result<()> {
     let cluster = harness.cluster().await?;
     let _storm = harness.calm.write().await;
-    let plane = cluster
-        .control_plane()
-        .context("the cluster must have a control plane")?;
     cluster.create_namespace("kept").await?;
     cluster
         .apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept, namespace: kept}\n")
         .await?;
     let disturb = async {
-        plane.restart(Component::ControllerManager).await?;
-        plane.restart(Component::ApiServer).await?;
-        plane.kill(Component::ApiServer).await?;
-        plane.kill(Component::Etcd).await?;
-        if plane.revive(Component::Etcd).await.is_ok() && plane.revive(Component::Etcd).await.is_ok() {
+        cluster.restart_component(Component::ControllerManager).await?;
+        cluster.restart_component(Component::ApiServer).await?;
+        cluster.kill_component(Component::ApiServer).await?;
+        cluster.kill_component(Component::Etcd).await?;
+        if cluster.start_component(Component::Etcd).await.is_ok()
+            && cluster.start_component(Component::Etcd).await.is_ok()
+        {
             bail!("a program that runs was started once more");
         }
-        plane.revive(Component::ApiServer).await
+        cluster.start_component(Component::ApiServer).await
     };
     // What is ended on purpose must not count as dying.
     cluster.while_alive(disturb).await?;

@@ -1,11 +1,13 @@
 //! Attachments of a test environment that no pod asks for: made and deleted by hand, as the attach/detach controller does.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 
-use super::{STEP_TIMEOUT, TestEnv};
+use super::{STEP_TIMEOUT, TestEnv, TestVolume};
 use crate::fixture::mk_attachment;
 use crate::wait::{self, Progress};
 
@@ -41,6 +43,19 @@ impl TestEnv<'_> {
             status.attached || error.is_some_and(|error| !error.contains("not found"))
         })
         .await
+    }
+
+    /// Waits until the latest call about the volume has ended.
+    pub async fn wait_until_call_ended(&self, volume: &TestVolume, within: Duration) -> Result<()> {
+        let what = format!("the call about {} to end", volume.pv);
+        self.driver
+            .wait_for_calls(within, &what, |calls| {
+                let latest = calls.iter().rfind(|call| call.volume == volume.handle);
+                Progress::of(latest.is_some_and(|call| call.end.is_some()), || {
+                    format!("it is {latest:?}")
+                })
+            })
+            .await
     }
 
     /// Waits until the attachment is attached.

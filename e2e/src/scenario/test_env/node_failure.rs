@@ -32,15 +32,17 @@ impl TestEnv<'_> {
         self.exempt.insert((volume.handle.clone(), node_id));
     }
 
-    /// Has the driver come back on the node under an id that no node had so far; answers with that id. What is
-    /// attached to the node is still where it was, and is verified by that.
+    /// Reregisters the driver on the node under a new id, as after the machine behind it was replaced; returns the id.
+    /// What is attached to the node is still attached to the old id, and is verified by that.
     pub async fn reregister(&self, node: usize) -> Result<String> {
-        let node_id = self.driver.node_id(self.nodes.len())?;
-        self.node(node).reregister(self.driver.name(), &node_id).await?;
-        Ok(node_id)
+        let node = self.node(node);
+        let new = format!("{}-replaced", node.node_id());
+        self.driver.rename_node(node.node_id(), &new).await?;
+        node.reregister(&new).await?;
+        Ok(new)
     }
 
-    /// What is attached to the node is attached under this id.
+    /// From now on invariants expect the node's volumes to be published to this id.
     pub fn expect_node_id(&mut self, node: usize, node_id: &str) {
         self.nodes[node].set_node_id(node_id);
     }
@@ -86,17 +88,29 @@ impl TestEnv<'_> {
         Ok(())
     }
 
-    /// Does what an administrator does about a node that is down: vouches for it and removes the pod that was
-    /// there. From now on the volume may be detached from it by force.
+    /// Expects the volume to be detached from the node although it is mounted there.
+    pub fn allow_force_detach(&mut self, volume: &TestVolume, node: usize) {
+        let node = self.node(node).name().to_owned();
+        self.force_detached.insert((volume.handle.clone(), node));
+    }
+
+    /// Does what an administrator does about a node that is down: adds the out-of-service taint and removes the pod that
+    /// was there. From now on the volume may be detached from it by force.
     pub async fn mark_out_of_service(&mut self, node: usize, pod: &str, volume: &TestVolume) -> Result<()> {
-        let name = self.node(node).name().to_owned();
-        self.force_detached.insert((volume.handle.clone(), name.clone()));
+        self.taint_out_of_service(node, volume).await?;
+        self.remove_pod(pod).await
+    }
+
+    /// Adds the out-of-service taint. From now on the volume may be detached from the node by force.
+    pub async fn taint_out_of_service(&mut self, node: usize, volume: &TestVolume) -> Result<()> {
+        self.allow_force_detach(volume, node);
+        let name = self.node(node).name();
         let taint = json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
         let patch = Patch::Strategic(json!({"spec": {"taints": [taint]}}));
         Api::<Node>::all(self.client())
-            .patch(&name, &PatchParams::default(), &patch)
+            .patch(name, &PatchParams::default(), &patch)
             .await
             .with_context(|| format!("taint node {name}"))?;
-        self.remove_pod(pod).await
+        Ok(())
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node as ApiNode, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::runtime::watcher;
@@ -18,9 +18,11 @@ use serde_json::json;
 
 use super::super::test_context::TestContext;
 use super::{ACCOUNT, TestEnv};
-use crate::control_plane::Component;
+use crate::cluster::ignore_not_found;
+use crate::driver::NodeDriver;
 use crate::fixture::{NODE_LEASE_NAMESPACE, SCENARIO_LABEL};
 use crate::invariant;
+use crate::node::Node;
 use crate::wait::{self, Progress};
 
 /// How long taking a test environment's objects back may take, hundreds of volumes included.
@@ -31,6 +33,19 @@ const LOG_LINES: usize = 100_000;
 // === impl TestEnv ===
 
 impl TestEnv<'_> {
+    /// Logs and journals of the attacher and of all drivers.
+    pub fn log_files(&self) -> Vec<PathBuf> {
+        let nodes = self
+            .nodes
+            .iter()
+            .filter_map(Node::driver)
+            .flat_map(NodeDriver::log_files);
+        let mut files = self.attacher.log_files();
+        files.extend(self.driver.log_files());
+        files.extend(nodes);
+        files
+    }
+
     /// All output, by where it was written: logs, journal, events and objects.
     pub async fn texts(&self) -> Result<Vec<(String, String)>> {
         let mut texts = Vec::new();
@@ -42,9 +57,8 @@ impl TestEnv<'_> {
         {
             texts.push((path.display().to_string(), read_lossy(&path)?));
         }
-        if let Some(control_plane) = self.ctx.cluster().control_plane() {
-            let log = control_plane.log_tail(Component::ControllerManager, LOG_LINES);
-            texts.push(("the log of kube-controller-manager".to_owned(), log));
+        for (component, log) in self.ctx.cluster().component_logs(LOG_LINES) {
+            texts.push((format!("the log of {component}"), log));
         }
         texts.push((
             "the objects and events of the cluster".to_owned(),
@@ -108,11 +122,11 @@ impl TestEnv<'_> {
     /// A process did not end as it should.
     pub async fn teardown(mut self) -> Result<()> {
         self.attacher.stop().await?;
-        self.driver.stop().await?;
-        self.recorder.end().await?;
         for node in self.nodes {
             node.deregister().await?;
         }
+        self.driver.stop().await?;
+        self.recorder.end().await?;
         delete_scope(self.ctx, &self.prefix).await
     }
 
@@ -159,23 +173,13 @@ pub async fn force_cleanup(ctx: &TestContext, prefix: &str) -> Result<()> {
     for volume in volumes.list(&mine).await?.items {
         force_delete(&volumes, &volume.name_any()).await?;
     }
-    for node in Api::<Node>::all(client.clone()).list(&mine).await?.items {
+    for node in Api::<ApiNode>::all(client.clone()).list(&mine).await?.items {
         let name = node.name_any();
         let delete = DeleteParams::default();
         let leases = Api::<Lease>::namespaced(client.clone(), NODE_LEASE_NAMESPACE);
-        ignore_not_found(leases.delete(&name, &delete).await.map(drop))?;
-        ignore_not_found(
-            Api::<CSINode>::all(client.clone())
-                .delete(&name, &delete)
-                .await
-                .map(drop),
-        )?;
-        ignore_not_found(
-            Api::<Node>::all(client.clone())
-                .delete(&name, &delete)
-                .await
-                .map(drop),
-        )?;
+        ignore_not_found(leases.delete(&name, &delete).await)?;
+        ignore_not_found(Api::<CSINode>::all(client.clone()).delete(&name, &delete).await)?;
+        ignore_not_found(Api::<ApiNode>::all(client.clone()).delete(&name, &delete).await)?;
     }
     delete_scope(ctx, prefix).await
 }
@@ -190,9 +194,9 @@ async fn delete_scope(ctx: &TestContext, prefix: &str) -> Result<()> {
     ctx.cluster().delete_attacher_account(prefix, ACCOUNT).await?;
     let namespaces = Api::<Namespace>::all(client);
     for namespace in namespaces.list(&mine).await?.items {
-        ignore_not_found(namespaces.delete(&namespace.name_any(), &delete).await.map(drop))?;
+        ignore_not_found(namespaces.delete(&namespace.name_any(), &delete).await)?;
     }
-    ignore_not_found(namespaces.delete(prefix, &delete).await.map(drop))
+    ignore_not_found(namespaces.delete(prefix, &delete).await)
 }
 
 // === functions ===
@@ -230,16 +234,9 @@ async fn force_delete<K>(api: &Api<K>, name: &str) -> Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
-    ignore_not_found(api.delete(name, &DeleteParams::default()).await.map(drop))?;
+    ignore_not_found(api.delete(name, &DeleteParams::default()).await)?;
     let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    ignore_not_found(api.patch(name, &PatchParams::default(), &patch).await.map(drop))
-}
-
-fn ignore_not_found(result: kube::Result<()>) -> Result<()> {
-    match result {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        result => Ok(result?),
-    }
+    ignore_not_found(api.patch(name, &PatchParams::default(), &patch).await)
 }
 
 fn read_lossy(path: &Path) -> Result<String> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::VolumeAttachment;
+use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeError};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
@@ -266,6 +266,41 @@ impl TestEnv<'_> {
     ) -> Result<T> {
         let name = self.attachment_name(volume, node);
         wait::for_object(&Api::all(self.client()), &name, within, what, condition).await
+    }
+
+    /// Waits until the attachment of the volume to the node exists.
+    pub async fn wait_until_attachment_exists(
+        &self,
+        volume: &TestVolume,
+        node: usize,
+    ) -> Result<VolumeAttachment> {
+        self.wait_for_attachment(
+            volume,
+            node,
+            STEP_TIMEOUT,
+            "the attachment",
+            |attachment| match attachment {
+                Some(attachment) => Progress::Reached(attachment.clone()),
+                None => Progress::Pending("there is none".to_owned()),
+            },
+        )
+        .await
+    }
+
+    /// Waits until the attachment of the volume to the node has an attachError.
+    pub async fn wait_for_attach_error(
+        &self,
+        volume: &TestVolume,
+        node: usize,
+    ) -> Result<(VolumeAttachment, VolumeError)> {
+        self.wait_for_attachment(volume, node, STEP_TIMEOUT, "an attachError", |attachment| {
+            let status = attachment.and_then(|attachment| attachment.status.as_ref());
+            match (attachment, status.and_then(|status| status.attach_error.as_ref())) {
+                (Some(attachment), Some(error)) => Progress::Reached((attachment.clone(), error.clone())),
+                _ => Progress::Pending(format!("its status is {status:?}")),
+            }
+        })
+        .await
     }
 
     /// Waits until the attachment of the volume to the node is gone.

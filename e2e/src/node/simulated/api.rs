@@ -4,25 +4,26 @@
 //! same name is never touched; a call that fails is repeated with a growing pause until it succeeds or the
 //! kubelet is stopped, as kubelet does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::VolumeAttachment;
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::event_log::{NodeEvent, NodeEventLog};
+use super::super::event_log::{NodeEvent, NodeEventLog};
 use super::volume_manager::{PodKey, UniqueName, VolumeKey};
-use crate::fixture::{NODE_LEASE_NAMESPACE, driver_and_handle, mk_ready_condition, unique_volume_name};
+use crate::cluster::ignore_not_found;
+use crate::fixture::{NODE_LEASE_NAMESPACE, mk_ready_condition, unique_volume_name, volume_source};
 
 /// First pause after a failed call, doubled each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -75,14 +76,17 @@ impl NodeApi {
                 .and_then(|spec| spec.volume_name)
                 .context("the claim is not bound")?;
             let pv = Api::<PersistentVolume>::all(self.client()).get(&name).await?;
-            let (driver, handle) = pv
-                .spec
-                .and_then(driver_and_handle)
-                .context("the volume is no CSI one, nor one that a CSI driver took over")?;
+            let spec = pv.spec.context("a PersistentVolume must have a spec")?;
+            let access_modes = spec.access_modes.clone().unwrap_or_default();
+            let block = spec.volume_mode.as_deref() == Some("Block");
+            let source = volume_source(spec).context("the volume is neither a CSI nor a migrated one")?;
             found.push(VolumeKey {
-                unique_name: unique_volume_name(&driver, &handle),
-                driver,
-                handle,
+                unique_name: unique_volume_name(&source.driver, &source.handle),
+                driver: source.driver,
+                handle: source.handle,
+                attributes: source.attributes,
+                access_modes,
+                block,
             });
         }
         Ok(found)
@@ -103,49 +107,31 @@ impl NodeApi {
         node
     }
 
-    /// Begins to use the volume, once its VolumeAttachment says that it is attached here.
+    /// The publish context of the volume, once its VolumeAttachment says that it is attached here.
     ///
     /// # Errors
-    /// The attachment is missing or not attached, or belongs to another node. The pause before another try
-    /// has passed by then.
-    pub(super) async fn mount(&self, volume: &VolumeKey) -> Result<()> {
-        let attachments = Api::<VolumeAttachment>::all(self.client());
+    /// The attachment is missing or not attached, or belongs to another node.
+    pub(super) async fn publish_context(&self, volume: &VolumeKey) -> Result<BTreeMap<String, String>> {
+        if !self.attach_required(&volume.driver).await? {
+            return Ok(BTreeMap::new());
+        }
         let name = attachment_name(&volume.handle, &volume.driver, &self.node);
-        let verified = async {
-            let attachment = attachments.get(&name).await?;
-            ensure!(
-                attachment.spec.node_name == self.node,
-                "attachment {name} is for another node"
-            );
-            if !attachment.status.is_some_and(|status| status.attached) {
-                bail!("attachment {name} is not attached");
-            }
-            Ok(())
-        }
-        .await;
-        match verified {
-            Ok(()) => self.event_log.record(
-                &self.node,
-                NodeEvent::Mounted {
-                    handle: volume.handle.clone(),
-                },
-            ),
-            Err(_) => tokio::time::sleep(FIRST_PAUSE).await,
-        }
-        verified
-    }
-
-    /// Stops using the volume.
-    pub(super) fn unmount(&self, volume: &VolumeKey) {
-        self.event_log.record(
-            &self.node,
-            NodeEvent::Unmounted {
-                handle: volume.handle.clone(),
-            },
+        let attachment = Api::<VolumeAttachment>::all(self.client()).get(&name).await?;
+        ensure!(
+            attachment.spec.node_name == self.node,
+            "attachment {name} is for another node"
         );
+        let status = attachment.status.unwrap_or_default();
+        ensure!(status.attached, "attachment {name} is not attached");
+        Ok(status.attachment_metadata.unwrap_or_default())
     }
 
-    /// Tells the API that the pod runs.
+    async fn attach_required(&self, driver: &str) -> Result<bool> {
+        let driver = Api::<CSIDriver>::all(self.client()).get_opt(driver).await?;
+        Ok(driver.and_then(|driver| driver.spec.attach_required) != Some(false))
+    }
+
+    /// Patches the pod's status to Running.
     pub(super) async fn report_running(&self, pod: &PodKey) {
         let now = Timestamp::now().to_string();
         let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": now});
@@ -167,7 +153,7 @@ impl NodeApi {
         );
     }
 
-    /// Tells the API that the pod's containers ended. Its volumes are still mounted then, which is why the
+    /// Patches the pod's status to Succeeded. Its volumes are still mounted then, which is why the
     /// attach/detach controller must wait for `volumesInUse` and not for the pod.
     pub(super) async fn report_stopped(&self, pod: &PodKey) {
         let now = Timestamp::now().to_string();
@@ -194,10 +180,9 @@ impl NodeApi {
         let pods = Api::<Pod>::namespaced(self.client(), &pod.namespace);
         let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": status}));
         retry_until_ok("patch the pod's status", || async {
-            ignore_not_found(
+            ignore_replaced(
                 pods.patch_status(&pod.name, &PatchParams::default(), &patch)
-                    .await
-                    .map(drop),
+                    .await,
             )
         })
         .await;
@@ -213,7 +198,7 @@ impl NodeApi {
                 resource_version: None,
             });
         retry_until_ok("remove the pod", || async {
-            ignore_not_found(pods.delete(&pod.name, &params).await.map(drop))
+            ignore_replaced(pods.delete(&pod.name, &params).await)
         })
         .await;
         self.event_log.record(
@@ -281,16 +266,16 @@ fn container_status(ready: bool, state: serde_json::Value) -> serde_json::Value 
     })
 }
 
-/// A pod that is gone, or that another one of the same name took the place of, needs nothing from us.
-fn ignore_not_found(result: kube::Result<()>) -> Result<()> {
+/// A pod that is gone, or replaced by another one of the same name, needs no write.
+fn ignore_replaced<T>(result: kube::Result<T>) -> Result<()> {
     match result {
-        Err(kube::Error::Api(status)) if [404, 409, 422].contains(&status.code) => Ok(()),
-        result => Ok(result?),
+        Err(kube::Error::Api(status)) if [409, 422].contains(&status.code) => Ok(()),
+        result => ignore_not_found(result),
     }
 }
 
 /// Repeats `attempt` with a growing pause until it succeeds.
-async fn retry_until_ok<T, F>(what: &str, mut attempt: impl FnMut() -> F) -> T
+pub(super) async fn retry_until_ok<T, F>(what: &str, mut attempt: impl FnMut() -> F) -> T
 where
     F: Future<Output = Result<T>>,
 {

@@ -1,7 +1,7 @@
-//! The acting half of a node stand-in: watches its pods and its own node, carries out what the
+//! The acting half of a simulated node: watches its pods and its own node, carries out what the
 //! [`VolumeManager`] decides, and keeps the heartbeat going.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -12,11 +12,12 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::api::NodeApi;
-use super::volume_manager::{Action, PodKey, Report, UniqueName, VolumeManager};
+use super::api::{FIRST_PAUSE, NodeApi, retry_until_ok};
+use super::csi::CsiPlugin;
+use super::volume_manager::{Action, PodKey, PodUid, Report, UniqueName, VolumeKey, VolumeManager};
 
 /// How often lease and status are renewed: kubelet's default for the lease; it looks at the status as often
 /// and by default writes it every five minutes if nothing changed.
@@ -25,7 +26,13 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 /// One node's kubelet.
 pub(super) struct Kubelet {
     api: NodeApi,
+    /// The node's driver; without one nothing is mounted.
+    csi: Option<CsiPlugin>,
     manager: VolumeManager,
+    /// The volumes of each pod.
+    volumes: BTreeMap<PodUid, Vec<VolumeKey>>,
+    /// The pods to which a volume was published.
+    published: BTreeMap<UniqueName, BTreeSet<PodUid>>,
     /// Pods the manager knows; after a relist, the ones not listed are gone.
     known: BTreeSet<String>,
     listed: BTreeSet<String>,
@@ -47,10 +54,13 @@ enum Outcome {
 // === impl Kubelet ===
 
 impl Kubelet {
-    pub(super) fn new(api: NodeApi) -> Self {
+    pub(super) fn new(api: NodeApi, csi: Option<CsiPlugin>) -> Self {
         Self {
             api,
+            csi,
             manager: VolumeManager::default(),
+            volumes: BTreeMap::new(),
+            published: BTreeMap::new(),
             known: BTreeSet::new(),
             listed: BTreeSet::new(),
             node_version: 0,
@@ -135,6 +145,7 @@ impl Kubelet {
     }
 
     fn pod_gone(&mut self, uid: &str) {
+        self.volumes.remove(uid);
         if self.known.remove(uid) {
             self.manager.apply(Report::Gone(uid.to_owned()));
         }
@@ -173,7 +184,12 @@ impl Kubelet {
 
     fn handle(&mut self, outcome: Outcome) {
         match outcome {
-            Outcome::Report(report) => self.manager.apply(report),
+            Outcome::Report(report) => {
+                if let Report::Resolved(uid, volumes) = &report {
+                    self.volumes.insert(uid.clone(), volumes.clone());
+                }
+                self.manager.apply(report);
+            }
             Outcome::InUseStored(stored, node) => {
                 // The node as it was when the report was stored shows what the controller has attached
                 // knowing that we use it; older pictures from the watch do not count any more.
@@ -184,43 +200,104 @@ impl Kubelet {
         }
     }
 
-    fn execute(&self, action: Action) -> BoxFuture<'static, Outcome> {
-        let api = self.api.clone();
-        async move {
-            match action {
-                Action::Resolve(pod) => {
-                    let volumes = api.volumes_of(&pod).await;
-                    Outcome::Report(Report::Resolved(pod.uid, volumes))
-                }
-                Action::StoreInUse(names) => {
-                    let node = api.store_in_use(&names).await;
-                    Outcome::InUseStored(names, Box::new(node))
-                }
-                Action::Mount(volume) => Outcome::Report(match api.mount(&volume).await {
-                    Ok(()) => Report::Mounted(volume.unique_name),
-                    Err(error) => {
-                        tracing::warn!(node = api.node(), volume = volume.handle, error = %format!("{error:#}"), "mount failed");
-                        Report::MountFailed(volume.unique_name)
-                    }
-                }),
-                Action::Start(pod) => {
-                    api.report_running(&pod).await;
-                    Outcome::Report(Report::Started(pod.uid))
-                }
-                Action::Stop(pod) => {
-                    api.report_stopped(&pod).await;
-                    Outcome::Report(Report::Stopped(pod.uid))
-                }
-                Action::Unmount(volume) => {
-                    api.unmount(&volume);
-                    Outcome::Report(Report::Unmounted(volume.unique_name))
-                }
-                Action::Finish(pod) => {
-                    api.remove_pod(&pod).await;
-                    Outcome::Nothing
-                }
+    fn execute(&mut self, action: Action) -> BoxFuture<'static, Outcome> {
+        let (api, csi) = (self.api.clone(), self.csi.clone());
+        match action {
+            Action::Resolve(pod) => async move {
+                let volumes = api.volumes_of(&pod).await;
+                Outcome::Report(Report::Resolved(pod.uid, volumes))
             }
+            .boxed(),
+            Action::StoreInUse(names) => async move {
+                let node = api.store_in_use(&names).await;
+                Outcome::InUseStored(names, Box::new(node))
+            }
+            .boxed(),
+            Action::Mount(volume) => mount_device(api, csi, volume).boxed(),
+            Action::Start(pod) => {
+                let volumes = self.volumes.get(&pod.uid).cloned().unwrap_or_default();
+                for volume in &volumes {
+                    let pods = self.published.entry(volume.unique_name.clone()).or_default();
+                    pods.insert(pod.uid.clone());
+                }
+                start(api, csi, pod, volumes).boxed()
+            }
+            Action::Stop(pod) => {
+                let volumes = self.volumes.get(&pod.uid).cloned().unwrap_or_default();
+                for volume in &volumes {
+                    if let Some(pods) = self.published.get_mut(&volume.unique_name) {
+                        pods.remove(&pod.uid);
+                    }
+                }
+                stop(api, csi, pod, volumes).boxed()
+            }
+            Action::Unmount(volume) => {
+                // Pods whose objects were removed before the kubelet stopped them.
+                let orphans = self.published.remove(&volume.unique_name).unwrap_or_default();
+                unmount_device(csi, volume, orphans).boxed()
+            }
+            Action::Finish(pod) => async move {
+                api.remove_pod(&pod).await;
+                Outcome::Nothing
+            }
+            .boxed(),
         }
-        .boxed()
     }
+}
+
+// === functions ===
+
+async fn mount_device(api: NodeApi, csi: Option<CsiPlugin>, volume: VolumeKey) -> Outcome {
+    let mounted = async {
+        let context = api.publish_context(&volume).await?;
+        match &csi {
+            Some(csi) => csi.stage(&volume, context).await,
+            None => Ok(()),
+        }
+    };
+    Outcome::Report(match mounted.await {
+        Ok(()) => Report::Mounted(volume.unique_name),
+        Err(error) => {
+            tracing::warn!(node = api.node(), volume = volume.handle, error = %format!("{error:#}"), "mount failed");
+            sleep(FIRST_PAUSE).await;
+            Report::MountFailed(volume.unique_name)
+        }
+    })
+}
+
+async fn start(api: NodeApi, csi: Option<CsiPlugin>, pod: PodKey, volumes: Vec<VolumeKey>) -> Outcome {
+    if let Some(csi) = &csi {
+        for volume in &volumes {
+            retry_until_ok("publish a volume to the pod", || async {
+                let context = api.publish_context(volume).await?;
+                csi.publish(&pod.uid, volume, context).await
+            })
+            .await;
+        }
+    }
+    api.report_running(&pod).await;
+    Outcome::Report(Report::Started(pod.uid))
+}
+
+async fn stop(api: NodeApi, csi: Option<CsiPlugin>, pod: PodKey, volumes: Vec<VolumeKey>) -> Outcome {
+    api.report_stopped(&pod).await;
+    if let Some(csi) = &csi {
+        for volume in &volumes {
+            retry_until_ok("unpublish a volume of the pod", || {
+                csi.unpublish(&pod.uid, volume)
+            })
+            .await;
+        }
+    }
+    Outcome::Report(Report::Stopped(pod.uid))
+}
+
+async fn unmount_device(csi: Option<CsiPlugin>, volume: VolumeKey, orphans: BTreeSet<PodUid>) -> Outcome {
+    if let Some(csi) = &csi {
+        for pod in &orphans {
+            retry_until_ok("unpublish an orphaned volume", || csi.unpublish(pod, &volume)).await;
+        }
+        retry_until_ok("unstage the volume", || csi.unstage(&volume)).await;
+    }
+    Outcome::Report(Report::Unmounted(volume.unique_name))
 }

@@ -13,6 +13,9 @@ fn volume(handle: &str) -> VolumeKey {
         unique_name: handle.to_owned(),
         driver: "d".to_owned(),
         handle: handle.to_owned(),
+        attributes: BTreeMap::new(),
+        access_modes: Vec::new(),
+        block: false,
     }
 }
 

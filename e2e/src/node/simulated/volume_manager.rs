@@ -38,6 +38,12 @@ pub struct VolumeKey {
     pub driver: String,
     /// The driver's id of the volume.
     pub handle: String,
+    /// The PersistentVolume's `volumeAttributes`.
+    pub attributes: BTreeMap<String, String>,
+    /// The PersistentVolume's `accessModes`.
+    pub access_modes: Vec<String>,
+    /// Whether it is a raw block volume.
+    pub block: bool,
 }
 
 /// News for the volume manager.

@@ -1,0 +1,120 @@
+//! One process of the mock driver: started, restarted and stopped.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use csi_proto::v1::ProbeRequest;
+use csi_proto::v1::identity_client::IdentityClient;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::transport::Channel;
+
+use super::journal::Journal;
+use super::{CALL, POLL_INTERVAL, connect};
+use crate::process::{Process, Run, Spec};
+
+/// How long the driver may take to answer its first Probe.
+const START: Duration = Duration::from_secs(20);
+/// How long it may take to end when asked to.
+const STOP: Duration = Duration::from_secs(10);
+
+/// A process of the mock driver, running or not. Socket and journal stay the same over restarts.
+#[derive(Debug)]
+pub(super) struct Instance {
+    run: Arc<Run>,
+    process: Process,
+    journal: Journal,
+    channel: Channel,
+}
+
+// === impl Instance ===
+
+impl Instance {
+    /// Starts the process and waits until it is ready.
+    ///
+    /// # Errors
+    /// The program cannot be started, exits, or is not ready in time.
+    pub(super) async fn start(run: Arc<Run>, command: Spec, socket: &Path, journal: &Path) -> Result<Self> {
+        let journal = Journal::create(journal)?;
+        let instance = Self {
+            process: Process::spawn(&run, command)?,
+            run,
+            journal,
+            channel: connect(socket.to_owned()),
+        };
+        instance.wait_until_ready().await?;
+        Ok(instance)
+    }
+
+    /// Starts it again, after it was killed, and waits until it is ready.
+    pub(super) async fn restart(&mut self, command: Spec) -> Result<()> {
+        ensure!(!self.is_running(), "{} still runs", self.process.name());
+        self.process = Process::spawn(&self.run, command)?;
+        self.wait_until_ready().await
+    }
+
+    async fn wait_until_ready(&self) -> Result<()> {
+        let deadline = Instant::now() + START;
+        let probe = async {
+            loop {
+                let mut identity = IdentityClient::new(self.channel.clone());
+                let failure = match timeout(CALL, identity.probe(ProbeRequest {})).await {
+                    Ok(Ok(probe)) if probe.get_ref().ready != Some(false) => return Ok(()),
+                    Ok(Ok(_)) => "Probe answered ready=false".to_owned(),
+                    Ok(Err(status)) => status.to_string(),
+                    Err(_) => format!("no answer in {CALL:?}"),
+                };
+                ensure!(
+                    Instant::now() < deadline,
+                    "{} is not ready in {START:?}: {failure}",
+                    self.process.name()
+                );
+                sleep(POLL_INTERVAL).await;
+            }
+        };
+        self.process.while_alive(probe).await
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.process.try_exit().is_none()
+    }
+
+    /// Kills the process as a crash would.
+    pub(super) async fn kill(&self) -> Result<()> {
+        self.process.kill().await.map(drop)
+    }
+
+    /// Stops the process.
+    ///
+    /// # Errors
+    /// It did not exit in time, or with an error.
+    pub(super) async fn stop(&self) -> Result<()> {
+        self.process.ensure_alive()?;
+        let exit = self.process.stop(STOP).await?;
+        ensure!(
+            exit.status.success(),
+            "{} ended with {} when asked to stop",
+            self.process.name(),
+            exit.status
+        );
+        Ok(())
+    }
+
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    pub(super) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// Its log, stdout and journal.
+    pub(super) fn log_files(&self) -> Vec<PathBuf> {
+        vec![
+            self.process.log().to_owned(),
+            self.process.stdout().to_owned(),
+            self.journal.path().to_owned(),
+        ]
+    }
+}

@@ -1,0 +1,137 @@
+//! The driver process of one node: `--mode=node`, for the array of the controller's process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use csi_proto::v1::node_client::NodeClient;
+use tonic::transport::Channel;
+
+use super::instance::Instance;
+use super::journal::{self, Effect, Journal};
+use crate::invariant::observations::MountEvent;
+use crate::process::{Run, Spec};
+
+/// The driver of one node.
+#[derive(Debug)]
+pub struct NodeDriver {
+    instance: Instance,
+    /// kubelet's `--root-dir`: staging and target paths lie below.
+    kubelet_dir: PathBuf,
+}
+
+/// How a node's driver is started.
+#[derive(Clone, Debug)]
+pub(super) struct NodeDriverSpec<'a> {
+    /// Name of the driver.
+    pub(super) driver: &'a str,
+    /// The driver's id of the node.
+    pub(super) node_id: &'a str,
+    /// Admin socket of the process with the array.
+    pub(super) array: &'a Path,
+    /// Where the volumes' bytes are.
+    pub(super) media: &'a Path,
+    /// What the driver cannot do, as its flag takes it.
+    pub(super) capabilities: &'a str,
+}
+
+// === impl NodeDriver ===
+
+impl NodeDriver {
+    /// Starts the driver with its files in `dir`, and waits until it is ready.
+    pub(super) async fn start(
+        run: Arc<Run>,
+        binary: &Path,
+        dir: &Path,
+        spec: NodeDriverSpec<'_>,
+    ) -> Result<Self> {
+        let kubelet_dir = dir.join("kubelet");
+        for dir in [&kubelet_dir, &dir.join("state")] {
+            std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        let socket = dir.join("csi.sock");
+        let journal = dir.join("journal.jsonl");
+        let command = Spec::new(format!("driver-{}", spec.node_id), binary)
+            .dir(dir)
+            .args([
+                "--mode=node".to_owned(),
+                // Loop devices need privileges, and what is verified here is order, not data.
+                "--devices=emulated".to_owned(),
+                format!("--endpoint=unix://{}", socket.display()),
+                format!("--driver-name={}", spec.driver),
+                format!("--node-id={}", spec.node_id),
+                format!("--array-endpoint=unix://{}", spec.array.display()),
+                format!("--media-dir={}", spec.media.display()),
+                format!("--capabilities={}", spec.capabilities),
+                format!("--state-dir={}", dir.join("state").display()),
+                format!("--journal={}", journal.display()),
+            ]);
+        Ok(Self {
+            instance: Instance::start(run, command, &socket, &journal).await?,
+            kubelet_dir,
+        })
+    }
+
+    /// A client of its Node service.
+    pub fn client(&self) -> NodeClient<Channel> {
+        NodeClient::new(self.instance.channel())
+    }
+
+    /// The journal of its calls.
+    pub fn journal(&self) -> &Journal {
+        self.instance.journal()
+    }
+
+    /// Where kubelet keeps staging and target paths.
+    pub fn kubelet_dir(&self) -> PathBuf {
+        self.kubelet_dir.clone()
+    }
+
+    /// Log, stdout and journal.
+    pub fn log_files(&self) -> Vec<PathBuf> {
+        self.instance.log_files()
+    }
+
+    /// When each volume was mounted first and unmounted last on the node, which is called `node`: a volume is mounted
+    /// while it is staged or published at any path.
+    pub fn mount_events(&self, node: &str) -> Result<Vec<MountEvent>> {
+        let calls = journal::calls(&self.journal().lines()?, &BTreeSet::new());
+        let mut paths: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut events = Vec::new();
+        for call in calls {
+            let Some(end) = call.end.as_ref().filter(|_| call.effect == Effect::Done) else {
+                continue;
+            };
+            let mounted_at = paths.entry(call.volume.clone()).or_default();
+            let before = !mounted_at.is_empty();
+            match call.method.as_str() {
+                "NodeStageVolume" | "NodePublishVolume" => {
+                    mounted_at.insert(call.path.clone());
+                }
+                "NodeUnstageVolume" | "NodeUnpublishVolume" => {
+                    mounted_at.remove(&call.path);
+                }
+                _ => continue,
+            }
+            let mounted = !mounted_at.is_empty();
+            if mounted != before {
+                events.push(MountEvent {
+                    at: end.at,
+                    node: node.to_owned(),
+                    volume: call.volume,
+                    mounted,
+                });
+            }
+        }
+        Ok(events)
+    }
+
+    /// Stops the process.
+    ///
+    /// # Errors
+    /// It did not exit in time, or with an error.
+    pub async fn stop(&self) -> Result<()> {
+        self.instance.stop().await
+    }
+}
