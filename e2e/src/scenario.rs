@@ -8,16 +8,19 @@
 pub mod test_context;
 pub mod test_env;
 
+mod api_server_outage;
 mod attach_fails;
 mod attach_times_out;
 mod attacher_killed;
 mod burst;
+mod controllers_restart;
 mod driver_changes;
 mod driver_restarts;
 mod driver_without_attach;
 mod explain;
 mod failure_events;
 mod flaky;
+mod force_detach;
 mod foreign_volume;
 mod leader;
 mod long_errors;
@@ -28,12 +31,14 @@ mod node_lost;
 mod node_reregistered;
 mod pod_attaches;
 mod pod_moves;
+mod pods_and_volume;
 mod secret_namespace_gone;
 mod slow_detaches;
 mod two_pods_one_volume;
 mod volume_deleted;
 mod volume_force_deleted;
 mod volume_shapes;
+mod volumes_attached;
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -43,7 +48,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 pub use test_context::{Randomness, TestContext};
-pub use test_env::{ScenarioConfig, TestEnv};
+pub use test_env::{OwnCluster, ScenarioConfig, TestEnv};
 
 use crate::attacher::Kind;
 use crate::{dump, invariant};
@@ -123,6 +128,17 @@ pub const ALL: &[Scenario] = &[
     leader::LOSES_DRIVER,
     leader::SUSPENDED,
     leader::CHANGES_KIND,
+    pods_and_volume::SHARE,
+    pods_and_volume::RETURNS,
+    pods_and_volume::DELETED_EARLY,
+    pods_and_volume::MANY_NODES,
+    volumes_attached::SCENARIO,
+    volumes_attached::PATCH_FAILS,
+    controllers_restart::RESTART,
+    controllers_restart::FAIL_OVER,
+    force_detach::ENABLED,
+    force_detach::DISABLED,
+    api_server_outage::SCENARIO,
 ];
 
 /// Randomized scenarios ([`TestContext::randomness`]), for our attacher only: what they show of the driver and of the

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use csi_e2e::attacher::Kind;
 use csi_e2e::process::reaper_main_if_requested;
 use csi_e2e::scenario::{self, Scenario};
+use csi_e2e::toolchain::Settings;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tracing_subscriber::EnvFilter;
 
@@ -85,9 +86,12 @@ fn trial(shared: &Arc<SharedCluster>, scenario: &'static Scenario, kind: Kind, a
         Access::Own => "",
         Access::Kubeconfig => "kubeconfig::",
     };
-    Trial::test(format!("{access_name}{kind}::{}", scenario.name), move || {
+    let skipped = scenario.config.own_cluster.is_some() && Settings::from_env().kubeconfig.is_some();
+    let trial = Trial::test(format!("{access_name}{kind}::{}", scenario.name), move || {
         shared
             .run(scenario, kind, access)
             .map_err(|error| Failed::from(format!("{error:#}")))
-    })
+    });
+    // A cluster that the harness did not start keeps its control plane.
+    trial.with_ignored_flag(skipped)
 }

@@ -14,11 +14,7 @@ use csi_e2e::scenario::test_env::ACCOUNT;
 /// # Errors
 /// One line for each right that is wrong.
 pub(crate) fn verify(cluster: &Cluster, everything_played: bool) -> Result<()> {
-    let requests = match cluster.control_plane() {
-        Some(plane) => plane.audited()?,
-        None => None,
-    };
-    let Some(mut requests) = requests else {
+    let Some(mut requests) = cluster.audited_requests()? else {
         return Ok(());
     };
     requests.retain(|request| request.account == ACCOUNT);

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, anyhow, bail};
 use csi_e2e::attacher::Kind;
 use csi_e2e::cluster::Backend;
-use csi_e2e::control_plane::Options;
+use csi_e2e::control_plane::{Component, Options};
 use csi_e2e::dump;
 use csi_e2e::process::Run;
-use csi_e2e::scenario::{self, ExpectedOutcome, Scenario, TestContext};
+use csi_e2e::scenario::{self, ExpectedOutcome, OwnCluster, Scenario, TestContext};
 use csi_e2e::toolchain::{Settings, Toolchain};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
@@ -33,6 +33,8 @@ pub(crate) struct SharedCluster {
     tools: OnceCell<Shared<(Arc<Run>, Toolchain)>>,
     own: OnceCell<Shared<TestContext>>,
     kubeconfig: OnceCell<Shared<TestContext>>,
+    /// Held by the one scenario that has a control plane of its own.
+    own_cluster: Mutex<()>,
     /// Scenarios that our attacher has passed.
     passed: Mutex<BTreeSet<&'static str>>,
 }
@@ -50,6 +52,7 @@ impl SharedCluster {
             tools: OnceCell::new(),
             own: OnceCell::new(),
             kubeconfig: OnceCell::new(),
+            own_cluster: Mutex::default(),
             passed: Mutex::default(),
         })
     }
@@ -61,19 +64,21 @@ impl SharedCluster {
             Access::Own => name,
             Access::Kubeconfig => format!("kc-{name}"),
         };
-        let outcome = self.runtime.block_on(async {
-            let ctx = self.ctx(access).await?;
-            let executed = scenario.execute(ctx, &prefix, kind).await;
-            match scenario::RANDOMIZED
-                .iter()
-                .any(|randomized| randomized.name == scenario.name)
-            {
-                true => {
+        let outcome = match scenario.config.own_cluster {
+            Some(own) => self.run_on_own_cluster(scenario, kind, own, &prefix),
+            None => self.runtime.block_on(async {
+                let ctx = self.ctx(access).await?;
+                let executed = scenario.execute(ctx, &prefix, kind).await;
+                if scenario::RANDOMIZED
+                    .iter()
+                    .any(|randomized| randomized.name == scenario.name)
+                {
                     executed.with_context(|| format!("repeat it with CSI_E2E_SEED={}", ctx.randomness().seed))
+                } else {
+                    executed
                 }
-                false => executed,
-            }
-        });
+            }),
+        };
         let ours_passed = kind == Kind::Ours && outcome.is_ok();
         verify(outcome, scenario.expected_outcome(kind), &prefix)?;
         if ours_passed {
@@ -81,6 +86,36 @@ impl SharedCluster {
             passed.insert(scenario.name);
         }
         Ok(())
+    }
+
+    fn run_on_own_cluster(
+        &self,
+        scenario: &'static Scenario,
+        kind: Kind,
+        own: OwnCluster,
+        prefix: &str,
+    ) -> Result<()> {
+        // One at a time: a control plane takes half a gigabyte.
+        let _guard = self.own_cluster.lock().unwrap_or_else(PoisonError::into_inner);
+        self.runtime.block_on(async {
+            let (run, toolchain) = self.tools().await?;
+            let flags = own
+                .controller_manager_flags
+                .iter()
+                .map(|&flag| flag.to_owned())
+                .collect();
+            let backend = Backend::ControlPlane(Options {
+                scheduler: true,
+                max_wait_for_unmount: own.max_wait_for_unmount,
+                standby_controller_manager: own.standby_controller_manager,
+                extra_flags: [(Component::ControllerManager, flags)].into(),
+                ..Options::default()
+            });
+            let ctx = TestContext::open(run, toolchain, backend).await?;
+            let executed = scenario.execute(&ctx, prefix, kind).await;
+            let closed = ctx.close().await;
+            executed.and(closed)
+        })
     }
 
     /// Runs a trial that needs no cluster.

@@ -1,0 +1,136 @@
+//! A pod's volume stays mounted after the pod is gone: the attach/detach controller waits `maxWaitForUnmount`, then
+//! detaches the volume by force, but only from an unhealthy node.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::test_env::{A, B, OwnCluster, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario};
+use crate::control_plane::Component;
+use crate::driver::journal::UNPUBLISH;
+use crate::fixture::Access;
+
+const MAX_WAIT_FOR_UNMOUNT: Duration = Duration::from_secs(5);
+/// A third node, for pods that move.
+const C: usize = 2;
+
+/// Heartbeats that end do not make a node unhealthy during the test, only its Ready condition does.
+const GRACE: &str = "--node-monitor-grace-period=30m";
+
+/// The default.
+pub(super) const ENABLED: Scenario = Scenario {
+    name: "force-detach",
+    about: "After maxWaitForUnmount a mounted volume is detached from an unhealthy node and not from a healthy one.",
+    config: ScenarioConfig {
+        nodes: 3,
+        own_cluster: Some(OwnCluster {
+            max_wait_for_unmount: Some(MAX_WAIT_FOR_UNMOUNT),
+            standby_controller_manager: false,
+            controller_manager_flags: &[GRACE, "--v=5"],
+        }),
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(enabled(env)),
+};
+
+/// With `--disable-force-detach-on-timeout`.
+pub(super) const DISABLED: Scenario = Scenario {
+    name: "force-detach-disabled",
+    about: "With --disable-force-detach-on-timeout only the out-of-service taint detaches a mounted volume.",
+    config: ScenarioConfig {
+        own_cluster: Some(OwnCluster {
+            max_wait_for_unmount: Some(MAX_WAIT_FOR_UNMOUNT),
+            standby_controller_manager: false,
+            controller_manager_flags: &[GRACE, "--v=5", "--disable-force-detach-on-timeout=true"],
+        }),
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(disabled(env)),
+};
+
+async fn enabled(env: &mut TestEnv<'_>) -> Result<()> {
+    let healthy = env.volume("healthy", Access::OneNode).await?;
+    let unhealthy = env.volume("unhealthy", Access::OneNode).await?;
+    env.pod("healthy", A, &[&healthy]).await?;
+    env.pod("unhealthy", B, &[&unhealthy]).await?;
+    env.wait_until_all_running(2, STEP_TIMEOUT).await?;
+
+    // Neither kubelet unmounts anything any more; only one of the nodes says that it is not ready.
+    env.lose_node(A);
+    env.lose_node(B);
+    env.report_not_ready(B, "container runtime is down").await?;
+    env.remove_pod("healthy").await?;
+    let waits = [
+        "Cannot detach volume because it is still mounted",
+        &healthy.handle,
+    ];
+    wait_for_log(env, &waits).await?;
+    env.allow_force_detach(&unhealthy, B);
+    env.remove_pod("unhealthy").await?;
+    // The wait for the healthy node's volume began before this one's and is over, too.
+    env.wait_until_detached(&unhealthy, B, STEP_TIMEOUT).await?;
+
+    let calls = env.driver.calls()?;
+    ensure!(
+        calls
+            .iter()
+            .all(|call| call.method != UNPUBLISH || call.volume != healthy.handle),
+        "detached from a healthy node that has the volume mounted"
+    );
+    ensure!(
+        forced_detaches(env, "timeout").await? == 1,
+        "one volume was force-detached"
+    );
+    env.pod("moved", C, &[&unhealthy]).await?;
+    env.wait_until_running("moved", STEP_TIMEOUT).await?;
+    env.remove_node(A, &healthy).await
+}
+
+async fn disabled(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("before", A, &[&volume]).await?;
+    env.wait_until_running("before", STEP_TIMEOUT).await?;
+    env.lose_node(A);
+    env.report_not_ready(A, "container runtime is down").await?;
+    env.remove_pod("before").await?;
+    wait_for_log(env, &["disableForceDetachOnTimeout was set", &volume.handle]).await?;
+    let calls = env.driver.calls()?;
+    ensure!(
+        calls.iter().all(|call| call.method != UNPUBLISH),
+        "force-detached although --disable-force-detach-on-timeout is set"
+    );
+
+    env.taint_out_of_service(A, &volume).await?;
+    env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
+    for (reason, expected) in [("timeout", 0), ("out-of-service", 1)] {
+        let detaches = forced_detaches(env, reason).await?;
+        ensure!(
+            detaches == expected,
+            "{detaches} volumes were force-detached because of {reason}"
+        );
+    }
+    env.pod("after", B, &[&volume]).await?;
+    env.wait_until_running("after", STEP_TIMEOUT).await
+}
+
+async fn wait_for_log(env: &TestEnv<'_>, words: &[&str]) -> Result<()> {
+    let cluster = env.ctx().cluster();
+    cluster
+        .wait_for_component_log(Component::ControllerManager, words, STEP_TIMEOUT)
+        .await
+}
+
+/// The counter `attachdetach_controller_forced_detaches`.
+async fn forced_detaches(env: &TestEnv<'_>, reason: &str) -> Result<u32> {
+    let metrics = env
+        .ctx()
+        .cluster()
+        .component_metrics(Component::ControllerManager)
+        .await?;
+    let series = format!("attachdetach_controller_forced_detaches{{reason=\"{reason}\"}} ");
+    let value = metrics.lines().find_map(|line| line.strip_prefix(&series));
+    Ok(value.map_or(Ok(0), str::parse)?)
+}

@@ -1,0 +1,132 @@
+//! The protocol around `node.status.volumesAttached`: kubelet may mount what is listed, so the attach/detach controller
+//! removes a volume before its VolumeAttachment, and adds it again when the detach fails.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::test_env::{A, OwnCluster, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario};
+use crate::control_plane::Component;
+use crate::driver::fault::{FaultRule, Method};
+use crate::fixture::Access;
+use crate::wait::Progress;
+
+const REASON: &str = "the port is locked";
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "volumes-attached",
+    about: "volumesAttached loses a volume before its VolumeAttachment is deleted, and gets it back after a failed detach.",
+    config: ScenarioConfig {
+        nodes: 1,
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env)),
+};
+
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("web", A, &[&volume]).await?;
+    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    env.wait_for_volumes_attached(A, &[&volume]).await?;
+
+    let statuses = env.follow_volumes_attached(A).await?;
+    let locked = FaultRule::fail("locked", Method::ControllerUnpublishVolume, "INTERNAL", REASON);
+    env.driver.set_faults(&[locked]).await?;
+    env.delete_pod("web").await?;
+    env.wait_for_attachment(&volume, A, STEP_TIMEOUT, "a detachError", |attachment| {
+        let status = attachment.and_then(|attachment| attachment.status.as_ref());
+        let error = status.and_then(|status| status.detach_error.as_ref());
+        Progress::of(error.is_some(), || format!("its status is {status:?}"))
+    })
+    .await?;
+    // The controller saw the error, gave up for now, and reports the volume as attached again.
+    statuses.wait_for(&volume, &[true, false, true]).await?;
+    env.driver.clear_faults().await?;
+    env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
+    env.wait_for_volumes_attached(A, &[]).await?;
+
+    let events = env.recorder().watch_events();
+    let mut deleting = events
+        .iter()
+        .filter(|event| event.attachment.metadata.deletion_timestamp.is_some());
+    let deleting = deleting
+        .next()
+        .context("the VolumeAttachment was never deleted")?;
+    let version = &deleting.attachment.metadata.resource_version;
+    let deleted: u64 = version
+        .as_deref()
+        .unwrap_or_default()
+        .parse()
+        .context("parse a resourceVersion")?;
+    let removed = statuses
+        .first_removal(&volume)
+        .context("volumesAttached never lost the volume")?;
+    ensure!(
+        removed < deleted,
+        "the VolumeAttachment was deleted (resourceVersion {deleted}) before volumesAttached lost the volume ({removed})"
+    );
+    Ok(())
+}
+
+/// Without the right to patch node statuses.
+pub(super) const PATCH_FAILS: Scenario = Scenario {
+    name: "node-status-patch-fails",
+    about: "A volume is not detached while the attach/detach controller cannot remove it from volumesAttached.",
+    config: ScenarioConfig {
+        nodes: 1,
+        own_cluster: Some(OwnCluster {
+            max_wait_for_unmount: None,
+            standby_controller_manager: false,
+            controller_manager_flags: &[],
+        }),
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(patch_fails(env)),
+};
+
+/// The role of the attach/detach controller.
+const ROLE: &str = "system:controller:attachdetach-controller";
+
+async fn patch_fails(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("web", A, &[&volume]).await?;
+    env.wait_until_running("web", STEP_TIMEOUT).await?;
+
+    let roles = Api::<ClusterRole>::all(env.client());
+    let role = roles.get(ROLE).await?;
+    let mut rules = role.rules.clone().unwrap_or_default();
+    rules.retain(|rule| {
+        rule.resources
+            .iter()
+            .flatten()
+            .all(|resource| resource != "nodes/status")
+    });
+    let set_rules = async |rules: &[PolicyRule]| {
+        let patch = Patch::Merge(json!({"rules": rules}));
+        let patched = roles.patch(ROLE, &PatchParams::default(), &patch).await;
+        patched
+            .map(drop)
+            .context("change the attach/detach controller's role")
+    };
+    set_rules(&rules).await?;
+    env.delete_pod("web").await?;
+    let fails = ["UpdateNodeStatusForNode failed", &volume.handle];
+    let cluster = env.ctx().cluster();
+    cluster
+        .wait_for_component_log(Component::ControllerManager, &fails, STEP_TIMEOUT)
+        .await?;
+    let attachment = env.wait_until_attachment_exists(&volume, A).await?;
+    ensure!(
+        attachment.metadata.deletion_timestamp.is_none(),
+        "the VolumeAttachment is deleted although the node still reports the volume as attached"
+    );
+
+    set_rules(&role.rules.unwrap_or_default()).await?;
+    env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
+    env.wait_for_volumes_attached(A, &[]).await
+}
