@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_condition_is_judged_only_on_a_whole_listing() {
+    async fn a_condition_is_evaluated_only_on_a_whole_listing() {
         let events = stream::iter([
             Ok(Event::Init),
             Ok(Event::InitApply(node("a"))),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_deadline_tells_what_was_missing() {
+    async fn a_deadline_reports_what_was_missing() {
         let events = stream::iter([Ok(Event::Init), Ok(Event::InitDone)]).chain(stream::pending());
         let error = follow(
             events,

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_of_an_attach_is_told_once() {
+    fn each_step_of_an_attach_is_described_once() {
         let mut marked = attachment();
         marked.metadata.finalizers = Some(vec!["f".to_owned()]);
         assert!(
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_told() {
+    fn the_end_is_described() {
         let mut deleting = attachment();
         deleting.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         deleting.metadata.finalizers = Some(vec!["f".to_owned()]);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_about_attaching_are_told() {
+    fn calls_about_attaching_are_described() {
         let request = r#""request":{"volume_id":"vol-1","node_id":"node-0"}"#;
         let begin = format!(
             r#"{{"event":"begin","call":1,"method":"/csi.v1.Controller/ControllerPublishVolume","start":"2026-01-01T00:00:00Z",{request}}}"#

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_told_once_it_has_a_node() {
+    fn a_pod_is_described_once_it_has_a_node() {
         let unscheduled = mk_pod("s", "web", "a", &[]);
         assert_eq!(pod(None, &unscheduled, &as_is()), []);
         let mut scheduled = unscheduled.clone();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_told_when_it_is_held_and_when_it_is_gone() {
+    fn a_volume_is_described_when_it_is_held_and_when_it_is_gone() {
         let free = PersistentVolume {
             metadata: mk_meta("s", "pv"),
             ..PersistentVolume::default()

@@ -17,11 +17,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "api-server-outage",
     about: "An attach and a detach whose calls end while the API server is down are finished when it is back.",
     config: ScenarioConfig {
-        own_cluster: Some(OwnCluster {
-            max_wait_for_unmount: None,
-            standby_controller_manager: false,
-            controller_manager_flags: &[],
-        }),
+        own_cluster: Some(OwnCluster::DEFAULT),
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Passes,

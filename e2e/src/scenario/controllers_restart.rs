@@ -13,11 +13,7 @@ use crate::driver::journal::PUBLISH;
 use crate::fixture::Access;
 
 const CONFIG: ScenarioConfig = ScenarioConfig {
-    own_cluster: Some(OwnCluster {
-        max_wait_for_unmount: None,
-        standby_controller_manager: false,
-        controller_manager_flags: &[],
-    }),
+    own_cluster: Some(OwnCluster::DEFAULT),
     // A call that hangs is repeated soon.
     timeout: Duration::from_secs(3),
     ..ScenarioConfig::DEFAULT
@@ -38,9 +34,8 @@ pub(super) const FAIL_OVER: Scenario = Scenario {
     about: "A standby attach/detach controller finishes attaches and detaches, keeps what is attached, and attaches nothing twice.",
     config: ScenarioConfig {
         own_cluster: Some(OwnCluster {
-            max_wait_for_unmount: None,
             standby_controller_manager: true,
-            controller_manager_flags: &[],
+            ..OwnCluster::DEFAULT
         }),
         ..CONFIG
     },

@@ -19,7 +19,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Fails {
-        issue: KnownIssue::Listed(16),
+        issue: KnownIssue(16),
         expected_error: "finalizer",
         always: true,
     },

@@ -23,7 +23,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Fails {
-        issue: KnownIssue::Listed(18),
+        issue: KnownIssue(18),
         expected_error: "Event AttachFailed about",
         always: true,
     },

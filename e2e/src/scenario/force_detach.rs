@@ -26,8 +26,8 @@ pub(super) const ENABLED: Scenario = Scenario {
         nodes: 3,
         own_cluster: Some(OwnCluster {
             max_wait_for_unmount: Some(MAX_WAIT_FOR_UNMOUNT),
-            standby_controller_manager: false,
             controller_manager_flags: &[GRACE, "--v=5"],
+            ..OwnCluster::DEFAULT
         }),
         ..ScenarioConfig::DEFAULT
     },
@@ -42,8 +42,8 @@ pub(super) const DISABLED: Scenario = Scenario {
     config: ScenarioConfig {
         own_cluster: Some(OwnCluster {
             max_wait_for_unmount: Some(MAX_WAIT_FOR_UNMOUNT),
-            standby_controller_manager: false,
             controller_manager_flags: &[GRACE, "--v=5", "--disable-force-detach-on-timeout=true"],
+            ..OwnCluster::DEFAULT
         }),
         ..ScenarioConfig::DEFAULT
     },
@@ -80,9 +80,10 @@ async fn enabled(env: &mut TestEnv<'_>) -> Result<()> {
             .all(|call| call.method != UNPUBLISH || call.volume != healthy.handle),
         "detached from a healthy node that has the volume mounted"
     );
+    let detaches = forced_detaches(env, "timeout").await?;
     ensure!(
-        forced_detaches(env, "timeout").await? == 1,
-        "one volume was force-detached"
+        detaches == 1,
+        "{detaches} volumes were force-detached because of the timeout"
     );
     env.pod("moved", C, &[&unhealthy]).await?;
     env.wait_until_running("moved", STEP_TIMEOUT).await?;
@@ -123,7 +124,7 @@ async fn wait_for_log(env: &TestEnv<'_>, words: &[&str]) -> Result<()> {
         .await
 }
 
-/// The counter `attachdetach_controller_forced_detaches`.
+/// The counter `attachdetach_controller_forced_detaches`, which has the subsystem's name in front.
 async fn forced_detaches(env: &TestEnv<'_>, reason: &str) -> Result<u32> {
     let metrics = env
         .ctx()
@@ -131,6 +132,6 @@ async fn forced_detaches(env: &TestEnv<'_>, reason: &str) -> Result<u32> {
         .component_metrics(Component::ControllerManager)
         .await?;
     let series = format!("attachdetach_controller_forced_detaches{{reason=\"{reason}\"}} ");
-    let value = metrics.lines().find_map(|line| line.strip_prefix(&series));
+    let value = metrics.lines().find_map(|line| Some(line.split_once(&series)?.1));
     Ok(value.map_or(Ok(0), str::parse)?)
 }

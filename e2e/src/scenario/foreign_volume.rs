@@ -18,7 +18,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Fails {
-        issue: KnownIssue::Listed(9),
+        issue: KnownIssue(9),
         expected_error: "the driver was asked for a volume of another",
         always: true,
     },

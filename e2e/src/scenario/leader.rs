@@ -69,7 +69,7 @@ pub(super) const SUSPENDED: Scenario = Scenario {
     // A leader that comes back works off what it holds until its next renewal fails: it
     // unpublishes what its successor has unpublished.
     go: ExpectedOutcome::Fails {
-        issue: KnownIssue::FoundHere,
+        issue: KnownIssue(24),
         expected_error: "a replica called the driver or wrote when the suspended leader resumed",
         always: false,
     },

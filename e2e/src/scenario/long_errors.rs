@@ -25,7 +25,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Fails {
-        issue: KnownIssue::Listed(5),
+        issue: KnownIssue(5),
         expected_error: "calls failed and the attachment has no attachError",
         always: true,
     },

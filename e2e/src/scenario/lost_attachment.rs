@@ -24,7 +24,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     },
     // It may publish a second time from a stale cache.
     go: ExpectedOutcome::Fails {
-        issue: KnownIssue::Listed(11),
+        issue: KnownIssue(11),
         expected_error: "publish calls",
         always: false,
     },

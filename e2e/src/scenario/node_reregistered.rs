@@ -19,7 +19,7 @@ pub(super) const ATTACHED: Scenario = Scenario {
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Fails {
-        issue: KnownIssue::Listed(12),
+        issue: KnownIssue(12),
         expected_error: "the detach went to",
         always: true,
     },
@@ -36,7 +36,7 @@ pub(super) const HALF_ATTACHED: Scenario = Scenario {
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Fails {
-        issue: KnownIssue::Listed(12),
+        issue: KnownIssue(12),
         expected_error: "the volume is still published to the node's old id",
         always: true,
     },

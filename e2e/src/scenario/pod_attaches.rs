@@ -19,7 +19,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     },
     // From a cache that does not show its own success yet, the Go attacher may publish a second time.
     go: ExpectedOutcome::Fails {
-        issue: KnownIssue::Listed(2),
+        issue: KnownIssue(2),
         expected_error: "ControllerPublishVolume was called",
         always: false,
     },

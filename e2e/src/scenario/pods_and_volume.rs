@@ -14,6 +14,10 @@ use crate::wait::Progress;
 /// Longer than the attach/detach controller takes to see that a pod is gone.
 const SLOW: Duration = Duration::from_secs(4);
 
+/// If the attach/detach controller's cache still has the VolumeAttachment that is being deleted, the CSI plugin creates
+/// none and waits for that one, for up to two minutes.
+const LOST_ATTACH: Duration = Duration::from_secs(180);
+
 const ONE_NODE: ScenarioConfig = ScenarioConfig {
     nodes: 1,
     ..ScenarioConfig::DEFAULT
@@ -92,7 +96,7 @@ async fn returns(env: &mut TestEnv<'_>) -> Result<()> {
     .await?;
     env.pod("second", A, &[&volume]).await?;
     env.driver.clear_faults().await?;
-    env.wait_until_running("second", STEP_TIMEOUT).await
+    env.wait_until_running("second", LOST_ATTACH).await
 }
 
 async fn deleted_early(env: &mut TestEnv<'_>) -> Result<()> {

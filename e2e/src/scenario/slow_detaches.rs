@@ -26,7 +26,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Fails {
-        issue: KnownIssue::Listed(20),
+        issue: KnownIssue(20),
         expected_error: "before the attach began, a detach had to end",
         always: true,
     },

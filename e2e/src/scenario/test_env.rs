@@ -85,7 +85,7 @@ pub struct ScenarioConfig {
 }
 
 /// How a scenario's own control plane differs from the shared one.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct OwnCluster {
     /// After how long the attach/detach controller force-detaches a volume from an unhealthy node.
     pub max_wait_for_unmount: Option<Duration>,
@@ -113,6 +113,17 @@ pub struct TestEnv<'ctx> {
     force_detached: BTreeSet<(String, String)>,
     _driver_name_guard: Option<OwnedMutexGuard<()>>,
     exempt: BTreeSet<(String, String)>,
+}
+
+// === impl OwnCluster ===
+
+impl OwnCluster {
+    /// With the settings of the shared one.
+    pub const DEFAULT: Self = Self {
+        max_wait_for_unmount: None,
+        standby_controller_manager: false,
+        controller_manager_flags: &[],
+    };
 }
 
 // === impl ScenarioConfig ===

@@ -20,7 +20,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Fails {
-        issue: KnownIssue::Listed(10),
+        issue: KnownIssue(10),
         expected_error: "failed: persistentvolume",
         always: true,
     },

@@ -1,5 +1,6 @@
 //! The protocol around `node.status.volumesAttached`: kubelet may mount what is listed, so the attach/detach controller
-//! removes a volume before its VolumeAttachment, and adds it again when the detach fails.
+//! removes a volume before its VolumeAttachment. After a failed detach the volume is uncertain, and is listed again only
+//! when an attach has succeeded.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
@@ -18,9 +19,10 @@ const REASON: &str = "the port is locked";
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "volumes-attached",
-    about: "volumesAttached loses a volume before its VolumeAttachment is deleted, and gets it back after a failed detach.",
+    about: "volumesAttached loses a volume before its VolumeAttachment is deleted, and a failed detach does not bring it back.",
     config: ScenarioConfig {
         nodes: 1,
+        own_cluster: Some(OwnCluster::DEFAULT),
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Passes,
@@ -43,12 +45,21 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         Progress::of(error.is_some(), || format!("its status is {status:?}"))
     })
     .await?;
-    // The controller saw the error, gave up for now, and reports the volume as attached again.
-    statuses.wait_for(&volume, &[true, false, true]).await?;
+    statuses.wait_for(&volume, &[true, false]).await?;
+    let fails = ["DetachVolume.Detach failed", &volume.handle];
+    let cluster = env.ctx().cluster();
+    cluster
+        .wait_for_component_log(Component::ControllerManager, &fails, STEP_TIMEOUT)
+        .await?;
     env.driver.clear_faults().await?;
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
     env.wait_for_volumes_attached(A, &[]).await?;
 
+    ensure!(
+        statuses.history(&volume) == [true, false],
+        "volumesAttached listed the volume again: {:?}",
+        statuses.history(&volume)
+    );
     let events = env.recorder().watch_events();
     let mut deleting = events
         .iter()
@@ -78,11 +89,7 @@ pub(super) const PATCH_FAILS: Scenario = Scenario {
     about: "A volume is not detached while the attach/detach controller cannot remove it from volumesAttached.",
     config: ScenarioConfig {
         nodes: 1,
-        own_cluster: Some(OwnCluster {
-            max_wait_for_unmount: None,
-            standby_controller_manager: false,
-            controller_manager_flags: &[],
-        }),
+        own_cluster: Some(OwnCluster::DEFAULT),
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Passes,

@@ -91,7 +91,7 @@ async fn known_issues_are_described(_bench: Arc<Harness>) -> Result<()> {
     let mut named = 0;
     for scenario in scenario::ALL {
         if let ExpectedOutcome::Fails {
-            issue: KnownIssue::Listed(number),
+            issue: KnownIssue(number),
             ..
         } = scenario.expected_outcome(Kind::Go)
         {

@@ -58,7 +58,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
             "metrics::are_those_of_the_go_sidecar",
             are_those_of_the_go_sidecar,
         ),
-        trial(harness, "metrics::tell_what_happened", tell_what_happened),
+        trial(harness, "metrics::report_what_happened", report_what_happened),
     ]
 }
 
@@ -117,7 +117,7 @@ async fn are_those_of_the_go_sidecar(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-async fn tell_what_happened(harness: Arc<Harness>) -> Result<()> {
+async fn report_what_happened(harness: Arc<Harness>) -> Result<()> {
     const NAME: &str = "metrics";
     const ATTACHED: usize = 3;
     let cluster = harness.cluster().await?;

@@ -53,8 +53,8 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
         ),
         trial(
             harness,
-            "process::a_death_is_told_with_the_last_words",
-            a_death_is_told_with_the_last_words,
+            "process::a_death_is_described_with_the_last_words",
+            a_death_is_described_with_the_last_words,
         ),
         trial(harness, "process::usage_is_measured", usage_is_measured),
         trial(
@@ -143,7 +143,7 @@ async fn a_dropped_process_is_killed(harness: Arc<Harness>) -> Result<()> {
     ends(&child).context("the child of the dropped process")
 }
 
-async fn a_death_is_told_with_the_last_words(harness: Arc<Harness>) -> Result<()> {
+async fn a_death_is_described_with_the_last_words(harness: Arc<Harness>) -> Result<()> {
     let process = Process::spawn(
         &harness.run,
         sh("doomed", "echo first >&2; echo the reason >&2; exit 7"),

@@ -40,7 +40,10 @@ impl TestEnv<'_> {
         let what = format!("{attachment} to be attached or refused");
         self.wait_for_status(attachment, &what, |status| {
             let error = status.attach_error.as_ref().map(text);
-            status.attached || error.is_some_and(|error| !error.contains("not found"))
+            let is_transient = |error: &str| {
+                error.to_lowercase().contains("persistentvolume") && error.contains("not found")
+            };
+            status.attached || error.is_some_and(|error| !is_transient(&error))
         })
         .await
     }

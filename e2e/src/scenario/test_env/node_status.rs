@@ -79,17 +79,16 @@ impl VolumesAttached {
     pub async fn wait_for(&self, volume: &TestVolume, wanted: &[bool]) -> Result<()> {
         let name = unique_volume_name(&self.driver, &volume.handle);
         let mut states = self.states.clone();
-        let seen = states.wait_for(|states| {
-            let mut listed: Vec<_> = states
-                .iter()
-                .map(|(_, volumes)| volumes.contains(&name))
-                .collect();
-            listed.dedup();
-            listed.starts_with(wanted)
-        });
+        let seen = states.wait_for(|states| listed(states, &name).starts_with(wanted));
         let seen = timeout(STEP_TIMEOUT, seen).await.map(|seen| seen.map(drop));
         seen.with_context(|| format!("{name} was not listed as {wanted:?}: {:?}", self.states.borrow()))?
             .context("the watch of a node ended")
+    }
+
+    /// Whether the volume was listed, each change once.
+    pub fn history(&self, volume: &TestVolume) -> Vec<bool> {
+        let name = unique_volume_name(&self.driver, &volume.handle);
+        listed(&self.states.borrow(), &name)
     }
 
     /// The resourceVersion of the first Node that no longer lists the volume.
@@ -101,6 +100,12 @@ impl VolumesAttached {
             .find(|(_, volumes)| !volumes.contains(&name))
             .map(|(version, _)| *version)
     }
+}
+
+fn listed(states: &[(u64, BTreeSet<String>)], name: &str) -> Vec<bool> {
+    let mut listed: Vec<_> = states.iter().map(|(_, volumes)| volumes.contains(name)).collect();
+    listed.dedup();
+    listed
 }
 
 fn volumes_attached(node: &Node) -> BTreeSet<String> {

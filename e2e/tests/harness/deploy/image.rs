@@ -27,8 +27,8 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
         ),
         trial(
             harness,
-            "deploy::layouts_are_made_anew_and_never_of_nothing",
-            layouts_are_made_anew,
+            "deploy::layouts_are_made_again_and_never_of_nothing",
+            layouts_are_made_again,
         ),
         trial(
             harness,
@@ -92,7 +92,7 @@ async fn layouts_hold(harness: Arc<Harness>) -> Result<()> {
 }
 
 /// A folder that holds the layouts of another build gets those of this one only; a binary that is missing is missed.
-async fn layouts_are_made_anew(harness: Arc<Harness>) -> Result<()> {
+async fn layouts_are_made_again(harness: Arc<Harness>) -> Result<()> {
     let dir = harness.run.subdir("images-again")?;
     let (old, new) = (dir.join("old"), dir.join("new"));
     mk_binaries(&old, "of yesterday")?;

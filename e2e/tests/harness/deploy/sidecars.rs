@@ -226,7 +226,7 @@ async fn ports_differ(harness: Arc<Harness>) -> Result<()> {
                     .map(|port| port.container_port)
                     .collect();
                 ensure!(
-                    told == declared || !image_is_ours_to_tell(container),
+                    told == declared || !is_own_image(container),
                     "{what} listens on {told:?} and declares {declared:?}"
                 );
                 for port in declared {
@@ -245,7 +245,7 @@ async fn ports_differ(harness: Arc<Harness>) -> Result<()> {
 }
 
 /// Whether all ports of the container are named by flags that are known here.
-fn image_is_ours_to_tell(container: &Container) -> bool {
+fn is_own_image(container: &Container) -> bool {
     let (name, _) = image_name(container.image.as_deref().unwrap_or_default());
     name == "csi-attacher" || sidecar_of(container).is_some()
 }
@@ -339,12 +339,12 @@ async fn the_driver_answers(harness: Arc<Harness>) -> Result<()> {
     }
     ensure!(groups > 0, "there is no class of group snapshots");
 
-    metadata_is_told(&driver, class).await?;
+    metadata_is_described(&driver, class).await?;
     driver.stop().await
 }
 
 /// What a backup program would read after something was written.
-async fn metadata_is_told(driver: &RunningDriver, class: &StorageClass) -> Result<()> {
+async fn metadata_is_described(driver: &RunningDriver, class: &StorageClass) -> Result<()> {
     let offered = IdentityClient::new(driver.identity.clone())
         .get_plugin_capabilities(GetPluginCapabilitiesRequest {})
         .await?

@@ -179,7 +179,7 @@ fn a_pod_that_vanishes_still_releases_its_volume() {
 }
 
 #[test]
-fn a_volume_wanted_again_while_it_leaves_is_mounted_anew() {
+fn a_volume_wanted_again_while_it_leaves_is_mounted_again() {
     let mut manager = stopped();
     manager.apply(Report::Assigned(pod("q")));
     manager.apply(Report::Resolved("q".to_owned(), vec![volume("v")]));
