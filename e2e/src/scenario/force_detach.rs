@@ -87,7 +87,8 @@ async fn enabled(env: &mut TestEnv<'_>) -> Result<()> {
     );
     env.pod("moved", C, &[&unhealthy]).await?;
     env.wait_until_running("moved", STEP_TIMEOUT).await?;
-    env.remove_node(A, &healthy).await
+    env.remove_node(A, &healthy).await?;
+    env.wait_until_detached(&healthy, A, STEP_TIMEOUT).await
 }
 
 async fn disabled(env: &mut TestEnv<'_>) -> Result<()> {

@@ -7,6 +7,7 @@
 mod attachments;
 mod node_failure;
 mod node_status;
+mod own_cluster;
 mod pods;
 mod replicas;
 mod teardown;
@@ -24,6 +25,7 @@ use kube::{Api, Client};
 use tokio::sync::OwnedMutexGuard;
 
 pub use node_status::VolumesAttached;
+pub use own_cluster::OwnCluster;
 pub use teardown::force_cleanup;
 pub use volumes::TestVolume;
 
@@ -84,17 +86,6 @@ pub struct ScenarioConfig {
     pub own_flags: &'static [&'static str],
 }
 
-/// How a scenario's own control plane differs from the shared one.
-#[derive(Clone, Copy, Debug)]
-pub struct OwnCluster {
-    /// After how long the attach/detach controller force-detaches a volume from an unhealthy node.
-    pub max_wait_for_unmount: Option<Duration>,
-    /// Whether there is a second kube-controller-manager.
-    pub standby_controller_manager: bool,
-    /// More flags of kube-controller-manager.
-    pub controller_manager_flags: &'static [&'static str],
-}
-
 /// One scenario's own driver, attacher, nodes, namespace and objects.
 pub struct TestEnv<'ctx> {
     /// The driver.
@@ -113,17 +104,6 @@ pub struct TestEnv<'ctx> {
     force_detached: BTreeSet<(String, String)>,
     _driver_name_guard: Option<OwnedMutexGuard<()>>,
     exempt: BTreeSet<(String, String)>,
-}
-
-// === impl OwnCluster ===
-
-impl OwnCluster {
-    /// With the settings of the shared one.
-    pub const DEFAULT: Self = Self {
-        max_wait_for_unmount: None,
-        standby_controller_manager: false,
-        controller_manager_flags: &[],
-    };
 }
 
 // === impl ScenarioConfig ===
@@ -355,6 +335,8 @@ impl<'ctx> TestEnv<'ctx> {
 
     /// Everything the invariants are verified on, as of now.
     pub async fn observations(&self) -> Result<Observations> {
+        // Before the journals: a state that is known must not lack the call that led to it.
+        let watch_events = self.recorder.watch_events();
         let volumes = Api::<PersistentVolume>::all(self.client())
             .list(&self.mine())
             .await?;
@@ -377,7 +359,7 @@ impl<'ctx> TestEnv<'ctx> {
                 .collect(),
             calls: self.driver.calls()?,
             mounts: self.mount_events()?,
-            watch_events: self.recorder.watch_events(),
+            watch_events,
             published: self.driver.published().await?,
             attachments: self.attachments().await?,
             persistent_volumes: volumes.items,
