@@ -285,11 +285,13 @@ impl ControlPlane {
     /// Asks a program until it says that it is ready.
     async fn readiness(&self, component: Component, process: &Process) -> Result<()> {
         let client = self.probe_client(component).await?;
-        let (path, word) = match component {
-            // Its controllers are built when it leads.
-            Component::ControllerManager if self.options.standby_controller_manager => ("/healthz", "ok"),
-            other => other.readiness(),
-        };
+        let (path, word) =
+            if component == Component::ControllerManager && self.options.standby_controller_manager {
+                // With leader election the controllers are built when the replica leads.
+                ("/healthz", "ok")
+            } else {
+                component.readiness()
+            };
         let mut pause = interval(PROBE_PAUSE);
         pause.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut answer = String::from("nothing yet");

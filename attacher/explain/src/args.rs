@@ -161,10 +161,11 @@ mod tests {
 
     fn read(line: &[&str]) -> Result<ExplainArgs, clap::Error> {
         let line = ["kubectl-csi_attach", "explain"].iter().chain(line);
-        match Args::read(line.map(OsString::from))?.command {
-            Command::Explain(args) => Ok(args),
-            other => panic!("{other:?}"),
-        }
+        let command = Args::read(line.map(OsString::from))?.command;
+        let Command::Explain(args) = command else {
+            panic!("{command:?}");
+        };
+        Ok(args)
     }
 
     #[test]

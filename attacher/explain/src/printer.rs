@@ -54,7 +54,7 @@ fn describe(out: &mut String, path: &PathReport, now: Timestamp) {
 
 fn advise(out: &mut String, finding: &Finding, now: Timestamp) {
     wrapped(out, "  => ", "     ", &finding.summary);
-    if finding.actor != Actor::NoActor {
+    if finding.actor != Actor::Nothing {
         let since = finding
             .since
             .map(|time| format!(", due since {}", since(time, now)));

@@ -103,7 +103,7 @@ pub(crate) enum State {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Actor {
     #[serde(rename = "none")]
-    NoActor,
+    Nothing,
     Scheduler,
     VolumeController,
     Provisioner,
@@ -202,7 +202,7 @@ impl Finding {
             Actor::Attacher | Actor::Driver | Actor::Provisioner => {
                 format!("{} {name}", self.actor.label())
             }
-            Actor::NoActor
+            Actor::Nothing
             | Actor::Scheduler
             | Actor::VolumeController
             | Actor::AttachDetachController
@@ -270,7 +270,7 @@ impl State {
 impl Actor {
     pub(crate) fn label(self) -> &'static str {
         match self {
-            Self::NoActor => "none",
+            Self::Nothing => "none",
             Self::Scheduler => "the scheduler",
             Self::VolumeController => "the PersistentVolume controller (kube-controller-manager)",
             Self::Provisioner => "the provisioner",

@@ -98,14 +98,14 @@ struct Failure {
 impl Error {
     /// The same, with the time that the API server asked for.
     fn throttled(self, after: Duration) -> Self {
-        match self {
-            Self::Refused { status, message } => Self::Throttled {
+        if let Self::Refused { status, message } = self {
+            return Self::Throttled {
                 status,
                 message,
                 after,
-            },
-            error => error,
+            };
         }
+        self
     }
 }
 

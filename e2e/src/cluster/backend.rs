@@ -34,7 +34,7 @@ pub enum Backend {
 /// A backend that was started or found.
 #[derive(Debug)]
 pub(super) enum Running {
-    ControlPlane(ControlPlane),
+    ControlPlane(Box<ControlPlane>),
     Kubeconfig,
 }
 
@@ -51,7 +51,7 @@ impl Running {
             Backend::ControlPlane(options) => {
                 let plane = ControlPlane::start(run, toolchain, &options).await?;
                 let kubeconfig = plane.kubeconfig().to_owned();
-                Ok((Self::ControlPlane(plane), kubeconfig))
+                Ok((Self::ControlPlane(Box::new(plane)), kubeconfig))
             }
             Backend::Kubeconfig { path, context } => Ok((
                 Self::Kubeconfig,

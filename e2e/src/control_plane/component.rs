@@ -92,10 +92,10 @@ impl Component {
 
     /// The program behind the component, by the name it is called by.
     fn program(self) -> &'static str {
-        match self {
-            Self::StandbyControllerManager => Self::ControllerManager.name(),
-            other => other.name(),
+        if self.is_controller_manager() {
+            return Self::ControllerManager.name();
         }
+        self.name()
     }
 }
 

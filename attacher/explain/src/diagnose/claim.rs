@@ -125,7 +125,7 @@ fn without_consumer(
     finding: impl Fn(Cause, State, Actor) -> Finding,
 ) -> Finding {
     let Some(pod) = path.pod else {
-        return finding(Cause::ClaimWaitsForConsumer, State::Fine, Actor::NoActor).because(format!(
+        return finding(Cause::ClaimWaitsForConsumer, State::Fine, Actor::Nothing).because(format!(
             "StorageClass {class} waits for the first pod (WaitForFirstConsumer), and there is none."
         ));
     };
@@ -236,7 +236,7 @@ fn unclaimed(
             Finding::new(
                 Cause::VolumeReleased,
                 State::Fine,
-                Actor::NoActor,
+                Actor::Nothing,
                 format!("PersistentVolume {pv} is released: its claim is deleted, and its data is kept."),
             )
             .since(volume.phase_since())
@@ -339,7 +339,7 @@ fn held_by_attachments(path: &VolumePath<'_>, holder: &Holder<'_>, mut finding: 
         .because(holder.finding.summary.clone());
     finding.who.clone_from(&holder.finding.who);
     finding.advice.clone_from(&holder.finding.advice);
-    if finding.actor == Actor::NoActor {
+    if finding.actor == Actor::Nothing {
         finding.actor = Actor::Administrator;
         finding = finding
             .of("")

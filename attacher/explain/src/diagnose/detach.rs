@@ -18,7 +18,7 @@ pub(super) fn deleting(path: &VolumePath<'_>, va: &VolumeAttachment) -> Finding 
         Finding::new(
             Cause::Terminating,
             path.view.pending(since),
-            Actor::NoActor,
+            Actor::Nothing,
             "The VolumeAttachment is deleted and has no finalizer any more.",
         )
         .since(since)

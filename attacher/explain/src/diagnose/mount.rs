@@ -65,7 +65,7 @@ pub(super) fn attached(path: &VolumePath<'_>, va: &VolumeAttachment) -> Finding 
         None => Finding::new(
             Cause::Fine,
             State::Fine,
-            Actor::NoActor,
+            Actor::Nothing,
             "The volume is attached.",
         )
         .since(since),
@@ -80,7 +80,7 @@ pub(super) fn without_attachment(path: &VolumePath<'_>) -> Finding {
         None => Finding::new(
             Cause::Fine,
             State::Fine,
-            Actor::NoActor,
+            Actor::Nothing,
             "The volume needs no attachment.",
         ),
     };
@@ -94,7 +94,7 @@ fn mounting(path: &VolumePath<'_>, pod: &Pod, since: Option<Timestamp>) -> Findi
         let finding = Finding::new(
             Cause::Fine,
             State::Fine,
-            Actor::NoActor,
+            Actor::Nothing,
             "The volume is mounted in its pod.",
         );
         return finding.since(pod::started_at(pod)).because_of(waiting);

@@ -10,7 +10,7 @@ const CLAIMS_VOLUMES_AND_SCHEDULING: &[Row] = &[
         World::fine,
         |_| (),
         POD,
-        (Cause::Fine, Fine, NoActor),
+        (Cause::Fine, Fine, Nothing),
         &["pod/db-0 in namespace shop: fine", "[x] mounted"],
     ),
     (
@@ -69,7 +69,7 @@ const CLAIMS_VOLUMES_AND_SCHEDULING: &[Row] = &[
             w.add("class", json!({"metadata": {"name": "fast"}, "provisioner": "d.example", "volumeBindingMode": "WaitForFirstConsumer"}));
         },
         PVC,
-        (Cause::ClaimWaitsForConsumer, Fine, NoActor),
+        (Cause::ClaimWaitsForConsumer, Fine, Nothing),
         &["waits for the first pod"],
     ),
     (
@@ -111,7 +111,7 @@ const CLAIMS_VOLUMES_AND_SCHEDULING: &[Row] = &[
             );
         },
         PV,
-        (Cause::VolumeReleased, Fine, NoActor),
+        (Cause::VolumeReleased, Fine, Nothing),
         &["its data is kept", "Retain"],
     ),
     (

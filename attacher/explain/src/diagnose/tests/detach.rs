@@ -83,7 +83,7 @@ const DETACHING_AND_LEFT_OVER: &[Row] = &[
             )
         },
         POD,
-        (Cause::Terminating, Stuck, NoActor),
+        (Cause::Terminating, Stuck, Nothing),
         &["Pod shop/db-0 needs the volume on this node again"],
     ),
     (

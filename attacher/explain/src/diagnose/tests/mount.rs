@@ -59,7 +59,7 @@ const ATTACHED_AND_ON_THE_WAY_INTO_THE_POD: &[Row] = &[
             w.set("pod", json!({"status": {"phase": "Pending", "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]}}))
         },
         POD,
-        (Cause::Fine, Fine, NoActor),
+        (Cause::Fine, Fine, Nothing),
         &["has another reason", "ImagePullBackOff"],
     ),
     (
