@@ -244,6 +244,12 @@ impl AttacherProcess {
     pub async fn stop(&mut self) -> Result<()> {
         let process = self.process()?;
         self.shared.end(&process);
+        if self.kind == Kind::Ours {
+            // A replica that was restarted a moment ago would die of the signal.
+            tokio::time::timeout(START, process.wait_for_sigterm_handler())
+                .await
+                .context("our attacher has no handler for SIGTERM")?;
+        }
         if process.try_exit().is_none() {
             let started = std::time::Instant::now();
             let exit = process.stop(STOP).await?;

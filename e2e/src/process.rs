@@ -228,6 +228,14 @@ impl Process {
         }
     }
 
+    /// Waits until the process has a handler for SIGTERM, or has ended.
+    pub async fn wait_for_sigterm_handler(&self) {
+        let mut poll = tokio::time::interval(Duration::from_millis(10));
+        while self.try_exit().is_none() && !procfs::handles_sigterm(self.pid) {
+            poll.tick().await;
+        }
+    }
+
     /// Sends a signal to every process of the group; nothing happens if the leader has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.shared

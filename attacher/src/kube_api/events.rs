@@ -354,7 +354,7 @@ impl<L: Fn() -> bool> Publisher<L> {
                     );
                 }
             }
-            Err(error) => tracing::debug!(error = chain(&error), "cannot write an Event"),
+            Err(error) => tracing::warn!(error = chain(&error), "cannot write an Event"),
         }
     }
 

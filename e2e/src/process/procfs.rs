@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
 /// Processor time a process has used so far, also when it is a zombie.
 pub(super) fn cpu_time(pid: Pid) -> Option<Duration> {
@@ -17,6 +17,11 @@ pub(super) fn cpu_time(pid: Pid) -> Option<Duration> {
 pub(super) fn peak_rss(pid: Pid) -> Option<u64> {
     let status = fs::read_to_string(entry(pid, "status")).ok()?;
     parse_peak_rss(&status)
+}
+
+/// Whether a process has a handler for SIGTERM; before that the signal kills it.
+pub(super) fn handles_sigterm(pid: Pid) -> bool {
+    fs::read_to_string(entry(pid, "status")).is_ok_and(|status| parse_handles_sigterm(&status))
 }
 
 /// Living processes whose environment has `variable`, an entry of the form `NAME=value`.
@@ -73,6 +78,13 @@ fn parse_peak_rss(status: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
+fn parse_handles_sigterm(status: &str) -> bool {
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    // Bit 0 is signal 1.
+    let sigterm = 1 << (Signal::TERM.as_raw() - 1);
+    caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & sigterm != 0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,6 +103,17 @@ mod tests {
             Some(2 << 20)
         );
         assert_eq!(parse_peak_rss("Name:\tzombie\n"), None);
+    }
+
+    #[test]
+    fn sigterm_handler_is_read_from_the_mask() {
+        assert!(parse_handles_sigterm(
+            "SigIgn:\t0000000000001000\nSigCgt:\t0000000100004002\n"
+        ));
+        assert!(!parse_handles_sigterm(
+            "SigIgn:\t0000000000004000\nSigCgt:\t0000000100000002\n"
+        ));
+        assert!(!parse_handles_sigterm("Name:\tzombie\n"));
     }
 
     #[test]

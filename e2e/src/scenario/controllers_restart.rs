@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::test_env::{A, B, OwnCluster, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
-use super::{ExpectedOutcome, Scenario};
+use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::control_plane::Component;
 use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::PUBLISH;
@@ -24,7 +24,12 @@ pub(super) const RESTART: Scenario = Scenario {
     name: "controllers-restart",
     about: "A restarted attach/detach controller finishes attaches and detaches, keeps what is attached, and attaches nothing twice.",
     config: CONFIG,
-    go: ExpectedOutcome::Passes,
+    // The retry of the call that timed out can succeed from a cache without the error.
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue(21),
+        expected_error: "it is attached and still has an attachError",
+        always: false,
+    },
     run: |env| Box::pin(run(env, Component::ControllerManager)),
 };
 
@@ -39,7 +44,12 @@ pub(super) const FAIL_OVER: Scenario = Scenario {
         }),
         ..CONFIG
     },
-    go: ExpectedOutcome::Passes,
+    // The retry of the call that timed out can succeed from a cache without the error.
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue(21),
+        expected_error: "it is attached and still has an attachError",
+        always: false,
+    },
     run: |env| Box::pin(run(env, Component::StandbyControllerManager)),
 };
 

@@ -75,8 +75,8 @@ async fn wait_for_event(
     ));
     let what = format!("the Event {reason} about {kind} {name} to count {count}");
     let found = wait::for_objects(&events, config, STEP_TIMEOUT, &what, |seen| {
-        let counts: Vec<_> = seen.values().filter_map(|event| event.count).collect();
-        match seen.values().find(|event| event.count >= Some(count)) {
+        let counts: Vec<_> = seen.values().map(occurrences).collect();
+        match seen.values().find(|event| occurrences(event) >= count) {
             Some(event) => Progress::Reached((event.clone(), seen.len())),
             None => Progress::Pending(format!("the counts so far: {counts:?}")),
         }
@@ -89,4 +89,10 @@ async fn wait_for_event(
         "there are {events} Events {reason} about {kind} {name}"
     );
     Ok(event)
+}
+
+/// How often the reported thing happened. events.k8s.io counts repetitions in a series, which the first Event lacks.
+fn occurrences(event: &Event) -> i32 {
+    let series = event.series.as_ref().and_then(|series| series.count);
+    series.or(event.count).unwrap_or(1)
 }

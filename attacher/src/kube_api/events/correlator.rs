@@ -14,7 +14,8 @@ use crate::args::kube_api::Rate;
 use crate::kube_api::request_limiter::TokenBucket;
 use crate::model::Uid;
 
-const FOLD: Duration = Duration::from_secs(10);
+/// Below the shortest backoff, so that each failure of an object counts; a faster repetition is no news.
+const FOLD: Duration = Duration::from_millis(500);
 /// Eight new Events at once, then one a minute.
 const OBJECT_RATE: Rate = Rate {
     qps: 1.0 / 60.0,
@@ -103,12 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn repeats_are_written_every_ten_seconds() {
+    fn repeats_are_written_twice_a_second_at_most() {
         let (mut correlator, begin) = (EventCorrelator::default(), Instant::now());
-        let written: Vec<u32> = (0..=25)
-            .filter(|second| correlator.admits(&mk_failure("Internal"), begin + *second * SECOND))
+        let written: Vec<u32> = (0..=5)
+            .map(|step| step * 250)
+            .filter(|millis| correlator.admits(&mk_failure("Internal"), begin + *millis * SECOND / 1000))
             .collect();
-        assert_eq!(written, [0, 10, 20]);
+        assert_eq!(written, [0, 500, 1000]);
     }
 
     #[test]
