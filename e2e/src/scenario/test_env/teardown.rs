@@ -81,7 +81,7 @@ impl TestEnv<'_> {
                 // An Event that the attacher wrote.
                 || object
                     .data
-                    .pointer("/source/component")
+                    .pointer("/reportingComponent")
                     .and_then(serde_json::Value::as_str)
                     .is_some_and(|component| component.ends_with(&format!("/{driver}")))
         };
