@@ -7,7 +7,7 @@
 //! 4. Every attachment settles: attached, gone, or with an error that names its cause.
 //! 5. No secret value is in any log, journal, event or object.
 //!
-//! The checkers are pure: a [`VaRecorder`](recorder::VaRecorder) collects [`Observations`] while the scenario runs and
+//! The checkers are pure: a [`VaRecorder`](va_recorder::VaRecorder) collects [`Observations`] while the scenario runs and
 //! each checker turns it into [`Violation`]s. Whether no process is left is checked where processes are
 //! ended, by the attacher and the driver.
 

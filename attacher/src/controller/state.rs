@@ -1,6 +1,6 @@
 //! The core of the attacher: events in, jobs out, reports back in.
 //!
-//! It joins [`Informer`], [`Queue`] and [`plan`](crate::plan) and is as pure as they are: no await,
+//! It joins [`Informer`], [`Queue`] and [`plan`] and is as pure as they are: no await,
 //! no client, no clock, and its randomness comes from a seed. Whoever drives it carries out the
 //! [`Job`]s, one after the other or thousands at once, and hands back a [`Report`] for each.
 //!
