@@ -49,6 +49,12 @@ pub const RESERVES: &[Reserve] = &[
         resource: "persistentvolumes",
         why: "read only after a write was refused or its answer lost",
     },
+    Reserve {
+        verbs: &["create", "patch"],
+        group: "",
+        resource: "events",
+        why: "the Go sidecar's leader election writes Events of the core group",
+    },
 ];
 
 /// The scenario in which an attacher asks for a secret that it may not read any more.

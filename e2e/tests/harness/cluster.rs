@@ -120,7 +120,8 @@ const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
     ),
     (false, "", "nodes", &["get", "list", "watch", "patch"]),
     (false, "", "pods", &["get", "list", "watch", "create", "delete"]),
-    (false, "", "events", &["get", "list", "delete", "create", "patch"]),
+    (true, "", "events", &["create", "patch"]),
+    (false, "", "events", &["get", "list", "delete"]),
     (false, "events.k8s.io", "events", &["get", "list", "delete"]),
     (
         false,
