@@ -6,7 +6,7 @@
 //! watches and the election; then, when we lead and all lists are complete, work. Stop: no new work,
 //! work under way ends within `--shutdown-grace`, the lease is given back if it did, then everything else. A task
 //! that ends before that ends the process. Where there is an election, a driver that stays away ends the
-//! term, and the next one starts with the driver's return (docs/adr/0043-a-leader-needs-a-driver.md).
+//! term, and the next one starts with the driver's return (docs/adr/0043-lease-release-without-driver.md).
 
 pub(crate) mod config;
 mod election;
