@@ -11,14 +11,9 @@
 //!   anything by pointing its own name at this machine;
 //! - an answer that waits ends when the driver stops.
 
-pub use self::endpoint::{Endpoint, NoEndpoint};
 pub use self::server::{BindError, Server};
 
-pub mod client;
-pub mod resource;
-
 mod dashboard;
-mod endpoint;
 mod guard;
 mod metrics;
 mod problem;

@@ -1,374 +1,312 @@
-//! Operations on the array together with the bytes of what it keeps.
+//! The array: a pure state machine of volumes, snapshots, nodes and who holds what.
 //!
-//! The order of the two is chosen for crashes: bytes of something new are there before the array knows of
-//! it, and bytes of something deleted go when the array has forgotten it. So what the array has is always
-//! whole, and what a crash leaves over belongs to nothing and is swept away at the next start.
+//! It knows neither gRPC nor files nor clocks. Each operation looks at the state, refuses with an
+//! [`Error`] or says what changes as a [`Change`], and has that change applied before it returns;
+//! so applying the same changes to the same beginning gives the same array, which is how it comes
+//! back after a restart.
 //!
-//! A copy takes as long as the volume's parameters say that the array needs for it: a snapshot is there at once and
-//! ready after that time, and a volume is made after it.
+//! Invariants:
+//! - a name belongs to at most one volume, at most one snapshot and at most one group;
+//! - every attachment stands both in its volume and in its node's set;
+//! - two nodes hold one volume only if their modes tolerate each other ([`Hold::tolerates`]);
+//! - a node never gains a volume beyond its limit (it may stand above a limit that was lowered);
+//! - a group is there with all of its snapshots or not at all;
+//! - a pool never promises more than it has (it may stand above a capacity that was lowered);
+//! - ids and attachment numbers are never used twice.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::time;
+use siphasher::sip::SipHasher24;
 
-use crate::backend::{
-    self, Array, GroupIds, Members, Prospect, SizeRange, Snapshot, Source, Spec, Timing, Wanted, WantedGroup,
-    WantedSnapshot,
-};
-use crate::busy::{Guard, Key, Scope, Share};
-use crate::driver::Driver;
-use crate::error::Error;
-use crate::media::{Medium, Swept};
-use crate::mount::Frozen;
-use crate::node;
-use crate::store;
+pub use self::capability::{Access, AccessMode, Capability, Hold};
+pub use self::change::{Change, Image};
+pub use self::create::Prospect;
+pub use self::error::{Error, Kind};
+pub use self::group::{Group, GroupIds, Members, WantedGroup};
+pub use self::health::{Ailment, Severity, Sick, StorageAilment, StorageSeverity};
+pub use self::id::{GroupId, NodeId, PoolName, SnapshotId, VolumeId};
+pub use self::listing::{Entry, Page};
+pub use self::moment::Moment;
+pub use self::node::{Node, NodeSettings};
+pub use self::pool::{Filling, Pool, Room};
+pub use self::publish::{Publication, serial};
+pub use self::qos::{NoParameter, Pace, QosRule, Values};
+pub use self::snapshot::{Snapshot, SnapshotFilter, Timing, WantedSnapshot};
+pub use self::topology::{Requirement, Segments};
+pub use self::volume::{Attachment, SizeRange, SizeRule, Source, Spec, Volume, Wanted};
 
-/// A volume that nobody mounts or unmounts while it is copied, nor writes to if its filesystem is frozen.
-struct Still {
-    frozen: Option<Frozen>,
-    _locked: Guard,
+pub(crate) mod quantity;
+
+mod apply;
+mod capability;
+mod change;
+mod create;
+mod error;
+mod group;
+mod health;
+mod id;
+mod listing;
+mod moment;
+mod node;
+mod pool;
+mod publish;
+mod qos;
+mod snapshot;
+mod topology;
+mod volume;
+
+/// How an array is built. Not part of its state: another start may bring other settings.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The registered nodes.
+    pub nodes: Vec<NodeId>,
+    /// Where nodes are. Those not named stand beside the pools in turn, one by one.
+    pub places: BTreeMap<NodeId, Segments>,
+    /// How many volumes a node takes; none for as many as come.
+    pub attach_limit: Option<usize>,
+    /// How many volumes a node says it takes; none for the truth.
+    pub advertised_limit: Option<usize>,
+    /// Its space, in parts.
+    pub pools: Vec<Pool>,
+    /// The class parameter that names one.
+    pub pool_parameter: &'static str,
+    /// The sizes it can make.
+    pub sizes: SizeRule,
+    /// The mutable parameters it takes.
+    pub qos: QosRule,
+    /// What becomes of copies when what they were made of is deleted.
+    pub dependants: Dependants,
+    /// Where it is laxer or stricter than CSI asks.
+    pub lax: Lax,
+    /// The most entries in one page of a listing, whatever the caller asks; none for no bound.
+    pub page_limit: Option<usize>,
 }
 
-// === impl Driver ===
+/// What becomes of copies when what they were made of is deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dependants {
+    /// Copies stand alone.
+    #[default]
+    Independent,
+    /// Copies share blocks with what they were made of, which so cannot be deleted before them.
+    Linked,
+}
 
-impl Driver {
-    /// Makes a volume with its content, or finds the one made for the same request before.
+/// Where an array differs from what CSI asks, as some do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lax {
+    /// A volume is deleted although nodes have it.
+    pub delete_in_use: bool,
+    /// Detaching a volume that is gone, or from a node that is gone, fails.
+    pub unpublish_not_found: bool,
+}
+
+/// The volumes, snapshots and nodes of one storage array.
+#[derive(Debug)]
+pub struct Array {
+    settings: Settings,
+    /// Told apart from every other array by this number; keys its ids and its page tokens.
+    epoch: u128,
+    volumes: BTreeMap<VolumeId, Volume>,
+    names: BTreeMap<String, VolumeId>,
+    snapshots: BTreeMap<SnapshotId, Arc<Snapshot>>,
+    snapshot_names: BTreeMap<String, SnapshotId>,
+    /// The snapshots of each volume, also of volumes that are gone.
+    taken_of: BTreeMap<VolumeId, BTreeSet<SnapshotId>>,
+    groups: BTreeMap<GroupId, Arc<Group>>,
+    group_names: BTreeMap<String, GroupId>,
+    /// The volumes made from each snapshot or volume, also from such as are gone.
+    made_from: MadeFrom,
+    nodes: BTreeMap<NodeId, node::Entry>,
+    /// What was changed for single nodes at run time.
+    changed: BTreeMap<NodeId, NodeSettings>,
+    /// The bytes promised in each pool.
+    used: BTreeMap<PoolName, u64>,
+    /// What pools were given at run time, whatever the settings say.
+    resized: BTreeMap<PoolName, u64>,
+    sick: BTreeMap<VolumeId, Vec<Ailment>>,
+    /// What ails the storage behind a node; none for that behind all nodes.
+    storage: BTreeMap<Option<NodeId>, Vec<StorageAilment>>,
+    /// How many volumes were made on request, deleted ones included.
+    created: u64,
+    /// How many snapshots and groups were made, deleted ones included.
+    made: u64,
+    /// How many attachments there have been.
+    attached: u64,
+    /// How many volumes were put in at the start, deleted ones included.
+    premade: u64,
+}
+
+/// What an operation answers, and what it changed, if anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done<T> {
+    /// The answer.
+    pub reply: T,
+    /// What changed; none for a repeat of what was done before.
+    pub change: Option<Change>,
+}
+
+type MadeFrom = BTreeMap<Source, BTreeSet<VolumeId>>;
+
+// === impl Settings ===
+
+impl Settings {
+    /// The ids `node-0` up to `count`.
+    pub fn numbered_nodes(count: usize) -> Vec<NodeId> {
+        (0..count)
+            .map(|number| NodeId::from(format!("node-{number}")))
+            .collect()
+    }
+}
+
+impl Default for Settings {
+    /// No nodes, no limits, and one pool that is everywhere.
+    fn default() -> Self {
+        Self {
+            nodes: Vec::new(),
+            places: BTreeMap::new(),
+            attach_limit: None,
+            advertised_limit: None,
+            pools: vec![Pool {
+                name: PoolName::from("pool-0"),
+                segments: Segments::default(),
+                capacity: Pool::DEFAULT_CAPACITY,
+            }],
+            pool_parameter: Pool::PARAMETER,
+            sizes: SizeRule::default(),
+            qos: QosRule::default(),
+            dependants: Dependants::default(),
+            lax: Lax::default(),
+            page_limit: None,
+        }
+    }
+}
+
+// === impl Array ===
+
+impl Array {
+    /// An empty array. `epoch` must differ from that of every other array.
+    pub fn new(settings: Settings, epoch: u128) -> Self {
+        let registered = |(number, id): (usize, &NodeId)| {
+            let entry = node::Entry {
+                registered: true,
+                number,
+                attached: BTreeSet::new(),
+            };
+            (id.clone(), entry)
+        };
+        Self {
+            nodes: settings.nodes.iter().enumerate().map(registered).collect(),
+            settings,
+            epoch,
+            volumes: BTreeMap::new(),
+            names: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            snapshot_names: BTreeMap::new(),
+            taken_of: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            group_names: BTreeMap::new(),
+            made_from: BTreeMap::new(),
+            changed: BTreeMap::new(),
+            used: BTreeMap::new(),
+            resized: BTreeMap::new(),
+            sick: BTreeMap::new(),
+            storage: BTreeMap::new(),
+            created: 0,
+            made: 0,
+            attached: 0,
+            premade: 0,
+        }
+    }
+
+    /// Puts volumes `vol-0` up to `count` in, as if they had always been there, into the pools in turn.
+    ///
+    /// Only the numbers that were never put in before: what was deleted stays deleted.
+    pub fn premake(&mut self, count: u64) {
+        let pools: Vec<PoolName> = self.settings.pools.iter().map(|pool| pool.name.clone()).collect();
+        let mut turn = pools.iter().cycle();
+        for number in 0..count {
+            let pool = turn.next().cloned().unwrap_or_default();
+            if number < self.premade {
+                continue;
+            }
+            let spec = Spec {
+                id: VolumeId::from(format!("vol-{number}")),
+                name: String::new(),
+                capacity_bytes: self.settings.sizes.default,
+                capabilities: Vec::new(),
+                parameters: BTreeMap::new(),
+                mutable_parameters: BTreeMap::new(),
+                source: None,
+                pool,
+            };
+            self.insert(Volume::from(Arc::new(spec)));
+        }
+        self.premade = self.premade.max(count);
+    }
+
+    /// Looks a volume up.
     ///
     /// # Errors
-    /// What the array refuses; that a copy cannot be made.
-    pub async fn create_volume(&self, wanted: &Wanted) -> Result<Arc<Spec>, Error> {
-        let now = self.clock.moment();
-        let foresee = |array: &Array| {
-            let prospect = array.foresee_volume(wanted, now)?;
-            Ok((prospect, array.volume_id(&wanted.name)))
-        };
-        let Some(source) = &wanted.source else {
-            if self.media.is_kept() {
-                // A new volume is empty, whatever lies where its bytes will be.
-                let (prospect, id) = self.store.read(foresee).await?;
-                if let Prospect::New(_) = prospect {
-                    self.media.delete(&Medium::Volume(id.to_string())).await?;
-                    let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
-                    return Ok(self.store.change(create).await?);
-                }
-            }
-            let create = |array: &mut Array| array.create_volume(wanted, now);
-            return Ok(self.store.change(create).await?);
-        };
-        let (bytes, id) = match self.store.read(foresee).await? {
-            (Prospect::Existing(spec), _) => return Ok(spec),
-            (Prospect::New(bytes), id) => (bytes, id),
-        };
-        let from = match source {
-            Source::Snapshot(id) => Medium::Snapshot(id.to_string()),
-            Source::Volume(id) => Medium::Volume(id.to_string()),
-        };
-        let copy = Medium::Volume(id.to_string());
-        let still = match source {
-            Source::Snapshot(_) => None,
-            Source::Volume(id) => self.still(id.as_str()).await?,
-        };
-        let copied = self.media.copy(&from, &copy, bytes).await?;
-        if let Source::Volume(id) = source {
-            self.tell_of_doubt(id.as_str(), is_frozen(still.as_ref()), copied);
-        }
-        end(still).await;
-        let pace = self.store.peek(|array| array.pace_to(wanted));
-        pause(pace.time(copied)).await;
-        let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
-        self.change_with(&[copy], create).await
+    /// If it does not exist.
+    pub fn volume(&self, id: &str) -> Result<&Volume, Error> {
+        self.volumes.get(id).ok_or_else(|| Error::VolumeNotFound {
+            volume: id.to_owned(),
+        })
     }
 
-    /// Deletes a volume with its content.
-    ///
-    /// # Errors
-    /// What the array refuses.
-    pub async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
-        let _unused = self.unused(volume).await?;
-        self.store.change(|array| array.delete_volume(volume)).await?;
-        self.discard(&Medium::Volume(volume.to_owned())).await;
-        Ok(())
+    /// The volume that was made under a name; none if there is none.
+    pub fn volume_named(&self, name: &str) -> Option<&Volume> {
+        self.names.get(name).and_then(|id| self.volumes.get(id))
     }
 
-    /// Makes a volume larger and says how large it is then.
-    ///
-    /// # Errors
-    /// What the array refuses; that the bytes cannot be had.
-    pub async fn expand_volume(&self, volume: &str, range: SizeRange, online: bool) -> Result<u64, Error> {
-        let expand = |array: &mut Array| array.expand_volume(volume, range, online);
-        let bytes = self.store.change(expand).await?;
-        // Repeated with a repeated call, since the one before may have come to its end here.
-        self.media.grow(&Medium::Volume(volume.to_owned()), bytes).await?;
-        Ok(bytes)
+    /// All volumes, sorted by id.
+    pub fn volumes(&self) -> impl ExactSizeIterator<Item = &Volume> {
+        self.volumes.values()
     }
 
-    /// Takes a snapshot, or finds the one taken for the same request before.
-    ///
-    /// # Errors
-    /// What the array refuses; that a copy cannot be made.
-    pub async fn create_snapshot(&self, wanted: &WantedSnapshot) -> Result<Arc<Snapshot>, Error> {
-        let foresee = |array: &Array| {
-            let existing = array.find_snapshot(wanted)?;
-            let bytes = array
-                .volume(&wanted.source)
-                .map(|volume| volume.spec.capacity_bytes);
-            Ok((existing, array.snapshot_id(&wanted.name), bytes.unwrap_or(0)))
-        };
-        let (id, bytes) = match self.store.read(foresee).await? {
-            (Some(existing), ..) => return Ok(existing),
-            (None, id, bytes) => (id, bytes),
-        };
-        let copy = Medium::Snapshot(id.to_string());
-        let from = Medium::Volume(wanted.source.clone());
-        let still = self.still(&wanted.source).await?;
-        let mut timing = self.timing();
-        let copied = self.media.copy(&from, &copy, bytes).await?;
-        self.tell_of_doubt(&wanted.source, is_frozen(still.as_ref()), copied);
-        end(still).await;
-        timing.delay += self.copy_time(&wanted.source, copied);
-        let create = |array: &mut Array| array.create_snapshot(wanted, id, timing);
-        self.change_with(&[copy], create).await
+    /// The volumes attached to a node, sorted by id; none for a node that is not known.
+    pub fn attached_to(&self, node: &str) -> impl Iterator<Item = &VolumeId> {
+        self.nodes.get(node).into_iter().flat_map(|node| &node.attached)
     }
 
-    /// Deletes a snapshot with its content.
-    ///
-    /// # Errors
-    /// What the array refuses.
-    pub async fn delete_snapshot(&self, snapshot: &str) -> Result<(), Error> {
-        let delete = |array: &mut Array| array.delete_snapshot(snapshot);
-        self.store.change(delete).await?;
-        self.discard(&Medium::Snapshot(snapshot.to_owned())).await;
-        Ok(())
+    /// How it is built.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
-    /// Takes a group of snapshots, or finds the one taken for the same request before.
-    ///
-    /// # Errors
-    /// What the array refuses; that a copy cannot be made. No snapshot is there then.
-    pub async fn create_group(&self, wanted: &WantedGroup) -> Result<Members, Error> {
-        let foresee = |array: &Array| {
-            let existing = array.find_group(wanted)?;
-            Ok((existing, array.group_ids(wanted)))
-        };
-        let ids = match self.store.read(foresee).await? {
-            (Some(existing), _) => return Ok(existing),
-            (None, ids) => ids,
-        };
-        let mut timing = self.timing();
-        let mut copies = Vec::with_capacity(ids.members.len());
-        match self.copy_members(&ids, &mut copies).await {
-            Ok(time) => timing.delay += time,
-            Err(error) => {
-                for copy in &copies {
-                    self.discard(copy).await;
-                }
-                return Err(error);
-            }
-        }
-        let create = |array: &mut Array| array.create_group(wanted, ids, timing);
-        self.change_with(&copies, create).await
-    }
-
-    /// Deletes a group with its snapshots, which the caller must name.
-    ///
-    /// # Errors
-    /// What the array refuses.
-    pub async fn delete_group(&self, group: &str, snapshots: &[String]) -> Result<(), Error> {
-        let delete = |array: &mut Array| array.delete_group(group, snapshots);
-        for snapshot in self.store.change(delete).await? {
-            self.discard(&Medium::Snapshot(snapshot.to_string())).await;
-        }
-        Ok(())
-    }
-
-    /// Waits as long as the volume's mutable parameters say that moving it takes.
-    pub(crate) async fn drag(&self, volume: &str) {
-        pause(self.store.peek(|array| array.latency(volume))).await;
-    }
-
-    /// How long an array that keeps to the volume's mutable parameters copies so many bytes of it.
-    fn copy_time(&self, volume: &str, bytes: u64) -> Duration {
-        self.store.peek(|array| array.pace(volume)).time(bytes)
-    }
-
-    /// Removes what interrupted copies left behind, and moves volume files aside that the array does not know: what a
-    /// crash left, and of an array that lived as long as its process all that it had, except volumes that are there
-    /// from the start. Only the process that has the array knows. Call it before anything works on the array.
-    pub(crate) async fn sweep(&self) {
-        if !self.has_array() {
-            return;
-        }
-        match self.media.sweep(self.store.peek(media_of)).await {
-            Ok(Swept {
-                unfinished: 0,
-                orphaned: 0,
-            }) => {}
-            Ok(Swept { unfinished, orphaned }) => {
-                tracing::info!(
-                    unfinished,
-                    orphaned,
-                    "removed unfinished volume files and moved orphaned ones aside"
-                );
-            }
-            Err(error) => {
-                tracing::warn!(error = %crate::error::chain(&error), "orphaned volume files stay where they are");
-            }
+    fn done<T>(&mut self, reply: T, change: Change) -> Done<T> {
+        self.apply(change.clone());
+        Done {
+            reply,
+            change: Some(change),
         }
     }
 
-    /// Checks that nobody uses a volume, where no attachment tells that, and keeps it so for as long as what is
-    /// returned lives. Nodes in other processes attach what they use.
-    async fn unused(&self, volume: &str) -> Result<Option<Guard>, Error> {
-        let is_told = self.ways().attaches || self.store.peek(|array| array.deletes_in_use(volume));
-        let Some(node) = self.node().filter(|_| !is_told) else {
-            return Ok(None);
-        };
-        let held = self.lock_on_node(volume).await?;
-        match node.path_of(volume) {
-            Some(path) => Err(node::Error::InUse {
-                volume: volume.to_owned(),
-                path,
-            }
-            .into()),
-            None => Ok(Some(held)),
-        }
-    }
-
-    /// Keeps the node from doing anything with a volume for as long as what is returned lives.
-    pub(crate) async fn lock_on_node(&self, volume: &str) -> Result<Guard, Error> {
-        let key = Key::OnNode(volume.to_owned());
-        Ok(self.locks.lock(Scope::Call, key, Share::Reading).await?)
-    }
-
-    /// Lets a volume's filesystem stand still that the node of this process has mounted, so that a copy has
-    /// all that was written before and nothing of what is written meanwhile. Nobody mounts or unmounts it
-    /// until then. What no node of this process has mounted is copied as it is written to.
-    async fn still(&self, volume: &str) -> Result<Option<Still>, Error> {
-        let Some(node) = self.node().filter(|node| node.has_mounted(volume)) else {
-            return Ok(None);
-        };
-        let held = self.lock_on_node(volume).await?;
-        match node.freeze(volume).await {
-            Ok(frozen) => Ok(Some(Still {
-                frozen,
-                _locked: held,
-            })),
-            Err(error) => {
-                let error = crate::error::chain(&error);
-                tracing::warn!(volume, error, "copied while it may be written to");
-                Ok(None)
-            }
-        }
-    }
-
-    /// Copies the volumes of a group, and says how long the slowest of them takes.
-    async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<Medium>) -> Result<Duration, Error> {
-        // All of them stand still before the first one is copied: that is the group's moment.
-        let mut still = Vec::new();
-        let mut moving = BTreeSet::new();
-        for volume in ids.members.keys() {
-            let one = self.still(volume.as_str()).await?;
-            if !is_frozen(one.as_ref()) {
-                moving.insert(volume);
-            }
-            still.extend(one);
-        }
-        let mut longest = Duration::ZERO;
-        for (volume, snapshot) in &ids.members {
-            let size = |array: &Array| Ok(array.volume(volume.as_str())?.spec.capacity_bytes);
-            let bytes = self.store.read(size).await?;
-            let copy = Medium::Snapshot(snapshot.to_string());
-            copies.push(copy.clone());
-            let from = Medium::Volume(volume.to_string());
-            let copied = self.media.copy(&from, &copy, bytes).await?;
-            longest = longest.max(self.copy_time(volume.as_str(), copied));
-            self.tell_of_doubt(volume.as_str(), !moving.contains(volume), copied);
-        }
-        end(still).await;
-        Ok(longest)
-    }
-
-    /// Warns of a copy that may be of no one moment, because a node may have written to the volume meanwhile.
-    fn tell_of_doubt(&self, volume: &str, was_frozen: bool, copied: u64) {
-        let is_attached = || {
-            self.store.peek(|array| {
-                let found = array.volume(volume);
-                found.is_ok_and(|found| !found.attachments.is_empty())
-            })
-        };
-        if copied > 0 && !was_frozen && is_attached() {
-            tracing::warn!(
-                volume,
-                "copied while it is attached and its filesystem does not stand still: what is written meanwhile may be \
-                 in the copy or not, and in any order unless copies share blocks here; end the writers first"
-            );
-        }
-    }
-
-    fn timing(&self) -> Timing {
-        Timing {
-            now: self.clock.moment(),
-            delay: self.conduct.snapshot_delay,
-        }
-    }
-
-    /// Changes the array so that it has these copies, or removes those that it refuses. If the change is lost, nobody
-    /// knows whether it is kept after all, and then it must have its bytes: they stay, and the next start sweeps
-    /// away what nothing has.
-    async fn change_with<T>(
+    /// An id that depends on this very array, on what it made before and on a name.
+    fn fresh(
         &self,
-        copies: &[Medium],
-        act: impl FnOnce(&mut Array) -> Result<backend::Done<T>, backend::Error>,
-    ) -> Result<T, Error> {
-        let changed = self.store.change(act).await;
-        if let Err(store::Error::Refused(_)) = &changed {
-            for copy in copies {
-                self.discard(copy).await;
+        kind: &str,
+        prefix: &str,
+        before: u64,
+        name: &str,
+        taken: impl Fn(&str) -> bool,
+    ) -> String {
+        let mut salt = 0_u32;
+        loop {
+            let mark = self.mark(&format!("{kind}/{before}/{salt}/{name}"));
+            let id = format!("{prefix}-{mark:016x}");
+            if !taken(&id) {
+                return id;
             }
-        }
-        Ok(changed?)
-    }
-
-    /// Removes bytes that belong to nothing any more. If that fails they are left for the next start.
-    async fn discard(&self, medium: &Medium) {
-        if let Err(error) = self.media.delete(medium).await {
-            tracing::warn!(id = medium.id(), error = %crate::error::chain(&error), "bytes left behind");
+            salt += 1;
         }
     }
-}
 
-fn is_frozen(still: Option<&Still>) -> bool {
-    still.is_some_and(|still| still.frozen.is_some())
-}
-
-/// Lets writers go on, on a thread that may block.
-async fn end(still: impl IntoIterator<Item = Still>) {
-    let still: Vec<Still> = still.into_iter().collect();
-    if still.is_empty() {
-        return;
-    }
-    if let Err(error) = tokio::task::spawn_blocking(move || drop(still)).await {
-        tracing::error!(%error, "a filesystem may still be frozen");
-    }
-}
-
-/// The media of all that the array has.
-pub(crate) fn media_of(array: &Array) -> Vec<Medium> {
-    let volumes = array
-        .volumes()
-        .map(|volume| Medium::Volume(volume.spec.id.to_string()));
-    let snapshots = array
-        .snapshots()
-        .map(|snapshot| Medium::Snapshot(snapshot.id.to_string()));
-    volumes.chain(snapshots).collect()
-}
-
-/// Waits, if there is anything to wait for.
-async fn pause(time: Duration) {
-    if !time.is_zero() {
-        time::sleep(time).await;
+    /// A number only this array makes of a text.
+    fn mark(&self, text: &str) -> u64 {
+        SipHasher24::new_with_key(&self.epoch.to_le_bytes()).hash(text.as_bytes())
     }
 }
 

@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 
 use self::command::Command;
-use crate::admin::Endpoint;
-use crate::admin::client::{Client, Error};
-use crate::error::chain;
+use crate::admin_api::Endpoint;
+use crate::admin_api::client::{Client, Error};
+use crate::error_chain;
 
 mod array;
 mod calls;
@@ -105,7 +105,11 @@ pub async fn run(args: &[OsString]) -> io::Result<ExitCode> {
             Ok(ExitCode::from(u8::from(!as_asserted)))
         }
         Err(failure) => {
-            writeln!(io::stderr().lock(), "csi-mock-driver ctl: {}", chain(&failure))?;
+            writeln!(
+                io::stderr().lock(),
+                "csi-mock-driver ctl: {}",
+                error_chain(&failure)
+            )?;
             Ok(ExitCode::from(failure.code()))
         }
     }

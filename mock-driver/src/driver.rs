@@ -10,34 +10,46 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin;
-use crate::backend::{self, Pool, PoolName, Segments};
-use crate::busy::{BusyRule, LockTable};
-use crate::clock::Clock;
-use crate::conduct::Conduct;
-use crate::error::chain;
-use crate::exit::ExitOrder;
+use self::exit::ExitOrder;
+use self::locks::{BusyRule, LockTable};
+use self::mode::Mode;
+use self::readiness::Readiness;
+use self::registration::Registrar;
+use self::remote::RemoteArray;
+use self::seed::{random, seed_of_run};
+use self::service_config::Conduct;
+use crate::admin_api;
+use crate::array::{self, PoolName, Segments};
+use crate::error_chain;
 use crate::fault::scenario::Scenario;
-use crate::fault::{self, FaultFile, Faults, LoadError, Seed};
+use crate::fault::{self, FaultFile, Faults, LoadError};
+use crate::journal::clock::Clock;
 use crate::journal::{self, Journal};
-use crate::media::{self, Media};
-use crate::mode::Mode;
 use crate::node::{self, Node};
-use crate::offer::{LiveOffer, Offer};
-use crate::readiness::Readiness;
-use crate::registration::{self, Registrar};
-use crate::remote::RemoteArray;
+use crate::rpc::capabilities::{LiveOffer, Offer};
 use crate::socket::Door;
+use crate::store::volume_files::{self, Media};
 use crate::store::{self, Store};
 
 use self::directories::{absolute, claim, media_in, open_faults, open_journal, open_store};
 
 mod directories;
+pub(crate) mod error;
+pub mod exit;
 mod follow;
 mod in_process;
+mod listing;
+pub mod locks;
+pub mod mode;
+pub mod readiness;
+pub mod registration;
+mod remote;
+mod seed;
+pub mod service_config;
 mod site;
 mod trouble;
 mod usage;
+mod volumes;
 
 /// Everything a driver is started with.
 #[derive(Clone, Debug)]
@@ -45,7 +57,7 @@ pub struct Settings {
     /// The name it answers GetPluginInfo with.
     pub name: String,
     /// Its array.
-    pub array: backend::Settings,
+    pub array: array::Settings,
     /// How its services behave where CSI leaves a choice.
     pub conduct: Conduct,
     /// How many volumes, `vol-0` and on, are there from the start.
@@ -57,7 +69,7 @@ pub struct Settings {
     /// Which services this process has.
     pub mode: Mode,
     /// Where the array is asked that another process has; needed by a process that has only a node.
-    pub array_endpoint: admin::Endpoint,
+    pub array_endpoint: admin_api::Endpoint,
     /// How the driver makes itself known to kubelet; none to leave that to a sidecar.
     pub registration: Option<registration::Settings>,
     /// The node this process stands on; none for a driver without a Node service.
@@ -106,7 +118,7 @@ pub enum OpenError {
     Scenario(#[from] fault::Taken),
     /// The media directory.
     #[error(transparent)]
-    Media(#[from] media::ClaimError),
+    Media(#[from] volume_files::ClaimError),
     /// The node's side.
     #[error(transparent)]
     Node(#[from] node::Error),
@@ -132,7 +144,7 @@ impl OpenError {
     pub fn is_in_use(&self) -> bool {
         matches!(
             self,
-            Self::Store(store::OpenError::InUse { .. }) | Self::Media(media::ClaimError::InUse { .. })
+            Self::Store(store::OpenError::InUse { .. }) | Self::Media(volume_files::ClaimError::InUse { .. })
         )
     }
 }
@@ -176,16 +188,16 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             name: "mock.csi.local".to_owned(),
-            array: backend::Settings {
-                nodes: backend::Settings::numbered_nodes(3),
-                ..backend::Settings::default()
+            array: array::Settings {
+                nodes: array::Settings::numbered_nodes(3),
+                ..array::Settings::default()
             },
             conduct: Conduct::default(),
             premade: 0,
             latency: Duration::ZERO,
             busy: BusyRule::Abort,
             mode: Mode::All,
-            array_endpoint: admin::Endpoint::None,
+            array_endpoint: admin_api::Endpoint::None,
             registration: None,
             node_id: None,
             node: node::Settings::default(),
@@ -238,7 +250,11 @@ impl Driver {
         let state_dir = state_dir.map(absolute).transpose()?;
         let media_dir = media_dir.map(absolute).transpose()?;
         node.device_dir = node.device_dir.map(absolute).transpose()?;
-        let places = array.pools.iter().map(place).collect();
+        let places = array
+            .pools
+            .iter()
+            .map(|pool| (pool.name.clone(), pool.segments.clone()));
+        let places = places.collect();
         let journal = open_journal(journal.as_deref(), readers, &clock)?;
         let (rules, fault_file) = open_faults(
             faults.as_deref(),
@@ -339,7 +355,10 @@ impl Driver {
     /// for that is the lock that the next process waits for.
     pub(crate) fn close(&self) {
         if let Err(error) = self.media.close() {
-            tracing::warn!(error = chain(&error), "something is left of the volumes' bytes");
+            tracing::warn!(
+                error = error_chain(&error),
+                "something is left of the volumes' bytes"
+            );
         }
         *self.node_lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.store.close();
@@ -356,32 +375,15 @@ impl Driver {
     }
 }
 
-fn place(pool: &Pool) -> (PoolName, Segments) {
-    (pool.name.clone(), pool.segments.clone())
-}
-
-/// The seed that was given, or one by chance.
-fn seed_of_run(given: Option<u64>) -> Result<Seed, OpenError> {
-    let entropy = random()?;
-    let by_chance = u32::from_le_bytes([entropy[0], entropy[1], entropy[2], entropy[3]]);
-    Ok(Seed(given.unwrap_or(u64::from(by_chance))))
-}
-
-fn remote(mode: Mode, endpoint: admin::Endpoint, has_node: bool) -> Result<Option<RemoteArray>, OpenError> {
+fn remote(
+    mode: Mode,
+    endpoint: admin_api::Endpoint,
+    has_node: bool,
+) -> Result<Option<RemoteArray>, OpenError> {
     match (mode, endpoint) {
         (Mode::All | Mode::Controller, _) => Ok(None),
-        (Mode::Node, admin::Endpoint::None) => Err(OpenError::NodeAlone),
+        (Mode::Node, admin_api::Endpoint::None) => Err(OpenError::NodeAlone),
         (Mode::Node, _) if !has_node => Err(OpenError::NodeAlone),
         (Mode::Node, endpoint) => Ok(Some(RemoteArray::at(endpoint))),
     }
-}
-
-fn random() -> Result<[u8; 16], OpenError> {
-    let mut bytes = [0; 16];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| OpenError::Random(error.into()))?;
-    }
-    Ok(bytes)
 }

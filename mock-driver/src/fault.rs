@@ -76,6 +76,7 @@ pub use self::written::{Part, RuleError};
 mod armed;
 mod claim;
 mod draw;
+pub mod duration;
 mod edit;
 mod file;
 mod rule;

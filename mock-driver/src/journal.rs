@@ -31,7 +31,7 @@ use tonic::Code;
 
 use csi_proto::Secrets;
 
-use crate::clock::Clock;
+use crate::journal::clock::Clock;
 
 use self::file::{File, Line};
 use self::memory::Memory;
@@ -44,6 +44,7 @@ pub use self::memory::{Cursor, Filter, Look, Tally, TallyKey};
 pub(crate) use self::message::TOKENS;
 
 mod call;
+pub mod clock;
 mod file;
 mod grpc_call;
 mod memory;

@@ -1,45 +1,35 @@
 //! A CSI driver on an emulated array of block devices, for exercising the attach/detach path.
 //!
-//! The array itself is in [`backend`], a pure state machine; everything else brings calls to it
+//! The array itself is in [`array`], a pure state machine; everything else brings calls to it
 //! ([`service`]), keeps it safe ([`store`]), breaks it on demand ([`fault`]) tells what happened
 //! ([`journal`]) and lets people and tests look and meddle ([`admin`]). [`run`] puts it together.
 
 pub mod admin;
-pub mod args;
-pub mod backend;
-pub mod busy;
-pub mod clock;
-pub mod conduct;
+pub mod admin_api;
+pub mod array;
 pub mod ctl;
-pub mod device;
 pub mod driver;
-pub mod duration;
-pub mod error;
-pub mod exit;
 pub mod fault;
 pub mod journal;
-pub mod media;
-pub mod method;
-pub mod mode;
-pub mod mount;
 pub mod node;
-pub mod offer;
-pub mod program;
 pub mod proxy;
-pub mod readiness;
-pub mod registration;
-pub mod request;
+pub mod rpc;
 pub mod run;
-pub mod schema;
 pub mod service;
 pub mod socket;
 pub mod store;
 
-mod array;
-mod call;
-mod code;
-mod listing;
-mod remote;
+/// An error and its causes, joined by colons.
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
 
 /// The examples in Rust of the README, compiled.
 #[cfg(doctest)]

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use csi_mock_driver::args::Args;
 use csi_mock_driver::ctl;
 use csi_mock_driver::fault::Exit;
 use csi_mock_driver::run;
+use csi_mock_driver::run::args::Args;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;

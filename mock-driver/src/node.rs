@@ -14,18 +14,21 @@ use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
+use self::device::{Devices, Kind, Trouble};
 pub use self::error::Error;
+use self::mount::{Disk, Mounter, Spoilt};
 pub(crate) use self::record::{Map, Record, Role};
 use self::record::{Progress, Records};
-use crate::backend::{self, Ailment, Attachment, Segments};
-use crate::device::{self, Devices, Kind, Trouble};
-use crate::media::{Media, Medium};
-use crate::mount::{Disk, Mounter, Spoilt};
+use crate::array::{self, Ailment, Attachment, Segments};
+use crate::store::volume_files::{Media, Medium};
 
 mod bring;
 mod claim;
+pub mod device;
 mod error;
+pub(crate) mod exec;
 mod look;
+pub(crate) mod mount;
 mod own;
 mod record;
 mod rules;
@@ -124,7 +127,7 @@ impl Unit {
         Self {
             volume: volume.to_owned(),
             medium: Medium::Volume(volume.to_owned()),
-            serial: backend::serial(volume),
+            serial: array::serial(volume),
             bytes: 0,
             writable: true,
         }
@@ -135,7 +138,7 @@ impl Unit {
         Self {
             volume: volume.to_owned(),
             medium: Medium::Ephemeral(volume.to_owned()),
-            serial: backend::serial(&format!("ephemeral/{volume}")),
+            serial: array::serial(&format!("ephemeral/{volume}")),
             bytes: 0,
             writable: true,
         }
@@ -218,7 +221,7 @@ impl Node {
 
     /// Lets something be wrong with a volume's device from now on, or nothing any more.
     pub fn trouble(&self, volume: &str, trouble: Option<Trouble>) {
-        self.devices.trouble(&backend::serial(volume), trouble);
+        self.devices.trouble(&array::serial(volume), trouble);
     }
 
     /// Lets something be wrong with what is on a volume's disk from now on, or nothing any more.
@@ -261,7 +264,7 @@ impl Node {
                 self.attach(&unit).await?;
             }
             None => {
-                let serial = backend::serial(volume);
+                let serial = array::serial(volume);
                 self.blocking(move |node| Ok(node.devices.detach(&serial)?))
                     .await?;
             }

@@ -26,10 +26,10 @@ use self::message::{Envelope, Passing, Reply};
 use self::remote::Remote;
 use self::seen::Seen;
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::driver::error::Error;
 use crate::fault::{Claims, Fired, Met, Obstacle, Phase, Stock};
 use crate::journal::{CallRecord, Journal, Outcome, Peer};
-use crate::schema::Rpc;
+use crate::rpc::schema::Rpc;
 use crate::socket::ConnectionInfo;
 
 mod cut;

@@ -22,14 +22,17 @@ use tonic::transport::Server;
 use tower_http::catch_panic::CatchPanic;
 
 use crate::admin;
-use crate::args::Args;
 use crate::driver::{Driver, OpenError, Settings};
-use crate::error::chain;
+use crate::error_chain;
 use crate::fault::{Exit, FaultFile};
 use crate::proxy::Proxy;
 use crate::proxy::relay::{self, Relay, RelayError};
 use crate::service::Services;
 use crate::socket::{BindError, Endpoint, Listener};
+
+use self::args::Args;
+
+pub mod args;
 
 /// Calls one connection may have in flight; more wait in the client. Without a bound, a burst of
 /// some thousand calls that are answered at once makes the HTTP/2 layer drop the connection.
@@ -167,7 +170,7 @@ async fn open(
         match Driver::open(settings.clone()) {
             Err(error) if error.is_in_use() && Instant::now() < deadline => {
                 if !std::mem::replace(&mut is_logged, true) {
-                    let error = chain(&error);
+                    let error = error_chain(&error);
                     tracing::warn!(error, timeout = ?lock_timeout, "waiting for the lock");
                 }
                 time::sleep(LOCK_RETRY).await;
@@ -329,7 +332,7 @@ where
 
 /// The answer to a call that panicked, whose client would see a reset stream otherwise.
 fn panicked(_: Box<dyn Any + Send>) -> http::Response<Body> {
-    let error = crate::error::Error::Broken;
+    let error = crate::driver::error::Error::Broken;
     Status::new(error.code(), error.message()).into_http()
 }
 

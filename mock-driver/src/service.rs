@@ -7,6 +7,7 @@ pub use self::identity::IdentityService;
 pub use self::node::NodeService;
 pub use self::snapshot_metadata::SnapshotMetadataService;
 
+pub(crate) mod call;
 mod controller;
 mod dispatch;
 mod group;

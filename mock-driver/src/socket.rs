@@ -214,7 +214,7 @@ impl Listener {
                 Ok(bound) => self.bound = Some(bound),
                 Err(error) => {
                     if !std::mem::replace(&mut told, true) {
-                        let error = crate::error::chain(&error);
+                        let error = crate::error_chain(&error);
                         tracing::error!(error, "the socket cannot be put back yet");
                     }
                     time::sleep(ACCEPT_PAUSE).await;

@@ -11,7 +11,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use crate::backend::{self, Array, Done, Image, Settings};
+use crate::array::{self, Array, Done, Image, Settings};
 use crate::fault::{Freeze, Loss};
 
 pub(crate) use self::directory::lock;
@@ -20,6 +20,7 @@ use self::loss::Mark;
 use self::past::Past;
 
 pub(crate) mod durable;
+pub mod volume_files;
 
 mod directory;
 mod log;
@@ -46,7 +47,7 @@ pub struct Store {
 pub enum Error {
     /// The array refused.
     #[error(transparent)]
-    Refused(#[from] backend::Error),
+    Refused(#[from] array::Error),
     /// The change cannot be made safe, so it is not confirmed. The driver stops.
     #[error("the state directory cannot be written, so nothing is confirmed any more")]
     Lost(#[source] Arc<io::Error>),
@@ -161,7 +162,7 @@ impl Store {
     /// Dropped while it waits for the flush, the change stands and is flushed all the same.
     pub async fn change<T>(
         &self,
-        act: impl FnOnce(&mut Array) -> Result<Done<T>, backend::Error>,
+        act: impl FnOnce(&mut Array) -> Result<Done<T>, array::Error>,
     ) -> Result<T, Error> {
         let (outcome, position) = {
             let mut array = self.lock();
@@ -187,7 +188,7 @@ impl Store {
     ///
     /// # Errors
     /// As for [`Store::change`].
-    pub async fn read<T>(&self, look: impl FnOnce(&Array) -> Result<T, backend::Error>) -> Result<T, Error> {
+    pub async fn read<T>(&self, look: impl FnOnce(&Array) -> Result<T, array::Error>) -> Result<T, Error> {
         let (outcome, position) = {
             let array = self.lock();
             (look(&array), self.position())
@@ -248,7 +249,7 @@ impl Store {
     /// As for [`Store::change`].
     pub async fn read_past<T>(
         &self,
-        look: impl FnOnce(&Array) -> Result<T, backend::Error>,
+        look: impl FnOnce(&Array) -> Result<T, array::Error>,
     ) -> Result<T, Error> {
         let (outcome, position) = {
             let array = self.lock();

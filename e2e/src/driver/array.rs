@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use csi_mock_driver::admin::client::Client;
-use csi_mock_driver::admin::resource::NodeChange;
+use csi_mock_driver::admin_api::client::Client;
+use csi_mock_driver::admin_api::resource::NodeChange;
 use tokio::time::{Instant, sleep};
 
 use super::{CALL, Driver, POLL_INTERVAL};

@@ -14,11 +14,11 @@ use http::header::CONTENT_TYPE;
 use tonic::Code;
 
 use super::problem::Refusal;
-use super::resource::Counts;
 use super::route::counts;
 use super::server::Admin;
-use crate::code;
+use crate::admin_api::resource::Counts;
 use crate::journal::BOUNDS;
+use crate::rpc::code;
 
 /// The text format that every Prometheus takes.
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -96,7 +96,7 @@ fn array(counts: &Counts, text: &mut Exposition) {
 async fn nodes(admin: &Admin, text: &mut Exposition) -> Result<(), Refusal> {
     let store = &admin.driver.store;
     let nodes = store.read(|array| {
-        let shown = |node: crate::backend::Node| (node.id.to_string(), node.attached.len(), node.limit);
+        let shown = |node: crate::array::Node| (node.id.to_string(), node.attached.len(), node.limit);
         Ok(array.nodes().map(shown).collect::<Vec<_>>())
     });
     let nodes = nodes.await?;

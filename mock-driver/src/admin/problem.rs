@@ -6,11 +6,11 @@ use http::StatusCode;
 use tonic::Code;
 
 use super::request::Json;
-use super::resource::Problem;
-use crate::backend;
-use crate::code;
-use crate::error::Error;
-use crate::request::Invalid;
+use crate::admin_api::resource::Problem;
+use crate::array;
+use crate::driver::error::Error;
+use crate::rpc::code;
+use crate::rpc::validate::Invalid;
 use crate::store;
 
 /// A refusal on its way out.
@@ -111,15 +111,13 @@ fn in_terms_of_the_api(error: &Error) -> Option<(Option<String>, String)> {
     let Error::Store(store::Error::Refused(refusal)) = error else {
         return None;
     };
-    if let backend::Error::Illegal { field, reason } = refusal {
+    if let array::Error::Illegal { field, reason } = refusal {
         return told(field, reason);
     }
-    if let backend::Error::SizeOutOfRange { reason } = refusal {
+    if let array::Error::SizeOutOfRange { reason } = refusal {
         return told("capacity_range", &reason.replace("required_bytes ", ""));
     }
-    if let backend::Error::NameTaken { field, .. } | backend::Error::AttachedDifferently { field, .. } =
-        refusal
-    {
+    if let array::Error::NameTaken { field, .. } | array::Error::AttachedDifferently { field, .. } = refusal {
         let message = error.message().replace(
             &format!("another {field}"),
             &format!("another {}", field_of(field)),

@@ -13,7 +13,7 @@ use tonic::Code;
 use wildmatch::WildMatch;
 
 use super::problem::Refusal;
-use crate::duration;
+use crate::fault::duration;
 
 /// The media type of all bodies but the pages'.
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");

@@ -4,8 +4,8 @@
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::resource::Page;
 use super::server::Admin;
+use crate::admin_api::resource::Page;
 
 pub(super) use self::info::counts;
 

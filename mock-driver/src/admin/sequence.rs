@@ -3,7 +3,7 @@
 //! As Kubernetes' tests of its CSI client do it: neighbours with the same method and code count as
 //! one, and calls of methods that nobody tracks are passed over.
 
-use super::resource::{Expected, Squashed, Verdict, VerdictKind};
+use crate::admin_api::resource::{Expected, Squashed, Verdict, VerdictKind};
 
 /// Adds calls, neighbours with the same method and code as one. Methods come without their service.
 pub(super) fn squash<'a>(

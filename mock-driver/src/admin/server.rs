@@ -18,14 +18,15 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::openapi::{InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::endpoint::Endpoint;
 use super::guard::{self, Guard};
 use super::problem::Refusal;
 use super::{dashboard, metrics, route};
-use crate::call::{self, Rpc};
+use crate::admin_api::Endpoint;
 use crate::driver::Driver;
-use crate::error::{Error, chain};
+use crate::driver::error::Error;
+use crate::error_chain;
 use crate::journal::Journal;
+use crate::service::call::{self, Rpc};
 use crate::socket::{self, Connection, Door};
 
 /// A bound admin endpoint.
@@ -189,7 +190,7 @@ impl Admin {
     /// Sees to it that troubles that were begun or ended are in force before anybody hears of it.
     pub(super) async fn settle_troubles(&self) -> Result<(), Refusal> {
         self.touch();
-        let failed = |error| Refusal::new(tonic::Code::Internal, chain(&error));
+        let failed = |error| Refusal::new(tonic::Code::Internal, error_chain(&error));
         self.driver.settle_loss().await.map_err(failed)
     }
 

@@ -1,145 +1,214 @@
-use std::collections::BTreeMap;
-use std::fs;
-
-use tokio::time::Instant;
-
 use super::*;
-use crate::driver::Settings;
 
-mod lost;
-
-const MIB: u64 = 1 << 20;
-
-/// A driver with volumes of 8 MiB, of which the first two are full of data.
-async fn mk_driver() -> Arc<Driver> {
-    let mut settings = Settings {
-        premade: 3,
+fn mk_settings() -> Settings {
+    Settings {
+        nodes: Settings::numbered_nodes(2),
         ..Settings::default()
-    };
-    settings.array.sizes.default = 8 * MIB;
-    let (driver, _) = Driver::open(settings).unwrap();
-    for volume in ["vol-0", "vol-1"] {
-        let medium = Medium::Volume(volume.to_owned());
-        let disk = driver.media.ensure(&medium, 8 * MIB).await.unwrap();
-        fs::write(disk, vec![7; 8 << 20]).unwrap();
-    }
-    driver
-}
-
-async fn modify(driver: &Driver, volume: &str, key: &str, value: &str) {
-    let asked = BTreeMap::from([(key.to_owned(), value.to_owned())]);
-    driver
-        .store
-        .change(|array| array.modify_volume(volume, &asked))
-        .await
-        .unwrap();
-}
-
-fn mk_snapshot(name: &str, source: &str) -> WantedSnapshot {
-    WantedSnapshot {
-        name: name.to_owned(),
-        source: source.to_owned(),
-        parameters: BTreeMap::new(),
-        requirement: None,
     }
 }
 
-fn mk_wanted(name: &str, source: Source) -> Wanted {
+fn mk_hold() -> Hold {
+    Hold {
+        capability: Capability {
+            access: Access::Block,
+            mode: AccessMode::SingleNodeWriter,
+        },
+        readonly: false,
+    }
+}
+
+fn mk_wanted(name: &str) -> Wanted {
     Wanted {
         name: name.to_owned(),
-        source: Some(source),
+        size: SizeRange::default(),
+        capabilities: vec![mk_hold().capability],
         ..Wanted::default()
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn snapshots_are_taken_at_once_and_ready_when_their_bytes_are_copied() {
-    let driver = mk_driver().await;
-    let start = Instant::now();
-    for (case, volume, throughput, seconds) in [
-        ("no bound", "vol-0", None, 0),
-        ("bound", "vol-0", Some("2"), 4),
-        ("no bytes", "vol-2", Some("1"), 0),
-    ] {
-        if let Some(throughput) = throughput {
-            modify(&driver, volume, "throughput", throughput).await;
-        }
-        let taken = driver.create_snapshot(&mk_snapshot(case, volume)).await.unwrap();
-        let ready = taken.created.after(Duration::from_secs(seconds));
-        assert_eq!(taken.ready, ready, "{case}");
-    }
-    modify(&driver, "vol-1", "iops", "16").await;
-    let group = WantedGroup {
-        name: "g".to_owned(),
-        sources: ["vol-0", "vol-1", "vol-2"].map(str::to_owned).into(),
-        parameters: BTreeMap::new(),
+#[test]
+fn ids_depend_on_the_array_and_on_what_it_made_before() {
+    let make = |epoch| {
+        let mut array = Array::new(mk_settings(), epoch);
+        let first = array
+            .create_volume(&mk_wanted("a"), Moment::default())
+            .unwrap()
+            .reply
+            .id
+            .clone();
+        array.delete_volume(first.as_str()).unwrap();
+        (
+            first,
+            array
+                .create_volume(&mk_wanted("a"), Moment::default())
+                .unwrap()
+                .reply
+                .id
+                .clone(),
+        )
     };
-    let members = driver.create_group(&group).await.unwrap();
-    let ready = |member: &Snapshot| member.ready == member.created.after(Duration::from_secs(4));
-    assert!(
-        members.snapshots.iter().all(|member| ready(member)),
-        "as the slowest"
+    let (first, second) = make(1);
+    assert_ne!(first, second);
+    assert_eq!(
+        make(1),
+        (first.clone(), second),
+        "the same array makes the same ids"
     );
-    assert_eq!(start.elapsed(), Duration::ZERO, "nobody waits");
+    assert_ne!(make(2).0, first, "another array makes others");
 }
 
-#[tokio::test(start_paused = true)]
-async fn volumes_are_made_when_their_bytes_are_copied() {
-    let driver = mk_driver().await;
-    let snapshot = driver.create_snapshot(&mk_snapshot("s", "vol-0")).await.unwrap();
-    modify(&driver, "vol-0", "throughput", "2").await;
-    let bounded = |mut wanted: Wanted, key: &str, value: &str, is_class: bool| {
-        let parameters = match is_class {
-            true => &mut wanted.parameters,
-            false => &mut wanted.mutable_parameters,
-        };
-        parameters.insert(key.to_owned(), value.to_owned());
-        wanted
-    };
-    let restored = |name: &str| mk_wanted(name, Source::Snapshot(snapshot.id.clone()));
-    let cloned = |name: &str, source: &str| mk_wanted(name, Source::Volume(source.into()));
-    // (what, seconds)
-    let table = [
-        (restored("a"), 0),
-        (bounded(restored("b"), "iops", "4", false), 8),
-        (bounded(restored("c"), "throughput", "1", true), 8),
-        (cloned("d", "vol-1"), 0),
-        (cloned("e", "vol-0"), 4),
-        (bounded(cloned("f", "vol-0"), "throughput", "1", false), 8),
-        (bounded(cloned("g", "vol-0"), "throughput", "100", false), 4),
-        (bounded(cloned("h", "vol-2"), "throughput", "1", false), 0),
-    ];
-    for (wanted, seconds) in table {
-        let start = Instant::now();
-        let made = driver.create_volume(&wanted).await.unwrap();
-        assert_eq!(start.elapsed().as_secs(), seconds, "{}", wanted.name);
-        let start = Instant::now();
-        assert_eq!(driver.create_volume(&wanted).await.unwrap(), made);
-        assert_eq!(start.elapsed(), Duration::ZERO, "{}: made already", wanted.name);
-    }
+#[test]
+fn premade_volumes_are_made_once() {
+    let mut array = Array::new(mk_settings(), 1);
+    array.premake(3);
+    array.delete_volume("vol-1").unwrap();
+    let mut array = Array::from_image(mk_settings(), array.image());
+    array.premake(5);
+    let ids: Vec<_> = array.volumes().map(|volume| volume.spec.id.as_str()).collect();
+    assert_eq!(ids, ["vol-0", "vol-2", "vol-3", "vol-4"]);
+    array.premake(2);
+    assert_eq!(array.volumes().count(), 4, "fewer asked for takes none away");
 }
 
-#[tokio::test(start_paused = true)]
-async fn latency_of_a_class_holds_until_a_mutable_parameter_says_otherwise() {
-    let driver = mk_driver().await;
-    let with_latency = |name: &str, latency: &str| Wanted {
-        name: name.to_owned(),
-        parameters: BTreeMap::from([("latency".to_owned(), latency.to_owned())]),
-        ..Wanted::default()
+#[test]
+fn limit_lowered_below_what_is_attached_refuses_more_and_keeps_what_is() {
+    let mut array = Array::new(mk_settings(), 1);
+    array.premake(3);
+    array.publish("vol-0", "node-0", &mk_hold()).unwrap();
+    array.publish("vol-1", "node-0", &mk_hold()).unwrap();
+    let mut array = Array::from_image(
+        Settings {
+            attach_limit: Some(1),
+            ..mk_settings()
+        },
+        array.image(),
+    );
+    assert_eq!(array.publish("vol-0", "node-0", &mk_hold()).unwrap().change, None);
+    let refused = array.publish("vol-2", "node-0", &mk_hold()).unwrap_err();
+    assert!(matches!(refused, Error::NodeFull { limit: 1, .. }), "{refused}");
+}
+
+#[test]
+fn serial_belongs_to_the_volume_whichever_array_has_it() {
+    let serial = |epoch| {
+        let mut array = Array::new(mk_settings(), epoch);
+        array.premake(1);
+        array.publish("vol-0", "node-0", &mk_hold()).unwrap().reply.serial
     };
-    let made = driver.create_volume(&with_latency("a", "250")).await.unwrap();
-    for (modified, millis) in [(None, 250), (Some("10"), 10), (Some("0"), 0)] {
-        if let Some(latency) = modified {
-            modify(&driver, made.id.as_str(), "latency", latency).await;
+    assert_eq!(serial(1), serial(2));
+}
+
+#[test]
+fn a_hundred_thousand_volumes_are_listed_without_looking_at_those_before() {
+    // Each page costs its own entries: with a cost that grew by the pages before, this would take
+    // minutes and not a moment.
+    let mut array = Array::new(
+        Settings {
+            page_limit: Some(10),
+            ..mk_settings()
+        },
+        1,
+    );
+    array.premake(100_000);
+    let (mut count, mut token) = (0, None);
+    loop {
+        let page = array.list(0, token.as_deref()).unwrap();
+        count += page.entries.len();
+        token = page.next_token;
+        if token.is_none() {
+            break;
         }
-        let start = Instant::now();
-        driver.drag(made.id.as_str()).await;
-        assert_eq!(start.elapsed(), Duration::from_millis(millis), "{modified:?}");
     }
-    let refused = driver
-        .create_volume(&with_latency("b", "slow"))
-        .await
-        .unwrap_err();
-    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
-    assert!(refused.message().contains("parameters") && refused.message().contains("latency"));
+    assert_eq!(count, 100_000);
+}
+
+/// Two zones with a pool each, and no node.
+fn mk_zones() -> Settings {
+    let pool = |zone: &str| Pool {
+        name: PoolName::from(zone),
+        segments: [("zone", zone)].into_iter().collect(),
+        capacity: Pool::DEFAULT_CAPACITY,
+    };
+    Settings {
+        pools: vec![pool("zone-0"), pool("zone-1")],
+        ..Settings::default()
+    }
+}
+
+fn zone_of(array: &Array, node: &str) -> String {
+    array.node(node).unwrap().segments.to_string()
+}
+
+#[test]
+fn nodes_stay_in_the_zone_they_joined_in() {
+    let mut array = Array::new(mk_zones(), 1);
+    for node in ["node-b", "node-a"] {
+        array.set_node(node, NodeSettings::default());
+    }
+    let zones = |array: &Array| ["node-a", "node-b"].map(|node| zone_of(array, node));
+    let joined = ["{zone=zone-1}".to_owned(), "{zone=zone-0}".to_owned()];
+    assert_eq!(zones(&array), joined);
+    let mut again = Array::from_image(mk_zones(), array.image());
+    assert_eq!(zones(&again), joined, "after a restart");
+    assert_eq!(zones(&array.twin()), joined, "in a frozen listing");
+
+    // One that comes back is where it was, whoever joined meanwhile.
+    again.remove_node("node-b").unwrap();
+    again.set_node("node-c", NodeSettings::default());
+    let joined_again = NodeSettings {
+        registered: Some(true),
+        ..NodeSettings::default()
+    };
+    again.set_node("node-b", joined_again);
+    assert_eq!(zones(&again), joined, "after it was out of the register");
+
+    // What anybody says counts for more, and so does a pool's place if no pool is where it was.
+    let places = [(NodeId::from("node-b"), [("zone", "zone-1")].into_iter().collect())];
+    let told = Settings {
+        places: places.into(),
+        ..mk_zones()
+    };
+    assert_eq!(
+        zone_of(&Array::from_image(told, array.image()), "node-b"),
+        "{zone=zone-1}"
+    );
+    let mut moved = mk_zones();
+    moved.pools.truncate(1);
+    moved.pools[0].segments = [("zone", "other")].into_iter().collect();
+    assert_eq!(
+        zone_of(&Array::from_image(moved, array.image()), "node-a"),
+        "{zone=other}"
+    );
+}
+
+#[test]
+fn nodes_written_before_their_place_was_kept_stay_where_the_first_start_finds_them() {
+    let mut array = Array::new(mk_zones(), 1);
+    for node in ["node-a", "node-c"] {
+        array.set_node(node, NodeSettings::default());
+    }
+    let mut old = serde_json::to_value(array.image()).unwrap();
+    for node in old["nodes"].as_array_mut().unwrap() {
+        assert!(node[1].as_object_mut().unwrap().remove("joined_at").is_some());
+    }
+    let mut array = Array::from_image(mk_zones(), serde_json::from_value(old).unwrap());
+    let zones = |array: &Array| ["node-a", "node-c"].map(|node| zone_of(array, node));
+    let found = zones(&array);
+    array.set_node("node-b", NodeSettings::default());
+    assert_eq!(zones(&Array::from_image(mk_zones(), array.image())), found);
+}
+
+#[test]
+fn the_id_a_machine_has_by_now_is_found_by_every_one_it_had() {
+    let mut array = Array::new(mk_settings(), 1);
+    for (from, to) in [("node-0", "n1"), ("n1", "n2"), ("n2", "n3")] {
+        array.change_node_id(from, to).unwrap();
+    }
+    for id in ["node-0", "n1", "n2", "n3"] {
+        assert_eq!(array.current_id(id), "n3");
+    }
+    array.change_node_id("n3", "node-0").unwrap();
+    assert_eq!(array.current_id("n1"), "node-0", "back to the first one");
+    assert_eq!(array.current_id("node-1"), "node-1");
+    assert_eq!(array.current_id("unknown"), "unknown");
 }

@@ -4,8 +4,8 @@ use clap::Subcommand;
 
 use super::print::{done, print};
 use super::{Done, Failure, Output};
-use crate::admin::client::Client;
-use crate::admin::resource::{Ailment, NodeChange, NodeNew, VolumeChange, VolumeNew};
+use crate::admin_api::client::Client;
+use crate::admin_api::resource::{Ailment, NodeChange, NodeNew, VolumeChange, VolumeNew};
 
 /// What to do with a volume.
 #[derive(Clone, Debug, Subcommand)]

@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use super::print::{json, print};
 use super::table::shown;
 use super::{Done, Failure, Output};
-use crate::admin::client::{Calls, Client, Happened};
-use crate::admin::resource::{Call, Expectation, Expected, VerdictKind};
+use crate::admin_api::client::{Calls, Client, Happened};
+use crate::admin_api::resource::{Call, Expectation, Expected, VerdictKind};
 
 /// Which calls.
 #[derive(Args, Clone, Debug)]
@@ -205,7 +205,7 @@ fn line(happened: &Happened) -> String {
         let subject: Vec<&str> = subject.into_iter().filter(|text| !text.is_empty()).collect();
         shown(&format!("#{} {} {}", call.number, call.method, subject.join(" ")))
     };
-    let answer = |answer: Option<&crate::admin::resource::Answer>| match answer {
+    let answer = |answer: Option<&crate::admin_api::resource::Answer>| match answer {
         Some(answer) => shown(&format!(
             "{} after {:.3} s {}",
             answer.code, answer.seconds, answer.message

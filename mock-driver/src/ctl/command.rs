@@ -10,8 +10,8 @@ use super::print::{done, print};
 use super::snapshots::{GroupCommand, SnapshotCommand};
 use super::storage::{PoolCommand, StorageCommand, storage};
 use super::{Done, Failure, Output};
-use crate::admin::client::Client;
-use crate::admin::resource::Attach;
+use crate::admin_api::client::Client;
+use crate::admin_api::resource::Attach;
 
 /// What to do.
 #[derive(Clone, Debug, Subcommand)]

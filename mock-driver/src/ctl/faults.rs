@@ -8,7 +8,7 @@ use serde_json::{Value, json as object};
 
 use super::print::{Print, done, json, print};
 use super::{Done, Failure, Output};
-use crate::admin::client::Client;
+use crate::admin_api::client::Client;
 
 /// What to do with fault rules.
 #[derive(Clone, Debug, Subcommand)]

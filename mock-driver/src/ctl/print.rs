@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::table::{Table, shown, size};
 use super::{Done, Failure, Output};
-use crate::admin::resource::{
+use crate::admin_api::resource::{
     Attachment, Call, Capability, FaultRule, Info, Node, Page, Scenario, StorageAilment, Trouble, Volume,
 };
 

@@ -4,8 +4,8 @@ use clap::Subcommand;
 
 use super::print::{done, print};
 use super::{Done, Failure, Output};
-use crate::admin::client::Client;
-use crate::admin::resource::{GroupSnapshotNew, SnapshotNew};
+use crate::admin_api::client::Client;
+use crate::admin_api::resource::{GroupSnapshotNew, SnapshotNew};
 
 /// What to do with a snapshot.
 #[derive(Clone, Debug, Subcommand)]

@@ -4,8 +4,8 @@ use clap::Subcommand;
 
 use super::print::print;
 use super::{Done, Failure, Output};
-use crate::admin::client::Client;
-use crate::admin::resource::{NodeChange, StorageAilment};
+use crate::admin_api::client::Client;
+use crate::admin_api::resource::{NodeChange, StorageAilment};
 
 /// What to do with a pool.
 #[derive(Clone, Debug, Subcommand)]

@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{OpenError, random};
-use crate::array::media_of;
-use crate::backend::Settings;
-use crate::clock::Clock;
-use crate::device;
+use crate::array::Settings;
+use crate::driver::volumes::media_of;
 use crate::fault::scenario::{self, Scenario};
 use crate::fault::{FaultFile, Faults, Seed};
+use crate::journal::clock::Clock;
 use crate::journal::{Journal, Readers};
-use crate::media::{Media, Owner};
+use crate::node::device;
 use crate::store::Store;
+use crate::store::volume_files::{Media, Owner};
 
 pub(super) fn absolute(path: PathBuf) -> Result<PathBuf, OpenError> {
     std::path::absolute(&path).map_err(|source| OpenError::Relative { path, source })

@@ -11,10 +11,11 @@ use tokio::time;
 use tokio_util::sync::CancellationToken;
 
 use super::Driver;
-use crate::backend;
-use crate::error::{Error, chain};
+use crate::array;
+use crate::driver::error::Error;
+use crate::driver::remote::{FOLLOW_EVERY, Known, RemoteArray};
+use crate::error_chain;
 use crate::node::{self, Node, View};
-use crate::remote::{FOLLOW_EVERY, Known, RemoteArray};
 
 // === impl Driver ===
 
@@ -34,7 +35,7 @@ impl Driver {
         let view = remote
             .view(volume, node)
             .await?
-            .ok_or_else(|| backend::Error::VolumeNotFound {
+            .ok_or_else(|| array::Error::VolumeNotFound {
                 volume: volume.to_owned(),
             })?;
         if let Some(here) = self.node() {
@@ -56,7 +57,7 @@ impl Driver {
                 is_first = false;
                 self.give_back_left(&settled).await;
             }
-            let now = now.map(|error| chain(&error));
+            let now = now.map(|error| error_chain(&error));
             if now != trouble {
                 match &now {
                     Some(error) => tracing::warn!(error, "cannot follow the array"),

@@ -9,14 +9,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{Driver, OpenError, Settings, site};
-use crate::admin;
-use crate::busy::LockTable;
-use crate::device::Choice;
-use crate::exit::ExitOrder;
-use crate::media::Media;
-use crate::mode::Mode;
+use crate::admin_api;
+use crate::driver::exit::ExitOrder;
+use crate::driver::locks::LockTable;
+use crate::driver::mode::Mode;
+use crate::driver::readiness::Readiness;
+use crate::node::device::Choice;
 use crate::node::{self, Node};
-use crate::readiness::Readiness;
+use crate::store::volume_files::Media;
 
 // === impl Driver ===
 
@@ -31,7 +31,7 @@ impl Driver {
     pub fn in_memory(settings: Settings) -> Result<Arc<Self>, OpenError> {
         let (driver, _) = Self::open(Settings {
             mode: Mode::All,
-            array_endpoint: admin::Endpoint::None,
+            array_endpoint: admin_api::Endpoint::None,
             registration: None,
             node: node::Settings {
                 devices: Choice::Simulated,

@@ -8,12 +8,13 @@ use tokio::time::{self, Instant};
 
 use super::Driver;
 use super::follow::meet;
-use crate::backend::{NodeSettings, StorageAilment, StorageSeverity};
-use crate::error::{Error, chain};
+use crate::array::{NodeSettings, StorageAilment, StorageSeverity};
+use crate::driver::error::Error;
+use crate::driver::registration::{self, RegistrationState};
+use crate::error_chain;
 use crate::fault::Place;
 use crate::node::{self, Node, Told, View, Ways};
-use crate::offer::Capability;
-use crate::registration::{self, RegistrationState};
+use crate::rpc::capabilities::Capability;
 use crate::store::Store;
 
 /// How long one step of work on devices and files may take when the driver ends.
@@ -125,7 +126,7 @@ impl Driver {
             let told = self.store.change(|array| Ok(array.set_node(&id, settings))).await;
             if let Err(error) = told {
                 tracing::warn!(
-                    error = chain(&error),
+                    error = error_chain(&error),
                     "the array does not know where this node is"
                 );
             }
@@ -155,7 +156,7 @@ impl Driver {
                 Err(error) => vec![StorageAilment {
                     status: StorageSeverity::Unreachable,
                     reason: "ArrayUnreachable".to_owned(),
-                    message: chain(&error),
+                    message: error_chain(&error),
                     capability: None,
                 }],
             });
@@ -277,13 +278,17 @@ impl Driver {
             .peek(|array| array.attached_to(&id).map(ToString::to_string).collect());
         if let Err(error) = node.retain_devices(attached.clone(), self.ways()).await {
             tracing::warn!(
-                error = chain(&error),
+                error = error_chain(&error),
                 "devices of detached volumes are still there"
             );
         }
         for volume in attached {
             if let Err(error) = self.settle_device(&volume).await {
-                tracing::warn!(volume, error = chain(&error), "the device cannot be brought back");
+                tracing::warn!(
+                    volume,
+                    error = error_chain(&error),
+                    "the device cannot be brought back"
+                );
             }
         }
     }

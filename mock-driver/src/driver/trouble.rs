@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::Driver;
-use crate::device::Trouble;
-use crate::error::chain;
+use crate::error_chain;
 use crate::fault::{DeviceView, DiskView};
-use crate::mount::Spoilt;
+use crate::node::device::Trouble;
+use crate::node::mount::Spoilt;
 use crate::store;
 
 // === impl Driver ===
@@ -62,7 +62,10 @@ impl Driver {
         let follow = async {
             loop {
                 if let Err(error) = self.settle_loss().await {
-                    tracing::error!(error = chain(&error), "the trouble state-loss is without effect");
+                    tracing::error!(
+                        error = error_chain(&error),
+                        "the trouble state-loss is without effect"
+                    );
                 }
                 if loss.changed().await.is_err() {
                     return;

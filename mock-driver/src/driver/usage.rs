@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 
 use super::Driver;
 use super::follow::meet;
-use crate::backend::Capability;
-use crate::error::{Error, chain};
+use crate::array::Capability;
+use crate::driver::error::Error;
+use crate::error_chain;
 use crate::node::View;
 
 // === impl Driver ===
@@ -90,7 +91,7 @@ impl Driver {
         }
         for volume in volumes {
             if let Err(error) = self.release_device(&volume).await {
-                tracing::warn!(volume, error = chain(&error), "is not given back yet");
+                tracing::warn!(volume, error = error_chain(&error), "is not given back yet");
             }
         }
     }

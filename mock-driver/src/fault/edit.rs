@@ -217,7 +217,7 @@ mod tests {
     use prost::Message;
 
     use super::*;
-    use crate::schema::Rpc;
+    use crate::rpc::schema::Rpc;
 
     fn edited<M: Message + Default>(method: &str, reply: &M, edits: Value) -> M {
         let descriptor = Rpc::named(method).unwrap().reply();

@@ -93,7 +93,7 @@ impl FaultFile {
             if now == before && now != self.seen {
                 self.seen = now;
                 if let Err(error) = self.load(faults, journal) {
-                    let error = crate::error::chain(&error);
+                    let error = crate::error_chain(&error);
                     tracing::error!(
                         error,
                         rules = faults.len(),

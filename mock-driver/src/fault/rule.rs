@@ -10,7 +10,7 @@ use wildmatch::WildMatch;
 
 use super::draw::Spread;
 use super::edit::Edits;
-use crate::schema::Rpc;
+use crate::rpc::schema::Rpc;
 
 /// What goes wrong, with which calls, when and how often.
 #[derive(Clone, Debug)]

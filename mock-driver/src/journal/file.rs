@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Call, End, Late, Peer, text};
-use crate::code;
+use crate::rpc::code;
 
 /// Why a journal cannot be kept.
 #[derive(Debug, thiserror::Error)]

@@ -83,7 +83,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::clock::Clock;
+    use crate::journal::clock::Clock;
     use crate::journal::{Journal, Outcome, Readers};
 
     fn logged(code: Code, message: &str, response: Option<&GetPluginInfoResponse>) -> Value {

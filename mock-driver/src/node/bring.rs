@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::claim::{State, foreign, taken};
 use super::rules::{self, Verdict};
 use super::{Error, Map, Node, Progress, Record, Role, Unit, View};
-use crate::backend::{Access, Capability, Publication};
-use crate::mount::{self, Disk, Mounter, Shown, Wanted};
+use crate::array::{Access, Capability, Publication};
+use crate::node::mount::{self, Disk, Mounter, Shown, Wanted};
 
 /// What NodeStageVolume asks for.
 #[derive(Clone, Debug)]

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use super::{Error, Node, Record, Role, Unit};
-use crate::backend::Access;
-use crate::device::Device;
-use crate::mount::{self, Disk, Mounter, Shown};
+use crate::array::Access;
+use crate::node::device::Device;
+use crate::node::mount::{self, Disk, Mounter, Shown};
 
 /// What is at the path of a record, compared with what the record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

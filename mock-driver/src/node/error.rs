@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use crate::{device, media, mount};
+use crate::node::device;
+use crate::node::mount;
+use crate::store::volume_files;
 
 /// A refusal or failure of the node's side. Texts name the volume, the path and the way out.
 #[derive(Debug, thiserror::Error)]
@@ -197,7 +199,7 @@ pub enum Error {
     Mount(#[from] mount::Error),
     /// The volume's bytes failed.
     #[error(transparent)]
-    Media(#[from] media::Error),
+    Media(#[from] volume_files::Error),
     /// The record of what was done cannot be kept.
     #[error("--state-dir: cannot {act} {path}")]
     Record {

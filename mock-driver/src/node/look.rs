@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Error, Node, Record, View, Ways};
-use crate::backend::SizeRange;
-use crate::mount::Stats;
+use crate::array::SizeRange;
+use crate::node::mount::Stats;
 
 /// How full a volume is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::bring::{published, text};
 use super::rules::Verdict;
 use super::{Error, Inline, Node, Progress, Publish, Record, Role, Unit, View, Ways};
-use crate::error::chain;
+use crate::error_chain;
 
 // === impl Node ===
 
@@ -64,7 +64,7 @@ impl Node {
             // With what the path shows, which the wish does not know.
             let known = self.records.at(&record.path).unwrap_or_else(|| record.clone());
             if let Err(error) = self.back_out(known).await {
-                tracing::warn!(volume, path, error = chain(&error), "cannot be undone yet");
+                tracing::warn!(volume, path, error = error_chain(&error), "cannot be undone yet");
             }
         }
         result
@@ -175,9 +175,9 @@ impl Node {
 
     /// Where volumes are staged that nobody gave a staging path for.
     pub(super) fn own_staging(&self, volume: &str) -> Result<PathBuf, Error> {
-        let folder = crate::media::file_name(&self.home);
+        let folder = crate::store::volume_files::file_name(&self.home);
         let directory = self.media.directory()?.join("staging").join(folder);
-        Ok(directory.join(crate::media::file_name(volume)))
+        Ok(directory.join(crate::store::volume_files::file_name(volume)))
     }
 }
 

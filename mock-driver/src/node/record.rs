@@ -14,9 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Error;
-use crate::backend::Capability;
-use crate::media::file_name;
-use crate::mount::Shown;
+use crate::array::Capability;
+use crate::node::mount::Shown;
+use crate::store::volume_files::file_name;
 
 /// Text by text, in order.
 pub(crate) type Map = BTreeMap<String, String>;
@@ -246,7 +246,7 @@ fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Access, AccessMode};
+    use crate::array::{Access, AccessMode};
 
     #[test]
     fn records_of_earlier_versions_are_read() {

@@ -3,7 +3,7 @@
 
 use super::Error;
 use super::record::{Map, Progress, Record};
-use crate::backend::{AccessMode, Capability};
+use crate::array::{AccessMode, Capability};
 
 /// What is to be done about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ fn difference(there: &Record, wanted: &Record) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Access;
+    use crate::array::Access;
     use crate::node::record::Role;
 
     fn mk_published(path: &str, mode: AccessMode, readonly: bool) -> Record {

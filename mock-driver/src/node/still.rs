@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Error, Node, Record};
-use crate::media::Medium;
-use crate::mount::Frozen;
+use crate::node::mount::Frozen;
+use crate::store::volume_files::Medium;
 
 // === impl Node ===
 

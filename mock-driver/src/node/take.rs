@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Error, Node, Progress, Record, Role, Unit, Ways};
-use crate::error::chain;
-use crate::mount::{Mounter, Shown};
+use crate::error_chain;
+use crate::node::mount::{Mounter, Shown};
 
 // === impl Node ===
 
@@ -165,7 +165,11 @@ impl Node {
             && let Err(error) = self.mounter.remove(Path::new(&record.path))
         {
             // Whatever came there meanwhile, it is not ours.
-            tracing::warn!(path = record.path, error = chain(&error), "the target stays");
+            tracing::warn!(
+                path = record.path,
+                error = error_chain(&error),
+                "the target stays"
+            );
         }
         Ok(())
     }
@@ -214,7 +218,12 @@ impl Node {
         for record in self.records.all() {
             let (path, volume) = (record.path.clone(), record.volume.clone());
             if let Err(error) = self.thaw_left(&volume).await {
-                tracing::warn!(volume, path, error = chain(&error), "cannot look what is frozen");
+                tracing::warn!(
+                    volume,
+                    path,
+                    error = error_chain(&error),
+                    "cannot look what is frozen"
+                );
             }
             let done = if record.is_done() {
                 self.forget_if_gone(record).await
@@ -223,18 +232,21 @@ impl Node {
                 self.back_out(record).await
             };
             if let Err(error) = done {
-                tracing::warn!(volume, path, error = chain(&error), "cannot be undone yet");
+                tracing::warn!(volume, path, error = error_chain(&error), "cannot be undone yet");
             }
         }
         // Now that it is known which targets there are.
         for record in self.records.all().iter().filter(|record| record.is_staged()) {
             let (path, volume) = (&record.path, &record.volume);
             if let Err(error) = self.undo_idle_stage(volume).await {
-                tracing::warn!(volume, path, error = chain(&error), "cannot be undone yet");
+                tracing::warn!(volume, path, error = error_chain(&error), "cannot be undone yet");
             }
         }
         if let Err(error) = self.sweep_ephemeral().await {
-            tracing::warn!(error = chain(&error), "files of pods' volumes are left behind");
+            tracing::warn!(
+                error = error_chain(&error),
+                "files of pods' volumes are left behind"
+            );
         }
     }
 
@@ -273,7 +285,7 @@ impl Node {
     ) -> Result<(), Error> {
         let mut serials: Vec<String> = attached
             .iter()
-            .map(|volume| crate::backend::serial(volume))
+            .map(|volume| crate::array::serial(volume))
             .collect();
         let records = self.records.all();
         serials.extend(
@@ -301,11 +313,16 @@ impl Node {
         for record in published.into_iter().chain(staged) {
             let (path, volume) = (record.path.clone(), record.volume.clone());
             if let Err(error) = self.undo(record).await {
-                tracing::warn!(volume, path, error = chain(&error), "something is left behind");
+                tracing::warn!(
+                    volume,
+                    path,
+                    error = error_chain(&error),
+                    "something is left behind"
+                );
             }
         }
         if let Err(error) = self.retain_devices(Vec::new(), ways).await {
-            tracing::warn!(error = chain(&error), "devices are left behind");
+            tracing::warn!(error = error_chain(&error), "devices are left behind");
         }
     }
 }

@@ -12,11 +12,11 @@ use tonic::codegen::http::{self, HeaderMap};
 use tonic::{Code, Status};
 
 use super::seen::Seen;
-use crate::call::{continues, map_entry, requested_size};
 use crate::fault::{Fired, Occasion, Place};
 use crate::journal::Outcome;
-use crate::method::{Kind, Method};
-use crate::schema::{self, Rpc};
+use crate::rpc::method::{Kind, Method};
+use crate::rpc::schema::{self, Rpc};
+use crate::service::call::{continues, map_entry, requested_size};
 
 /// Length of what stands before each message.
 const PREFIX: usize = 5;

@@ -43,7 +43,7 @@ impl Remote {
             Err(error) => Err(error),
         };
         called.map_err(|error| {
-            let chain = crate::error::chain(&error);
+            let chain = crate::error_chain(&error);
             // The deadline that came with the call ran out before the driver answered.
             if is_timeout(&error) {
                 return Status::deadline_exceeded("the driver behind the proxy did not answer in time");

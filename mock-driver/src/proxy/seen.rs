@@ -128,7 +128,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::schema::Rpc;
+    use crate::rpc::schema::Rpc;
 
     fn learn<M: Message>(seen: &Arc<Seen>, rpc: &str, request: &M) {
         let rpc = Rpc::named(rpc);

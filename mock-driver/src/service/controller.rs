@@ -19,12 +19,12 @@ use csi_proto::v1::{
 };
 use tonic::{Request, Response, Status};
 
-use crate::call::Rpc;
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
-use crate::offer::{Capability, Place};
-use crate::request::Invalid;
+use crate::driver::error::Error;
+use crate::rpc::capabilities::{Capability, Place};
+use crate::rpc::method::Method;
+use crate::rpc::validate::Invalid;
+use crate::service::call::Rpc;
 
 mod capacity;
 mod change;

@@ -21,7 +21,7 @@ use tonic_reflection::server::Builder as ReflectionBuilder;
 use super::grpc_health::HealthService;
 use super::{ControllerService, GroupService, IdentityService, NodeService, SnapshotMetadataService, legacy};
 use crate::driver::Driver;
-use crate::method::Method;
+use crate::rpc::method::Method;
 
 /// Every service of a driver.
 #[derive(Clone, Debug)]

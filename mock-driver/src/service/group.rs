@@ -14,14 +14,14 @@ use csi_proto::v1::{
 use tonic::{Request, Response, Status};
 
 use super::controller::shape;
-use crate::backend::{Members, WantedGroup};
-use crate::busy::{Key, Share};
-use crate::call::Rpc;
+use crate::array::{Members, WantedGroup};
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
-use crate::offer::{Capability, Place};
-use crate::request::{self, Invalid};
+use crate::driver::error::Error;
+use crate::driver::locks::{Key, Share};
+use crate::rpc::capabilities::{Capability, Place};
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid};
+use crate::service::call::Rpc;
 
 /// The GroupController service of a driver.
 #[derive(Clone, Debug)]
@@ -105,20 +105,20 @@ impl Rpc for CreateVolumeGroupSnapshotRequest {
 
     fn check(&self) -> Result<WantedGroup, Invalid> {
         let field = "source_volume_ids";
-        let name = request::name(&self.name)?.to_owned();
+        let name = validate::name(&self.name)?.to_owned();
         if self.source_volume_ids.is_empty() {
             return Err(Invalid::new(field, "must be set"));
         }
-        request::ids(field, &self.source_volume_ids)?;
+        validate::ids(field, &self.source_volume_ids)?;
         let sources: BTreeSet<String> = self.source_volume_ids.iter().cloned().collect();
         if sources.len() < self.source_volume_ids.len() {
             return Err(Invalid::new(field, "must name each volume once"));
         }
-        request::secrets(&self.secrets)?;
+        validate::secrets(&self.secrets)?;
         Ok(WantedGroup {
             name,
             sources,
-            parameters: request::map("parameters", &self.parameters)?,
+            parameters: validate::map("parameters", &self.parameters)?,
         })
     }
 
@@ -144,7 +144,7 @@ impl Rpc for DeleteVolumeGroupSnapshotRequest {
     }
 
     fn check(&self) -> Result<Named, Invalid> {
-        request::secrets(&self.secrets)?;
+        validate::secrets(&self.secrets)?;
         Named::read(&self.group_snapshot_id, &self.snapshot_ids)
     }
 
@@ -160,7 +160,7 @@ impl Rpc for GetVolumeGroupSnapshotRequest {
     type Plan = Named;
 
     fn check(&self) -> Result<Named, Invalid> {
-        request::secrets(&self.secrets)?;
+        validate::secrets(&self.secrets)?;
         Named::read(&self.group_snapshot_id, &self.snapshot_ids)
     }
 
@@ -179,8 +179,8 @@ impl Rpc for GetVolumeGroupSnapshotRequest {
 
 impl Named {
     fn read(group: &str, snapshots: &[String]) -> Result<Self, Invalid> {
-        let group = request::required("group_snapshot_id", group)?.to_owned();
-        request::ids("snapshot_ids", snapshots)?;
+        let group = validate::required("group_snapshot_id", group)?.to_owned();
+        validate::ids("snapshot_ids", snapshots)?;
         Ok(Self {
             group,
             snapshots: snapshots.to_vec(),

@@ -9,7 +9,7 @@ use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::driver::Driver;
-use crate::readiness::Ready;
+use crate::driver::readiness::Ready;
 
 /// Says what Probe says, without the fault rules that Probe may meet.
 #[derive(Clone, Debug)]

@@ -16,12 +16,12 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use crate::backend::{Ailment, Array};
-use crate::call::Rpc;
+use crate::array::{Ailment, Array};
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
-use crate::offer::Capability;
+use crate::driver::error::Error;
+use crate::rpc::capabilities::Capability;
+use crate::rpc::method::Method;
+use crate::service::call::Rpc;
 
 type Answer = BoxFuture<http::Response<Body>, Infallible>;
 

@@ -17,15 +17,15 @@ use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::controller::shape;
-use crate::backend::{Array, Snapshot};
-use crate::busy::{Key, Scope, Share};
-use crate::call::Rpc;
-use crate::conduct::BlockRuns;
+use crate::array::{Array, Snapshot};
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::media::{BLOCK, Extent, Medium};
-use crate::method::Method;
-use crate::request::{self, Invalid};
+use crate::driver::error::Error;
+use crate::driver::locks::{Key, Scope, Share};
+use crate::driver::service_config::BlockRuns;
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid};
+use crate::service::call::Rpc;
+use crate::store::volume_files::{BLOCK, Extent, Medium};
 
 /// The most blocks in one message unless the caller asks for fewer: far below what clients take.
 const MESSAGE_BLOCKS: usize = 10_000;
@@ -93,11 +93,11 @@ impl Rpc for GetMetadataAllocatedRequest {
     type Plan = Span;
 
     fn check(&self) -> Result<Span, Invalid> {
-        request::secrets(&self.secrets)?;
-        request::count("max_results", self.max_results)?;
+        validate::secrets(&self.secrets)?;
+        validate::count("max_results", self.max_results)?;
         Ok(Span {
             base: None,
-            target: request::required("snapshot_id", &self.snapshot_id)?.to_owned(),
+            target: validate::required("snapshot_id", &self.snapshot_id)?.to_owned(),
             offset: self.starting_offset,
         })
     }
@@ -119,11 +119,11 @@ impl Rpc for GetMetadataDeltaRequest {
     type Plan = Span;
 
     fn check(&self) -> Result<Span, Invalid> {
-        request::secrets(&self.secrets)?;
-        request::count("max_results", self.max_results)?;
+        validate::secrets(&self.secrets)?;
+        validate::count("max_results", self.max_results)?;
         Ok(Span {
-            base: Some(request::required("base_snapshot_id", &self.base_snapshot_id)?.to_owned()),
-            target: request::required("target_snapshot_id", &self.target_snapshot_id)?.to_owned(),
+            base: Some(validate::required("base_snapshot_id", &self.base_snapshot_id)?.to_owned()),
+            target: validate::required("target_snapshot_id", &self.target_snapshot_id)?.to_owned(),
             offset: self.starting_offset,
         })
     }
@@ -254,9 +254,9 @@ mod tests {
     use tokio_test::{assert_pending, task};
 
     use super::*;
-    use crate::backend::WantedSnapshot;
-    use crate::call;
+    use crate::array::WantedSnapshot;
     use crate::driver::Settings;
+    use crate::service::call;
 
     /// A volume's size is a multiple of 512 and not always of a block.
     #[test]

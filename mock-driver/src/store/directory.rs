@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::log::{Line, LogFile};
 use super::loss::Mark;
 use super::{OpenError, durable};
-use crate::backend::{Array, Change, Image};
+use crate::array::{Array, Change, Image};
 use crate::fault::Loses;
 
 const SNAPSHOT: &str = "snapshot.json";

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::directory;
-use crate::backend::{Change, Image};
-use crate::error::chain;
+use crate::array::{Change, Image};
+use crate::error_chain;
 
 /// How many bytes a log has at least before it is put together.
 const LONG: u64 = 16 << 20;
@@ -306,13 +306,13 @@ impl Writer {
                 pending.long = pending.long.max(bytes.saturating_mul(TIMES_SNAPSHOT));
             }
             Err(error) => {
-                tracing::warn!(error = chain(&error), "the log of changes stays long");
+                tracing::warn!(error = error_chain(&error), "the log of changes stays long");
                 return;
             }
         }
         // What stays of it does no harm.
         if let Err(error) = self.file.set_len(0).and_then(|()| self.file.sync_all()) {
-            tracing::warn!(error = chain(&error), "the log of changes stays long");
+            tracing::warn!(error = error_chain(&error), "the log of changes stays long");
         }
     }
 }

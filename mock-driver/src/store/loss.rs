@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::OpenError;
 use super::directory::{self, FORMAT, Snapshot, damaged, failed};
-use crate::backend::Image;
+use crate::array::Image;
 use crate::fault::Loses;
 
 const LOSS: &str = "loss.json";

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use tokio::time::Instant;
 
-use crate::backend::{Array, Change};
+use crate::array::{Array, Change};
 use crate::fault::Freeze;
 
 /// An array that follows another one at a distance, or not at all.
@@ -62,7 +62,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::backend::{NodeSettings, Settings};
+    use crate::array::{NodeSettings, Settings};
 
     fn mk_array() -> Array {
         Array::new(Settings::default(), 1)

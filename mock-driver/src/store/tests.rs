@@ -5,7 +5,7 @@ use tempfile::{TempDir, tempdir};
 
 use super::log::LogFile;
 use super::*;
-use crate::backend::{Access, AccessMode, Capability, Hold};
+use crate::array::{Access, AccessMode, Capability, Hold};
 
 fn mk_settings() -> Settings {
     Settings {

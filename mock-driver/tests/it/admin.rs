@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use csi_mock_driver::admin::client::{Calls, Client, Error, Happened};
-use csi_mock_driver::admin::resource::{
+use csi_mock_driver::admin_api::client::{Calls, Client, Error, Happened};
+use csi_mock_driver::admin_api::resource::{
     Ailment, Attach, Expectation, Expected, NodeChange, NodeNew, VerdictKind, VolumeChange, VolumeNew,
 };
 use csi_proto::v1;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use csi_mock_driver::registration;
+use csi_mock_driver::driver::registration;
 use csi_proto::registration::PluginInfo;
 use csi_proto::v1::GetPluginInfoResponse;
 use prost::Message;

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use csi_mock_driver::device::{Device, Devices, Error, Kind, Trouble};
+use csi_mock_driver::node::device::{Device, Devices, Error, Kind, Trouble};
 
 use rustix::process::Signal;
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_mock_driver::clock::Clock;
 use csi_mock_driver::driver::{Driver, Settings};
 use csi_mock_driver::fault::{Origin, Script};
+use csi_mock_driver::journal::clock::Clock;
 use csi_mock_driver::service::Services;
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;

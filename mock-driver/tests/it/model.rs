@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use csi_mock_driver::backend::{
+use csi_mock_driver::array::{
     Access, AccessMode, Array, Capability, Change, Done, Error, Hold, Moment, Settings, SizeRange, SizeRule,
     Wanted,
 };

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use csi_mock_driver::device::Choice;
+use csi_mock_driver::node::device::Choice;
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::node_client::NodeClient;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use csi_mock_driver::readiness::Ready;
+use csi_mock_driver::driver::readiness::Ready;
 use csi_proto::v1;
 use csi_proto::v1::controller_service_capability::{Type, rpc};
 use csi_proto::v1::volume_capability::AccessType;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
-use csi_mock_driver::busy::BusyRule;
+use csi_mock_driver::driver::locks::BusyRule;
 use csi_proto::v1::volume_capability::access_mode::Mode;
 use csi_proto::v1::{self, ControllerPublishVolumeRequest};
 use futures::future::{join_all, try_join_all};

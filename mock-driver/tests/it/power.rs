@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use csi_mock_driver::media::{Media, Medium};
+use csi_mock_driver::store::volume_files::{Media, Medium};
 
 use crate::privilege;
 

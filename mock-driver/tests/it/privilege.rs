@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use csi_mock_driver::device::{Choice, Kind};
+use csi_mock_driver::node::device::{Choice, Kind};
 
 /// Set, it makes a lack of privileges an error: for machines that are known to have them.
 const REQUIRED: &str = "CSI_MOCK_REQUIRE_ROOT_TESTS";

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_mock_driver::admin;
-use csi_mock_driver::admin::client::Client;
+use csi_mock_driver::admin_api;
+use csi_mock_driver::admin_api::client::Client;
 use csi_mock_driver::driver::{Driver, OpenError, Settings};
 use csi_mock_driver::fault::{FaultFile, Origin, Script};
-use csi_mock_driver::media::{ClaimError, Medium};
 use csi_mock_driver::run;
 use csi_mock_driver::socket::Listener;
 use csi_mock_driver::store;
+use csi_mock_driver::store::volume_files::{ClaimError, Medium};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::identity_client::IdentityClient;
@@ -37,7 +37,7 @@ pub(crate) struct Server {
     driver: Arc<Driver>,
     stop: CancellationToken,
     serving: JoinSet<Result<(), run::Error>>,
-    admin: admin::Endpoint,
+    admin: admin_api::Endpoint,
 }
 
 // === impl Server ===
@@ -61,7 +61,9 @@ impl Server {
     /// With the admin API on a socket.
     pub(crate) async fn start_with_admin(admin: &Path, change: impl FnOnce(&Path, &mut Settings)) -> Self {
         let endpoint = format!("unix://{}", admin.display()).parse().unwrap();
-        let admin = admin::Server::bind(&endpoint, false).await.unwrap();
+        let admin = csi_mock_driver::admin::Server::bind(&endpoint, false)
+            .await
+            .unwrap();
         Self::start_all(tempfile::tempdir().unwrap(), admin, change).await
     }
 
@@ -86,10 +88,12 @@ impl Server {
 
     async fn start_served(
         directory: TempDir,
-        endpoint: admin::Endpoint,
+        endpoint: admin_api::Endpoint,
         change: impl FnOnce(&Path, &mut Settings),
     ) -> (Self, Client) {
-        let admin = admin::Server::bind(&endpoint, false).await.unwrap();
+        let admin = csi_mock_driver::admin::Server::bind(&endpoint, false)
+            .await
+            .unwrap();
         let server = Self::start_all(directory, admin, |directory, settings| {
             settings.readers.kept = 1000;
             change(directory, settings);
@@ -102,8 +106,10 @@ impl Server {
     /// Where the admin API is, if it is on TCP.
     pub(crate) fn admin_address(&self) -> SocketAddr {
         match &self.admin {
-            admin::Endpoint::Tcp(address) => *address,
-            other @ (admin::Endpoint::None | admin::Endpoint::Host { .. } | admin::Endpoint::Unix(_)) => {
+            admin_api::Endpoint::Tcp(address) => *address,
+            other @ (admin_api::Endpoint::None
+            | admin_api::Endpoint::Host { .. }
+            | admin_api::Endpoint::Unix(_)) => {
                 panic!("the admin API is {other}")
             }
         }
@@ -111,7 +117,7 @@ impl Server {
 
     async fn start_all(
         directory: TempDir,
-        admin: Option<admin::Server>,
+        admin: Option<csi_mock_driver::admin::Server>,
         change: impl FnOnce(&Path, &mut Settings),
     ) -> Self {
         let mut settings = Settings::default();

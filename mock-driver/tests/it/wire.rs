@@ -182,7 +182,7 @@ async fn reflection_lists_the_services_and_describes_them() {
 
 #[tokio::test]
 async fn health_follows_readiness() {
-    use csi_mock_driver::readiness::Ready;
+    use csi_mock_driver::driver::readiness::Ready;
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_check_response::ServingStatus;
     use tonic_health::pb::health_client::HealthClient;

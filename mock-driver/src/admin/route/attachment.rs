@@ -9,8 +9,8 @@ use utoipa::IntoParams;
 use super::{limit, page, volume};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
-use crate::admin::resource::{Attach, Attachment, Page, Problem};
 use crate::admin::server::Admin;
+use crate::admin_api::resource::{Attach, Attachment, Page, Problem};
 
 /// Which attachments.
 #[derive(Debug, Deserialize, IntoParams)]

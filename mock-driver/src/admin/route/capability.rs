@@ -4,21 +4,21 @@ use axum::extract::State;
 
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
-use crate::admin::resource::{Capability, CapabilityChange, Problem};
 use crate::admin::server::Admin;
-use crate::offer;
+use crate::admin_api::resource::{Capability, CapabilityChange, Problem};
+use crate::rpc::capabilities;
 
 /// Every capability there is, and whether the driver has it.
 #[utoipa::path(get, path = "/capabilities", tag = "capabilities",
     responses((status = 200, body = Vec<Capability>), (status = "default", body = Problem)))]
 pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<Capability>> {
     let offer = admin.driver.offer.now();
-    let shown = |capability: offer::Capability| Capability {
+    let shown = |capability: capabilities::Capability| Capability {
         name: capability.name().to_owned(),
         enabled: offer.has(capability),
         default: capability.is_default(),
     };
-    Json(offer::Capability::ALL.into_iter().map(shown).collect())
+    Json(capabilities::Capability::ALL.into_iter().map(shown).collect())
 }
 
 /// Gives the driver a capability or takes it away, as if it had been exchanged for another version.
@@ -30,8 +30,8 @@ pub(super) async fn change(
     Path(name): Path<String>,
     Json(change): Json<CapabilityChange>,
 ) -> Result<Json<Capability>, Refusal> {
-    let unknown = |error: offer::OfferError| Refusal::new(tonic::Code::NotFound, error.to_string());
-    let capability: offer::Capability = name.parse().map_err(unknown)?;
+    let unknown = |error: capabilities::OfferError| Refusal::new(tonic::Code::NotFound, error.to_string());
+    let capability: capabilities::Capability = name.parse().map_err(unknown)?;
     admin.driver.offer.set(capability, change.enabled);
     admin.touch();
     Ok(Json(Capability {

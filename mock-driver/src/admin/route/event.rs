@@ -17,8 +17,8 @@ use super::info::counts;
 use super::journal::{Wanted, shown};
 use crate::admin::problem::Refusal;
 use crate::admin::request::Query;
-use crate::admin::resource::{Call, Changed, Problem};
 use crate::admin::server::Admin;
+use crate::admin_api::resource::{Call, Changed, Problem};
 use crate::journal;
 
 /// The shortest time between two events that say that something has changed. A page that draws

@@ -7,8 +7,8 @@ use tonic::Code;
 
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
-use crate::admin::resource::{FaultChange, FaultRule, Faults, Problem, Released};
 use crate::admin::server::Admin;
+use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Problem, Released};
 use crate::fault::{Origin, Report, Rule, RuleError, Taken};
 use crate::journal::TOKENS;
 

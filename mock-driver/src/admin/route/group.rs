@@ -11,9 +11,9 @@ use utoipa::IntoParams;
 use super::{limit, page, snapshot};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
-use crate::admin::resource::{GroupSnapshot, GroupSnapshotNew, Page, Problem};
 use crate::admin::server::Admin;
-use crate::backend::{Group, Members, Moment};
+use crate::admin_api::resource::{GroupSnapshot, GroupSnapshotNew, Page, Problem};
+use crate::array::{Group, Members, Moment};
 
 /// Which groups.
 #[derive(Debug, Deserialize, IntoParams)]

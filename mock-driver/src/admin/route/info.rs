@@ -4,8 +4,8 @@ use axum::extract::State;
 
 use crate::admin::problem::Refusal;
 use crate::admin::request::Json;
-use crate::admin::resource::{Counts, Info, Problem};
 use crate::admin::server::Admin;
+use crate::admin_api::resource::{Counts, Info, Problem};
 use crate::journal;
 
 /// What the driver is and how it was started.

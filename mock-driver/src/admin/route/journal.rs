@@ -13,14 +13,14 @@ use wildmatch::WildMatch;
 use super::limit;
 use crate::admin::problem::Refusal;
 use crate::admin::request::{self, Json, Query};
-use crate::admin::resource::{
-    Answer, Call, Caller, Expectation, Page, Problem, Squashed, Verdict, VerdictKind,
-};
 use crate::admin::sequence;
 use crate::admin::server::Admin;
-use crate::code;
+use crate::admin_api::resource::{
+    Answer, Call, Caller, Expectation, Page, Problem, Squashed, Verdict, VerdictKind,
+};
 use crate::journal::{self, Cursor, Filter, Journal, Look, Outcome};
-use crate::method::Method;
+use crate::rpc::code;
+use crate::rpc::method::Method;
 
 /// How long to wait unless told otherwise.
 const DEFAULT_WAIT: &str = "30s";

@@ -10,10 +10,10 @@ use utoipa::IntoParams;
 use super::{limit, page, storage};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
-use crate::admin::resource::{Node, NodeChange, NodeNew, Page, Problem};
 use crate::admin::server::Admin;
-use crate::backend::{self, Array, NodeSettings, Segments};
-use crate::request;
+use crate::admin_api::resource::{Node, NodeChange, NodeNew, Page, Problem};
+use crate::array::{self, Array, NodeSettings, Segments};
+use crate::rpc::validate;
 
 /// How many of a node's volumes a page of nodes tells.
 const SOME_VOLUMES: usize = 8;
@@ -43,7 +43,7 @@ pub(super) async fn list(
     let limit = limit(query.limit);
     let nodes = admin.driver.store.read(|array| {
         let nodes = array.nodes().filter(|node| query.covers(node));
-        let is_later = |node: &backend::Node| {
+        let is_later = |node: &array::Node| {
             query
                 .after
                 .as_deref()
@@ -120,7 +120,7 @@ pub(super) async fn change(
         let is_registered = change.registered.unwrap_or(known.registered);
         let is_sick = !storage::of(array, Some(&node)).is_empty();
         if !is_registered && (new_id.is_some() || health.is_some() && !known.registered && !is_sick) {
-            return Err(backend::Error::NodeNotFound { node: node.clone() });
+            return Err(array::Error::NodeNotFound { node: node.clone() });
         }
         match &new_id {
             Some(id) => array.check_new_node_id(id).map(|()| known),
@@ -158,7 +158,7 @@ pub(super) async fn change(
     }
     admin.touch();
     // The array forgets a node that is not registered and holds nothing.
-    let gone = || backend::Node {
+    let gone = || array::Node {
         registered: false,
         became: None,
         ..known
@@ -187,17 +187,17 @@ pub(super) async fn remove(
 }
 
 fn check_id(id: &str) -> Result<(), Refusal> {
-    let checked = request::required_node_id(id).map(drop);
+    let checked = validate::required_node_id(id).map(drop);
     checked.map_err(|invalid| Refusal::invalid("id", format!("id: {}", invalid.reason)))
 }
 
 fn place(topology: &BTreeMap<String, String>) -> Result<Segments, Refusal> {
     let pairs = topology.iter();
     let pairs = pairs.map(|(key, value)| (key.as_str(), value.as_str()));
-    Ok(request::place("topology", pairs)?)
+    Ok(validate::place("topology", pairs)?)
 }
 
-fn shown(array: &Array, node: backend::Node, volumes: usize) -> Node {
+fn shown(array: &Array, node: array::Node, volumes: usize) -> Node {
     let pair = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     Node {
         health: storage::of(array, Some(node.id.as_str())),
@@ -220,7 +220,7 @@ fn shown(array: &Array, node: backend::Node, volumes: usize) -> Node {
 // === impl NodeQuery ===
 
 impl NodeQuery {
-    fn covers(&self, node: &backend::Node) -> bool {
+    fn covers(&self, node: &array::Node) -> bool {
         let contains = |text: &String| node.id.as_str().contains(text.as_str());
         self.search.as_ref().is_none_or(contains)
             && self

@@ -4,9 +4,9 @@ use axum::extract::State;
 
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
-use crate::admin::resource::{Pool, PoolChange, Problem};
 use crate::admin::server::Admin;
-use crate::backend::{Array, Filling};
+use crate::admin_api::resource::{Pool, PoolChange, Problem};
+use crate::array::{Array, Filling};
 
 /// The pools and how they are filled.
 #[utoipa::path(get, path = "/pools", tag = "storage",

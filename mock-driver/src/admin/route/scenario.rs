@@ -8,8 +8,8 @@ use tonic::Code;
 use super::fault::taken;
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
-use crate::admin::resource::{FaultChange, Problem, Scenario};
 use crate::admin::server::Admin;
+use crate::admin_api::resource::{FaultChange, Problem, Scenario};
 use crate::fault::{Origin, scenario};
 
 /// Every built-in scenario and whether it is played.

@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::fault::{list, refused, taken};
 use crate::admin::problem::Refusal;
 use crate::admin::request::Json;
-use crate::admin::resource::{Faults, Problem};
 use crate::admin::server::Admin;
+use crate::admin_api::resource::{Faults, Problem};
 use crate::fault::Script;
 
 /// Puts all rules and troubles of a script into force, each in the place of the one with its id if there is one;

@@ -12,9 +12,9 @@ use utoipa::IntoParams;
 use super::{limit, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
-use crate::admin::resource::{Page, Problem, Snapshot, SnapshotNew};
 use crate::admin::server::Admin;
-use crate::backend::{self, Moment};
+use crate::admin_api::resource::{Page, Problem, Snapshot, SnapshotNew};
+use crate::array::{self, Moment};
 use crate::journal;
 
 /// Which snapshots.
@@ -45,11 +45,11 @@ pub(super) async fn list(
     let now = admin.driver.clock.moment();
     let snapshots = admin.driver.store.read(|array| {
         let meant = array.snapshots().filter(|snapshot| query.covers(snapshot));
-        let is_later = |snapshot: &&Arc<backend::Snapshot>| {
+        let is_later = |snapshot: &&Arc<array::Snapshot>| {
             let after = query.after.as_deref();
             after.is_none_or(|after| snapshot.id.as_str() > after)
         };
-        let shown = |snapshot: &Arc<backend::Snapshot>| shown(snapshot, now);
+        let shown = |snapshot: &Arc<array::Snapshot>| shown(snapshot, now);
         Ok(page(meant, limit, is_later, shown, |snapshot| {
             snapshot.id.clone()
         }))
@@ -110,7 +110,7 @@ pub(super) async fn delete(
 }
 
 /// A snapshot as it is shown at a moment.
-pub(super) fn shown(snapshot: &backend::Snapshot, now: Moment) -> Snapshot {
+pub(super) fn shown(snapshot: &array::Snapshot, now: Moment) -> Snapshot {
     Snapshot {
         id: snapshot.id.to_string(),
         name: snapshot.name.clone(),
@@ -134,7 +134,7 @@ pub(super) fn time(moment: Moment) -> String {
 // === impl SnapshotQuery ===
 
 impl SnapshotQuery {
-    fn covers(&self, snapshot: &backend::Snapshot) -> bool {
+    fn covers(&self, snapshot: &array::Snapshot) -> bool {
         let contains =
             |text: &String| snapshot.id.as_str().contains(text.as_str()) || snapshot.name.contains(text);
         let is_member = |group: &String| {

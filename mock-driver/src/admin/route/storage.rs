@@ -4,9 +4,9 @@ use axum::extract::State;
 
 use crate::admin::problem::Refusal;
 use crate::admin::request::Json;
-use crate::admin::resource::{NodeStorage, Problem, Storage, StorageAilment, StorageChange};
 use crate::admin::server::Admin;
-use crate::backend::{self, Array, Capability, StorageSeverity};
+use crate::admin_api::resource::{NodeStorage, Problem, Storage, StorageAilment, StorageChange};
+use crate::array::{self, Array, Capability, StorageSeverity};
 
 /// What ails the storage behind all nodes and behind single ones.
 #[utoipa::path(get, path = "/storage", tag = "storage",
@@ -43,7 +43,7 @@ pub(super) async fn change(
 
 /// What ails the storage behind a node alone, or behind all of them.
 pub(super) fn of(array: &Array, node: Option<&str>) -> Vec<StorageAilment> {
-    let meant = |(of, _): &(Option<&backend::NodeId>, _)| of.map(backend::NodeId::as_str) == node;
+    let meant = |(of, _): &(Option<&array::NodeId>, _)| of.map(array::NodeId::as_str) == node;
     let found = array.sick_storage().find(meant);
     found
         .into_iter()
@@ -53,11 +53,11 @@ pub(super) fn of(array: &Array, node: Option<&str>) -> Vec<StorageAilment> {
 }
 
 /// What somebody says ails the storage, in the array's terms.
-pub(super) fn read(health: Vec<StorageAilment>) -> Result<Vec<backend::StorageAilment>, Refusal> {
+pub(super) fn read(health: Vec<StorageAilment>) -> Result<Vec<array::StorageAilment>, Refusal> {
     health.into_iter().map(read_one).collect()
 }
 
-fn read_one(ailment: StorageAilment) -> Result<backend::StorageAilment, Refusal> {
+fn read_one(ailment: StorageAilment) -> Result<array::StorageAilment, Refusal> {
     let status = match ailment.status.as_str() {
         "UNKNOWN" => StorageSeverity::Unknown,
         "DEGRADED" => StorageSeverity::Degraded,
@@ -78,7 +78,7 @@ fn read_one(ailment: StorageAilment) -> Result<backend::StorageAilment, Refusal>
             Refusal::invalid("health.capability", message)
         })?),
     };
-    Ok(backend::StorageAilment {
+    Ok(array::StorageAilment {
         status,
         reason: ailment.reason,
         message: ailment.message,
@@ -86,7 +86,7 @@ fn read_one(ailment: StorageAilment) -> Result<backend::StorageAilment, Refusal>
     })
 }
 
-fn shown(ailment: &backend::StorageAilment) -> StorageAilment {
+fn shown(ailment: &array::StorageAilment) -> StorageAilment {
     let status = match ailment.status {
         StorageSeverity::Unknown => "UNKNOWN",
         StorageSeverity::Degraded => "DEGRADED",

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::fault::{origin, refused, taken};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
-use crate::admin::resource::{FaultChange, Problem, Trouble};
 use crate::admin::server::Admin;
+use crate::admin_api::resource::{FaultChange, Problem, Trouble};
 use crate::fault;
 
 /// Every trouble the array is in or could be in.

@@ -16,12 +16,12 @@ use utoipa::IntoParams;
 use super::{limit, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
-use crate::admin::resource::{Ailment, Attachment, Page, Problem, Volume, VolumeChange, VolumeNew};
 use crate::admin::server::Admin;
-use crate::backend::{self, Array, Severity, Source};
-use crate::call::Rpc;
-use crate::offer::Capability;
-use crate::request::{self, Invalid};
+use crate::admin_api::resource::{Ailment, Attachment, Page, Problem, Volume, VolumeChange, VolumeNew};
+use crate::array::{self, Array, Severity, Source};
+use crate::rpc::capabilities::Capability;
+use crate::rpc::validate::{self, Invalid};
+use crate::service::call::Rpc;
 
 /// Which volumes.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -50,7 +50,7 @@ pub(super) async fn list(
     let limit = limit(query.limit);
     let volumes = admin.driver.store.read(|array| {
         let volumes = array.volumes().filter(|volume| query.covers(volume));
-        let is_later = |volume: &&backend::Volume| {
+        let is_later = |volume: &&array::Volume| {
             query
                 .after
                 .as_deref()
@@ -126,7 +126,7 @@ pub(super) async fn change(
     let growth = match &expansion {
         Some(request) => {
             request.check()?;
-            Some(request::size_range(request.capacity_range.as_ref())?)
+            Some(validate::size_range(request.capacity_range.as_ref())?)
         }
         None => None,
     };
@@ -197,7 +197,7 @@ fn range(bytes: u64) -> Result<CapacityRange, Refusal> {
     })
 }
 
-fn ailment(ailment: &backend::Ailment) -> Ailment {
+fn ailment(ailment: &array::Ailment) -> Ailment {
     let status = match ailment.status {
         Severity::Unknown => "UNKNOWN",
         Severity::Degraded => "DEGRADED",
@@ -211,7 +211,7 @@ fn ailment(ailment: &backend::Ailment) -> Ailment {
     }
 }
 
-fn from_ailment(ailment: Ailment) -> Result<backend::Ailment, Refusal> {
+fn from_ailment(ailment: Ailment) -> Result<array::Ailment, Refusal> {
     let status = match ailment.status.as_str() {
         "UNKNOWN" => Severity::Unknown,
         "DEGRADED" => Severity::Degraded,
@@ -224,7 +224,7 @@ fn from_ailment(ailment: Ailment) -> Result<backend::Ailment, Refusal> {
             return Err(Refusal::invalid("health.status", message));
         }
     };
-    Ok(backend::Ailment {
+    Ok(array::Ailment {
         status,
         reason: ailment.reason,
         message: ailment.message,
@@ -235,7 +235,7 @@ fn from_ailment(ailment: Ailment) -> Result<backend::Ailment, Refusal> {
 pub(super) fn capability(block: bool, mode: Option<&str>) -> Result<VolumeCapability, Refusal> {
     let mode = mode.unwrap_or("SINGLE_NODE_WRITER");
     let unknown = || {
-        let known = backend::AccessMode::ALL.map(backend::AccessMode::name).join(", ");
+        let known = array::AccessMode::ALL.map(array::AccessMode::name).join(", ");
         Refusal::invalid(
             "accessMode",
             format!("accessMode: \"{mode}\" is none; there are {known}"),
@@ -252,7 +252,7 @@ pub(super) fn capability(block: bool, mode: Option<&str>) -> Result<VolumeCapabi
     })
 }
 
-fn shown(array: &Array, volume: &backend::Volume) -> Volume {
+fn shown(array: &Array, volume: &array::Volume) -> Volume {
     let spec = &volume.spec;
     Volume {
         id: spec.id.to_string(),
@@ -272,7 +272,7 @@ fn shown(array: &Array, volume: &backend::Volume) -> Volume {
 }
 
 /// A volume's attachments.
-pub(super) fn attachments(volume: &backend::Volume) -> impl Iterator<Item = Attachment> {
+pub(super) fn attachments(volume: &array::Volume) -> impl Iterator<Item = Attachment> {
     volume.attachments.iter().map(|(node, attachment)| Attachment {
         volume: volume.spec.id.to_string(),
         node: node.to_string(),
@@ -285,7 +285,7 @@ pub(super) fn attachments(volume: &backend::Volume) -> impl Iterator<Item = Atta
 // === impl VolumeQuery ===
 
 impl VolumeQuery {
-    fn covers(&self, volume: &backend::Volume) -> bool {
+    fn covers(&self, volume: &array::Volume) -> bool {
         let contains = |text: &String| {
             volume.spec.id.as_str().contains(text.as_str()) || volume.spec.name.contains(text.as_str())
         };

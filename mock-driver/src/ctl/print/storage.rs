@@ -2,7 +2,7 @@
 
 use super::super::table::{Table, size};
 use super::Print;
-use crate::admin::resource::{GroupSnapshot, Page, Pool, Snapshot, Storage, StorageAilment};
+use crate::admin_api::resource::{GroupSnapshot, Page, Pool, Snapshot, Storage, StorageAilment};
 
 impl Print for Page<Snapshot> {
     fn table(&self) -> String {

@@ -8,7 +8,7 @@ use tonic::Code;
 use wildmatch::WildMatch;
 
 use super::{Loses, Scope, Trouble, TroubleKind};
-use crate::duration;
+use crate::fault::duration;
 use crate::fault::written::{Flaw, Part, RuleError, error_code, read_methods};
 
 #[derive(Deserialize)]

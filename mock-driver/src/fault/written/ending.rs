@@ -8,12 +8,12 @@ use tonic::Code;
 
 use super::meant::read_state;
 use super::{Flaw, flaw};
-use crate::code;
-use crate::duration;
 use crate::fault::draw::Spread;
+use crate::fault::duration;
 use crate::fault::edit::Edits;
 use crate::fault::rule::{Action, End, Exit, Hang, Methods, Phase};
-use crate::schema::Rpc;
+use crate::rpc::code;
+use crate::rpc::schema::Rpc;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

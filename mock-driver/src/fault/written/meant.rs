@@ -7,7 +7,7 @@ use wildmatch::WildMatch;
 
 use super::{Flaw, flaw};
 use crate::fault::rule::{Match, Methods, PlaceIs, Turn};
-use crate::schema::Rpc;
+use crate::rpc::schema::Rpc;
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]

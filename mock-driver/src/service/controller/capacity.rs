@@ -3,13 +3,13 @@
 use csi_proto::v1::{GetCapacityRequest, GetCapacityResponse};
 
 use super::shape;
-use crate::backend::{Array, Segments};
-use crate::call::Rpc;
+use crate::array::{Array, Segments};
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
-use crate::offer;
-use crate::request::{self, Invalid, Map};
+use crate::driver::error::Error;
+use crate::rpc::capabilities;
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid, Map};
+use crate::service::call::Rpc;
 
 /// The space somebody asks about.
 pub(crate) struct Space {
@@ -24,20 +24,20 @@ impl Rpc for GetCapacityRequest {
 
     fn check(&self) -> Result<Space, Invalid> {
         if !self.volume_capabilities.is_empty() {
-            request::capabilities(&self.volume_capabilities)?;
+            validate::capabilities(&self.volume_capabilities)?;
         }
-        let parameters = request::map("parameters", &self.parameters)?;
+        let parameters = validate::map("parameters", &self.parameters)?;
         let place = match &self.accessible_topology {
-            Some(topology) => Some(request::segments("accessible_topology", topology)?),
+            Some(topology) => Some(validate::segments("accessible_topology", topology)?),
             None => None,
         };
         Ok(Space { parameters, place })
     }
 
     async fn act(space: Space, driver: &Driver) -> Result<Self::Reply, Error> {
-        request::needs(
+        validate::needs(
             &driver.offer,
-            offer::Capability::VolumeAccessibilityConstraints,
+            capabilities::Capability::VolumeAccessibilityConstraints,
             "accessible_topology",
             space.place.is_some(),
         )?;

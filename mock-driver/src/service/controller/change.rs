@@ -6,13 +6,13 @@ use csi_proto::v1::{
 };
 
 use super::shape;
-use crate::backend::{Array, Capability, SizeRange};
-use crate::call::Rpc;
+use crate::array::{Array, Capability, SizeRange};
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
-use crate::offer;
-use crate::request::{self, Invalid, Map};
+use crate::driver::error::Error;
+use crate::rpc::capabilities;
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid, Map};
+use crate::service::call::Rpc;
 
 /// A size somebody asks for.
 pub(crate) struct Growth {
@@ -37,14 +37,14 @@ impl Rpc for ControllerExpandVolumeRequest {
     }
 
     fn check(&self) -> Result<Growth, Invalid> {
-        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         if self.capacity_range.is_none() {
             return Err(Invalid::new("capacity_range", "must be set"));
         }
-        let range = request::size_range(self.capacity_range.as_ref())?;
-        request::secrets(&self.secrets)?;
+        let range = validate::size_range(self.capacity_range.as_ref())?;
+        validate::secrets(&self.secrets)?;
         let capability = match &self.volume_capability {
-            Some(_) => Some(request::capability(self.volume_capability.as_ref())?),
+            Some(_) => Some(validate::capability(self.volume_capability.as_ref())?),
             None => None,
         };
         Ok(Growth {
@@ -68,12 +68,12 @@ impl Rpc for ControllerExpandVolumeRequest {
             let reason = "must be one the volume was created for";
             return Err(Invalid::new("volume_capability", reason).into());
         }
-        let online = driver.offer.has(offer::Capability::VolumeExpansionOnline);
+        let online = driver.offer.has(capabilities::Capability::VolumeExpansionOnline);
         let bytes = driver.expand_volume(&volume, range, online).await?;
         Ok(ControllerExpandVolumeResponse {
             capacity_bytes: shape::bytes(bytes),
             // The node's device must learn of it, and so must the filesystem.
-            node_expansion_required: driver.offer.has(offer::Capability::NodeExpandVolume),
+            node_expansion_required: driver.offer.has(capabilities::Capability::NodeExpandVolume),
         })
     }
 }
@@ -88,9 +88,9 @@ impl Rpc for ControllerModifyVolumeRequest {
     }
 
     fn check(&self) -> Result<Tuning, Invalid> {
-        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
-        request::secrets(&self.secrets)?;
-        let parameters = request::map("mutable_parameters", &self.mutable_parameters)?;
+        let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
+        validate::secrets(&self.secrets)?;
+        let parameters = validate::map("mutable_parameters", &self.mutable_parameters)?;
         Ok(Tuning { volume, parameters })
     }
 

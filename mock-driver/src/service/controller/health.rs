@@ -7,11 +7,11 @@ use csi_proto::v1::{
 
 use super::list::Wish;
 use super::shape;
-use crate::call::Rpc;
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
-use crate::request::{self, Invalid};
+use crate::driver::error::Error;
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid};
+use crate::service::call::Rpc;
 
 impl Rpc for ControllerListVolumeHealthRequest {
     const METHOD: Method = Method::ControllerListVolumeHealth;
@@ -19,7 +19,7 @@ impl Rpc for ControllerListVolumeHealthRequest {
     type Plan = Wish;
 
     fn check(&self) -> Result<Wish, Invalid> {
-        request::secrets(&self.secrets)?;
+        validate::secrets(&self.secrets)?;
         Wish::read(self.max_entries, &self.starting_token)
     }
 
@@ -45,8 +45,8 @@ impl Rpc for ControllerGetVolumeHealthRequest {
     }
 
     fn check(&self) -> Result<String, Invalid> {
-        request::secrets(&self.secrets)?;
-        Ok(request::required("volume_id", &self.volume_id)?.to_owned())
+        validate::secrets(&self.secrets)?;
+        Ok(validate::required("volume_id", &self.volume_id)?.to_owned())
     }
 
     async fn act(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {

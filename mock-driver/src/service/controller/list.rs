@@ -3,13 +3,13 @@
 use csi_proto::v1::list_volumes_response::{Entry, VolumeStatus};
 use csi_proto::v1::{ListVolumesRequest, ListVolumesResponse};
 
-use crate::backend;
-use crate::call::Rpc;
+use crate::array;
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
-use crate::offer::Capability;
-use crate::request::{self, Invalid};
+use crate::driver::error::Error;
+use crate::rpc::capabilities::Capability;
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid};
+use crate::service::call::Rpc;
 
 /// A page somebody asks for.
 pub(crate) struct Wish {
@@ -22,8 +22,8 @@ pub(crate) struct Wish {
 impl Wish {
     pub(super) fn read(max_entries: i32, starting_token: &str) -> Result<Self, Invalid> {
         Ok(Self {
-            max_entries: request::max_entries(max_entries)?,
-            token: request::token(starting_token),
+            max_entries: validate::max_entries(max_entries)?,
+            token: validate::token(starting_token),
         })
     }
 }
@@ -40,7 +40,7 @@ impl Rpc for ListVolumesRequest {
     async fn act(wish: Wish, driver: &Driver) -> Result<Self::Reply, Error> {
         let tells_nodes = driver.offer.has(Capability::ListVolumesPublishedNodes);
         let page = driver.page(wish.max_entries, wish.token.as_deref()).await?;
-        let entry = |entry: backend::Entry| Entry {
+        let entry = |entry: array::Entry| Entry {
             volume: Some(driver.shape_volume(&entry.spec)),
             status: tells_nodes.then(|| VolumeStatus {
                 published_node_ids: entry.nodes.iter().map(ToString::to_string).collect(),

@@ -7,14 +7,14 @@ use csi_proto::v1::{
     ControllerUnpublishVolumeResponse,
 };
 
-use crate::backend::Hold;
-use crate::call::Rpc;
+use crate::array::Hold;
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::driver::error::Error;
 use crate::fault::DeviceView;
-use crate::method::Method;
-use crate::offer::Capability;
-use crate::request::{self, Invalid};
+use crate::rpc::capabilities::Capability;
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid};
+use crate::service::call::Rpc;
 
 /// An attachment somebody asks for.
 pub(crate) struct Attach {
@@ -43,11 +43,11 @@ impl Rpc for ControllerPublishVolumeRequest {
     }
 
     fn check(&self) -> Result<Attach, Invalid> {
-        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
-        let node = request::required_node_id(&self.node_id)?.to_owned();
-        let capability = request::capability(self.volume_capability.as_ref())?;
-        request::secrets(&self.secrets)?;
-        request::map("volume_context", &self.volume_context)?;
+        let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
+        let node = validate::required_node_id(&self.node_id)?.to_owned();
+        let capability = validate::capability(self.volume_capability.as_ref())?;
+        validate::secrets(&self.secrets)?;
+        validate::map("volume_context", &self.volume_context)?;
         Ok(Attach {
             volume,
             node,
@@ -62,8 +62,8 @@ impl Rpc for ControllerPublishVolumeRequest {
         let Attach { volume, node, hold } = attach;
         let (offer, capability) = (&driver.offer, std::slice::from_ref(&hold.capability));
         let newer = Capability::SingleNodeMultiWriter;
-        request::needs_modes(offer, newer, "volume_capability", capability)?;
-        request::needs(offer, Capability::PublishReadonly, "readonly", hold.readonly)?;
+        validate::needs_modes(offer, newer, "volume_capability", capability)?;
+        validate::needs(offer, Capability::PublishReadonly, "readonly", hold.readonly)?;
         driver.drag(&volume).await;
         let publication = driver
             .store
@@ -95,9 +95,9 @@ impl Rpc for ControllerUnpublishVolumeRequest {
     }
 
     fn check(&self) -> Result<Detach, Invalid> {
-        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
-        let node = request::node_id(&self.node_id)?.map(str::to_owned);
-        request::secrets(&self.secrets)?;
+        let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
+        let node = validate::node_id(&self.node_id)?.map(str::to_owned);
+        validate::secrets(&self.secrets)?;
         Ok(Detach { volume, node })
     }
 

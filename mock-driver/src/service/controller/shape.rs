@@ -5,9 +5,9 @@ use csi_proto::v1::{
     self, Topology, Volume, VolumeContentSource, VolumeHealth, volume_health::VolumeHealthEntry,
 };
 
-use crate::backend::{Moment, PoolName, Segments, Severity, Sick, Snapshot, Source, Spec};
+use crate::array::{Moment, PoolName, Segments, Severity, Sick, Snapshot, Source, Spec};
 use crate::driver::Driver;
-use crate::offer::Capability;
+use crate::rpc::capabilities::Capability;
 
 // === impl Driver ===
 
@@ -61,7 +61,7 @@ pub(crate) fn topology(segments: &Segments) -> Topology {
 /// A volume's health as CSI shows it.
 pub(crate) fn health(sick: &Sick) -> VolumeHealth {
     use v1::VolumeHealthErrorType as Type;
-    let entry = |ailment: &crate::backend::Ailment| {
+    let entry = |ailment: &crate::array::Ailment| {
         let status = match ailment.status {
             Severity::Unknown => Type::UnknownVolumeHealthType,
             Severity::Degraded => Type::Degraded,

@@ -7,14 +7,14 @@ use csi_proto::v1::{
 };
 
 use super::list::Wish;
-use crate::backend::{Array, Requirement, SnapshotFilter, WantedSnapshot};
-use crate::busy::{Key, Share};
-use crate::call::Rpc;
+use crate::array::{Array, Requirement, SnapshotFilter, WantedSnapshot};
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
-use crate::offer::Capability;
-use crate::request::{self, Invalid};
+use crate::driver::error::Error;
+use crate::driver::locks::{Key, Share};
+use crate::rpc::capabilities::Capability;
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid};
+use crate::service::call::Rpc;
 
 impl Rpc for CreateSnapshotRequest {
     const METHOD: Method = Method::CreateSnapshot;
@@ -37,19 +37,19 @@ impl Rpc for CreateSnapshotRequest {
     }
 
     fn check(&self) -> Result<WantedSnapshot, Invalid> {
-        let name = request::name(&self.name)?.to_owned();
-        let source = request::required("source_volume_id", &self.source_volume_id)?.to_owned();
-        request::secrets(&self.secrets)?;
+        let name = validate::name(&self.name)?.to_owned();
+        let source = validate::required("source_volume_id", &self.source_volume_id)?.to_owned();
+        validate::secrets(&self.secrets)?;
         Ok(WantedSnapshot {
             name,
             source,
-            parameters: request::map("parameters", &self.parameters)?,
-            requirement: request::requirement(self.accessibility_requirements.as_ref())?,
+            parameters: validate::map("parameters", &self.parameters)?,
+            requirement: validate::requirement(self.accessibility_requirements.as_ref())?,
         })
     }
 
     async fn act(wanted: WantedSnapshot, driver: &Driver) -> Result<Self::Reply, Error> {
-        request::needs(
+        validate::needs(
             &driver.offer,
             Capability::SnapshotAccessibilityConstraints,
             "accessibility_requirements",
@@ -80,8 +80,8 @@ impl Rpc for DeleteSnapshotRequest {
     }
 
     fn check(&self) -> Result<String, Invalid> {
-        request::secrets(&self.secrets)?;
-        Ok(request::required("snapshot_id", &self.snapshot_id)?.to_owned())
+        validate::secrets(&self.secrets)?;
+        Ok(validate::required("snapshot_id", &self.snapshot_id)?.to_owned())
     }
 
     async fn act(snapshot: String, driver: &Driver) -> Result<Self::Reply, Error> {
@@ -100,10 +100,10 @@ impl Rpc for ListSnapshotsRequest {
     }
 
     fn check(&self) -> Result<Self::Plan, Invalid> {
-        request::secrets(&self.secrets)?;
+        validate::secrets(&self.secrets)?;
         let filter = SnapshotFilter {
-            source: request::optional("source_volume_id", &self.source_volume_id)?,
-            snapshot: request::optional("snapshot_id", &self.snapshot_id)?,
+            source: validate::optional("source_volume_id", &self.source_volume_id)?,
+            snapshot: validate::optional("snapshot_id", &self.snapshot_id)?,
         };
         Ok((Wish::read(self.max_entries, &self.starting_token)?, filter))
     }
@@ -131,8 +131,8 @@ impl Rpc for GetSnapshotRequest {
     type Plan = String;
 
     fn check(&self) -> Result<String, Invalid> {
-        request::secrets(&self.secrets)?;
-        Ok(request::required("snapshot_id", &self.snapshot_id)?.to_owned())
+        validate::secrets(&self.secrets)?;
+        Ok(validate::required("snapshot_id", &self.snapshot_id)?.to_owned())
     }
 
     async fn act(snapshot: String, driver: &Driver) -> Result<Self::Reply, Error> {

@@ -4,13 +4,13 @@ use csi_proto::v1::validate_volume_capabilities_response::Confirmed;
 use csi_proto::v1::{ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse};
 
 use super::volume::check_filesystems;
-use crate::backend::{Capability, Volume};
-use crate::call::Rpc;
+use crate::array::{Capability, Volume};
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
-use crate::offer::{self, LiveOffer};
-use crate::request::{self, Invalid, Map};
+use crate::driver::error::Error;
+use crate::rpc::capabilities::{self, LiveOffer};
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid, Map};
+use crate::service::call::Rpc;
 
 /// A checked question about a volume's capabilities, with the request it came from: a confirmation
 /// repeats what was asked.
@@ -32,12 +32,12 @@ impl Rpc for ValidateVolumeCapabilitiesRequest {
     }
 
     fn check(&self) -> Result<Question, Invalid> {
-        request::required("volume_id", &self.volume_id)?;
-        let capabilities = request::capabilities(&self.volume_capabilities)?;
-        let context = request::map("volume_context", &self.volume_context)?;
-        let parameters = request::map("parameters", &self.parameters)?;
-        let mutable_parameters = request::map("mutable_parameters", &self.mutable_parameters)?;
-        request::secrets(&self.secrets)?;
+        validate::required("volume_id", &self.volume_id)?;
+        let capabilities = validate::capabilities(&self.volume_capabilities)?;
+        let context = validate::map("volume_context", &self.volume_context)?;
+        let parameters = validate::map("parameters", &self.parameters)?;
+        let mutable_parameters = validate::map("mutable_parameters", &self.mutable_parameters)?;
+        validate::secrets(&self.secrets)?;
         Ok(Question {
             request: self.clone(),
             context,
@@ -68,8 +68,8 @@ impl Rpc for ValidateVolumeCapabilitiesRequest {
 impl Question {
     /// The first thing the volume cannot confirm.
     fn objection(&self, volume: &Volume, offer: &LiveOffer) -> Option<String> {
-        let newer = offer::Capability::SingleNodeMultiWriter;
-        if let Err(unknown) = request::needs_modes(offer, newer, "volume_capabilities", &self.capabilities) {
+        let newer = capabilities::Capability::SingleNodeMultiWriter;
+        if let Err(unknown) = validate::needs_modes(offer, newer, "volume_capabilities", &self.capabilities) {
             return Some(unknown.to_string());
         }
         if let Err(unknown) = check_filesystems(&self.capabilities) {
@@ -87,9 +87,9 @@ impl Question {
         if !self.parameters.is_empty() && self.parameters != spec.parameters {
             return Some("parameters: not those the volume was created with".to_owned());
         }
-        let modifies = offer::Capability::ModifyVolume;
+        let modifies = capabilities::Capability::ModifyVolume;
         let is_set = !self.mutable_parameters.is_empty();
-        if let Err(unknown) = request::needs(offer, modifies, "mutable_parameters", is_set) {
+        if let Err(unknown) = validate::needs(offer, modifies, "mutable_parameters", is_set) {
             return Some(unknown.to_string());
         }
         let is_other = |(key, value): &(&String, &String)| volume.qos.get(*key) != Some(*value);

@@ -6,15 +6,15 @@ use csi_proto::v1::{
     DeleteVolumeRequest, DeleteVolumeResponse,
 };
 
-use crate::backend::{self, Access, Source, Wanted};
-use crate::busy::{Key, Share};
-use crate::call::Rpc;
+use crate::array::{self, Access, Source, Wanted};
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
-use crate::mount::Mounter;
-use crate::offer::{Capability, LiveOffer};
-use crate::request::{self, Invalid};
+use crate::driver::error::Error;
+use crate::driver::locks::{Key, Share};
+use crate::node::mount::Mounter;
+use crate::rpc::capabilities::{Capability, LiveOffer};
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid};
+use crate::service::call::Rpc;
 
 impl Rpc for CreateVolumeRequest {
     const METHOD: Method = Method::CreateVolume;
@@ -28,7 +28,7 @@ impl Rpc for CreateVolumeRequest {
     fn keys(&self) -> Vec<(Key, Share)> {
         let mut keys = vec![(Key::Name(self.name.clone()), Share::Whole)];
         // What it is made from must stay as it is meanwhile.
-        match request::source(self.volume_content_source.as_ref()) {
+        match validate::source(self.volume_content_source.as_ref()) {
             Ok(Some(Source::Snapshot(id))) => {
                 keys.push((Key::Snapshot(id.to_string()), Share::Reading));
             }
@@ -39,19 +39,19 @@ impl Rpc for CreateVolumeRequest {
     }
 
     fn check(&self) -> Result<Wanted, Invalid> {
-        let name = request::name(&self.name)?.to_owned();
-        let capabilities = request::capabilities(&self.volume_capabilities)?;
-        let size = request::size_range(self.capacity_range.as_ref())?;
-        let parameters = request::map("parameters", &self.parameters)?;
-        request::secrets(&self.secrets)?;
+        let name = validate::name(&self.name)?.to_owned();
+        let capabilities = validate::capabilities(&self.volume_capabilities)?;
+        let size = validate::size_range(self.capacity_range.as_ref())?;
+        let parameters = validate::map("parameters", &self.parameters)?;
+        validate::secrets(&self.secrets)?;
         Ok(Wanted {
             name,
             size,
             capabilities,
             parameters,
-            mutable_parameters: request::map("mutable_parameters", &self.mutable_parameters)?,
-            source: request::source(self.volume_content_source.as_ref())?,
-            requirement: request::requirement(self.accessibility_requirements.as_ref())?,
+            mutable_parameters: validate::map("mutable_parameters", &self.mutable_parameters)?,
+            source: validate::source(self.volume_content_source.as_ref())?,
+            requirement: validate::requirement(self.accessibility_requirements.as_ref())?,
         })
     }
 
@@ -75,8 +75,8 @@ impl Rpc for DeleteVolumeRequest {
     }
 
     fn check(&self) -> Result<String, Invalid> {
-        request::secrets(&self.secrets)?;
-        Ok(request::required("volume_id", &self.volume_id)?.to_owned())
+        validate::secrets(&self.secrets)?;
+        Ok(validate::required("volume_id", &self.volume_id)?.to_owned())
     }
 
     async fn act(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
@@ -95,7 +95,7 @@ impl Rpc for ControllerGetVolumeRequest {
     }
 
     fn check(&self) -> Result<String, Invalid> {
-        Ok(request::required("volume_id", &self.volume_id)?.to_owned())
+        Ok(validate::required("volume_id", &self.volume_id)?.to_owned())
     }
 
     async fn act(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
@@ -109,7 +109,7 @@ impl Rpc for ControllerGetVolumeRequest {
 }
 
 /// No node takes a volume with a filesystem that it does not know.
-pub(super) fn check_filesystems(capabilities: &[backend::Capability]) -> Result<(), Invalid> {
+pub(super) fn check_filesystems(capabilities: &[array::Capability]) -> Result<(), Invalid> {
     for (index, capability) in capabilities.iter().enumerate() {
         if let Access::Mount { fs_type, .. } = &capability.access
             && let Err(unknown) = Mounter::supports(fs_type)
@@ -129,20 +129,20 @@ fn check_offer(offer: &LiveOffer, wanted: &Wanted) -> Result<(), Invalid> {
         Some(Source::Volume(_)) => (false, true),
         None => (false, false),
     };
-    request::needs(offer, Capability::CreateDeleteSnapshot, field, from_snapshot)?;
-    request::needs(offer, Capability::CloneVolume, field, from_volume)?;
-    request::needs(
+    validate::needs(offer, Capability::CreateDeleteSnapshot, field, from_snapshot)?;
+    validate::needs(offer, Capability::CloneVolume, field, from_volume)?;
+    validate::needs(
         offer,
         Capability::VolumeAccessibilityConstraints,
         "accessibility_requirements",
         wanted.requirement.is_some(),
     )?;
-    request::needs(
+    validate::needs(
         offer,
         Capability::ModifyVolume,
         "mutable_parameters",
         !wanted.mutable_parameters.is_empty(),
     )?;
     let newer = Capability::SingleNodeMultiWriter;
-    request::needs_modes(offer, newer, "volume_capabilities", &wanted.capabilities)
+    validate::needs_modes(offer, newer, "volume_capabilities", &wanted.capabilities)
 }

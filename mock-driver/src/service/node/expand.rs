@@ -3,13 +3,13 @@
 use csi_proto::v1::{NodeExpandVolumeRequest, NodeExpandVolumeResponse};
 
 use super::path;
-use crate::backend::{Capability, SizeRange};
-use crate::call::Rpc;
+use crate::array::{Capability, SizeRange};
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
+use crate::driver::error::Error;
 use crate::node;
-use crate::request::{self, Invalid};
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid};
+use crate::service::call::Rpc;
 
 /// A volume somebody wants larger on the node.
 pub(crate) struct Growth {
@@ -29,15 +29,15 @@ impl Rpc for NodeExpandVolumeRequest {
     }
 
     fn check(&self) -> Result<Growth, Invalid> {
-        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let path = path::looked_for("volume_path", &self.volume_path)?;
         path::optional("staging_target_path", &self.staging_target_path)?;
-        let range = request::size_range(self.capacity_range.as_ref())?;
+        let range = validate::size_range(self.capacity_range.as_ref())?;
         let capability = match &self.volume_capability {
             None => None,
-            some => Some(request::capability(some.as_ref())?),
+            some => Some(validate::capability(some.as_ref())?),
         };
-        request::secrets(&self.secrets)?;
+        validate::secrets(&self.secrets)?;
         Ok(Growth {
             volume,
             path,

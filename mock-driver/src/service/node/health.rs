@@ -8,13 +8,13 @@ use csi_proto::v1::{
 
 use super::super::controller::shape;
 use super::{path, wire};
-use crate::backend::{Ailment, Severity, Sick, StorageAilment, StorageSeverity};
-use crate::call::Rpc;
+use crate::array::{Ailment, Severity, Sick, StorageAilment, StorageSeverity};
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
+use crate::driver::error::Error;
 use crate::node::Finding;
-use crate::request::{self, Invalid};
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid};
+use crate::service::call::Rpc;
 
 impl Rpc for NodeGetVolumeHealthRequest {
     const METHOD: Method = Method::NodeGetVolumeHealth;
@@ -26,7 +26,7 @@ impl Rpc for NodeGetVolumeHealthRequest {
     }
 
     fn check(&self) -> Result<Self::Plan, Invalid> {
-        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let path = Some(self.volume_publish_path.clone()).filter(|path| !path.is_empty());
         path::optional("staging_target_path", &self.staging_target_path)?;
         Ok((volume, path))
@@ -58,7 +58,7 @@ impl Rpc for NodeGetStorageHealthRequest {
     type Plan = ();
 
     fn check(&self) -> Result<(), Invalid> {
-        request::secrets(&self.secrets)
+        validate::secrets(&self.secrets)
     }
 
     async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {

@@ -6,12 +6,12 @@ use csi_proto::v1::{
     NodeServiceCapability, Topology,
 };
 
-use crate::call::Rpc;
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
-use crate::offer::{Capability, Place};
-use crate::request::Invalid;
+use crate::driver::error::Error;
+use crate::rpc::capabilities::{Capability, Place};
+use crate::rpc::method::Method;
+use crate::rpc::validate::Invalid;
+use crate::service::call::Rpc;
 
 impl Rpc for NodeGetInfoRequest {
     const METHOD: Method = Method::NodeGetInfo;

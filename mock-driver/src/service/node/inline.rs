@@ -1,9 +1,9 @@
 //! Volumes that are written into a pod: kubelet says so in the volume's context, with the attributes of
 //! the pod's author.
 
-use crate::backend::quantity;
+use crate::array::quantity;
 use crate::node::{Inline, Map};
-use crate::request::Invalid;
+use crate::rpc::validate::Invalid;
 
 /// Kubelet's mark.
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";

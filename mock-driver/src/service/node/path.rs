@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::backend::{Access, Capability};
+use crate::array::{Access, Capability};
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::driver::error::Error;
 use crate::node::{Map, Node, View};
-use crate::offer::{self, LiveOffer};
-use crate::request::{self, Invalid};
+use crate::rpc::capabilities::{self, LiveOffer};
+use crate::rpc::validate::{self, Invalid};
 
 /// The most bytes of a path, as the kernel has it.
 const PATH_LIMIT: usize = 4095;
@@ -66,8 +66,8 @@ pub(super) fn group(capability: &Capability) -> Result<(), Invalid> {
 
 /// Refuses uses of a volume that the driver says it does not know.
 pub(super) fn needs(offer: &LiveOffer, capability: &Capability) -> Result<(), Invalid> {
-    let newer = offer::Capability::NodeSingleNodeMultiWriter;
-    request::needs_modes(
+    let newer = capabilities::Capability::NodeSingleNodeMultiWriter;
+    validate::needs_modes(
         offer,
         newer,
         "volume_capability",
@@ -77,8 +77,8 @@ pub(super) fn needs(offer: &LiveOffer, capability: &Capability) -> Result<(), In
         Access::Mount { group, .. } => !group.is_empty(),
         Access::Block => false,
     };
-    let by_group = offer::Capability::NodeVolumeMountGroup;
-    request::needs(offer, by_group, MOUNT_GROUP, has_group)
+    let by_group = capabilities::Capability::NodeVolumeMountGroup;
+    validate::needs(offer, by_group, MOUNT_GROUP, has_group)
 }
 
 /// A volume's context without what kubelet says of the pod.
@@ -91,7 +91,7 @@ pub(super) fn lasting(context: Map) -> Map {
 
 /// What a map field holds, in order and within its limit.
 pub(super) fn map(field: &str, map: &std::collections::HashMap<String, String>) -> Result<Map, Invalid> {
-    request::map(field, map)
+    validate::map(field, map)
 }
 
 // === impl Driver ===

@@ -6,12 +6,12 @@ use csi_proto::v1::{
 };
 
 use super::{inline, path};
-use crate::call::Rpc;
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
+use crate::driver::error::Error;
 use crate::node::{Inline, Publish};
-use crate::request::{self, Invalid};
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid};
+use crate::service::call::Rpc;
 
 impl Rpc for NodePublishVolumeRequest {
     const METHOD: Method = Method::NodePublishVolume;
@@ -23,12 +23,12 @@ impl Rpc for NodePublishVolumeRequest {
     }
 
     fn check(&self) -> Result<Self::Plan, Invalid> {
-        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let target = path::required("target_path", &self.target_path)?;
         let staging = path::optional("staging_target_path", &self.staging_target_path)?;
-        let capability = request::capability(self.volume_capability.as_ref())?;
+        let capability = validate::capability(self.volume_capability.as_ref())?;
         path::group(&capability)?;
-        request::secrets(&self.secrets)?;
+        validate::secrets(&self.secrets)?;
         let context = path::map("volume_context", &self.volume_context)?;
         let inline = inline::read(&context)?;
         if staging.as_ref() == Some(&target) {
@@ -76,7 +76,7 @@ impl Rpc for NodeUnpublishVolumeRequest {
     }
 
     fn check(&self) -> Result<Self::Plan, Invalid> {
-        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let target = path::required("target_path", &self.target_path)?;
         Ok((volume, target))
     }

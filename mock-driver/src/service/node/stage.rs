@@ -5,12 +5,12 @@ use csi_proto::v1::{
 };
 
 use super::path;
-use crate::call::Rpc;
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
+use crate::driver::error::Error;
 use crate::node::Stage;
-use crate::request::{self, Invalid};
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid};
+use crate::service::call::Rpc;
 
 impl Rpc for NodeStageVolumeRequest {
     const METHOD: Method = Method::NodeStageVolume;
@@ -22,11 +22,11 @@ impl Rpc for NodeStageVolumeRequest {
     }
 
     fn check(&self) -> Result<Stage, Invalid> {
-        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let staging = path::required("staging_target_path", &self.staging_target_path)?;
-        let capability = request::capability(self.volume_capability.as_ref())?;
+        let capability = validate::capability(self.volume_capability.as_ref())?;
         path::group(&capability)?;
-        request::secrets(&self.secrets)?;
+        validate::secrets(&self.secrets)?;
         Ok(Stage {
             volume,
             path: staging,
@@ -60,7 +60,7 @@ impl Rpc for NodeUnstageVolumeRequest {
     }
 
     fn check(&self) -> Result<Self::Plan, Invalid> {
-        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let staging = path::required("staging_target_path", &self.staging_target_path)?;
         Ok((volume, staging))
     }

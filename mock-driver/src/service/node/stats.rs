@@ -4,13 +4,13 @@ use csi_proto::v1::volume_usage::Unit;
 use csi_proto::v1::{NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, VolumeUsage};
 
 use super::path;
-use crate::call::Rpc;
 use crate::driver::Driver;
-use crate::error::Error;
-use crate::method::Method;
-use crate::mount::Usage;
+use crate::driver::error::Error;
 use crate::node::Gauge;
-use crate::request::{self, Invalid};
+use crate::node::mount::Usage;
+use crate::rpc::method::Method;
+use crate::rpc::validate::{self, Invalid};
+use crate::service::call::Rpc;
 
 impl Rpc for NodeGetVolumeStatsRequest {
     const METHOD: Method = Method::NodeGetVolumeStats;
@@ -22,7 +22,7 @@ impl Rpc for NodeGetVolumeStatsRequest {
     }
 
     fn check(&self) -> Result<Self::Plan, Invalid> {
-        let volume = request::required("volume_id", &self.volume_id)?.to_owned();
+        let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let path = path::looked_for("volume_path", &self.volume_path)?;
         path::optional("staging_target_path", &self.staging_target_path)?;
         Ok((volume, path))

@@ -5,7 +5,7 @@ use csi_proto::v1::volume_capability::{
     AccessMode as WireMode, AccessType, BlockVolume, MountVolume, access_mode::Mode,
 };
 
-use crate::backend::{Access, AccessMode, Capability};
+use crate::array::{Access, AccessMode, Capability};
 
 /// A capability as CSI writes it.
 pub(super) fn capability(capability: &Capability) -> v1::VolumeCapability {
@@ -44,7 +44,7 @@ fn mode(mode: AccessMode) -> Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request;
+    use crate::rpc::validate;
 
     #[test]
     fn what_is_written_is_read_back_the_same() {
@@ -58,7 +58,7 @@ mod tests {
                 },
             ] {
                 let known = Capability { access, mode };
-                assert_eq!(request::capability(Some(&capability(&known))), Ok(known));
+                assert_eq!(validate::capability(Some(&capability(&known))), Ok(known));
             }
         }
     }

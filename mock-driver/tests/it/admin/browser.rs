@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_mock_driver::admin::resource::{GroupSnapshotNew, VolumeNew};
+use csi_mock_driver::admin_api::resource::{GroupSnapshotNew, VolumeNew};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -815,7 +815,7 @@ async fn every_control_has_a_name_and_every_table_its_heads() {
 async fn a_thousand_nodes_and_ten_thousand_volumes_are_turned_page_by_page() {
     let (server, client) = Server::start_on_tcp(|_, settings| {
         settings.premade = 10_000;
-        settings.array.nodes = csi_mock_driver::backend::Settings::numbered_nodes(1000);
+        settings.array.nodes = csi_mock_driver::array::Settings::numbered_nodes(1000);
     })
     .await;
     for number in 0..20 {

@@ -1,10 +1,10 @@
 //! Snapshots, groups of them, pools and the health of storage, over the admin API and as CSI sees them.
 
-use csi_mock_driver::admin::client::Calls;
-use csi_mock_driver::admin::resource::{
+use csi_mock_driver::admin_api::client::Calls;
+use csi_mock_driver::admin_api::resource::{
     Ailment, GroupSnapshotNew, NodeChange, SnapshotNew, StorageAilment, VolumeChange,
 };
-use csi_mock_driver::backend::{Pool, PoolName};
+use csi_mock_driver::array::{Pool, PoolName};
 use csi_mock_driver::driver::Settings;
 use csi_proto::v1;
 use csi_proto::v1::StorageHealthErrorType;
@@ -363,7 +363,7 @@ async fn condition_set_over_the_api_is_seen_by_all_who_tell_it() {
     let (server, client) = Server::start_administered(|_, settings| {
         settings.premade = 1;
         settings.node_id = Some("node-0".to_owned());
-        settings.node.devices = csi_mock_driver::device::Choice::Emulated;
+        settings.node.devices = csi_mock_driver::node::device::Choice::Emulated;
     })
     .await;
     for capability in ["VOLUME_CONDITION", "NODE_VOLUME_CONDITION"] {

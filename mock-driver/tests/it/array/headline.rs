@@ -1,6 +1,6 @@
 //! What other mock drivers get wrong although csi-sanity passes them; here each is right.
 
-use csi_mock_driver::media::Medium;
+use csi_mock_driver::store::volume_files::Medium;
 use csi_proto::v1;
 use tonic::Code;
 

@@ -1,6 +1,6 @@
 //! The health RPCs.
 
-use csi_mock_driver::backend::{Ailment, Array, Severity};
+use csi_mock_driver::array::{Ailment, Array, Severity};
 use csi_proto::v1::{
     ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest, VolumeHealth, VolumeHealthErrorType,
 };

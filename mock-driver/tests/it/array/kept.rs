@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, iter, thread};
 
-use csi_mock_driver::backend::{
+use csi_mock_driver::array::{
     Access, AccessMode, Ailment, Array, Capability, Done, Error, Hold, Image, Moment, NodeSettings, Settings,
     Severity, SizeRange, Source, StorageAilment, StorageSeverity, Timing, Wanted, WantedGroup,
     WantedSnapshot,

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use csi_mock_driver::driver::{Driver, OpenError, Settings};
-use csi_mock_driver::media::{ClaimError, Medium};
+use csi_mock_driver::store::volume_files::{ClaimError, Medium};
 use csi_proto::v1;
 
 use crate::server::{Server, mk_create};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use csi_mock_driver::backend::{Array, Image, NodeSettings};
+use csi_mock_driver::array::{Array, Image, NodeSettings};
 use csi_mock_driver::fault::{Loses, Loss};
 use csi_mock_driver::store::Store;
 

@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use csi_mock_driver::conduct::BlockRuns;
-use csi_mock_driver::media::Medium;
+use csi_mock_driver::driver::service_config::BlockRuns;
+use csi_mock_driver::store::volume_files::Medium;
 use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use csi_proto::v1::{BlockMetadata, BlockMetadataType, GetMetadataAllocatedRequest, GetMetadataDeltaRequest};
 use tonic::{Code, Status};

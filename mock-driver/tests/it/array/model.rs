@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use csi_mock_driver::backend::{
+use csi_mock_driver::array::{
     Access, AccessMode, Array, Capability, Change, Done, Error, Hold, Moment, NodeSettings, Pool, PoolName,
     Segments, Settings, SizeRange, SnapshotFilter, Source, Timing, Wanted, WantedGroup, WantedSnapshot,
 };
@@ -640,7 +640,7 @@ fn settings() -> Settings {
             segments: Segments::default(),
             capacity: SPACE * MIB,
         }],
-        sizes: csi_mock_driver::backend::SizeRule {
+        sizes: csi_mock_driver::array::SizeRule {
             min: MIB,
             default: MIB,
             max: 100 * MIB,

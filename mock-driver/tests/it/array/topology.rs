@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use csi_mock_driver::backend::{Pool, PoolName};
+use csi_mock_driver::array::{Pool, PoolName};
 use csi_mock_driver::driver::Settings;
 use csi_proto::v1::{self, CreateVolumeRequest, TopologyRequirement};
 use tonic::Code;

@@ -5,9 +5,9 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use csi_mock_driver::conduct::BlockRuns;
+use csi_mock_driver::driver::service_config::BlockRuns;
 use csi_mock_driver::fault::Rule;
-use csi_mock_driver::media::Medium;
+use csi_mock_driver::store::volume_files::Medium;
 use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use csi_proto::v1::{self, GetMetadataAllocatedRequest, GetMetadataDeltaRequest};
 use serde_json::{Value, json};

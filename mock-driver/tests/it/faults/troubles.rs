@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use csi_mock_driver::admin::client::Client;
+use csi_mock_driver::admin_api::client::Client;
 use csi_mock_driver::fault::Trouble;
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
-use csi_mock_driver::media::Medium;
+use csi_mock_driver::store::volume_files::Medium;
 use csi_proto::v1::group_controller_client::GroupControllerClient;
 
 use super::*;

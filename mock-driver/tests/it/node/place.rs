@@ -1,6 +1,6 @@
 //! Which node this is and where it stands: what the node says and what the array believes are the same.
 
-use csi_mock_driver::backend::{Array, NodeSettings, Pool, PoolName};
+use csi_mock_driver::array::{Array, NodeSettings, Pool, PoolName};
 
 use super::*;
 

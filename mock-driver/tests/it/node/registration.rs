@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use csi_mock_driver::admin::client;
+use csi_mock_driver::admin_api::client;
 use csi_mock_driver::run::Error;
 use csi_proto::registration::registration_client::RegistrationClient;
 use csi_proto::registration::{InfoRequest, RegistrationStatus};
@@ -13,7 +13,7 @@ use crate::server::connect;
 
 async fn site() -> Site {
     Site::start_with(Choice::Emulated, |directory, settings| {
-        settings.registration = Some(csi_mock_driver::registration::Settings {
+        settings.registration = Some(csi_mock_driver::driver::registration::Settings {
             directory: directory.to_owned(),
             endpoint: "/var/lib/kubelet/plugins/mock/csi.sock".into(),
         });
@@ -57,7 +57,7 @@ async fn kubelet_finds_the_driver_and_the_socket_goes_with_it() {
 #[tokio::test]
 async fn driver_that_kubelet_cannot_find_is_not_healthy() {
     let (server, client) = Server::start_administered(|directory, settings| {
-        settings.registration = Some(csi_mock_driver::registration::Settings {
+        settings.registration = Some(csi_mock_driver::driver::registration::Settings {
             directory: directory.to_owned(),
             endpoint: "/var/lib/kubelet/plugins/mock/csi.sock".into(),
         });
@@ -78,7 +78,7 @@ async fn driver_that_kubelet_cannot_find_is_not_healthy() {
 #[tokio::test]
 async fn driver_is_ready_once_kubelet_has_registered_it() {
     let (server, client) = Server::start_administered(|directory, settings| {
-        settings.registration = Some(csi_mock_driver::registration::Settings {
+        settings.registration = Some(csi_mock_driver::driver::registration::Settings {
             directory: directory.to_owned(),
             endpoint: "/var/lib/kubelet/plugins/mock/csi.sock".into(),
         });

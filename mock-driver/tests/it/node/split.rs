@@ -1,11 +1,11 @@
 //! One process with the array, several with a node each, which share the directory of the volumes' bytes.
 
-use csi_mock_driver::admin::Endpoint;
-use csi_mock_driver::admin::client::Client;
-use csi_mock_driver::admin::resource::{NodeChange, NodeNew};
-use csi_mock_driver::backend::{Array, Pool, PoolName, StorageAilment, StorageSeverity};
+use csi_mock_driver::admin_api::Endpoint;
+use csi_mock_driver::admin_api::client::Client;
+use csi_mock_driver::admin_api::resource::{NodeChange, NodeNew};
+use csi_mock_driver::array::{Array, Pool, PoolName, StorageAilment, StorageSeverity};
+use csi_mock_driver::driver::mode::Mode as Services;
 use csi_mock_driver::driver::{Driver, OpenError, Settings};
-use csi_mock_driver::mode::Mode as Services;
 use csi_mock_driver::store;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,0 +1,8 @@
+//! The admin API without its server: resources, endpoints and the client.
+
+pub use self::endpoint::{Endpoint, NoEndpoint};
+
+pub mod client;
+pub mod resource;
+
+mod endpoint;

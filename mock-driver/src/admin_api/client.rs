@@ -1,0 +1,347 @@
+//! A client of the admin API, for tests in Rust and for `ctl`.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), csi_mock_driver::admin_api::client::Error> {
+//! use csi_mock_driver::admin_api::client::{Calls, Client};
+//!
+//! let client = Client::new("unix:///run/admin.sock".parse().expect("an endpoint"));
+//! client.detach("vol-0", "node-1").await?;
+//! let unpublished = Calls::of("ControllerUnpublishVolume").volume("vol-0");
+//! client.wait(&unpublished, 1, "10s").await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each request has a connection of its own, so a client may be used from anywhere and dropped at any
+//! time; a request that is dropped may or may not have been carried out.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time;
+
+use super::endpoint::Endpoint;
+use super::resource::{Call, Expectation, Page, Problem, Verdict};
+
+mod array;
+mod exchange;
+mod faults;
+mod storage;
+
+/// What is left as it is in a part of a path or query.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~');
+
+/// A client of one driver's admin API.
+#[derive(Clone, Debug)]
+pub struct Client {
+    endpoint: Endpoint,
+    /// How long an answer may take; none for as long as it takes.
+    patience: Option<Duration>,
+}
+
+/// Why a request was not answered with what it asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody listens there.
+    #[error("cannot reach the driver at {endpoint}: is it running, with --admin-endpoint={endpoint}?")]
+    Unreachable {
+        /// Where.
+        endpoint: Endpoint,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// It took too long.
+    #[error("the driver at {endpoint} gave no answer within {waited:?}: is it stopped?")]
+    Late {
+        /// Where.
+        endpoint: Endpoint,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// The connection broke.
+    #[error("the driver at {endpoint} gave no answer")]
+    Broken {
+        /// Where.
+        endpoint: Endpoint,
+        /// How it failed.
+        source: hyper::Error,
+    },
+    /// The driver refused.
+    #[error("{}", problem.message)]
+    Refused {
+        /// The status of the answer.
+        status: StatusCode,
+        /// Why.
+        problem: Problem,
+    },
+    /// An answer that is not understood: another version, or no driver at all.
+    #[error("{endpoint} gave an answer that no csi-mock-driver gives: {reason}")]
+    Foreign {
+        /// Where.
+        endpoint: Endpoint,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Which calls are meant. What is not said matches every call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calls(Vec<(&'static str, String)>);
+
+/// Something that a stream of calls tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Happened {
+    /// A call arrived.
+    Begin(Box<Call>),
+    /// It was answered.
+    End(Box<Call>),
+    /// Its work ended after its client had left.
+    Late(Box<Call>),
+    /// So many events were missed.
+    Lost(u64),
+}
+
+// === impl Calls ===
+
+impl Calls {
+    /// Every call.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Those of one method.
+    pub fn of(method: &str) -> Self {
+        Self::all().with("method", method)
+    }
+
+    /// Those with a code, such as `NOT_FOUND`; `!OK` for all errors.
+    #[must_use]
+    pub fn code(self, code: &str) -> Self {
+        self.with("code", code)
+    }
+
+    /// Those about a volume, snapshot or name like this pattern.
+    #[must_use]
+    pub fn volume(self, pattern: &str) -> Self {
+        self.with("volume", pattern)
+    }
+
+    /// Those about a node like this pattern.
+    #[must_use]
+    pub fn node(self, pattern: &str) -> Self {
+        self.with("node", pattern)
+    }
+
+    /// Those in which a fault rule like this pattern had a hand.
+    #[must_use]
+    pub fn fault(self, pattern: &str) -> Self {
+        self.with("fault", pattern)
+    }
+
+    /// Those that ended after this place.
+    #[must_use]
+    pub fn after(self, place: u64) -> Self {
+        self.with("after", &place.to_string())
+    }
+
+    /// Those that run at this moment; only for waiting.
+    #[must_use]
+    pub fn running(self) -> Self {
+        self.with("running", "true")
+    }
+
+    /// Any other parameter that the API describes.
+    #[must_use]
+    pub fn with(mut self, parameter: &'static str, value: &str) -> Self {
+        self.0.push((parameter, value.to_owned()));
+        self
+    }
+}
+
+// === impl Client ===
+
+impl Client {
+    /// A client of the driver that serves its admin API there.
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            patience: None,
+        }
+    }
+
+    /// A client that waits no longer than this for an answer; [`Client::follow`] has none. What was asked for may
+    /// be carried out all the same.
+    #[must_use]
+    pub fn within(self, patience: Duration) -> Self {
+        Self {
+            patience: Some(patience),
+            ..self
+        }
+    }
+
+    /// The ended calls that are still kept.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn journal(&self, calls: &Calls) -> Result<Page<Call>, Error> {
+        self.get("/api/v1/journal", &calls.0).await
+    }
+
+    /// The calls that run.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn running(&self) -> Result<Vec<Call>, Error> {
+        self.get("/api/v1/calls", &[]).await
+    }
+
+    /// Waits until there are `count` calls, at most for a time such as `10s`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with code `DEADLINE_EXCEEDED` if they did not come.
+    pub async fn wait(&self, calls: &Calls, count: usize, timeout: &str) -> Result<Vec<Call>, Error> {
+        let calls = calls
+            .clone()
+            .with("timeout", timeout)
+            .with("count", &count.to_string());
+        self.get("/api/v1/journal/wait", &calls.0).await
+    }
+
+    /// Compares the calls that came with those that are expected.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`]. Other calls than expected are no error but a [`Verdict`].
+    pub async fn judge(&self, expectation: &Expectation) -> Result<Verdict, Error> {
+        self.send(Method::POST, "/api/v1/journal/assert", Some(expectation))
+            .await
+    }
+
+    /// Forgets the ended calls.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn forget_journal(&self) -> Result<(), Error> {
+        self.delete("/api/v1/journal").await
+    }
+
+    /// Hears of calls as they happen, until `hear` breaks or the driver ends.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn follow(
+        &self,
+        calls: &Calls,
+        mut hear: impl FnMut(Happened) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        let path = with_query("/api/v1/events", &calls.0);
+        exchange::follow(&self.endpoint, &path, |event, data| match happened(event, data) {
+            Some(happened) => hear(happened),
+            None => ControlFlow::Continue(()),
+        })
+        .await
+    }
+
+    /// A page of text, such as `/metrics`.
+    ///
+    /// # Errors
+    /// As for every request: [`Error`].
+    pub async fn text(&self, path: &str) -> Result<String, Error> {
+        let body = self.exchange(Method::GET, path, None).await?;
+        String::from_utf8(body).map_err(|_| self.foreign("no UTF-8"))
+    }
+
+    /// Whether the driver is healthy and, where it registers itself, registered with kubelet.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it is not, and as for every request.
+    pub async fn ready(&self) -> Result<(), Error> {
+        self.text("/readyz").await.map(drop)
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, String)]) -> Result<T, Error> {
+        let body = self.exchange(Method::GET, &with_query(path, query), None).await?;
+        self.read(&body)
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Error> {
+        let body = body.map(|body| {
+            serde_json::to_vec(body).expect("what the API speaks of must be representable as JSON")
+        });
+        let body = self.exchange(method, path, body).await?;
+        self.read(&body)
+    }
+
+    async fn delete(&self, path: &str) -> Result<(), Error> {
+        self.exchange(Method::DELETE, path, None).await.map(drop)
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Vec<u8>, Error> {
+        let exchange = exchange::exchange(&self.endpoint, method, path, body);
+        let (status, body) = match self.patience {
+            None => exchange.await?,
+            Some(patience) => time::timeout(patience, exchange)
+                .await
+                .map_err(|_| Error::Late {
+                    endpoint: self.endpoint.clone(),
+                    waited: patience,
+                })??,
+        };
+        if status.is_success() {
+            return Ok(body);
+        }
+        let problem = self.read(&body)?;
+        Err(Error::Refused { status, problem })
+    }
+
+    fn read<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, Error> {
+        serde_json::from_slice(body).map_err(|error| self.foreign(&error.to_string()))
+    }
+
+    fn foreign(&self, reason: &str) -> Error {
+        Error::Foreign {
+            endpoint: self.endpoint.clone(),
+            reason: reason.to_owned(),
+        }
+    }
+}
+
+fn happened(event: &str, data: &str) -> Option<Happened> {
+    let call = || serde_json::from_str(data).ok();
+    match event {
+        "begin" => call().map(Happened::Begin),
+        "end" => call().map(Happened::End),
+        "late" => call().map(Happened::Late),
+        "lost" => data.parse().ok().map(Happened::Lost),
+        _ => None,
+    }
+}
+
+fn part(text: &str) -> String {
+    utf8_percent_encode(text, PLAIN).to_string()
+}
+
+fn with_query(path: &str, query: &[(&str, String)]) -> String {
+    let pairs: Vec<String> = query
+        .iter()
+        .map(|(name, value)| format!("{}={}", part(name), part(value)))
+        .collect();
+    if pairs.is_empty() {
+        path.to_owned()
+    } else {
+        format!("{path}?{}", pairs.join("&"))
+    }
+}

@@ -1,0 +1,216 @@
+//! Everything a call can fail with, and the gRPC status it becomes: one complete match.
+
+use tonic::{Code, Status};
+
+use crate::array;
+use crate::driver::locks::Busy;
+use crate::node;
+use crate::rpc::validate::Invalid;
+use crate::store;
+use crate::store::volume_files;
+
+/// The longest error message, encoded. Clients and servers take 8 KiB of header fields at least.
+const MAX_MESSAGE: usize = 4 << 10;
+
+const CUT_OFF: &str = "... (cut off)";
+
+/// Why a call was not answered with what it asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request is malformed.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The array refused, or its state cannot be made safe.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// The credentials are not those that were asked for.
+    #[error("secrets: the value of \"{key}\" is wrong")]
+    Unauthenticated {
+        /// The key.
+        key: String,
+    },
+    /// The bytes of a volume or snapshot cannot be had.
+    #[error(transparent)]
+    Media(#[from] volume_files::Error),
+    /// The node's side refused or failed.
+    #[error(transparent)]
+    Node(#[from] node::Error),
+    /// Another call for the same volume is running.
+    #[error("another call for {subject} is still running: try again")]
+    Busy {
+        /// The volume.
+        subject: String,
+    },
+    /// The RPC is not offered.
+    #[error("{path} is not offered by this driver")]
+    NotOffered {
+        /// The RPC.
+        path: &'static str,
+    },
+    /// A fault rule answered.
+    #[error("{message}")]
+    Injected {
+        /// The rule's code.
+        code: Code,
+        /// The rule's text.
+        message: String,
+    },
+    /// A place that the snapshot does not have.
+    #[error("starting_offset: must be from 0 to {size}, the snapshot's size, is {offset}")]
+    OffsetOutOfRange {
+        /// The offset asked for.
+        offset: i64,
+        /// The size of the snapshot.
+        size: u64,
+    },
+    /// The driver was told to say that it is not healthy.
+    #[error("the driver is not healthy: something it needs is missing")]
+    Unhealthy,
+    /// The driver itself is broken.
+    #[error("the driver failed in the middle of this call; its log says more")]
+    Broken,
+}
+
+// === impl Error ===
+
+impl Error {
+    /// The gRPC code, as section "error scheme" of each RPC in the specification asks.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Invalid(_) => Code::InvalidArgument,
+            Self::Store(store::Error::Refused(refusal)) => match refusal {
+                array::Error::VolumeNotFound { .. }
+                | array::Error::NodeNotFound { .. }
+                | array::Error::SnapshotNotFound { .. }
+                | array::Error::GroupNotFound { .. }
+                | array::Error::PoolNotFound { .. } => Code::NotFound,
+                array::Error::Illegal { .. } => Code::InvalidArgument,
+                array::Error::NameTaken { .. } | array::Error::AttachedDifferently { .. } => {
+                    Code::AlreadyExists
+                }
+                array::Error::SizeOutOfRange { .. } | array::Error::PoolTooLarge { .. } => Code::OutOfRange,
+                array::Error::InUse { .. }
+                | array::Error::NotSupported { .. }
+                | array::Error::AttachedElsewhere { .. }
+                | array::Error::HasDependants { .. }
+                | array::Error::Online { .. }
+                | array::Error::CannotGroup { .. }
+                | array::Error::PoolInUse { .. }
+                | array::Error::OutOfReach { .. } => Code::FailedPrecondition,
+                array::Error::NodeFull { .. } | array::Error::NoRoom { .. } => Code::ResourceExhausted,
+                array::Error::ForeignToken | array::Error::NotReady { .. } => Code::Aborted,
+            },
+            Self::Store(store::Error::Lost(_)) | Self::Broken => Code::Internal,
+            Self::Media(error) if error.is_no_space() => Code::ResourceExhausted,
+            Self::Media(_) => Code::Internal,
+            Self::Unauthenticated { .. } => Code::Unauthenticated,
+            Self::OffsetOutOfRange { .. } => Code::OutOfRange,
+            Self::Unhealthy => Code::FailedPrecondition,
+            Self::Node(error) => error.code(),
+            Self::Busy { .. } => Code::Aborted,
+            Self::NotOffered { .. } => Code::Unimplemented,
+            Self::Injected { code, .. } => *code,
+        }
+    }
+
+    /// The text for the caller: every cause, in one line, short enough for a header field of HTTP/2. What a fault
+    /// rule says stays as it is.
+    pub fn message(&self) -> String {
+        if let Self::Injected { message, .. } = self {
+            return message.clone();
+        }
+        shortened(crate::error_chain(self))
+    }
+}
+
+/// Cuts a text off whose encoding in `grpc-message` is too long.
+fn shortened(mut text: String) -> String {
+    // tonic writes what is not plain as %XX, byte by byte.
+    let is_plain = |c: char| c.is_ascii_graphic() && !"\"#%<>`?{}".contains(c);
+    let encoded = |c: char| if is_plain(c) { 1 } else { 3 * c.len_utf8() };
+    let mut left = MAX_MESSAGE - CUT_OFF.chars().map(encoded).sum::<usize>();
+    let cut = text.char_indices().find(|(_, c)| {
+        let encoded = encoded(*c);
+        let is_over = encoded > left;
+        left = left.saturating_sub(encoded);
+        is_over
+    });
+    if let Some((place, _)) = cut {
+        text.truncate(place);
+        text.push_str(CUT_OFF);
+    }
+    text
+}
+
+impl From<array::Error> for Error {
+    fn from(refusal: array::Error) -> Self {
+        Self::Store(refusal.into())
+    }
+}
+
+impl From<Busy> for Error {
+    fn from(Busy(key): Busy) -> Self {
+        Self::Busy {
+            subject: key.to_string(),
+        }
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        Self::new(error.code(), error.message())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array::{NodeId, VolumeId};
+
+    #[test]
+    fn error_about_many_nodes_names_five_and_counts_the_rest() {
+        let error = |count: usize| {
+            let refusal = array::Error::InUse {
+                volume: VolumeId::from("vol-0"),
+                nodes: (0..count)
+                    .map(|n| NodeId::from(format!("node-{n}").as_str()))
+                    .collect(),
+            };
+            Error::from(refusal).message()
+        };
+        assert!(
+            error(5).contains("\"node-3\", \"node-4\"; unpublish"),
+            "{}",
+            error(5)
+        );
+        assert!(
+            error(800).contains("\"node-4\" and 795 more; unpublish"),
+            "{}",
+            error(800)
+        );
+    }
+
+    #[test]
+    fn message_stays_below_four_kibibytes_in_its_header_field() {
+        for text in ["x", "\u{e9}", "%", "\n", "\u{1f4be}"] {
+            let error = Error::from(Invalid::new("name", text.repeat(10_000)));
+            let message = error.message();
+            assert!(message.ends_with(CUT_OFF), "{text:?}");
+            let mut headers = tonic::codegen::http::HeaderMap::new();
+            Status::from(error).add_header(&mut headers).unwrap();
+            let encoded = headers["grpc-message"].len();
+            assert!(
+                (MAX_MESSAGE - 100..=MAX_MESSAGE).contains(&encoded),
+                "{text:?}: {encoded}"
+            );
+        }
+        let short = Error::from(Invalid::new("name", "must be set"));
+        assert_eq!(short.message(), "name: must be set");
+        let message = "x".repeat(10_000);
+        let injected = Error::Injected {
+            code: Code::Internal,
+            message: message.clone(),
+        };
+        assert_eq!(injected.message(), message, "a rule's text is meant as it is");
+    }
+}

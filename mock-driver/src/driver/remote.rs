@@ -1,0 +1,366 @@
+//! The array when another process has it: nodes ask it over that process's admin API.
+//!
+//! A node follows what is attached to it, so that devices come and go although nobody calls the node then;
+//! and it asks again before it uses a volume, so that no call depends on how fast it follows. The bytes
+//! of the volumes are not part of this: all processes share the directory they lie in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tonic::Code;
+
+use crate::admin_api::Endpoint;
+use crate::admin_api::client::{self, Client};
+use crate::admin_api::resource;
+use crate::array::{
+    Ailment, Attachment, Capability, Hold, Segments, Severity, StorageAilment, StorageSeverity,
+};
+use crate::driver::locks::{BusyRule, Guard, Key, LockTable, Scope, Share};
+use crate::error_chain;
+use crate::node::{self, View};
+use crate::rpc::code;
+
+/// How often a node looks what is attached to it.
+pub(crate) const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+
+/// How long the array's process may take for an answer. It only looks into its memory, or writes a few bytes to
+/// its disk; a call that waits longer is better tried again.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// The array in another process.
+#[derive(Debug)]
+pub(crate) struct RemoteArray {
+    client: Client,
+    /// For attaching and detaching, which take what the volume's `latency` says. Whoever stopped waiting would not
+    /// know what came of it, and the next call would meet it on its way.
+    patient: Client,
+    endpoint: Endpoint,
+    /// Whoever acts on an answer about a volume has its turn from the question on.
+    turns: LockTable,
+    /// Shared by those who bring devices, which takes no longer than that: the sweep takes none away meanwhile.
+    devices: RwLock<()>,
+    /// Whether this process has said where its node is.
+    has_said: Mutex<bool>,
+    seen: std::sync::Mutex<Seen>,
+}
+
+/// What was attached to this process's node when it looked last.
+#[derive(Debug, Default)]
+struct Seen {
+    here: BTreeSet<String>,
+    /// Those of which that was found since the sweep asked: its answer may be older.
+    since: BTreeSet<String>,
+}
+
+/// What the array has of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) id: String,
+    /// The id that the node has by now, if somebody gave it another one.
+    pub(crate) became: Option<String>,
+    /// How many volumes it is to say it takes.
+    pub(crate) advertised: Option<usize>,
+    pub(crate) segments: Segments,
+    /// The volumes attached to it.
+    pub(crate) attached: BTreeSet<String>,
+}
+
+// === impl RemoteArray ===
+
+impl RemoteArray {
+    pub(crate) fn at(endpoint: Endpoint) -> Self {
+        Self {
+            client: Client::new(endpoint.clone()).within(ANSWER_WITHIN),
+            patient: Client::new(endpoint.clone()),
+            endpoint,
+            turns: LockTable::new(BusyRule::Wait),
+            devices: RwLock::default(),
+            has_said: Mutex::default(),
+            seen: std::sync::Mutex::default(),
+        }
+    }
+
+    /// The admin endpoint of the process that has the array.
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Before it is asked what is attached to this process's node.
+    pub(crate) fn begin_sweep(&self) {
+        self.seen().since.clear();
+    }
+
+    /// Takes note of what it answered, and says of which volumes the devices stay.
+    pub(crate) fn end_sweep(&self, attached: &BTreeSet<String>) -> Vec<String> {
+        let mut seen = self.seen();
+        let here = attached.union(&seen.since).cloned().collect();
+        seen.here = here;
+        seen.here.iter().cloned().collect()
+    }
+
+    /// Takes note of whether one volume is attached.
+    pub(crate) fn note(&self, volume: &str, is_attached: bool) {
+        let mut seen = self.seen();
+        let Seen { here, since } = &mut *seen;
+        for set in [here, since] {
+            if is_attached {
+                set.insert(volume.to_owned());
+            } else {
+                set.remove(volume);
+            }
+        }
+    }
+
+    /// Whether the volume was attached to this process's node when it looked last.
+    pub(crate) fn is_here(&self, volume: &str) -> bool {
+        self.seen().here.contains(volume)
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The right to act on answers about a volume.
+    pub(crate) async fn turn(&self, volume: &str) -> Option<Guard> {
+        let key = Key::OnNode(volume.to_owned());
+        self.turns.lock(Scope::Operation, key, Share::Whole).await.ok()
+    }
+
+    /// Held while a device is brought here.
+    pub(crate) async fn a_device_comes(&self) -> RwLockReadGuard<'_, ()> {
+        self.devices.read().await
+    }
+
+    /// Held while devices are taken away.
+    pub(crate) async fn no_device_comes(&self) -> RwLockWriteGuard<'_, ()> {
+        self.devices.write().await
+    }
+
+    /// The right to speak for this process's node, and whether it has said where that is.
+    pub(crate) async fn introduction(&self) -> MutexGuard<'_, bool> {
+        self.has_said.lock().await
+    }
+
+    /// A volume as the array has it for a node; none if there is no such volume.
+    ///
+    /// # Errors
+    /// If the array does not answer.
+    pub(crate) async fn view(&self, volume: &str, node: &str) -> Result<Option<View>, node::Error> {
+        let found = match self.client.volume(volume).await {
+            Ok(found) => found,
+            Err(error) if is_not_found(&error) => return Ok(None),
+            Err(error) => return Err(no_array(&error)),
+        };
+        let attachment = found
+            .attachments
+            .iter()
+            .find(|attachment| attachment.node == node);
+        Ok(Some(View {
+            bytes: found.capacity_bytes,
+            attachment: attachment.map(read_attachment).transpose()?,
+            ailments: found.health.into_iter().map(read_ailment).collect(),
+        }))
+    }
+
+    /// What the array has of a node; none if it has never heard of it. One that somebody took out of the
+    /// register is not forgotten: it must not join again by itself.
+    ///
+    /// # Errors
+    /// If the array does not answer.
+    pub(crate) async fn node(&self, id: &str) -> Result<Option<Known>, node::Error> {
+        match self.client.node(id).await {
+            Ok(node) => Ok(Some(Known {
+                id: node.id,
+                became: node.became,
+                advertised: node.advertised_limit,
+                segments: node.topology.into_iter().collect(),
+                attached: node.volumes.into_iter().collect(),
+            })),
+            Err(error) if is_not_found(&error) => Ok(None),
+            Err(error) => Err(no_array(&error)),
+        }
+    }
+
+    /// Attaches a volume to a node.
+    ///
+    /// # Errors
+    /// If the array refuses or does not answer.
+    pub(crate) async fn attach(
+        &self,
+        volume: &str,
+        node: &str,
+        capability: &Capability,
+    ) -> Result<(), node::Error> {
+        let attach = resource::Attach {
+            access_mode: Some(capability.mode.name().to_owned()),
+            block: capability.is_block(),
+            readonly: false,
+        };
+        let attached = self.patient.attach(volume, node, &attach).await;
+        attached.map(drop).map_err(refusal)
+    }
+
+    /// Takes a volume off a node; nothing happens if it is not attached there.
+    ///
+    /// # Errors
+    /// If the array refuses or does not answer.
+    pub(crate) async fn detach(&self, volume: &str, node: &str) -> Result<(), node::Error> {
+        match self.patient.detach(volume, node).await {
+            Err(error) if !is_not_found(&error) => Err(refusal(error)),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// What ails the storage as seen from a node: that behind all nodes first.
+    ///
+    /// # Errors
+    /// If the array does not answer.
+    pub(crate) async fn storage_health(&self, node: &str) -> Result<Vec<StorageAilment>, node::Error> {
+        let storage = self.client.storage().await.map_err(|error| no_array(&error))?;
+        let own = storage.nodes.into_iter().filter(|own| own.node == node);
+        let all = storage.health.into_iter().chain(own.flat_map(|own| own.health));
+        Ok(all.map(read_storage_ailment).collect())
+    }
+
+    /// Makes a node known to the array.
+    ///
+    /// # Errors
+    /// If the array does not answer, or refuses it.
+    pub(crate) async fn join(&self, id: &str, place: &Segments) -> Result<(), node::Error> {
+        let new = resource::NodeNew {
+            id: id.to_owned(),
+            limit: None,
+            topology: Some(topology(place)).filter(|topology| !topology.is_empty()),
+        };
+        let joined = self.client.register_node(&new).await;
+        joined.map(drop).map_err(|error| no_array(&error))
+    }
+
+    /// Tells the array where a node is that it knows, registered or not.
+    ///
+    /// # Errors
+    /// If the array does not answer, or refuses that.
+    pub(crate) async fn move_node(&self, id: &str, place: &Segments) -> Result<(), node::Error> {
+        let change = resource::NodeChange {
+            topology: Some(topology(place)),
+            ..resource::NodeChange::default()
+        };
+        let changed = self.client.change_node(id, &change).await;
+        changed.map(drop).map_err(|error| no_array(&error))
+    }
+}
+
+fn topology(place: &Segments) -> BTreeMap<String, String> {
+    let pairs = place.iter();
+    pairs
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
+}
+
+fn is_not_found(error: &client::Error) -> bool {
+    matches!(error, client::Error::Refused { status, .. } if *status == StatusCode::NOT_FOUND)
+}
+
+fn refusal(error: client::Error) -> node::Error {
+    if let client::Error::Refused { problem, .. } = error {
+        return node::Error::Refused {
+            code: code::named(&problem.code).unwrap_or(Code::Unknown),
+            reason: problem.message,
+        };
+    }
+    no_array(&error)
+}
+
+fn no_array(error: &client::Error) -> node::Error {
+    node::Error::NoArray {
+        reason: error_chain(error),
+    }
+}
+
+fn read_attachment(attachment: &resource::Attachment) -> Result<Attachment, node::Error> {
+    let capability = Capability::read(&attachment.capability).ok_or_else(|| node::Error::NoArray {
+        reason: format!("\"{}\" is no capability", attachment.capability),
+    })?;
+    Ok(Attachment {
+        number: attachment.number,
+        hold: Hold {
+            capability,
+            readonly: attachment.readonly,
+        },
+    })
+}
+
+fn read_ailment(ailment: resource::Ailment) -> Ailment {
+    Ailment {
+        status: serde_json::from_value(ailment.status.into()).unwrap_or(Severity::Unknown),
+        reason: ailment.reason,
+        message: ailment.message,
+    }
+}
+
+fn read_storage_ailment(ailment: resource::StorageAilment) -> StorageAilment {
+    StorageAilment {
+        status: serde_json::from_value(ailment.status.into()).unwrap_or(StorageSeverity::Unknown),
+        reason: ailment.reason,
+        message: ailment.message,
+        capability: ailment.capability.as_deref().and_then(Capability::read),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn looks_at_an_array_that_does_not_answer_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("admin.sock");
+        // As that of a process that was stopped: the kernel takes connections for it. Attaching and detaching wait.
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let remote = RemoteArray::at(format!("unix://{}", socket.display()).parse().unwrap());
+        let place = Segments::default();
+        let refused = [
+            remote.view("vol-0", "node-0").await.map(drop),
+            remote.node("node-0").await.map(drop),
+            remote.storage_health("node-0").await.map(drop),
+            remote.join("node-0", &place).await,
+            remote.move_node("node-0", &place).await,
+        ];
+        for refused in refused {
+            let error = refused.unwrap_err();
+            assert_eq!(error.code(), Code::Unavailable);
+            assert!(error.to_string().contains("within 5s"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sweep_spares_what_was_found_attached_since_it_asked() {
+        let remote = RemoteArray::at(Endpoint::None);
+        remote.note("before", true);
+        remote.begin_sweep();
+        remote.note("meanwhile", true);
+        remote.note("come-and-gone", true);
+        remote.note("come-and-gone", false);
+        let kept = remote.end_sweep(&["told".to_owned()].into());
+        assert_eq!(kept, ["meanwhile", "told"]);
+        for (volume, is_here) in [("before", false), ("meanwhile", true), ("told", true)] {
+            assert_eq!(remote.is_here(volume), is_here, "{volume}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_volume_waits_for_itself_only() {
+        let remote = RemoteArray::at(Endpoint::None);
+        let first = remote.turn("a").await;
+        let mut second = tokio_test::task::spawn(remote.turn("a"));
+        tokio_test::assert_pending!(second.poll());
+        drop(remote.turn("b").await);
+        drop(first);
+        assert!(second.is_woken());
+    }
+}

@@ -1,0 +1,179 @@
+//! How the services behave where CSI leaves a choice, and which credentials they ask for.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use csi_proto::Secrets;
+
+use crate::driver::error::Error;
+use crate::rpc::method::Method;
+use crate::rpc::validate::Invalid;
+
+/// How the services behave where CSI leaves a choice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conduct {
+    /// How long a snapshot is not ready to use after it was taken.
+    pub snapshot_delay: Duration,
+    /// How allocated and changed blocks are told.
+    pub block_runs: BlockRuns,
+    /// How long after its start the driver says that it is not ready yet.
+    pub ready_after: Duration,
+    /// The credentials that calls must bring.
+    pub secrets: RequiredSecrets,
+    /// The largest size a node grows a volume to; none for that of all volumes.
+    pub node_growth_limit: Option<u64>,
+    /// The node says that it takes another number of volumes each time it is asked.
+    pub limit_by_chance: bool,
+    /// A node takes volumes that no ControllerPublishVolume has attached to it, although the driver offers that call:
+    /// as host-path, which works with and without attachRequired in its CSIDriver.
+    pub attach_optional: bool,
+    /// ControllerModifyVolume without parameters is INVALID_ARGUMENT: CSI calls the field required.
+    pub strict_modify: bool,
+}
+
+/// How allocated and changed blocks are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlockRuns {
+    /// Each block by itself.
+    Fixed,
+    /// Neighbours together.
+    #[default]
+    Variable,
+}
+
+/// The credentials that calls must bring, by RPC. Its `Debug` shows no values.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct RequiredSecrets(BTreeMap<Method, BTreeMap<String, String>>);
+
+/// One credential that one RPC must bring, as the flag has it: `CreateVolume:user=me`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RequiredSecret {
+    method: Method,
+    key: String,
+    value: String,
+}
+
+/// A text that describes no credential. It is not repeated: it may hold a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be RPC:key=value, as in CreateVolume:user=me, for an RPC that has secrets")]
+pub struct NoSecret;
+
+// === impl RequiredSecrets ===
+
+impl RequiredSecrets {
+    /// Compares what a call brought with what it must bring.
+    pub(crate) fn check<M: Secrets + Clone>(&self, method: Method, request: &M) -> Result<(), Error> {
+        let Some(required) = self.0.get(&method) else {
+            return Ok(());
+        };
+        let mut request = request.clone();
+        let brought: HashMap<&str, &str> = request
+            .secrets_mut()
+            .flat_map(|(_, secrets)| secrets.iter())
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect();
+        for (key, value) in required {
+            match brought.get(key.as_str()) {
+                None => return Err(Invalid::new("secrets", format!("\"{key}\" must be set")).into()),
+                Some(other) if *other != value => return Err(Error::Unauthenticated { key: key.clone() }),
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromIterator<RequiredSecret> for RequiredSecrets {
+    fn from_iter<I: IntoIterator<Item = RequiredSecret>>(secrets: I) -> Self {
+        let mut all = Self::default();
+        for RequiredSecret { method, key, value } in secrets {
+            all.0.entry(method).or_default().insert(key, value);
+        }
+        all
+    }
+}
+
+impl fmt::Debug for RequiredSecrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = |(method, secrets): (&Method, &BTreeMap<String, String>)| {
+            (*method, secrets.keys().cloned().collect::<Vec<_>>())
+        };
+        f.debug_map().entries(self.0.iter().map(keys)).finish()
+    }
+}
+
+// === impl RequiredSecret ===
+
+impl FromStr for RequiredSecret {
+    type Err = NoSecret;
+
+    fn from_str(text: &str) -> Result<Self, NoSecret> {
+        let (method, secret) = text.split_once(':').ok_or(NoSecret)?;
+        let (key, value) = secret.split_once('=').ok_or(NoSecret)?;
+        let method: Method = method.parse().map_err(|_| NoSecret)?;
+        if key.is_empty() || !method.has_secrets() {
+            return Err(NoSecret);
+        }
+        Ok(Self {
+            method,
+            key: key.to_owned(),
+            value: value.to_owned(),
+        })
+    }
+}
+
+impl fmt::Debug for RequiredSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}=...", self.method, self.key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::v1::CreateVolumeRequest;
+    use tonic::Code;
+
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_apart_from_what_is_wrong() {
+        let required: RequiredSecrets = ["CreateVolume:user=me", "CreateVolume:password=a=b"]
+            .map(|text| text.parse::<RequiredSecret>().unwrap())
+            .into_iter()
+            .collect();
+        let code = |method, brought: &[(&str, &str)]| {
+            let brought = brought
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            let request = CreateVolumeRequest {
+                secrets: brought.collect(),
+                ..Default::default()
+            };
+            let outcome = required.check(method, &request);
+            outcome.map_err(|error| error.code())
+        };
+        let both = [("user", "me"), ("password", "a=b"), ("more", "too")];
+        assert_eq!(code(Method::CreateVolume, &both), Ok(()));
+        assert_eq!(code(Method::DeleteVolume, &[]), Ok(()));
+        assert_eq!(code(Method::CreateVolume, &both[..1]), Err(Code::InvalidArgument));
+        let wrong = [("user", "you"), ("password", "a=b")];
+        assert_eq!(code(Method::CreateVolume, &wrong), Err(Code::Unauthenticated));
+        assert!(!format!("{required:?}").contains("a=b"));
+    }
+
+    #[test]
+    fn what_describes_no_secret_is_refused_without_repeating_it() {
+        for text in [
+            "CreateVolume",
+            "CreateVolume:user",
+            "Create:user=hush",
+            "CreateVolume:=hush",
+            "ListVolumes:user=hush",
+        ] {
+            let error = text.parse::<RequiredSecret>().unwrap_err().to_string();
+            assert!(!error.contains("hush"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! Operations on the array together with the bytes of what it keeps.
+//!
+//! The order of the two is chosen for crashes: bytes of something new are there before the array knows of
+//! it, and bytes of something deleted go when the array has forgotten it. So what the array has is always
+//! whole, and what a crash leaves over belongs to nothing and is swept away at the next start.
+//!
+//! A copy takes as long as the volume's parameters say that the array needs for it: a snapshot is there at once and
+//! ready after that time, and a volume is made after it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time;
+
+use crate::array::{
+    self, Array, GroupIds, Members, Prospect, SizeRange, Snapshot, Source, Spec, Timing, Wanted, WantedGroup,
+    WantedSnapshot,
+};
+use crate::driver::Driver;
+use crate::driver::error::Error;
+use crate::driver::locks::{Guard, Key, Scope, Share};
+use crate::node;
+use crate::node::mount::Frozen;
+use crate::store;
+use crate::store::volume_files::{Medium, Swept};
+
+/// A volume that nobody mounts or unmounts while it is copied, nor writes to if its filesystem is frozen.
+struct Still {
+    frozen: Option<Frozen>,
+    _locked: Guard,
+}
+
+// === impl Driver ===
+
+impl Driver {
+    /// Makes a volume with its content, or finds the one made for the same request before.
+    ///
+    /// # Errors
+    /// What the array refuses; that a copy cannot be made.
+    pub async fn create_volume(&self, wanted: &Wanted) -> Result<Arc<Spec>, Error> {
+        let now = self.clock.moment();
+        let foresee = |array: &Array| {
+            let prospect = array.foresee_volume(wanted, now)?;
+            Ok((prospect, array.volume_id(&wanted.name)))
+        };
+        let Some(source) = &wanted.source else {
+            if self.media.is_kept() {
+                // A new volume is empty, whatever lies where its bytes will be.
+                let (prospect, id) = self.store.read(foresee).await?;
+                if let Prospect::New(_) = prospect {
+                    self.media.delete(&Medium::Volume(id.to_string())).await?;
+                    let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
+                    return Ok(self.store.change(create).await?);
+                }
+            }
+            let create = |array: &mut Array| array.create_volume(wanted, now);
+            return Ok(self.store.change(create).await?);
+        };
+        let (bytes, id) = match self.store.read(foresee).await? {
+            (Prospect::Existing(spec), _) => return Ok(spec),
+            (Prospect::New(bytes), id) => (bytes, id),
+        };
+        let from = match source {
+            Source::Snapshot(id) => Medium::Snapshot(id.to_string()),
+            Source::Volume(id) => Medium::Volume(id.to_string()),
+        };
+        let copy = Medium::Volume(id.to_string());
+        let still = match source {
+            Source::Snapshot(_) => None,
+            Source::Volume(id) => self.still(id.as_str()).await?,
+        };
+        let copied = self.media.copy(&from, &copy, bytes).await?;
+        if let Source::Volume(id) = source {
+            self.tell_of_doubt(id.as_str(), is_frozen(still.as_ref()), copied);
+        }
+        end(still).await;
+        let pace = self.store.peek(|array| array.pace_to(wanted));
+        pause(pace.time(copied)).await;
+        let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
+        self.change_with(&[copy], create).await
+    }
+
+    /// Deletes a volume with its content.
+    ///
+    /// # Errors
+    /// What the array refuses.
+    pub async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
+        let _unused = self.unused(volume).await?;
+        self.store.change(|array| array.delete_volume(volume)).await?;
+        self.discard(&Medium::Volume(volume.to_owned())).await;
+        Ok(())
+    }
+
+    /// Makes a volume larger and says how large it is then.
+    ///
+    /// # Errors
+    /// What the array refuses; that the bytes cannot be had.
+    pub async fn expand_volume(&self, volume: &str, range: SizeRange, online: bool) -> Result<u64, Error> {
+        let expand = |array: &mut Array| array.expand_volume(volume, range, online);
+        let bytes = self.store.change(expand).await?;
+        // Repeated with a repeated call, since the one before may have come to its end here.
+        self.media.grow(&Medium::Volume(volume.to_owned()), bytes).await?;
+        Ok(bytes)
+    }
+
+    /// Takes a snapshot, or finds the one taken for the same request before.
+    ///
+    /// # Errors
+    /// What the array refuses; that a copy cannot be made.
+    pub async fn create_snapshot(&self, wanted: &WantedSnapshot) -> Result<Arc<Snapshot>, Error> {
+        let foresee = |array: &Array| {
+            let existing = array.find_snapshot(wanted)?;
+            let bytes = array
+                .volume(&wanted.source)
+                .map(|volume| volume.spec.capacity_bytes);
+            Ok((existing, array.snapshot_id(&wanted.name), bytes.unwrap_or(0)))
+        };
+        let (id, bytes) = match self.store.read(foresee).await? {
+            (Some(existing), ..) => return Ok(existing),
+            (None, id, bytes) => (id, bytes),
+        };
+        let copy = Medium::Snapshot(id.to_string());
+        let from = Medium::Volume(wanted.source.clone());
+        let still = self.still(&wanted.source).await?;
+        let mut timing = self.timing();
+        let copied = self.media.copy(&from, &copy, bytes).await?;
+        self.tell_of_doubt(&wanted.source, is_frozen(still.as_ref()), copied);
+        end(still).await;
+        timing.delay += self.copy_time(&wanted.source, copied);
+        let create = |array: &mut Array| array.create_snapshot(wanted, id, timing);
+        self.change_with(&[copy], create).await
+    }
+
+    /// Deletes a snapshot with its content.
+    ///
+    /// # Errors
+    /// What the array refuses.
+    pub async fn delete_snapshot(&self, snapshot: &str) -> Result<(), Error> {
+        let delete = |array: &mut Array| array.delete_snapshot(snapshot);
+        self.store.change(delete).await?;
+        self.discard(&Medium::Snapshot(snapshot.to_owned())).await;
+        Ok(())
+    }
+
+    /// Takes a group of snapshots, or finds the one taken for the same request before.
+    ///
+    /// # Errors
+    /// What the array refuses; that a copy cannot be made. No snapshot is there then.
+    pub async fn create_group(&self, wanted: &WantedGroup) -> Result<Members, Error> {
+        let foresee = |array: &Array| {
+            let existing = array.find_group(wanted)?;
+            Ok((existing, array.group_ids(wanted)))
+        };
+        let ids = match self.store.read(foresee).await? {
+            (Some(existing), _) => return Ok(existing),
+            (None, ids) => ids,
+        };
+        let mut timing = self.timing();
+        let mut copies = Vec::with_capacity(ids.members.len());
+        match self.copy_members(&ids, &mut copies).await {
+            Ok(time) => timing.delay += time,
+            Err(error) => {
+                for copy in &copies {
+                    self.discard(copy).await;
+                }
+                return Err(error);
+            }
+        }
+        let create = |array: &mut Array| array.create_group(wanted, ids, timing);
+        self.change_with(&copies, create).await
+    }
+
+    /// Deletes a group with its snapshots, which the caller must name.
+    ///
+    /// # Errors
+    /// What the array refuses.
+    pub async fn delete_group(&self, group: &str, snapshots: &[String]) -> Result<(), Error> {
+        let delete = |array: &mut Array| array.delete_group(group, snapshots);
+        for snapshot in self.store.change(delete).await? {
+            self.discard(&Medium::Snapshot(snapshot.to_string())).await;
+        }
+        Ok(())
+    }
+
+    /// Waits as long as the volume's mutable parameters say that moving it takes.
+    pub(crate) async fn drag(&self, volume: &str) {
+        pause(self.store.peek(|array| array.latency(volume))).await;
+    }
+
+    /// How long an array that keeps to the volume's mutable parameters copies so many bytes of it.
+    fn copy_time(&self, volume: &str, bytes: u64) -> Duration {
+        self.store.peek(|array| array.pace(volume)).time(bytes)
+    }
+
+    /// Removes what interrupted copies left behind, and moves volume files aside that the array does not know: what a
+    /// crash left, and of an array that lived as long as its process all that it had, except volumes that are there
+    /// from the start. Only the process that has the array knows. Call it before anything works on the array.
+    pub(crate) async fn sweep(&self) {
+        if !self.has_array() {
+            return;
+        }
+        match self.media.sweep(self.store.peek(media_of)).await {
+            Ok(Swept {
+                unfinished: 0,
+                orphaned: 0,
+            }) => {}
+            Ok(Swept { unfinished, orphaned }) => {
+                tracing::info!(
+                    unfinished,
+                    orphaned,
+                    "removed unfinished volume files and moved orphaned ones aside"
+                );
+            }
+            Err(error) => {
+                tracing::warn!(error = %crate::error_chain(&error), "orphaned volume files stay where they are");
+            }
+        }
+    }
+
+    /// Checks that nobody uses a volume, where no attachment tells that, and keeps it so for as long as what is
+    /// returned lives. Nodes in other processes attach what they use.
+    async fn unused(&self, volume: &str) -> Result<Option<Guard>, Error> {
+        let is_told = self.ways().attaches || self.store.peek(|array| array.deletes_in_use(volume));
+        let Some(node) = self.node().filter(|_| !is_told) else {
+            return Ok(None);
+        };
+        let held = self.lock_on_node(volume).await?;
+        match node.path_of(volume) {
+            Some(path) => Err(node::Error::InUse {
+                volume: volume.to_owned(),
+                path,
+            }
+            .into()),
+            None => Ok(Some(held)),
+        }
+    }
+
+    /// Keeps the node from doing anything with a volume for as long as what is returned lives.
+    pub(crate) async fn lock_on_node(&self, volume: &str) -> Result<Guard, Error> {
+        let key = Key::OnNode(volume.to_owned());
+        Ok(self.locks.lock(Scope::Call, key, Share::Reading).await?)
+    }
+
+    /// Lets a volume's filesystem stand still that the node of this process has mounted, so that a copy has
+    /// all that was written before and nothing of what is written meanwhile. Nobody mounts or unmounts it
+    /// until then. What no node of this process has mounted is copied as it is written to.
+    async fn still(&self, volume: &str) -> Result<Option<Still>, Error> {
+        let Some(node) = self.node().filter(|node| node.has_mounted(volume)) else {
+            return Ok(None);
+        };
+        let held = self.lock_on_node(volume).await?;
+        match node.freeze(volume).await {
+            Ok(frozen) => Ok(Some(Still {
+                frozen,
+                _locked: held,
+            })),
+            Err(error) => {
+                let error = crate::error_chain(&error);
+                tracing::warn!(volume, error, "copied while it may be written to");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Copies the volumes of a group, and says how long the slowest of them takes.
+    async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<Medium>) -> Result<Duration, Error> {
+        // All of them stand still before the first one is copied: that is the group's moment.
+        let mut still = Vec::new();
+        let mut moving = BTreeSet::new();
+        for volume in ids.members.keys() {
+            let one = self.still(volume.as_str()).await?;
+            if !is_frozen(one.as_ref()) {
+                moving.insert(volume);
+            }
+            still.extend(one);
+        }
+        let mut longest = Duration::ZERO;
+        for (volume, snapshot) in &ids.members {
+            let size = |array: &Array| Ok(array.volume(volume.as_str())?.spec.capacity_bytes);
+            let bytes = self.store.read(size).await?;
+            let copy = Medium::Snapshot(snapshot.to_string());
+            copies.push(copy.clone());
+            let from = Medium::Volume(volume.to_string());
+            let copied = self.media.copy(&from, &copy, bytes).await?;
+            longest = longest.max(self.copy_time(volume.as_str(), copied));
+            self.tell_of_doubt(volume.as_str(), !moving.contains(volume), copied);
+        }
+        end(still).await;
+        Ok(longest)
+    }
+
+    /// Warns of a copy that may be of no one moment, because a node may have written to the volume meanwhile.
+    fn tell_of_doubt(&self, volume: &str, was_frozen: bool, copied: u64) {
+        let is_attached = || {
+            self.store.peek(|array| {
+                let found = array.volume(volume);
+                found.is_ok_and(|found| !found.attachments.is_empty())
+            })
+        };
+        if copied > 0 && !was_frozen && is_attached() {
+            tracing::warn!(
+                volume,
+                "copied while it is attached and its filesystem does not stand still: what is written meanwhile may be \
+                 in the copy or not, and in any order unless copies share blocks here; end the writers first"
+            );
+        }
+    }
+
+    fn timing(&self) -> Timing {
+        Timing {
+            now: self.clock.moment(),
+            delay: self.conduct.snapshot_delay,
+        }
+    }
+
+    /// Changes the array so that it has these copies, or removes those that it refuses. If the change is lost, nobody
+    /// knows whether it is kept after all, and then it must have its bytes: they stay, and the next start sweeps
+    /// away what nothing has.
+    async fn change_with<T>(
+        &self,
+        copies: &[Medium],
+        act: impl FnOnce(&mut Array) -> Result<array::Done<T>, array::Error>,
+    ) -> Result<T, Error> {
+        let changed = self.store.change(act).await;
+        if let Err(store::Error::Refused(_)) = &changed {
+            for copy in copies {
+                self.discard(copy).await;
+            }
+        }
+        Ok(changed?)
+    }
+
+    /// Removes bytes that belong to nothing any more. If that fails they are left for the next start.
+    async fn discard(&self, medium: &Medium) {
+        if let Err(error) = self.media.delete(medium).await {
+            tracing::warn!(id = medium.id(), error = %crate::error_chain(&error), "bytes left behind");
+        }
+    }
+}
+
+fn is_frozen(still: Option<&Still>) -> bool {
+    still.is_some_and(|still| still.frozen.is_some())
+}
+
+/// Lets writers go on, on a thread that may block.
+async fn end(still: impl IntoIterator<Item = Still>) {
+    let still: Vec<Still> = still.into_iter().collect();
+    if still.is_empty() {
+        return;
+    }
+    if let Err(error) = tokio::task::spawn_blocking(move || drop(still)).await {
+        tracing::error!(%error, "a filesystem may still be frozen");
+    }
+}
+
+/// The media of all that the array has.
+pub(crate) fn media_of(array: &Array) -> Vec<Medium> {
+    let volumes = array
+        .volumes()
+        .map(|volume| Medium::Volume(volume.spec.id.to_string()));
+    let snapshots = array
+        .snapshots()
+        .map(|snapshot| Medium::Snapshot(snapshot.id.to_string()));
+    volumes.chain(snapshots).collect()
+}
+
+/// Waits, if there is anything to wait for.
+async fn pause(time: Duration) {
+    if !time.is_zero() {
+        time::sleep(time).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+//! The wall clock.
+
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::array::Moment;
+
+/// Tells the time of day. Durations are measured with tokio's clock, which a test can pause.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+// === impl Clock ===
+
+impl Clock {
+    /// The machine's clock.
+    pub fn system() -> Self {
+        Self::new(Timestamp::now)
+    }
+
+    /// A clock of the caller's own, such as that of a simulation.
+    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+
+    /// The time, for an array that has no clock.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment::from_nanos(u64::try_from(self.now().as_nanosecond()).unwrap_or(0))
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::system()
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Clock").field(&self.now()).finish()
+    }
+}

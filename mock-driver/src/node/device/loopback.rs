@@ -1,0 +1,272 @@
+//! Loop devices, through `losetup`: its own ioctls would need unsafe code or a C compiler to build, and
+//! who mounts filesystems has it (docs/adr/0025).
+//!
+//! In a container, `/dev` may be a copy made when it started: a device that the kernel adds later has no file
+//! there. Such files are made here, also one for the device that is free next: kubelet takes one of its own for
+//! each raw block volume, on the same node and with the same `/dev`.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use serde::Deserialize;
+
+use super::{Error, Origin};
+use crate::node::exec::{self, Program};
+
+const LOSETUP: Program = Program {
+    name: "losetup",
+    package: "mount",
+};
+
+const CONTROL: &str = "/dev/loop-control";
+
+/// Where the kernel tells the numbers of its block devices.
+const KNOWN: &str = "/sys/class/block";
+
+/// Somebody else takes the device that was just found free now and then, not every time.
+const TRIES: usize = 20;
+
+/// What `losetup` tells of a device.
+#[derive(Debug, Deserialize)]
+struct Listing {
+    loopdevices: Vec<Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Entry {
+    name: PathBuf,
+    /// None for a device that is free.
+    back_ino: Option<u64>,
+    #[serde(rename = "back-maj:min")]
+    back_dev: Option<String>,
+    ro: Option<bool>,
+}
+
+/// Why this process cannot have loop devices, if it cannot.
+pub(super) fn obstacle() -> Option<String> {
+    let control = File::options().read(true).write(true).open(CONTROL);
+    match control {
+        Ok(_) if !may_mount() => Some("this process lacks the capability SYS_ADMIN".to_owned()),
+        Ok(_) => None,
+        Err(error) => Some(format!("cannot open {CONTROL}: {error}")),
+    }
+}
+
+/// Whether the process has CAP_SYS_ADMIN, without which nothing can be mounted.
+fn may_mount() -> bool {
+    const SYS_ADMIN: u32 = 21;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & (1 << SYS_ADMIN) != 0)
+}
+
+/// Makes a device of a disk. `link` leads to it from before it is made.
+pub(super) fn attach(link: &Path, disk: &Path, writable: bool) -> Result<(), Error> {
+    for _ in 0..TRIES {
+        let device = find_free()?;
+        symlink(&device, link).map_err(Error::io("link", link))?;
+        let mut args = vec![device.as_os_str(), disk.as_os_str()];
+        if !writable {
+            args.insert(0, "--read-only".as_ref());
+        }
+        match LOSETUP.run(args, &[0]) {
+            Ok(_) => {
+                if let Err(error) = find_free() {
+                    let error = crate::error_chain(&error);
+                    tracing::warn!(error, "kubelet may find no loop device of its own");
+                }
+                return Ok(());
+            }
+            Err(error) => {
+                fs::remove_file(link).map_err(Error::io("remove", link))?;
+                if !is_taken(&error) {
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+    Err(Error::Crowded { tries: TRIES })
+}
+
+/// The device that is free next; it has a file.
+fn find_free() -> Result<PathBuf, Error> {
+    let found = LOSETUP.run(["--find"], &[0])?;
+    let device = PathBuf::from(found.trim());
+    have_file(&device, Path::new(KNOWN))?;
+    Ok(device)
+}
+
+/// Makes the file of a device that the kernel knows, if there is none.
+fn have_file(device: &Path, known: &Path) -> Result<(), Error> {
+    if device.exists() {
+        return Ok(());
+    }
+    let numbers = known.join(device.file_name().unwrap_or_default()).join("dev");
+    let text = fs::read_to_string(&numbers).map_err(Error::io("read", &numbers))?;
+    let Some((major, minor)) = numbers_of(&text) else {
+        let source = ErrorKind::InvalidData.into();
+        return Err(Error::io("understand", &numbers)(source));
+    };
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let made = rustix::fs::mknodat(
+        rustix::fs::CWD,
+        device,
+        rustix::fs::FileType::BlockDevice,
+        mode,
+        rustix::fs::makedev(major, minor),
+    );
+    match made {
+        Ok(()) => {
+            tracing::info!(device = %device.display(), "made the file of a loop device that /dev did not have");
+            Ok(())
+        }
+        Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(Error::io("make", device)(error.into())),
+    }
+}
+
+/// Reads `7:0`.
+fn numbers_of(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Frees a device. One that is in use goes with its last user.
+pub(super) fn detach(device: &Path) -> Result<(), Error> {
+    LOSETUP.run(["--detach".as_ref(), device.as_os_str()], &[0])?;
+    Ok(())
+}
+
+/// Whether the device is made of that file, whatever its name is by now.
+pub(super) fn is_made_of(device: &Path, file: Origin) -> Result<bool, Error> {
+    Ok(entry(device)?.is_some_and(|entry| entry.origin() == Some(file)))
+}
+
+/// Whether the device is made of the disk, and takes writes as it should.
+pub(super) fn is_of(device: &Path, disk: &Path, writable: Option<bool>) -> Result<bool, Error> {
+    let file = match Origin::of(disk) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(Error::io("look at", disk)(error)),
+    };
+    Ok(entry(device)?.is_some_and(|entry| {
+        entry.origin() == Some(file) && writable.is_none_or(|writable| entry.ro != Some(writable))
+    }))
+}
+
+/// Takes over the size that the disk has now.
+pub(super) fn refresh(device: &Path) -> Result<(), Error> {
+    LOSETUP.run(["--set-capacity".as_ref(), device.as_os_str()], &[0])?;
+    Ok(())
+}
+
+/// Another device of the disk that is mounted, where one of the two can be written to.
+pub(super) fn mounted_elsewhere(
+    device: &Path,
+    disk: &Path,
+    writable: bool,
+) -> Result<Option<PathBuf>, Error> {
+    let file = Origin::of(disk).map_err(Error::io("look at", disk))?;
+    for entry in list(None)? {
+        let is_written = writable || entry.ro != Some(true);
+        if entry.name == device || entry.origin() != Some(file) || !is_written {
+            continue;
+        }
+        have_file(&entry.name, Path::new(KNOWN))?;
+        if is_claimed(&entry.name)? {
+            return Ok(Some(entry.name));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether any loop device is made of the disk.
+pub(super) fn has_device(disk: &Path) -> Result<bool, Error> {
+    match Origin::of(disk) {
+        Ok(file) => Ok(list(None)?.iter().any(|entry| entry.origin() == Some(file))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::io("look at", disk)(error)),
+    }
+}
+
+/// Whether a device is somebody's alone, as each mounted one is: the kernel tells that whatever mount
+/// namespace it is mounted in.
+fn is_claimed(device: &Path) -> Result<bool, Error> {
+    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+    match rustix::fs::open(device, flags, rustix::fs::Mode::empty()) {
+        Ok(_) | Err(Errno::NXIO | Errno::NODEV) => Ok(false),
+        Err(Errno::BUSY) => Ok(true),
+        Err(errno) => Err(Error::io("open", device)(errno.into())),
+    }
+}
+
+fn entry(device: &Path) -> Result<Option<Entry>, Error> {
+    Ok(list(Some(device))?.into_iter().next())
+}
+
+/// The loop devices that are in use, or the one.
+fn list(device: Option<&Path>) -> Result<Vec<Entry>, Error> {
+    let columns = "NAME,BACK-INO,BACK-MAJ:MIN,RO";
+    let args = ["--list", "--json", "--output", columns];
+    let args = args.iter().map(AsRef::as_ref).chain(device.map(Path::as_os_str));
+    let text = match LOSETUP.run(args.collect::<Vec<_>>(), &[0]) {
+        Ok(text) => text,
+        // No such device.
+        Err(exec::Error::Failed { .. }) if device.is_some() => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let listing: Listing = serde_json::from_str(&text).map_err(|error| Error::Io {
+        act: "understand what losetup says of",
+        path: device.unwrap_or(Path::new(CONTROL)).to_owned(),
+        source: error.into(),
+    })?;
+    let mut entries = listing.loopdevices;
+    entries.retain(|entry| entry.back_ino.is_some());
+    Ok(entries)
+}
+
+fn is_taken(error: &exec::Error) -> bool {
+    match error {
+        exec::Error::Failed { output, .. } => output.contains("busy"),
+        exec::Error::Missing { .. } | exec::Error::Start { .. } => false,
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn origin(&self) -> Option<Origin> {
+        let (major, minor) = numbers_of(self.back_dev.as_deref()?)?;
+        Some(Origin {
+            major,
+            minor,
+            inode: self.back_ino?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_the_kernel_does_not_know_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let device = directory.path().join("loop300");
+        let error = have_file(&device, directory.path()).unwrap_err();
+        assert!(matches!(error, Error::Io { act: "read", .. }), "{error}");
+        fs::create_dir(&device).unwrap();
+        have_file(&device, directory.path()).unwrap();
+    }
+}

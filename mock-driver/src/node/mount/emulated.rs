@@ -1,0 +1,125 @@
+//! Filesystems without privileges: a directory beside the disk stands for the filesystem on it, and a
+//! link for each place it is shown at. The rules about what is on a disk are the same.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+use super::filesystem::{Content, content};
+use super::{Disk, Error, Filesystem, Shown, Stats, Usage};
+use crate::store::volume_files::FILESYSTEM;
+
+/// The inodes an emulated filesystem has: one for 16 KiB, as mkfs.ext4 gives.
+const BYTES_PER_INODE: u64 = 16 * 1024;
+
+/// Makes sure there is a filesystem on the disk.
+pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<(), Error> {
+    let wanted = asked.unwrap_or(Filesystem::DEFAULT);
+    let label = disk.tree.with_file_name(FILESYSTEM);
+    let found = match fs::read_to_string(&label) {
+        Ok(name) => Filesystem::asked(name.trim())?,
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(Error::io("read", &label)(error)),
+    };
+    if let Some(found) = found {
+        return match asked {
+            Some(asked) if !found.serves(asked) => Err(Error::OtherFilesystem {
+                found: found.name(),
+                fs: wanted.name(),
+            }),
+            _ => Ok(()),
+        };
+    }
+    match content(&disk.device, &disk.file)? {
+        Content::Blank if !disk.writable => return Err(Error::BlankAndReadOnly),
+        Content::Blank => {}
+        Content::Known(found) => {
+            return Err(Error::UnknownData {
+                found: found.name(),
+                fs: wanted.name(),
+            });
+        }
+        Content::Unknown(found) => {
+            return Err(Error::UnknownData {
+                found,
+                fs: wanted.name(),
+            });
+        }
+    }
+    fs::create_dir_all(&disk.tree).map_err(Error::io("create", &disk.tree))?;
+    // The label last: without it nothing was in the tree that anybody was told of.
+    File::create(&label)
+        .and_then(|mut file| io::Write::write_all(&mut file, wanted.name().as_bytes()).and(file.sync_all()))
+        .map_err(Error::io("create", &label))
+}
+
+/// Shows something at `target`, where nothing is shown. A caller may have made the directory or file that a mount
+/// would cover.
+pub(super) fn link(to: &Path, target: &Path) -> Result<(), Error> {
+    super::kernel::remove_empty(target)?;
+    symlink(to, target).map_err(Error::io("link", target))
+}
+
+/// What is shown at `target`.
+pub(super) fn shown_at(target: &Path) -> Result<Option<Shown>, Error> {
+    // No link, or nothing at all.
+    let absent = [
+        ErrorKind::InvalidInput,
+        ErrorKind::NotFound,
+        ErrorKind::NotADirectory,
+    ];
+    match fs::read_link(target) {
+        Ok(to) => Ok(Some(Shown::Link(to))),
+        Err(error) if absent.contains(&error.kind()) => Ok(None),
+        Err(error) => Err(Error::io("read the link", target)(error)),
+    }
+}
+
+/// Takes a link away, never what it leads to.
+pub(super) fn unlink(target: &Path, is_ours: impl Fn(&Shown) -> bool) -> Result<(), Error> {
+    match shown_at(target)? {
+        None => Ok(()),
+        Some(shown) if is_ours(&shown) => fs::remove_file(target).map_err(Error::io("remove", target)),
+        Some(_) => Err(in_the_way(target, "is a link that is not of this volume")),
+    }
+}
+
+/// The volume's own size, and what its files take of it.
+pub(super) fn stats(disk: &Disk) -> Result<Stats, Error> {
+    let total = fs::metadata(&disk.device)
+        .map_err(Error::io("look at", &disk.device))?
+        .len();
+    let (mut bytes, mut inodes) = (0, 0);
+    measure(&disk.tree, &mut bytes, &mut inodes).map_err(Error::io("read", &disk.tree))?;
+    let usage = |total: u64, used: u64| Usage {
+        available: total.saturating_sub(used),
+        total,
+        used,
+    };
+    Ok(Stats {
+        bytes: usage(total, bytes),
+        inodes: usage(total / BYTES_PER_INODE, inodes),
+    })
+}
+
+fn measure(directory: &Path, bytes: &mut u64, inodes: &mut u64) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let meta = entry.metadata()?;
+        *inodes += 1;
+        if meta.is_dir() {
+            measure(&entry.path(), bytes, inodes)?;
+        } else {
+            *bytes += meta.blocks() * 512;
+        }
+    }
+    Ok(())
+}
+
+fn in_the_way(path: &Path, reason: &'static str) -> Error {
+    Error::InTheWay {
+        path: path.to_owned(),
+        reason,
+    }
+}

@@ -1,0 +1,331 @@
+//! The capabilities there are, where each is told, and which calls it stands for.
+
+use std::str::FromStr;
+
+use csi_proto::v1::{
+    controller_service_capability::rpc as controller, group_controller_service_capability::rpc as group,
+    node_service_capability::rpc as node, plugin_capability as plugin,
+};
+
+use super::OfferError;
+use crate::rpc::method::Method;
+
+/// Something a driver may or may not be able to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "each variant is the capability of the same name")]
+pub enum Capability {
+    /// Only told: the Controller service's RPCs are answered all the same, since volumes must come from
+    /// somewhere.
+    ControllerService,
+    VolumeAccessibilityConstraints,
+    GroupControllerService,
+    SnapshotMetadataService,
+    SnapshotAccessibilityConstraints,
+    VolumeExpansionOnline,
+    /// Excludes the one before, so it is not there by default.
+    VolumeExpansionOffline,
+
+    CreateDeleteVolume,
+    PublishUnpublishVolume,
+    ListVolumes,
+    GetCapacity,
+    CreateDeleteSnapshot,
+    ListSnapshots,
+    CloneVolume,
+    PublishReadonly,
+    ExpandVolume,
+    ListVolumesPublishedNodes,
+    /// Gone since CSI 1.13, and still what kubelet reads.
+    VolumeCondition,
+    GetVolume,
+    SingleNodeMultiWriter,
+    ModifyVolume,
+    GetSnapshot,
+    GetVolumeHealth,
+    ListVolumeHealth,
+
+    CreateDeleteGetVolumeGroupSnapshot,
+
+    NodeStageUnstageVolume,
+    NodeGetVolumeStats,
+    NodeExpandVolume,
+    /// Gone since CSI 1.13, and still what kubelet reads.
+    NodeVolumeCondition,
+    NodeSingleNodeMultiWriter,
+    NodeVolumeMountGroup,
+    NodeGetVolumeHealth,
+    NodeGetStorageHealth,
+}
+
+/// Where a capability is told, and with which number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// GetPluginCapabilities, as a service.
+    Service(plugin::service::Type),
+    /// GetPluginCapabilities, as a way to expand volumes.
+    Expansion(plugin::volume_expansion::Type),
+    /// ControllerGetCapabilities. A number, since legacy ones have no name in the proto.
+    Controller(i32),
+    /// GroupControllerGetCapabilities.
+    Group(i32),
+    /// NodeGetCapabilities.
+    Node(i32),
+}
+
+// === impl Capability ===
+
+impl Capability {
+    /// Every capability.
+    pub const ALL: [Self; 33] = [
+        Self::ControllerService,
+        Self::VolumeAccessibilityConstraints,
+        Self::GroupControllerService,
+        Self::SnapshotMetadataService,
+        Self::SnapshotAccessibilityConstraints,
+        Self::VolumeExpansionOnline,
+        Self::VolumeExpansionOffline,
+        Self::CreateDeleteVolume,
+        Self::PublishUnpublishVolume,
+        Self::ListVolumes,
+        Self::GetCapacity,
+        Self::CreateDeleteSnapshot,
+        Self::ListSnapshots,
+        Self::CloneVolume,
+        Self::PublishReadonly,
+        Self::ExpandVolume,
+        Self::ListVolumesPublishedNodes,
+        Self::VolumeCondition,
+        Self::GetVolume,
+        Self::SingleNodeMultiWriter,
+        Self::ModifyVolume,
+        Self::GetSnapshot,
+        Self::GetVolumeHealth,
+        Self::ListVolumeHealth,
+        Self::CreateDeleteGetVolumeGroupSnapshot,
+        Self::NodeStageUnstageVolume,
+        Self::NodeGetVolumeStats,
+        Self::NodeExpandVolume,
+        Self::NodeVolumeCondition,
+        Self::NodeSingleNodeMultiWriter,
+        Self::NodeVolumeMountGroup,
+        Self::NodeGetVolumeHealth,
+        Self::NodeGetStorageHealth,
+    ];
+
+    /// Its name in the specification, after `NODE_` for the Node service's.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ControllerService => "CONTROLLER_SERVICE",
+            Self::VolumeAccessibilityConstraints => "VOLUME_ACCESSIBILITY_CONSTRAINTS",
+            Self::GroupControllerService => "GROUP_CONTROLLER_SERVICE",
+            Self::SnapshotMetadataService => "SNAPSHOT_METADATA_SERVICE",
+            Self::SnapshotAccessibilityConstraints => "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS",
+            Self::VolumeExpansionOnline => "VOLUME_EXPANSION_ONLINE",
+            Self::VolumeExpansionOffline => "VOLUME_EXPANSION_OFFLINE",
+            Self::CreateDeleteVolume => "CREATE_DELETE_VOLUME",
+            Self::PublishUnpublishVolume => "PUBLISH_UNPUBLISH_VOLUME",
+            Self::ListVolumes => "LIST_VOLUMES",
+            Self::GetCapacity => "GET_CAPACITY",
+            Self::CreateDeleteSnapshot => "CREATE_DELETE_SNAPSHOT",
+            Self::ListSnapshots => "LIST_SNAPSHOTS",
+            Self::CloneVolume => "CLONE_VOLUME",
+            Self::PublishReadonly => "PUBLISH_READONLY",
+            Self::ExpandVolume => "EXPAND_VOLUME",
+            Self::ListVolumesPublishedNodes => "LIST_VOLUMES_PUBLISHED_NODES",
+            Self::VolumeCondition => "VOLUME_CONDITION",
+            Self::GetVolume => "GET_VOLUME",
+            Self::SingleNodeMultiWriter => "SINGLE_NODE_MULTI_WRITER",
+            Self::ModifyVolume => "MODIFY_VOLUME",
+            Self::GetSnapshot => "GET_SNAPSHOT",
+            Self::GetVolumeHealth => "GET_VOLUME_HEALTH",
+            Self::ListVolumeHealth => "LIST_VOLUME_HEALTH",
+            Self::CreateDeleteGetVolumeGroupSnapshot => "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT",
+            Self::NodeStageUnstageVolume => "NODE_STAGE_UNSTAGE_VOLUME",
+            Self::NodeGetVolumeStats => "NODE_GET_VOLUME_STATS",
+            Self::NodeExpandVolume => "NODE_EXPAND_VOLUME",
+            Self::NodeVolumeCondition => "NODE_VOLUME_CONDITION",
+            Self::NodeSingleNodeMultiWriter => "NODE_SINGLE_NODE_MULTI_WRITER",
+            Self::NodeVolumeMountGroup => "NODE_VOLUME_MOUNT_GROUP",
+            Self::NodeGetVolumeHealth => "NODE_GET_VOLUME_HEALTH",
+            Self::NodeGetStorageHealth => "NODE_GET_STORAGE_HEALTH",
+        }
+    }
+
+    /// Where it is told.
+    pub fn place(self) -> Place {
+        use plugin::service::Type as Service;
+        use plugin::volume_expansion::Type as Expansion;
+        let controller = |rpc: controller::Type| Place::Controller(rpc.into());
+        let node = |rpc: node::Type| Place::Node(rpc.into());
+        match self {
+            Self::ControllerService => Place::Service(Service::ControllerService),
+            Self::VolumeAccessibilityConstraints => Place::Service(Service::VolumeAccessibilityConstraints),
+            Self::GroupControllerService => Place::Service(Service::GroupControllerService),
+            Self::SnapshotMetadataService => Place::Service(Service::SnapshotMetadataService),
+            Self::SnapshotAccessibilityConstraints => {
+                Place::Service(Service::SnapshotAccessibilityConstraints)
+            }
+            Self::VolumeExpansionOnline => Place::Expansion(Expansion::Online),
+            Self::VolumeExpansionOffline => Place::Expansion(Expansion::Offline),
+            Self::CreateDeleteVolume => controller(controller::Type::CreateDeleteVolume),
+            Self::PublishUnpublishVolume => controller(controller::Type::PublishUnpublishVolume),
+            Self::ListVolumes => controller(controller::Type::ListVolumes),
+            Self::GetCapacity => controller(controller::Type::GetCapacity),
+            Self::CreateDeleteSnapshot => controller(controller::Type::CreateDeleteSnapshot),
+            Self::ListSnapshots => controller(controller::Type::ListSnapshots),
+            Self::CloneVolume => controller(controller::Type::CloneVolume),
+            Self::PublishReadonly => controller(controller::Type::PublishReadonly),
+            Self::ExpandVolume => controller(controller::Type::ExpandVolume),
+            Self::ListVolumesPublishedNodes => controller(controller::Type::ListVolumesPublishedNodes),
+            Self::VolumeCondition => Place::Controller(11),
+            Self::GetVolume => controller(controller::Type::GetVolume),
+            Self::SingleNodeMultiWriter => controller(controller::Type::SingleNodeMultiWriter),
+            Self::ModifyVolume => controller(controller::Type::ModifyVolume),
+            Self::GetSnapshot => controller(controller::Type::GetSnapshot),
+            Self::GetVolumeHealth => controller(controller::Type::GetVolumeHealth),
+            Self::ListVolumeHealth => controller(controller::Type::ListVolumeHealth),
+            Self::CreateDeleteGetVolumeGroupSnapshot => {
+                Place::Group(group::Type::CreateDeleteGetVolumeGroupSnapshot.into())
+            }
+            Self::NodeStageUnstageVolume => node(node::Type::StageUnstageVolume),
+            Self::NodeGetVolumeStats => node(node::Type::GetVolumeStats),
+            Self::NodeExpandVolume => node(node::Type::ExpandVolume),
+            Self::NodeVolumeCondition => Place::Node(4),
+            Self::NodeSingleNodeMultiWriter => node(node::Type::SingleNodeMultiWriter),
+            Self::NodeVolumeMountGroup => node(node::Type::VolumeMountGroup),
+            Self::NodeGetVolumeHealth => node(node::Type::GetVolumeHealth),
+            Self::NodeGetStorageHealth => node(node::Type::GetStorageHealth),
+        }
+    }
+
+    /// Whether a driver has it unless told otherwise.
+    pub fn is_default(self) -> bool {
+        match self {
+            Self::VolumeExpansionOffline | Self::VolumeCondition | Self::NodeVolumeCondition => false,
+            Self::NodeStageUnstageVolume
+            | Self::NodeGetVolumeStats
+            | Self::NodeExpandVolume
+            | Self::NodeSingleNodeMultiWriter
+            | Self::NodeVolumeMountGroup
+            | Self::NodeGetVolumeHealth
+            | Self::NodeGetStorageHealth
+            | Self::ControllerService
+            | Self::VolumeAccessibilityConstraints
+            | Self::GroupControllerService
+            | Self::SnapshotMetadataService
+            | Self::SnapshotAccessibilityConstraints
+            | Self::VolumeExpansionOnline
+            | Self::CreateDeleteVolume
+            | Self::PublishUnpublishVolume
+            | Self::ListVolumes
+            | Self::GetCapacity
+            | Self::CreateDeleteSnapshot
+            | Self::ListSnapshots
+            | Self::CloneVolume
+            | Self::PublishReadonly
+            | Self::ExpandVolume
+            | Self::ListVolumesPublishedNodes
+            | Self::GetVolume
+            | Self::SingleNodeMultiWriter
+            | Self::ModifyVolume
+            | Self::GetSnapshot
+            | Self::GetVolumeHealth
+            | Self::ListVolumeHealth
+            | Self::CreateDeleteGetVolumeGroupSnapshot => true,
+        }
+    }
+
+    /// The capabilities without which nobody may call the method.
+    pub(super) fn behind(method: Method) -> &'static [Self] {
+        match method {
+            Method::CreateVolume | Method::DeleteVolume => &[Self::CreateDeleteVolume],
+            Method::ControllerPublishVolume | Method::ControllerUnpublishVolume => {
+                &[Self::PublishUnpublishVolume]
+            }
+            Method::ListVolumes => &[Self::ListVolumes],
+            Method::ControllerListVolumeHealth => &[Self::GetVolumeHealth, Self::ListVolumeHealth],
+            Method::ControllerGetVolumeHealth => &[Self::GetVolumeHealth],
+            Method::GetCapacity => &[Self::GetCapacity],
+            Method::CreateSnapshot | Method::DeleteSnapshot => &[Self::CreateDeleteSnapshot],
+            Method::ListSnapshots => &[Self::ListSnapshots],
+            Method::GetSnapshot => &[Self::GetSnapshot],
+            Method::ControllerExpandVolume => &[Self::ExpandVolume],
+            Method::ControllerGetVolume => &[Self::GetVolume],
+            Method::ControllerModifyVolume => &[Self::ModifyVolume],
+            Method::GroupControllerGetCapabilities => &[Self::GroupControllerService],
+            Method::CreateVolumeGroupSnapshot
+            | Method::DeleteVolumeGroupSnapshot
+            | Method::GetVolumeGroupSnapshot => &[
+                Self::GroupControllerService,
+                Self::CreateDeleteGetVolumeGroupSnapshot,
+            ],
+            Method::GetMetadataAllocated | Method::GetMetadataDelta => &[Self::SnapshotMetadataService],
+            Method::NodeStageVolume | Method::NodeUnstageVolume => &[Self::NodeStageUnstageVolume],
+            Method::NodeGetVolumeStats => &[Self::NodeGetVolumeStats],
+            Method::NodeGetVolumeHealth => &[Self::NodeGetVolumeHealth],
+            Method::NodeGetStorageHealth => &[Self::NodeGetStorageHealth],
+            Method::NodeExpandVolume => &[Self::NodeExpandVolume],
+            Method::GetPluginInfo
+            | Method::GetPluginCapabilities
+            | Method::Probe
+            | Method::ValidateVolumeCapabilities
+            | Method::ControllerGetCapabilities
+            | Method::NodePublishVolume
+            | Method::NodeUnpublishVolume
+            | Method::NodeGetCapabilities
+            | Method::NodeGetInfo => &[],
+        }
+    }
+}
+
+impl FromStr for Capability {
+    type Err = OfferError;
+
+    fn from_str(name: &str) -> Result<Self, OfferError> {
+        Self::ALL
+            .into_iter()
+            .find(|capability| capability.name() == name)
+            .ok_or_else(|| OfferError::Unknown {
+                name: name.to_owned(),
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_specification() {
+        for capability in Capability::ALL {
+            let specified = match capability.place() {
+                Place::Service(service) => service.as_str_name().to_owned(),
+                Place::Expansion(expansion) => format!("VOLUME_EXPANSION_{}", expansion.as_str_name()),
+                Place::Controller(11) => "VOLUME_CONDITION".to_owned(),
+                Place::Controller(number) => controller::Type::try_from(number)
+                    .unwrap()
+                    .as_str_name()
+                    .to_owned(),
+                Place::Group(number) => group::Type::try_from(number).unwrap().as_str_name().to_owned(),
+                Place::Node(4) => "NODE_VOLUME_CONDITION".to_owned(),
+                Place::Node(number) => {
+                    format!("NODE_{}", node::Type::try_from(number).unwrap().as_str_name())
+                }
+            };
+            assert_eq!(capability.name(), specified, "{capability:?}");
+        }
+    }
+
+    #[test]
+    fn every_capability_is_listed_once() {
+        let mut all = Capability::ALL.to_vec();
+        all.sort();
+        all.dedup();
+        assert_eq!(all, Capability::ALL, "sorted, without repeats");
+        assert_eq!(
+            Capability::ALL.last(),
+            Some(&Capability::NodeGetStorageHealth),
+            "the last variant is in the list"
+        );
+    }
+}

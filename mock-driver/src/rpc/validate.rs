@@ -1,0 +1,442 @@
+//! Checks that every request passes before the array sees it: required fields, the size limits CSI
+//! puts on all messages, and the values of enums. Each refusal names the field.
+
+use std::collections::{BTreeMap, HashMap};
+
+use csi_proto::v1;
+use csi_proto::v1::volume_capability::{AccessType, access_mode::Mode};
+
+use crate::array::{Access, AccessMode, Capability, Requirement, Segments, SizeRange, Source};
+use crate::rpc::capabilities::{self, LiveOffer};
+
+/// The most bytes of a string field.
+const STRING_LIMIT: usize = 128;
+/// The most bytes of a node id.
+const NODE_ID_LIMIT: usize = 256;
+/// The most bytes of a map or list field, keys and values together.
+const COLLECTION_LIMIT: usize = 4096;
+
+/// The most characters of each part of a topology key, and of a value.
+const SEGMENT_LIMIT: usize = 63;
+
+/// A malformed request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {reason}")]
+pub struct Invalid {
+    /// The request field.
+    pub field: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// A map field, in the order of its keys.
+pub(crate) type Map = BTreeMap<String, String>;
+
+// === impl Invalid ===
+
+impl Invalid {
+    pub(crate) fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            reason: reason.into(),
+        }
+    }
+
+    fn within(self, outer: &str) -> Self {
+        Self {
+            field: format!("{outer}.{}", self.field),
+            reason: self.reason,
+        }
+    }
+}
+
+/// A string that must be there.
+pub(crate) fn required<'a>(field: &str, text: &'a str) -> Result<&'a str, Invalid> {
+    if text.is_empty() {
+        return Err(Invalid::new(field, "must be set"));
+    }
+    bounded(field, text, STRING_LIMIT)
+}
+
+/// A node id that may be left out.
+pub(crate) fn node_id(text: &str) -> Result<Option<&str>, Invalid> {
+    bounded("node_id", text, NODE_ID_LIMIT)?;
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+/// A node id that must be there.
+pub(crate) fn required_node_id(text: &str) -> Result<&str, Invalid> {
+    node_id(text)?.ok_or_else(|| Invalid::new("node_id", "must be set"))
+}
+
+/// The name of something to be created.
+pub(crate) fn name(text: &str) -> Result<&str, Invalid> {
+    required("name", text)?;
+    let banned = |c: char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\x7f'..='\u{9f}');
+    match text.chars().find(|c| banned(*c)) {
+        Some(c) => Err(Invalid::new(
+            "name",
+            format!("must not contain the character U+{:04X}", c as u32),
+        )),
+        None => Ok(text),
+    }
+}
+
+/// A map of strings.
+pub(crate) fn map(field: &str, map: &HashMap<String, String>) -> Result<Map, Invalid> {
+    bounded_collection(
+        field,
+        map.iter().map(|(key, value)| key.len() + value.len()).sum(),
+    )?;
+    Ok(map
+        .iter()
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect())
+}
+
+/// Credentials. They are checked for form only; refusals never show a value.
+pub(crate) fn secrets(secrets: &HashMap<String, String>) -> Result<(), Invalid> {
+    map("secrets", secrets)?;
+    let proper = |key: &str| {
+        key.chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+    };
+    match secrets.keys().find(|key| key.is_empty() || !proper(key)) {
+        Some(_) => Err(Invalid::new(
+            "secrets",
+            "keys must be made of alphanumerics, '-', '_' and '.'",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// A field that belongs to a capability: without that it must not be set.
+pub(crate) fn needs(
+    offer: &LiveOffer,
+    capability: capabilities::Capability,
+    field: &str,
+    is_set: bool,
+) -> Result<(), Invalid> {
+    if !is_set || offer.has(capability) {
+        return Ok(());
+    }
+    Err(Invalid::new(
+        field,
+        format!("must not be set: the driver does not have {}", capability.name()),
+    ))
+}
+
+/// Uses of a volume that only newer drivers know: `newer` is what they say then, each service for itself.
+pub(crate) fn needs_modes(
+    offer: &LiveOffer,
+    newer: capabilities::Capability,
+    field: &str,
+    capabilities: &[Capability],
+) -> Result<(), Invalid> {
+    let is_new = |mode: AccessMode| {
+        matches!(
+            mode,
+            AccessMode::SingleNodeSingleWriter | AccessMode::SingleNodeMultiWriter
+        )
+    };
+    match capabilities.iter().find(|capability| is_new(capability.mode)) {
+        Some(capability) if !offer.has(newer) => {
+            let (mode, newer) = (capability.mode.name(), newer.name());
+            let reason = format!("access mode {mode} is not known: the driver does not have {newer}");
+            Err(Invalid::new(field, reason))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How many entries a page may have; 0 leaves it to the array.
+pub(crate) fn max_entries(number: i32) -> Result<usize, Invalid> {
+    count("max_entries", number)
+}
+
+/// A number of things.
+pub(crate) fn count(field: &str, number: i32) -> Result<usize, Invalid> {
+    usize::try_from(number).map_err(|_| Invalid::new(field, format!("must not be negative, is {number}")))
+}
+
+/// A string that may be left out.
+pub(crate) fn optional(field: &str, text: &str) -> Result<Option<String>, Invalid> {
+    bounded(field, text, STRING_LIMIT)?;
+    Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
+}
+
+/// A list of ids, none of which is empty.
+pub(crate) fn ids(field: &str, ids: &[String]) -> Result<(), Invalid> {
+    for (index, id) in ids.iter().enumerate() {
+        required(&format!("{field}[{index}]"), id)?;
+    }
+    Ok(())
+}
+
+/// Where the content of a new volume comes from.
+pub(crate) fn source(source: Option<&v1::VolumeContentSource>) -> Result<Option<Source>, Invalid> {
+    let field = "volume_content_source";
+    let Some(source) = source else { return Ok(None) };
+    let id = |outer: &str, id: &str| required(&format!("{field}.{outer}"), id).map(str::to_owned);
+    match &source.r#type {
+        None => Err(Invalid::new(field, "must be a snapshot or a volume")),
+        Some(v1::volume_content_source::Type::Snapshot(snapshot)) => {
+            let id = id("snapshot.snapshot_id", &snapshot.snapshot_id)?;
+            Ok(Some(Source::Snapshot(id.into())))
+        }
+        Some(v1::volume_content_source::Type::Volume(volume)) => {
+            let id = id("volume.volume_id", &volume.volume_id)?;
+            Ok(Some(Source::Volume(id.into())))
+        }
+    }
+}
+
+/// Where something is wanted; absent means anywhere.
+pub(crate) fn requirement(wanted: Option<&v1::TopologyRequirement>) -> Result<Option<Requirement>, Invalid> {
+    let field = "accessibility_requirements";
+    let Some(wanted) = wanted else { return Ok(None) };
+    if wanted.requisite.is_empty() && wanted.preferred.is_empty() {
+        return Err(Invalid::new(
+            field,
+            "must have requisite or preferred, or be left out",
+        ));
+    }
+    let list = |name: &str, topologies: &[v1::Topology]| {
+        let read = |(index, topology): (usize, &v1::Topology)| {
+            segments(&format!("{field}.{name}[{index}]"), topology)
+        };
+        topologies
+            .iter()
+            .enumerate()
+            .map(read)
+            .collect::<Result<Vec<_>, _>>()
+    };
+    let requisite = list("requisite", &wanted.requisite)?;
+    let preferred = list("preferred", &wanted.preferred)?;
+    let stranger = preferred
+        .iter()
+        .position(|segments| !requisite.contains(segments));
+    match stranger {
+        Some(index) if !requisite.is_empty() => Err(Invalid::new(
+            format!("{field}.preferred[{index}]"),
+            "must be one of requisite",
+        )),
+        _ => Ok(Some(Requirement { requisite, preferred })),
+    }
+}
+
+/// A place in a message.
+pub(crate) fn segments(field: &str, topology: &v1::Topology) -> Result<Segments, Invalid> {
+    let field = format!("{field}.segments");
+    let pairs = topology.segments.iter();
+    place(&field, pairs.map(|(key, value)| (key.as_str(), value.as_str())))
+}
+
+/// A place, wherever it is written: the keys and values that CSI allows, and no key twice.
+pub(crate) fn place<'a>(
+    field: &str,
+    pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Result<Segments, Invalid> {
+    let pairs: Vec<(&str, &str)> = pairs.into_iter().collect();
+    let bytes: usize = pairs.iter().map(|(key, value)| key.len() + value.len()).sum();
+    bounded_collection(field, bytes)?;
+    let is_proper = |part: &str| part.len() <= SEGMENT_LIMIT && is_label(part);
+    for (key, value) in &pairs {
+        let (prefix, name) = key.split_once('/').unwrap_or(("", key));
+        if !is_proper(name) || (key.contains('/') && !is_proper(prefix)) {
+            let reason = format!(
+                "key \"{key}\" must be [PREFIX/]NAME, each of at most {SEGMENT_LIMIT} letters, digits, '-', '_' and \
+                 '.', with a letter or digit at both ends"
+            );
+            return Err(Invalid::new(field, reason));
+        }
+        if !is_proper(value) {
+            let reason = format!(
+                "the value of \"{key}\" must be at most {SEGMENT_LIMIT} letters, digits, '-', '_' and '.', with a \
+                 letter or digit at both ends"
+            );
+            return Err(Invalid::new(field, reason));
+        }
+    }
+    let count = pairs.len();
+    let segments: Segments = pairs.into_iter().collect();
+    if segments.iter().count() < count {
+        return Err(Invalid::new(
+            field,
+            "has a key twice: keys that differ only in case are the same key",
+        ));
+    }
+    Ok(segments)
+}
+
+/// Letters and digits, with `-`, `_` and `.` between them.
+fn is_label(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let is_outer = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    is_outer(bytes.first()) && is_outer(bytes.last()) && bytes.iter().all(|byte| is_inner(*byte))
+}
+
+/// A list of capabilities that must not be empty.
+pub(crate) fn capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capability>, Invalid> {
+    if list.is_empty() {
+        return Err(Invalid::new("volume_capabilities", "must be set"));
+    }
+    let check = |(index, capability): (usize, &v1::VolumeCapability)| {
+        read_capability(capability)
+            .map_err(|invalid| invalid.within(&format!("volume_capabilities[{index}]")))
+    };
+    list.iter().enumerate().map(check).collect()
+}
+
+/// A capability that must be there.
+pub(crate) fn capability(capability: Option<&v1::VolumeCapability>) -> Result<Capability, Invalid> {
+    let capability = capability.ok_or_else(|| Invalid::new("volume_capability", "must be set"))?;
+    read_capability(capability).map_err(|invalid| invalid.within("volume_capability"))
+}
+
+/// A page token; absent for the first page.
+pub(crate) fn token(text: &str) -> Option<String> {
+    Some(text.to_owned()).filter(|token| !token.is_empty())
+}
+
+/// The range of sizes; absent means any.
+pub(crate) fn size_range(range: Option<&v1::CapacityRange>) -> Result<SizeRange, Invalid> {
+    let Some(range) = range else {
+        return Ok(SizeRange::default());
+    };
+    let size = |field, bytes: i64| {
+        u64::try_from(bytes).map_err(|_| Invalid::new(field, format!("must not be negative, is {bytes}")))
+    };
+    let required = size("capacity_range.required_bytes", range.required_bytes)?;
+    let limit = size("capacity_range.limit_bytes", range.limit_bytes)?;
+    if required == 0 && limit == 0 {
+        return Err(Invalid::new(
+            "capacity_range",
+            "must have required_bytes or limit_bytes, or be left out",
+        ));
+    }
+    Ok(SizeRange { required, limit })
+}
+
+fn bounded<'a>(field: &str, text: &'a str, limit: usize) -> Result<&'a str, Invalid> {
+    if text.len() > limit {
+        let reason = format!("must not be longer than {limit} bytes, has {}", text.len());
+        return Err(Invalid::new(field, reason));
+    }
+    Ok(text)
+}
+
+fn bounded_collection(field: &str, bytes: usize) -> Result<(), Invalid> {
+    if bytes > COLLECTION_LIMIT {
+        let reason = format!("must not hold more than {COLLECTION_LIMIT} bytes, has {bytes}");
+        return Err(Invalid::new(field, reason));
+    }
+    Ok(())
+}
+
+fn read_capability(capability: &v1::VolumeCapability) -> Result<Capability, Invalid> {
+    let access = match &capability.access_type {
+        None => return Err(Invalid::new("access_type", "must be set")),
+        Some(AccessType::Block(_)) => Access::Block,
+        Some(AccessType::Mount(mount)) => read_mount(mount).map_err(|invalid| invalid.within("mount"))?,
+    };
+    let mode = capability
+        .access_mode
+        .as_ref()
+        .ok_or_else(|| Invalid::new("access_mode", "must be set"))?;
+    let mode = match Mode::try_from(mode.mode) {
+        Ok(Mode::SingleNodeWriter) => AccessMode::SingleNodeWriter,
+        Ok(Mode::SingleNodeReaderOnly) => AccessMode::SingleNodeReaderOnly,
+        Ok(Mode::MultiNodeReaderOnly) => AccessMode::MultiNodeReaderOnly,
+        Ok(Mode::MultiNodeSingleWriter) => AccessMode::MultiNodeSingleWriter,
+        Ok(Mode::MultiNodeMultiWriter) => AccessMode::MultiNodeMultiWriter,
+        Ok(Mode::SingleNodeSingleWriter) => AccessMode::SingleNodeSingleWriter,
+        Ok(Mode::SingleNodeMultiWriter) => AccessMode::SingleNodeMultiWriter,
+        Ok(Mode::Unknown) => return Err(Invalid::new("access_mode.mode", "must be set")),
+        Err(_) => {
+            return Err(Invalid::new(
+                "access_mode.mode",
+                format!("{} is no access mode", mode.mode),
+            ));
+        }
+    };
+    Ok(Capability { access, mode })
+}
+
+fn read_mount(mount: &v1::volume_capability::MountVolume) -> Result<Access, Invalid> {
+    bounded("fs_type", &mount.fs_type, STRING_LIMIT)?;
+    bounded("volume_mount_group", &mount.volume_mount_group, STRING_LIMIT)?;
+    bounded_collection("mount_flags", mount.mount_flags.iter().map(String::len).sum())?;
+    Ok(Access::Mount {
+        fs_type: mount.fs_type.clone(),
+        flags: mount.mount_flags.clone(),
+        group: mount.volume_mount_group.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_topologies_are_names_with_or_without_a_prefix() {
+        let long = "x".repeat(SEGMENT_LIMIT + 1);
+        let (long_name, long_prefix) = (format!("a/{long}"), format!("{long}/zone"));
+        // (key, proper)
+        let table = [
+            ("zone", true),
+            ("topology.mock.csi.local/zone", true),
+            ("Company.com/Zone_1", true),
+            ("a-b.c_d", true),
+            ("x y/zone", false),
+            ("a/zone 1", false),
+            ("/zone", false),
+            ("a/", false),
+            ("", false),
+            ("a/b/c", false),
+            ("-a/zone", false),
+            ("a./zone", false),
+            ("a/_zone", false),
+            ("\u{e9}/zone", false),
+            (&long_name, false),
+            (&long_prefix, false),
+        ];
+        for (key, is_proper) in table {
+            let topology = v1::Topology {
+                segments: [(key.to_owned(), "z".to_owned())].into(),
+            };
+            let found = segments("accessible_topology", &topology);
+            assert_eq!(found.is_ok(), is_proper, "{key:?}: {found:?}");
+            let field = found.err().map(|invalid| invalid.field);
+            let expected = (!is_proper).then(|| "accessible_topology.segments".to_owned());
+            assert_eq!(field, expected, "{key:?}");
+        }
+    }
+
+    #[test]
+    fn values_of_topologies_are_labels_and_no_key_comes_twice() {
+        let long = "x".repeat(SEGMENT_LIMIT + 1);
+        // (pairs, a word of the objection)
+        let table = [
+            (vec![("zone", "eu-1.a_B")], None),
+            (vec![("zone", "a"), ("rack", "a")], None),
+            (vec![("zone", "")], Some("value of \"zone\"")),
+            (vec![("zone", "a b!")], Some("value of \"zone\"")),
+            (vec![("zone", &*long)], Some("value of \"zone\"")),
+            (vec![("zone", "a"), ("Zone", "b")], Some("twice")),
+            (vec![("zone", "a"), ("zone", "a")], Some("twice")),
+        ];
+        for (pairs, word) in table {
+            let found = place("topology", pairs.iter().copied());
+            match word {
+                None => assert_eq!(found.unwrap().iter().count(), pairs.len()),
+                Some(word) => {
+                    let invalid = found.unwrap_err();
+                    assert_eq!(invalid.field, "topology", "{pairs:?}");
+                    assert!(invalid.reason.contains(word), "{pairs:?}: {invalid}");
+                }
+            }
+        }
+    }
+}

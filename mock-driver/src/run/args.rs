@@ -1,0 +1,516 @@
+//! The flags. Written as Go programs take them: one dash or two, `-flag=value` or `-flag value`,
+//! the last one wins.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args as _, Command, CommandFactory, FromArgMatches, Parser};
+use tracing::Level;
+
+use crate::array::NodeId;
+use crate::driver;
+use crate::driver::locks::BusyRule;
+use crate::driver::service_config::Conduct;
+use crate::fault::duration;
+use crate::journal::clock::Clock;
+use crate::rpc::capabilities::Offer;
+use crate::socket::Endpoint;
+
+pub use self::admin::AdminArgs;
+pub use self::array::ArrayArgs;
+pub use self::faults::FaultArgs;
+pub use self::hostpath::{AttachLimit, HostPathArgs};
+pub use self::klog::KlogArgs;
+pub use self::node::NodeArgs;
+
+mod admin;
+mod array;
+mod faults;
+mod hostpath;
+mod klog;
+mod node;
+
+/// The most entries in one page of ListVolumes unless told otherwise. Keeps an answer with a
+/// hundred nodes a volume under the 4 MiB that gRPC clients take by default.
+const DEFAULT_LIST_PAGE: usize = 1000;
+
+/// The flags of the array and of the node's side that stand beside those of [`ArrayArgs`].
+const OF_THE_ARRAY: [&str; 14] = [
+    "attach_limit",
+    "busy",
+    "capabilities",
+    "device_dir",
+    "device_timeout",
+    "devices",
+    "latency",
+    "list_page",
+    "media_dir",
+    "node_unpublish_strict",
+    "nodes",
+    "state_dir",
+    "topology",
+    "volumes",
+];
+
+/// A CSI driver on an emulated array of block devices.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "csi-mock-driver", version, args_override_self = true)]
+pub struct Args {
+    /// Where to listen: unix:///path/csi.sock, unix:/path/csi.sock or a bare path.
+    #[arg(long, env = "CSI_ENDPOINT")]
+    pub endpoint: Endpoint,
+
+    /// The driver's name in Kubernetes.
+    #[arg(long, alias = "drivername", default_value = "mock.csi.local", value_parser = driver_name)]
+    pub driver_name: String,
+
+    /// How many nodes the array knows: node-0, node-1 and so on.
+    #[arg(long, default_value_t = 3)]
+    pub nodes: usize,
+
+    /// How many volumes are there from the start: vol-0, vol-1 and so on.
+    #[arg(long, default_value_t = 0)]
+    pub volumes: u64,
+
+    /// How many volumes a node takes; 0 for as many as come, and -1 for that, too, but NodeGetInfo then says
+    /// another number from 1 to 10 each time.
+    #[arg(long, default_value = "0", allow_hyphen_values = true)]
+    pub attach_limit: AttachLimit,
+
+    /// The array and the services that work on it.
+    #[command(flatten)]
+    pub array: ArrayArgs,
+
+    /// The node's side.
+    #[command(flatten)]
+    pub node: NodeArgs,
+
+    /// How long attaching and detaching a volume take.
+    #[arg(long, default_value = "0s", value_parser = duration::parse)]
+    pub latency: Duration,
+
+    /// What a second call for a busy volume gets: ABORTED, or its turn.
+    #[arg(long, default_value = "abort", value_parser = busy_rule)]
+    pub busy: BusyRule,
+
+    /// The most entries in one page of ListVolumes, whatever the caller asks; 0 for no bound.
+    #[arg(long, default_value_t = DEFAULT_LIST_PAGE)]
+    pub list_page: usize,
+
+    /// Capabilities to go without or to have beside the default, as in
+    /// -PUBLISH_READONLY,+VOLUME_CONDITION; those of the Node service begin with NODE_.
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
+    pub capabilities: Offer,
+
+    /// Where to keep the array, so that it survives restarts; empty keeps it in memory.
+    #[arg(long, alias = "statedir", default_value = "", hide_default_value = true, value_parser = path_or_empty())]
+    pub state_dir: PathBuf,
+
+    /// The file to record calls in, one JSON object a line; empty for none.
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
+    pub journal: PathBuf,
+
+    /// What goes wrong.
+    #[command(flatten)]
+    pub faults: FaultArgs,
+
+    /// The admin API and what it looks at.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+
+    /// Flags of csi-driver-host-path.
+    #[command(flatten)]
+    pub host_path: HostPathArgs,
+
+    /// Flags of klog.
+    #[command(flatten)]
+    pub klog: KlogArgs,
+
+    /// How long running calls may go on when the driver is told to stop.
+    #[arg(long, default_value = "10s", value_parser = duration::parse)]
+    pub shutdown_grace: Duration,
+
+    /// How long to wait at the start for another process to release the lock on --state-dir, as the one that this one
+    /// replaces does when it ends.
+    #[arg(long, default_value = "1m", value_parser = duration::parse)]
+    pub lock_timeout: Duration,
+
+    /// How much to log: 0 to 3 changes of state, 4 and 5 details, from 6 everything.
+    #[arg(long, default_value_t = 2)]
+    pub v: u8,
+
+    /// What was asked for and is done otherwise, to be told at the start.
+    #[arg(skip)]
+    pub notes: Vec<String>,
+}
+
+// === impl Args ===
+
+impl Args {
+    /// Reads the flags.
+    ///
+    /// # Errors
+    /// With a text for the user, also for `--help` and `--version`.
+    pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let words = with_two_dashes(args);
+        let is_host_path = HostPathArgs::are_meant(&words);
+        let command = if is_host_path {
+            HostPathArgs::defaults(Self::command())
+        } else {
+            Self::command()
+        };
+        let matches = command.try_get_matches_from(words)?;
+        let mut args = Self::from_arg_matches(&matches)?;
+        args.notes.extend(args.klog.notes());
+        args.notes.extend(args.without_array(&matches));
+        hostpath::translate(&mut args, &matches, is_host_path);
+        if let Some(objection) = args.array.objection() {
+            return Err(Self::command().error(ErrorKind::ValueValidation, objection));
+        }
+        match args.faults.help() {
+            Some(text) => Err(clap::Error::raw(ErrorKind::DisplayVersion, text)),
+            None => Ok(args),
+        }
+    }
+
+    /// What the driver is to be started with.
+    pub fn settings(&self) -> driver::Settings {
+        let mut nodes = crate::array::Settings::numbered_nodes(self.nodes);
+        let node_id = self.node.id();
+        nodes.extend(node_id.as_deref().map(NodeId::from));
+        driver::Settings {
+            name: self.driver_name.clone(),
+            array: self.array.settings(
+                &self.driver_name,
+                nodes,
+                self.attach_limit.number(),
+                self.list_page,
+            ),
+            conduct: Conduct {
+                limit_by_chance: self.attach_limit == AttachLimit::ByChance,
+                ..self.array.conduct()
+            },
+            premade: self.volumes,
+            latency: self.latency,
+            busy: self.busy,
+            mode: self.node.mode,
+            array_endpoint: self.node.array_endpoint.clone(),
+            registration: self.node.registration(self.endpoint.path()),
+            node_id,
+            node: self.node.settings(),
+            offer: self.capabilities.clone(),
+            state_dir: given(&self.state_dir),
+            media_dir: given(&self.node.media_dir),
+            journal: given(&self.journal),
+            readers: self.admin.readers(),
+            faults: given(&self.faults.faults),
+            scenarios: self.faults.scenario.0.clone(),
+            seed: self.faults.seed,
+            proxy_to: self.faults.proxy_to.as_ref().map(|to| to.path().to_owned()),
+            clock: Clock::system(),
+        }
+    }
+
+    /// What was said of an array that a proxy does not have.
+    fn without_array(&self, matches: &ArgMatches) -> Vec<String> {
+        if self.faults.proxy_to.is_none() {
+            return Vec::new();
+        }
+        let of_array = ArrayArgs::augment_args(Command::new("array"));
+        let of_array: BTreeSet<&str> = of_array
+            .get_arguments()
+            .map(|flag| flag.get_id().as_str())
+            .collect();
+        let is_meant = |flag: &&Arg| {
+            let id = flag.get_id().as_str();
+            (of_array.contains(id) || OF_THE_ARRAY.contains(&id))
+                && matches.value_source(id) == Some(ValueSource::CommandLine)
+        };
+        let command = Self::command();
+        let names = command.get_arguments().filter(is_meant).filter_map(Arg::get_long);
+        let note =
+            |name| format!("--{name} has no effect beside --proxy-to: the array is the other driver's");
+        names.map(note).collect()
+    }
+
+    /// How much to log.
+    pub fn level(&self) -> Level {
+        match self.v {
+            0..=3 => Level::INFO,
+            4..=5 => Level::DEBUG,
+            6.. => Level::TRACE,
+        }
+    }
+}
+
+/// Go programs take an empty value for none; clap's own parser of paths refuses it.
+fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+fn given(path: &Path) -> Option<PathBuf> {
+    Some(path.to_owned()).filter(|path| !path.as_os_str().is_empty())
+}
+
+/// Gives flags with one dash the second one, and joins each flag with its value, so that a value
+/// that begins with a dash is not taken for a flag.
+fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let command = Args::command();
+    let is_named = |arg: &Arg, name: &str| {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        arg.get_long() == Some(name) || aliases.contains(&name)
+    };
+    let takes_value = |name: &str| {
+        command
+            .get_arguments()
+            .any(|arg| is_named(arg, name) && arg.get_action().takes_values() && !is_switch(arg))
+    };
+    let mut args = args.into_iter();
+    let mut rewritten: Vec<OsString> = args.next().into_iter().collect();
+    while let Some(arg) = args.next() {
+        let text = arg.to_str().unwrap_or_default();
+        let Some(name) = text.strip_prefix("--").or_else(|| text.strip_prefix('-')) else {
+            rewritten.push(arg);
+            continue;
+        };
+        let mut flag = OsString::from(if name == "h" {
+            "--help".to_owned()
+        } else {
+            format!("--{name}")
+        });
+        if takes_value(name)
+            && let Some(value) = args.next()
+        {
+            flag.push("=");
+            flag.push(value);
+        }
+        rewritten.push(flag);
+    }
+    rewritten
+}
+
+/// A flag that means `true` when it stands alone, as Go's boolean flags do: its value, if any, is in the
+/// same word.
+fn is_switch(arg: &Arg) -> bool {
+    arg.is_require_equals_set()
+}
+
+/// The values that Go takes for a boolean flag.
+fn switch(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("must be true or false"),
+    }
+}
+
+/// CSI: domain style, at most 63 characters, alphanumeric at both ends.
+fn driver_name(text: &str) -> Result<String, &'static str> {
+    let proper = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    if text.len() <= 63 && text.chars().all(proper) && ends(text.chars().next()) && ends(text.chars().last())
+    {
+        Ok(text.to_owned())
+    } else {
+        Err("must have 1 to 63 of the characters a-z, A-Z, 0-9, '-', '.', '_', alphanumeric at both ends")
+    }
+}
+
+fn busy_rule(text: &str) -> Result<BusyRule, &'static str> {
+    match text {
+        "abort" => Ok(BusyRule::Abort),
+        "wait" => Ok(BusyRule::Wait),
+        _ => Err("must be abort or wait"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array::{Array, Moment, NodeSettings, Requirement, Wanted};
+
+    fn read(flags: &[&str]) -> Result<Args, clap::Error> {
+        let args = ["csi-mock-driver", "--endpoint=/run/csi.sock"]
+            .iter()
+            .chain(flags);
+        Args::read(args.map(OsString::from))
+    }
+
+    #[test]
+    fn definitions_are_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_list_of_flags_is_true_and_whole() {
+        let cell = |text: &str| text.trim().trim_matches('`').replace('\0', "|");
+        let mut listed = Vec::new();
+        for row in include_str!("../../docs/flags.md").lines() {
+            // A stroke that is escaped is within a cell.
+            let row = row.replace("\\|", "\0");
+            if let [_, flag, default, about, _] = row.split('|').collect::<Vec<_>>()[..]
+                && let Some(name) = cell(flag).strip_prefix("--")
+                && !name.starts_with('-')
+            {
+                assert!(!about.trim().is_empty(), "{name}");
+                listed.push((name.to_owned(), cell(default)));
+            }
+        }
+        listed.sort();
+        let command = Args::command();
+        let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        let mut known: Vec<_> = shown
+            .filter_map(|arg| {
+                let values = arg.get_default_values().iter();
+                let default: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
+                Some((arg.get_long()?.to_owned(), default.join(",")))
+            })
+            .collect();
+        known.sort();
+        assert_eq!(listed, known);
+    }
+
+    #[test]
+    fn flags_are_taken_as_go_programs_take_them() {
+        for flags in [
+            &["-nodes=7"][..],
+            &["--nodes=7"],
+            &["-nodes", "7"],
+            &["--nodes", "7"],
+        ] {
+            assert_eq!(read(flags).unwrap().nodes, 7, "{flags:?}");
+        }
+        assert_eq!(
+            read(&["-nodes=1", "-nodes=2"]).unwrap().nodes,
+            2,
+            "the last one wins"
+        );
+        assert_eq!(
+            read(&["-node-id", "-x"]).unwrap().node.node_id,
+            "-x",
+            "a value may begin with a dash"
+        );
+        assert_eq!(
+            read(&["-latency=1m30s"]).unwrap().latency,
+            Duration::from_secs(90)
+        );
+        assert_eq!(read(&["-v=5"]).unwrap().level(), Level::DEBUG);
+    }
+
+    #[test]
+    fn wrong_values_are_refused_by_the_name_of_their_flag() {
+        let table: [(&[&str], &str); 18] = [
+            (&["--topology=zone=a b!"], "--topology"),
+            (&["--topology=zone=a,Zone=b"], "--topology"),
+            (&["--pool=a=1Gi@zone=a b!"], "--pool"),
+            (&["--node-topology=node-0@zone=a,Zone=b"], "--node-topology"),
+            (&["--pool=fast"], "--pool"),
+            (&["--pool=a=1Gi", "--pool=a=2Gi"], "--pool"),
+            (&["--node-topology=node-0"], "--node-topology"),
+            (&["--mutable-parameters=iops=5..1"], "--mutable-parameters"),
+            (&["--require-secret=CreateVolume"], "--require-secret"),
+            (
+                &["--min-volume-size=2Gi", "--max-volume-size=1Gi"],
+                "--max-volume-size",
+            ),
+            (&["--snapshot-metadata-blocks=odd"], "--snapshot-metadata-blocks"),
+            (&["--latency=5"], "--latency"),
+            (&["--busy=maybe"], "--busy"),
+            (&["--driver-name=-x-"], "--driver-name"),
+            (&["--nodes=-1"], "--nodes"),
+            (&["--endpoint=tcp://x"], "--endpoint"),
+            (&["--capabilities=-FLY"], "--capabilities"),
+            (&["--no-such-flag"], "--no-such-flag"),
+        ];
+        for (flags, name) in table {
+            let error = read(flags).unwrap_err().to_string();
+            assert!(error.contains(name), "{flags:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_an_array_beside_a_proxy_is_told_to_have_no_effect() {
+        let flags = ["--volumes=3", "-nodes", "7", "--pool=a=1Gi", "--seed=4"];
+        assert_eq!(read(&flags).unwrap().notes, Vec::<String>::new());
+        let notes = read(&[&flags[..], &["--proxy-to=/run/other.sock"]].concat())
+            .unwrap()
+            .notes;
+        let mut named: Vec<_> = notes.iter().filter_map(|note| note.split(' ').next()).collect();
+        named.sort_unstable();
+        assert_eq!(named, ["--nodes", "--pool", "--volumes"], "{notes:?}");
+        let command = Args::command();
+        let ids: Vec<_> = command
+            .get_arguments()
+            .map(|flag| flag.get_id().as_str())
+            .collect();
+        assert!(OF_THE_ARRAY.iter().all(|id| ids.contains(id)));
+    }
+
+    #[test]
+    fn zero_and_empty_mean_none() {
+        let settings = read(&[
+            "--attach-limit=0",
+            "--state-dir=",
+            "--journal",
+            "",
+            "--list-page=0",
+        ])
+        .unwrap()
+        .settings();
+        assert_eq!(settings.array.attach_limit, None);
+        assert_eq!(settings.array.page_limit, None);
+        assert_eq!(
+            (settings.state_dir, settings.journal, settings.faults),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn own_node_is_one_of_the_array() {
+        let settings = read(&["--nodes=1", "--node-id=here"]).unwrap().settings();
+        assert_eq!(
+            settings.array.nodes,
+            [NodeId::from("node-0"), NodeId::from("here")]
+        );
+    }
+
+    #[test]
+    fn the_place_in_the_help_is_one_where_volumes_are_made() {
+        let command = Args::command();
+        let mut flags = command.get_arguments();
+        let flag = flags.find(|flag| flag.get_long() == Some("topology")).unwrap();
+        let help = flag.get_help().unwrap().to_string();
+        let (_, example) = help.split_once("as in ").unwrap();
+        let (example, _) = example.split_once(';').unwrap();
+        let flag = format!("--topology={example}");
+        let settings = read(&["--node-id=here", &flag]).unwrap().settings();
+        let place: crate::array::Segments = settings.node.topology.into_iter().collect();
+        assert_eq!(place.iter().count(), 2, "{example}");
+        let mut array = Array::new(settings.array, 1);
+        let here = NodeSettings {
+            segments: Some(place.clone()),
+            ..NodeSettings::default()
+        };
+        array.set_node("here", here);
+        assert!(!array.is_cut_off("here"));
+        let wanted = Wanted {
+            name: "a".to_owned(),
+            requirement: Some(Requirement {
+                requisite: vec![place],
+                preferred: Vec::new(),
+            }),
+            ..Wanted::default()
+        };
+        array.create_volume(&wanted, Moment::default()).unwrap();
+    }
+}

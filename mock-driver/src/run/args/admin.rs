@@ -1,0 +1,73 @@
+//! Flags of the journal's readers and of the admin API.
+
+use clap::{ArgAction, Args};
+
+use super::switch;
+use crate::admin_api::{Endpoint, NoEndpoint};
+use crate::journal;
+
+/// How many ended calls the admin API can look back on unless told otherwise: some megabytes.
+const DEFAULT_JOURNAL_SIZE: usize = 10_000;
+
+/// Flags of the journal's readers and of the admin API.
+#[derive(Args, Clone, Debug)]
+pub struct AdminArgs {
+    /// Where to serve the admin API, the dashboard and metrics: 127.0.0.1:9810 or unix:///path/admin.sock; empty
+    /// for nowhere.
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = listening)]
+    pub admin_endpoint: Endpoint,
+
+    /// Serve the admin API on an address that other machines reach, too. Whoever reaches it may break
+    /// everything: there is no password.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
+    pub admin_allow_remote: bool,
+
+    /// A host name, such as that of a Service, by which the admin API may be asked over TCP, beside addresses and
+    /// localhost; may be repeated. Others are refused as a protection against DNS rebinding.
+    #[arg(long, value_name = "NAME")]
+    pub admin_allowed_host: Vec<String>,
+
+    /// How many ended calls the admin API can look back on.
+    #[arg(long, default_value_t = DEFAULT_JOURNAL_SIZE, value_parser = at_least_one)]
+    pub journal_size: usize,
+
+    /// Write each call to the log as a line "gRPCCall: {...}", as the csi-driver-host-path does.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
+    pub log_grpc_calls: bool,
+
+    /// Show secrets in journal, admin API and log as they are. Only for tests with invented secrets.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
+    pub log_secrets: bool,
+}
+
+// === impl AdminArgs ===
+
+impl AdminArgs {
+    /// Who reads the journal, beside its file.
+    pub(super) fn readers(&self) -> journal::Readers {
+        journal::Readers {
+            kept: if self.admin_endpoint.is_given() {
+                self.journal_size
+            } else {
+                0
+            },
+            grpc_call_lines: self.log_grpc_calls,
+            show_secrets: self.log_secrets,
+        }
+    }
+}
+
+/// Only clients look names up.
+fn listening(text: &str) -> Result<Endpoint, String> {
+    match text.parse() {
+        Ok(Endpoint::Host { name, .. }) => Err(format!("{name} is a name: give the address to listen on")),
+        endpoint => endpoint.map_err(|error: NoEndpoint| error.to_string()),
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, &'static str> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("must be a number of calls, at least 1"),
+        Ok(number) => Ok(number),
+    }
+}

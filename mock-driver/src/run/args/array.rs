@@ -1,0 +1,316 @@
+//! Flags of the array and of the services that work on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+
+use super::switch;
+use crate::array::{self, Dependants, Lax, NodeId, Pool, PoolName, QosRule, Segments, SizeRule, quantity};
+use crate::driver::service_config::{BlockRuns, Conduct, RequiredSecret};
+use crate::fault::duration;
+use crate::rpc::validate;
+
+/// The smallest volume unless told otherwise.
+const DEFAULT_MIN: &str = "1Mi";
+/// The largest volume unless told otherwise.
+const DEFAULT_MAX: &str = "1Ti";
+
+/// What the array is like.
+#[derive(Args, Clone, Debug)]
+pub struct ArrayArgs {
+    /// In how many zones the nodes stand, one after the other in turn; each has a pool of its own unless
+    /// there are --pool flags. 0 for a storage without topology.
+    #[arg(long, default_value_t = 1)]
+    pub zones: usize,
+
+    /// A pool of space, as NAME=BYTES or NAME=BYTES@KEY=VALUE,KEY=VALUE where it lies; repeat it for more.
+    #[arg(long = "pool", value_name = "POOL")]
+    pub pools: Vec<PoolFlag>,
+
+    /// Where a node is, as NODE@KEY=VALUE,KEY=VALUE; repeat it for more.
+    #[arg(long = "node-topology", value_name = "NODE@KEY=VALUE")]
+    pub node_topology: Vec<NodePlace>,
+
+    /// How many volumes a node says it takes, if that is not the truth; 0 for the truth.
+    #[arg(long, default_value_t = 0)]
+    pub advertised_attach_limit: usize,
+
+    /// The smallest volume, in bytes or as 1Mi, 1Gi.
+    #[arg(long, default_value = DEFAULT_MIN, value_parser = quantity)]
+    pub min_volume_size: u64,
+
+    /// The largest volume.
+    #[arg(long, default_value = DEFAULT_MAX, value_parser = quantity)]
+    pub max_volume_size: u64,
+
+    /// The mutable parameters that volumes take: KEY for any value, KEY=LOW..HIGH for whole numbers,
+    /// KEY=ONE|OTHER for a choice, * for all that are not named. latency (milliseconds) slows attaching and detaching
+    /// down; throughput (MiB a second) and iops (256 KiB each) bound how fast volumes are copied.
+    #[arg(
+        long,
+        default_value = "iops=1..1000000,latency=0..600000,throughput=1..1000000,tier=bronze|silver|gold"
+    )]
+    pub mutable_parameters: QosRule,
+
+    /// How long a snapshot is not ready to use after it was taken.
+    #[arg(long, default_value = "0s", value_parser = duration::parse)]
+    pub snapshot_delay: Duration,
+
+    /// Snapshots and clones share blocks with what they were made of, so that cannot be deleted first.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
+    pub linked_copies: bool,
+
+    /// Delete volumes although nodes have them.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
+    pub delete_in_use: bool,
+
+    /// Answer NOT_FOUND when a volume is detached that is gone, or from a node that is gone, as some
+    /// drivers do.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
+    pub unpublish_not_found: bool,
+
+    /// How SnapshotMetadata tells blocks: fixed for each by itself, variable for neighbours together.
+    #[arg(long, alias = "snapshot-metadata-block-type", default_value = "variable", value_parser = block_runs)]
+    pub snapshot_metadata_blocks: BlockRuns,
+
+    /// How long after its start the driver says that it is not ready yet.
+    #[arg(long, default_value = "0s", value_parser = duration::parse)]
+    pub ready_after: Duration,
+
+    /// A credential that calls must bring, as RPC:key=value; repeat it for more.
+    #[arg(long = "require-secret", value_name = "RPC:KEY=VALUE")]
+    pub required_secrets: Vec<RequiredSecret>,
+
+    /// The class parameter that names a pool.
+    #[arg(skip = Pool::PARAMETER)]
+    pub pool_parameter: &'static str,
+
+    /// The largest size a node grows a volume to; none for that of all volumes.
+    #[arg(skip)]
+    pub node_growth_limit: Option<u64>,
+
+    /// ControllerModifyVolume without mutable_parameters gets INVALID_ARGUMENT, as the specification's words have it;
+    /// otherwise there is nothing to change, and it succeeds.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
+    pub modify_volume_strict: bool,
+
+    /// A node takes volumes that are not attached to it.
+    #[arg(skip)]
+    pub attach_optional: bool,
+}
+
+/// A pool, as the flag has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolFlag(Pool);
+
+/// Where a node is, as the flag has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePlace(NodeId, Segments);
+
+// === impl ArrayArgs ===
+
+impl ArrayArgs {
+    /// How the array is built; the keys of zones begin with the driver's name.
+    pub(super) fn settings(
+        &self,
+        driver_name: &str,
+        nodes: Vec<NodeId>,
+        attach_limit: usize,
+        list_page: usize,
+    ) -> array::Settings {
+        let base = SizeRule::default();
+        array::Settings {
+            nodes,
+            places: self.places(),
+            attach_limit: Some(attach_limit).filter(|limit| *limit > 0),
+            advertised_limit: Some(self.advertised_attach_limit).filter(|limit| *limit > 0),
+            pools: self.pools(driver_name),
+            pool_parameter: self.pool_parameter,
+            sizes: SizeRule {
+                min: self.min_volume_size,
+                default: base.default.clamp(self.min_volume_size, self.max_volume_size),
+                max: self.max_volume_size,
+            },
+            qos: self.mutable_parameters.clone(),
+            dependants: if self.linked_copies {
+                Dependants::Linked
+            } else {
+                Dependants::Independent
+            },
+            lax: Lax {
+                delete_in_use: self.delete_in_use,
+                unpublish_not_found: self.unpublish_not_found,
+            },
+            page_limit: Some(list_page).filter(|limit| *limit > 0),
+        }
+    }
+
+    /// What is wrong with flags that are right each by itself.
+    pub(super) fn objection(&self) -> Option<String> {
+        if self.max_volume_size < self.min_volume_size {
+            return Some("--max-volume-size must not be less than --min-volume-size".to_owned());
+        }
+        PoolFlag::twice("--pool", &self.pools)
+    }
+
+    /// How the services behave.
+    pub(super) fn conduct(&self) -> Conduct {
+        Conduct {
+            snapshot_delay: self.snapshot_delay,
+            block_runs: self.snapshot_metadata_blocks,
+            ready_after: self.ready_after,
+            secrets: self.required_secrets.iter().cloned().collect(),
+            node_growth_limit: self.node_growth_limit,
+            limit_by_chance: false,
+            attach_optional: self.attach_optional,
+            strict_modify: self.modify_volume_strict,
+        }
+    }
+
+    fn places(&self) -> BTreeMap<NodeId, Segments> {
+        let flags = self.node_topology.iter().cloned();
+        flags.map(|NodePlace(node, place)| (node, place)).collect()
+    }
+
+    fn pools(&self, driver_name: &str) -> Vec<Pool> {
+        if !self.pools.is_empty() {
+            return self.pools.iter().map(|PoolFlag(pool)| pool.clone()).collect();
+        }
+        let key = format!("{driver_name}/zone");
+        let pool = |number: usize| Pool {
+            name: PoolName::from(format!("pool-{number}")),
+            segments: match self.zones {
+                0 => Segments::default(),
+                _ => [(key.as_str(), format!("zone-{number}"))].into_iter().collect(),
+            },
+            capacity: Pool::DEFAULT_CAPACITY,
+        };
+        (0..self.zones.max(1)).map(pool).collect()
+    }
+}
+
+// === impl PoolFlag ===
+
+impl PoolFlag {
+    /// The pool.
+    pub(super) fn pool(&self) -> Pool {
+        self.0.clone()
+    }
+
+    /// What is wrong with pools of which two have one name.
+    pub(super) fn twice(flag: &str, pools: &[Self]) -> Option<String> {
+        let mut names = BTreeSet::new();
+        let twice = pools.iter().find(|Self(pool)| !names.insert(pool.name.as_str()));
+        twice.map(|Self(pool)| format!("{flag}: \"{}\" is there twice", pool.name))
+    }
+}
+
+impl From<Pool> for PoolFlag {
+    fn from(pool: Pool) -> Self {
+        Self(pool)
+    }
+}
+
+impl FromStr for PoolFlag {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (pool, place) = match text.split_once('@') {
+            Some((pool, place)) => (pool, read_place(place)?),
+            None => (text, Segments::default()),
+        };
+        let (name, capacity) = pool
+            .split_once('=')
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or("must be NAME=BYTES or NAME=BYTES@KEY=VALUE")?;
+        Ok(Self(Pool {
+            name: PoolName::from(name),
+            segments: place,
+            capacity: quantity(capacity)?,
+        }))
+    }
+}
+
+// === impl NodePlace ===
+
+impl FromStr for NodePlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (node, place) = text
+            .split_once('@')
+            .filter(|(node, _)| !node.is_empty())
+            .ok_or("must be NODE@KEY=VALUE")?;
+        Ok(Self(NodeId::from(node), read_place(place)?))
+    }
+}
+
+/// Reads KEY=VALUE,KEY=VALUE as a place.
+pub(super) fn read_place(text: &str) -> Result<Segments, String> {
+    let mut pairs = Vec::new();
+    for item in text.split(',') {
+        let pair = item.split_once('=');
+        pairs.push(pair.ok_or_else(|| format!("\"{item}\" must be KEY=VALUE"))?);
+    }
+    validate::place("topology", pairs).map_err(|invalid| invalid.reason)
+}
+
+/// A number of bytes as Kubernetes writes it.
+fn quantity(text: &str) -> Result<u64, String> {
+    match quantity::bytes(text) {
+        Some(number) if number > 0 => Ok(number),
+        _ => Err("must be a number of bytes, at least 1, with or without a unit such as Mi or Gi".to_owned()),
+    }
+}
+
+fn block_runs(text: &str) -> Result<BlockRuns, &'static str> {
+    match text {
+        "fixed" | "FIXED_LENGTH" => Ok(BlockRuns::Fixed),
+        "variable" | "VARIABLE_LENGTH" => Ok(BlockRuns::Variable),
+        _ => Err("must be fixed or variable"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_and_places_are_read() {
+        let PoolFlag(pool) = "fast=10Gi@example.com/zone=a,host=b".parse().unwrap();
+        assert_eq!((pool.name.as_str(), pool.capacity), ("fast", 10 << 30));
+        assert_eq!(pool.segments.to_string(), "{example.com/zone=a, host=b}");
+        let NodePlace(node, place) = "node-1@Zone=a".parse().unwrap();
+        assert_eq!(
+            (node.as_str(), place.to_string().as_str()),
+            ("node-1", "{zone=a}")
+        );
+        for text in [
+            "",
+            "fast",
+            "=1Gi",
+            "fast=",
+            "fast=0",
+            "fast=1Xi",
+            "fast=1Gi@zone",
+            "fast=1Gi@a b!=c",
+            "fast=1Gi@zone=a,ZONE=b",
+            "fast=99Ei",
+        ] {
+            assert!(text.parse::<PoolFlag>().is_err(), "{text}");
+        }
+        for text in [
+            "",
+            "node-1",
+            "@zone=a",
+            "node-1@",
+            "node-1@zone=",
+            "node-1@zone=a b!",
+            "node-1@zone=a,Zone=b",
+        ] {
+            assert!(text.parse::<NodePlace>().is_err(), "{text}");
+        }
+    }
+}

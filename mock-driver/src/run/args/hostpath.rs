@@ -1,0 +1,376 @@
+//! The flags of csi-driver-host-path, so that this driver takes its place in manifests as they are.
+//!
+//! Whoever uses one of the names that only host-path has means that driver, and gets its defaults: without
+//! `--enable-attach` nothing is attached, there is one node, and class parameters name a pool by `kind`. Flags of
+//! ours go beside them and are heard last. A flag that has no effect here is told as such when the driver starts;
+//! one that neither of the two knows is refused.
+//!
+//! `--help` does not show these flags: the README has a table of them.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command};
+
+use super::array::PoolFlag;
+use super::{Args as All, switch};
+use crate::array::{Pool, PoolName, QosRule, Segments, Values};
+use crate::rpc::capabilities::{Capability, Offer, Place};
+
+/// The names that only host-path has.
+const NAMES: [&str; 19] = [
+    "accepted-mutable-parameter-names",
+    "capacity",
+    "check-volume-lifecycle",
+    "disable-controller-expansion",
+    "disable-node-expansion",
+    "drivername",
+    "enable-attach",
+    "enable-controller-modify-volume",
+    "enable-list-snapshots",
+    "enable-snapshot-metadata",
+    "enable-topology",
+    "enable-volume-expansion",
+    "ephemeral",
+    "max-volume-size-node",
+    "maxvolumespernode",
+    "node-expand-required",
+    "nodeid",
+    "snapshot-metadata-block-type",
+    "statedir",
+];
+
+/// Its defaults, where ours differ: by the name of the field and as the flag would have them.
+const DEFAULTS: [(&str, &str); 8] = [
+    ("driver_name", "hostpath.csi.k8s.io"),
+    ("enable_attach", "false"),
+    ("enable_controller_modify_volume", "false"),
+    ("enable_snapshot_metadata", "false"),
+    ("endpoint", "unix:///tmp/csi.sock"),
+    ("mutable_parameters", QosRule::ANY_KEY),
+    // Its own node only.
+    ("nodes", "0"),
+    ("snapshot_metadata_blocks", "FIXED_LENGTH"),
+];
+
+/// Where it keeps its state. Used if it is there, as it is where its manifests have mounted it. Kubernetes' tests run
+/// several drivers on one node that share it, so each has a directory of its name in it.
+const STATE_DIR: &str = "/csi-data-dir";
+
+/// Its topology key, whatever the driver's name.
+const NODE_KEY: &str = "topology.hostpath.csi/node";
+
+/// The class parameter that names a kind of space.
+const KIND: &str = "kind";
+
+/// From here on it writes lines with whole calls, which Kubernetes' tests read.
+const CALLS_FROM_V: u8 = 5;
+
+/// Flags under the names that host-path gives them.
+#[derive(Args, Clone, Debug)]
+pub struct HostPathArgs {
+    /// Whether volumes are attached.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    enable_attach: Option<bool>,
+
+    /// Whether volumes lie in places.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    enable_topology: Option<bool>,
+
+    /// Whether volumes grow.
+    #[arg(long, hide = true, alias = "node-expand-required", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    enable_volume_expansion: Option<bool>,
+
+    /// Whether the controller has no part in that.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    disable_controller_expansion: Option<bool>,
+
+    /// Whether nodes have no part in that.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    disable_node_expansion: Option<bool>,
+
+    /// Whether mutable parameters can be changed.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    enable_controller_modify_volume: Option<bool>,
+
+    /// Whether snapshots are listed.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    enable_list_snapshots: Option<bool>,
+
+    /// Whether there is a SnapshotMetadata service.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    enable_snapshot_metadata: Option<bool>,
+
+    /// Whether volumes in use are kept from being deleted. They are, unless this is set to false.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    check_volume_lifecycle: Option<bool>,
+
+    /// Whether there are inline volumes only.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    ephemeral: Option<bool>,
+
+    /// The mutable parameters that are taken, with any value.
+    #[arg(long, hide = true, conflicts_with = "mutable_parameters")]
+    accepted_mutable_parameter_names: Vec<String>,
+
+    /// How many volumes the node says it takes; 0 for as many as come.
+    #[arg(long, hide = true, conflicts_with = "advertised_attach_limit")]
+    maxvolumespernode: Option<usize>,
+
+    /// The largest size a node grows a volume to, in bytes; 0 for that of all volumes.
+    #[arg(long, hide = true)]
+    max_volume_size_node: Option<u64>,
+
+    /// A kind of space and how much there is of it.
+    #[arg(long, hide = true, conflicts_with = "pools")]
+    capacity: Vec<PoolFlag>,
+
+    /// Threads are as many as there are cores, in a container's share, too.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    automaxprocs: Option<bool>,
+
+    /// Whether host-path is what the flags mean.
+    #[arg(skip)]
+    is_meant: bool,
+}
+
+/// How many volumes a node takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachLimit {
+    /// So many; 0 for as many as come.
+    Of(usize),
+    /// As many as come, while it says another number from 1 to 10 whenever it is asked.
+    ByChance,
+}
+
+// === impl HostPathArgs ===
+
+impl HostPathArgs {
+    /// Whether the words, each a flag with its value, have a name that only host-path has.
+    pub(super) fn are_meant(words: &[OsString]) -> bool {
+        let name = |word: &OsString| {
+            let word = word.to_str()?.strip_prefix("--")?;
+            Some(word.split_once('=').map_or(word, |(name, _)| name).to_owned())
+        };
+        words
+            .iter()
+            .filter_map(name)
+            .any(|name| NAMES.contains(&name.as_str()))
+    }
+
+    /// Gives the command host-path's defaults.
+    pub(super) fn defaults(command: Command) -> Command {
+        DEFAULTS.into_iter().fold(command, |command, (field, text)| {
+            command.mut_arg(field, |arg| arg.required(false).default_value(text))
+        })
+    }
+
+    /// What the driver says it can do; what `--capabilities` adds or takes away comes after.
+    fn offer(&self) -> Offer {
+        let mut offer = Offer::default();
+        let all_of_the_controller = Capability::ALL
+            .into_iter()
+            .filter(|capability| matches!(capability.place(), Place::Controller(_)))
+            .collect::<Vec<_>>();
+        let off = |flag: Option<bool>| flag == Some(false);
+        let on = |flag: Option<bool>| flag == Some(true);
+        let never_grows = off(self.enable_volume_expansion);
+        let without: [(bool, &[Capability]); 9] = [
+            (
+                off(self.enable_attach),
+                &[
+                    Capability::PublishUnpublishVolume,
+                    Capability::PublishReadonly,
+                    Capability::ListVolumesPublishedNodes,
+                ],
+            ),
+            (
+                off(self.enable_topology),
+                &[
+                    Capability::VolumeAccessibilityConstraints,
+                    Capability::SnapshotAccessibilityConstraints,
+                ],
+            ),
+            (never_grows, &[Capability::VolumeExpansionOnline]),
+            (
+                never_grows || on(self.disable_controller_expansion),
+                &[Capability::ExpandVolume],
+            ),
+            (
+                never_grows || on(self.disable_node_expansion),
+                &[Capability::NodeExpandVolume],
+            ),
+            (
+                off(self.enable_controller_modify_volume),
+                &[Capability::ModifyVolume],
+            ),
+            (off(self.enable_list_snapshots), &[Capability::ListSnapshots]),
+            (
+                off(self.enable_snapshot_metadata),
+                &[Capability::SnapshotMetadataService],
+            ),
+            (on(self.ephemeral), &all_of_the_controller),
+        ];
+        if self.is_meant {
+            offer.set(Capability::VolumeCondition, true);
+            offer.set(Capability::NodeVolumeCondition, true);
+            // Kubelet leaves fsGroup to a driver that has it.
+            offer.set(Capability::NodeVolumeMountGroup, false);
+        }
+        for capability in without
+            .iter()
+            .filter(|(is_off, _)| *is_off)
+            .flat_map(|(_, all)| *all)
+        {
+            offer.set(*capability, false);
+        }
+        offer
+    }
+
+    /// The kinds of space, of which the last word on each counts, or one without bound; all at `place`.
+    fn pools(&self, place: &Segments) -> Vec<PoolFlag> {
+        let mut kinds: BTreeMap<PoolName, Pool> = BTreeMap::new();
+        for pool in self.capacity.iter().map(PoolFlag::pool) {
+            kinds.insert(pool.name.clone(), pool);
+        }
+        if kinds.is_empty() {
+            let everything = Pool {
+                name: PoolName::from("pool-0"),
+                segments: Segments::default(),
+                capacity: Pool::DEFAULT_CAPACITY,
+            };
+            kinds.insert(everything.name.clone(), everything);
+        }
+        let here = |pool: Pool| match pool.segments.is_empty() {
+            true => Pool {
+                segments: place.clone(),
+                ..pool
+            },
+            false => pool,
+        };
+        kinds.into_values().map(here).map(PoolFlag::from).collect()
+    }
+
+    fn mutable_parameters(&self) -> Option<QosRule> {
+        let names = self.accepted_mutable_parameter_names.iter();
+        let names = names.flat_map(|names| names.split(',').map(str::trim));
+        let mut names = names.filter(|name| !name.is_empty()).peekable();
+        names.peek()?;
+        Some(QosRule::new(names.map(|name| (name.to_owned(), Values::Any))))
+    }
+
+    /// What was asked for and is done otherwise.
+    fn notes(&self) -> impl Iterator<Item = String> {
+        let ephemeral = self.ephemeral == Some(true);
+        let modifies = self.enable_controller_modify_volume != Some(false);
+        let names = !self.accepted_mutable_parameter_names.is_empty() && !modifies;
+        [
+            (
+                ephemeral,
+                "--ephemeral: the Controller service has no capabilities; a volume is an inline one only where the \
+                 caller says so in volume_context, as kubelet does since Kubernetes 1.16",
+            ),
+            (
+                names,
+                "--accepted-mutable-parameter-names: has no effect without --enable-controller-modify-volume",
+            ),
+        ]
+        .into_iter()
+        .filter(|(is_so, _)| *is_so)
+        .map(|(_, note)| note.to_owned())
+    }
+}
+
+// === impl AttachLimit ===
+
+impl AttachLimit {
+    /// The number that holds.
+    pub(super) fn number(self) -> usize {
+        match self {
+            Self::Of(number) => number,
+            Self::ByChance => 0,
+        }
+    }
+}
+
+impl FromStr for AttachLimit {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        if text == "-1" {
+            return Ok(Self::ByChance);
+        }
+        text.parse().map(Self::Of).map_err(
+            |_| "must be a number of volumes, 0 for as many as come, or -1 to say another number each time",
+        )
+    }
+}
+
+/// Writes what host-path's flags say into those of ours that say the same.
+pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_meant: bool) {
+    let is_given = |field: &str| {
+        !matches!(
+            matches.value_source(field),
+            None | Some(ValueSource::DefaultValue)
+        )
+    };
+    args.host_path.is_meant = is_meant;
+    let host_path = &args.host_path;
+    args.notes.extend(host_path.notes());
+    if !is_meant {
+        return;
+    }
+    let mut offer = host_path.offer();
+    // Read once before, so it cannot fail.
+    for changes in matches.get_raw("capabilities").into_iter().flatten() {
+        offer.change(&changes.to_string_lossy()).ok();
+    }
+    args.capabilities = offer;
+    args.array.attach_optional = true;
+    if !is_given("state_dir")
+        && let Some(directory) = state_dir(Path::new(STATE_DIR), &args.driver_name)
+    {
+        args.state_dir = directory;
+    }
+    if let Some(qos) = host_path.mutable_parameters() {
+        args.array.mutable_parameters = qos;
+    }
+    if host_path.check_volume_lifecycle == Some(false) {
+        args.array.delete_in_use = true;
+    }
+    if let (Some(limit), AttachLimit::Of(0)) = (host_path.maxvolumespernode, args.attach_limit) {
+        args.array.advertised_attach_limit = limit;
+    }
+    args.array.node_growth_limit = host_path.max_volume_size_node.filter(|most| *most > 0);
+    let has_places = is_given("pools") || is_given("zones");
+    if !has_places || !host_path.capacity.is_empty() {
+        let node = args
+            .node
+            .id()
+            .filter(|_| host_path.enable_topology != Some(false));
+        let place = node.map(|node| (NODE_KEY, node)).into_iter().collect();
+        args.array.pools = host_path.pools(&place);
+    }
+    args.array.pool_parameter = KIND;
+    if args.v >= CALLS_FROM_V && !is_given("log_grpc_calls") {
+        args.admin.log_grpc_calls = true;
+    }
+}
+
+/// A driver's own part of the shared directory, if there is one.
+fn state_dir(shared: &Path, driver_name: &str) -> Option<PathBuf> {
+    // An earlier version kept its state in the shared directory itself.
+    let holds_state = shared.join("snapshot.json").exists();
+    let own = if holds_state {
+        shared.to_owned()
+    } else {
+        shared.join(driver_name)
+    };
+    shared.is_dir().then_some(own)
+}
+
+#[cfg(test)]
+mod tests;

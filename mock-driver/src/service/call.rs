@@ -1,0 +1,476 @@
+//! The pipeline that every call passes: [`Driver::process`] shows its stages in order.
+//!
+//! - A malformed request is refused before anything else looks at it.
+//! - A call that changes a volume has the volume for itself until its answer is out, injected
+//!   delays included.
+//! - Work on the array, once begun, goes on to its end although the client has left, as it would in
+//!   a real array: that is how an attach that timed out turns out to have happened.
+
+use std::sync::Arc;
+
+use csi_proto::Secrets;
+use prost::Message;
+use tokio::sync::oneshot;
+use tokio::time;
+use tonic::{Code, Request, Response, Status};
+
+use crate::driver::Driver;
+use crate::driver::error::Error;
+use crate::driver::locks::{Guard, Key, Scope, Share};
+use crate::fault::{Fired, Met, Obstacle, Phase};
+use crate::journal::{CallRecord, Journal, Outcome, Peer, WorkRecord};
+use crate::rpc::method::{Kind, Method};
+use crate::rpc::validate::Invalid;
+use crate::socket::ConnectionInfo;
+
+use self::arrival::Arrival;
+pub(crate) use self::arrival::{continues, map_entry, requested_size};
+
+mod arrival;
+mod inject;
+mod stream;
+
+/// A request this driver can answer.
+pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
+    /// The method it belongs to.
+    const METHOD: Method;
+
+    /// What it is about to do.
+    const KIND: Kind = Self::METHOD.kind();
+
+    /// Its answer.
+    type Reply: Message + Secrets + Clone + Default + 'static;
+
+    /// The request in the array's terms.
+    type Plan: Send + 'static;
+
+    /// The volume it names, if any.
+    fn volume(&self) -> &str {
+        ""
+    }
+
+    /// The node it names, if any.
+    fn node(&self) -> &str {
+        ""
+    }
+
+    /// The name of the volume it wants created, if any.
+    fn name(&self) -> &str {
+        ""
+    }
+
+    /// What it locks, if it changes anything: the volume, or the name under which something is made.
+    fn keys(&self) -> Vec<(Key, Share)> {
+        match (self.volume(), self.name()) {
+            ("", "") => Vec::new(),
+            ("", name) => vec![(Key::Name(name.to_owned()), Share::Whole)],
+            (volume, _) if Self::KIND == Kind::OnNode => {
+                vec![(Key::OnNode(volume.to_owned()), Share::Whole)]
+            }
+            (volume, _) => vec![(Key::Volume(volume.to_owned()), Share::Whole)],
+        }
+    }
+
+    /// Checks the request's form.
+    fn check(&self) -> Result<Self::Plan, Invalid>;
+
+    /// Does what was asked.
+    fn act(plan: Self::Plan, driver: &Driver) -> impl Future<Output = Result<Self::Reply, Error>> + Send;
+}
+
+/// A call on its way through the pipeline.
+struct Call {
+    record: Option<CallRecord>,
+    connection: Option<ConnectionInfo>,
+    /// A rule that acts on a stream's messages, when the pipeline has been passed.
+    pending: Option<Fired>,
+}
+
+/// What a call came to, before its client has heard of it.
+struct Processed<R> {
+    result: Result<R, Error>,
+    call: Call,
+}
+
+/// Where a rule that fired for a call acts.
+enum Injection {
+    None,
+    /// Before the array, which the call never reaches.
+    Instead(Fired),
+    /// Before the array.
+    Before(Fired),
+    /// The caller is answered, and the array works on.
+    Background(Fired),
+    /// After the array.
+    After(Fired),
+}
+
+// === impl Injection ===
+
+impl From<Option<Fired>> for Injection {
+    fn from(fired: Option<Fired>) -> Self {
+        match fired {
+            None => Self::None,
+            Some(fired) if fired.rule().replaces_effect() => Self::Instead(fired),
+            Some(fired) => match fired.rule().phase {
+                Phase::Before => Self::Before(fired),
+                Phase::Background => Self::Background(fired),
+                Phase::After => Self::After(fired),
+            },
+        }
+    }
+}
+
+// === impl Call ===
+
+impl Call {
+    fn set_fault(&mut self, fired: &Fired) {
+        if let Some(record) = &mut self.record {
+            record.set_fault(&fired.rule().id);
+        }
+    }
+
+    /// Journal, end: the reply becomes the answer.
+    fn end<R: Message + Secrets + Clone>(self, result: Result<R, Error>) -> Result<Response<R>, Status> {
+        let outcome = outcome(&result);
+        if let Some(record) = self.record {
+            record.end(&outcome, result.as_ref().ok());
+        }
+        response(result, outcome)
+    }
+
+    /// The same for a reply that is sent as another message than the services know.
+    fn end_wire<O: Message>(self, result: Result<O, Error>) -> Result<Response<O>, Status> {
+        let outcome = outcome(&result);
+        if let Some(record) = self.record {
+            let wire = result.as_ref().ok().map(Message::encode_to_vec);
+            record.end_wire(&outcome, wire.as_deref());
+        }
+        response(result, outcome)
+    }
+}
+
+// === impl Driver ===
+
+impl Driver {
+    /// Answers a call.
+    ///
+    /// # Cancellation
+    /// Dropped when the client leaves; the journal then says so, and work that has begun goes on.
+    pub(crate) async fn answer<Q: Rpc>(
+        self: &Arc<Self>,
+        request: Request<Q>,
+    ) -> Result<Response<Q::Reply>, Status> {
+        let Processed { result, call } = self.process(request).await;
+        call.end(result)
+    }
+
+    /// Answers a call with another message than today's, made of the reply. If that cannot be had the call has
+    /// failed; the journal has what is sent either way.
+    ///
+    /// # Cancellation
+    /// As for [`Driver::answer`].
+    pub(crate) async fn answer_as<Q: Rpc, O: Message, F>(
+        self: &Arc<Self>,
+        request: Request<Q>,
+        remake: impl FnOnce(Q::Reply) -> F,
+    ) -> Result<Response<O>, Status>
+    where
+        F: Future<Output = Result<O, Error>>,
+    {
+        let Processed { result, call } = self.process(request).await;
+        call.end_wire(match result {
+            Ok(reply) => remake(reply).await,
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Passes a call through all stages but the last, the end of its journal record, which needs the answer that is
+    /// sent.
+    async fn process<Q: Rpc>(self: &Arc<Self>, request: Request<Q>) -> Processed<Q::Reply> {
+        // Stage 1: journal, begin.
+        let mut call = self.begin(&request);
+        let result = self.run_stages(&request.into_inner(), &mut call).await;
+        Processed { result, call }
+    }
+
+    async fn run_stages<Q: Rpc>(self: &Arc<Self>, request: &Q, call: &mut Call) -> Result<Q::Reply, Error> {
+        // Stage 2: validate.
+        if !self.offer.serves(Q::METHOD) {
+            let path = Q::METHOD.path();
+            return Err(Error::NotOffered { path });
+        }
+        let plan = request.check()?;
+        self.conduct.secrets.check(Q::METHOD, request)?;
+
+        // Stage 3: lock what the call changes, until its answer is out.
+        let keys = keys(request);
+        let locked = self.locks.lock_all(Scope::Call, keys.clone()).await?;
+
+        // Stage 4: faults before the array: a rule, and what is wrong with the array itself.
+        let injection = Injection::from(self.faults.fire(&Arrival::new(request, self)));
+        let acting = match &injection {
+            Injection::None | Injection::After(_) => None,
+            Injection::Instead(fired) | Injection::Before(fired) | Injection::Background(fired) => {
+                Some(fired)
+            }
+        };
+        if let Some(fired) = acting {
+            call.set_fault(fired);
+        }
+        let met = self.meet_troubles(request, acting.is_none(), &mut call.record);
+        let (before, after) = match injection {
+            Injection::None => (None, None),
+            Injection::Before(fired) => (Some(fired), None),
+            Injection::After(fired) => (None, Some(fired)),
+            Injection::Instead(mut fired) => {
+                drop(met);
+                let error = self.apply_fault(&mut fired, call.connection.as_ref()).await;
+                return Err(error.unwrap_or(Error::Broken));
+            }
+            Injection::Background(fired) => {
+                let answer = fired.background_answer();
+                let operation = self.clone().operate::<Q>(plan, keys, Some(fired), met);
+                self.run_in_background(operation, locked, call.record.as_mut().map(CallRecord::part));
+                return Err(answer);
+            }
+        };
+
+        // Stage 5: the array's operation, made durable, and the node's devices and mounts.
+        let operation = self.clone().operate::<Q>(plan, keys, before, met);
+        let (result, _locked) = match Q::KIND {
+            Kind::Look => (operation.await, locked),
+            Kind::Change | Kind::Move | Kind::OnNode => {
+                let record = call.record.as_ref().map(CallRecord::work);
+                self.run_to_its_end(operation, locked, record).await
+            }
+        };
+        // An operation that failed has no effect that something could go wrong after.
+        let reply = result?;
+
+        // Stage 6: faults after the array.
+        match after {
+            None => Ok(reply),
+            Some(fired) if fired.rule().action.after_messages.is_some() => {
+                call.pending = Some(fired);
+                Ok(reply)
+            }
+            Some(fired) => self.apply_after::<Q>(fired, call, reply).await,
+        }
+    }
+
+    fn begin<Q: Rpc>(&self, request: &Request<Q>) -> Call {
+        let begin =
+            |journal: &Arc<_>| Journal::begin(journal, Q::METHOD.path(), peer(request), request.get_ref());
+        Call {
+            record: self.journal.as_ref().map(begin),
+            connection: request.extensions().get::<ConnectionInfo>().cloned(),
+            pending: None,
+        }
+    }
+
+    /// Lets a rule act that waited for the array, unless another call has ended its state meanwhile.
+    async fn apply_after<Q: Rpc>(
+        &self,
+        fired: Fired,
+        call: &mut Call,
+        reply: Q::Reply,
+    ) -> Result<Q::Reply, Error> {
+        let Some(mut fired) = self.faults.act(fired) else {
+            return Ok(reply);
+        };
+        call.set_fault(&fired);
+        match self.apply_fault(&mut fired, call.connection.as_ref()).await {
+            Some(error) => Err(error),
+            None => Ok(fired.edited(Q::METHOD.path(), reply)),
+        }
+    }
+
+    /// The array's part, put off by what a rule or the array's own state says.
+    async fn operate<Q: Rpc>(
+        self: Arc<Self>,
+        plan: Q::Plan,
+        keys: Vec<(Key, Share)>,
+        fired: Option<Fired>,
+        met: Met,
+    ) -> Result<Q::Reply, Error> {
+        // The claim lives until the array has what the call takes of it.
+        let Met {
+            obstacle,
+            claim: _claim,
+        } = met;
+        if let Some(mut fired) = fired {
+            fired.pause().await;
+        }
+        match obstacle {
+            Some((_, Obstacle::Refuse { code, message })) => return Err(Error::Injected { code, message }),
+            Some((_, Obstacle::Wait(time))) => time::sleep(time).await,
+            None => {}
+        }
+        if Q::KIND == Kind::Move && !self.latency.is_zero() {
+            time::sleep(self.latency).await;
+        }
+        self.execute::<Q>(plan, keys).await
+    }
+
+    /// The operation itself, which no other operation on the same things comes between: not even that of the admin
+    /// API, which does not wait for calls that a fault delays.
+    pub(crate) async fn execute<Q: Rpc>(
+        &self,
+        plan: Q::Plan,
+        keys: Vec<(Key, Share)>,
+    ) -> Result<Q::Reply, Error> {
+        let _locked = self.locks.lock_all(Scope::Operation, keys).await?;
+        Q::act(plan, self).await
+    }
+
+    /// Runs an operation whose caller is answered without waiting for it.
+    fn run_in_background<R: Send + 'static>(
+        &self,
+        operation: impl Future<Output = Result<R, Error>> + Send + 'static,
+        locked: Vec<Guard>,
+        record: Option<WorkRecord>,
+    ) {
+        self.spawn_work(async move {
+            let result = operation.await;
+            if let Some(record) = record {
+                record.done(outcome(&result));
+            }
+            drop(locked);
+        });
+    }
+
+    /// Runs an operation that no client can interrupt. If the client leaves, the volume stays locked until the
+    /// operation has ended, and the journal tells how.
+    async fn run_to_its_end<R: Send + 'static>(
+        &self,
+        operation: impl Future<Output = Result<R, Error>> + Send + 'static,
+        locked: Vec<Guard>,
+        record: Option<WorkRecord>,
+    ) -> (Result<R, Error>, Vec<Guard>) {
+        let (result_tx, result) = oneshot::channel();
+        self.spawn_work(async move {
+            let result = operation.await;
+            if let Some(record) = record {
+                record.done(outcome(&result));
+            }
+            // Without a receiver the client has left; the volume is unlocked all the same.
+            drop(result_tx.send((result, locked)));
+        });
+        result.await.unwrap_or((Err(Error::Broken), Vec::new()))
+    }
+}
+
+/// What a call locks; nothing if it only reads.
+pub(crate) fn keys<Q: Rpc>(request: &Q) -> Vec<(Key, Share)> {
+    match Q::KIND {
+        Kind::Look => Vec::new(),
+        Kind::Change | Kind::Move | Kind::OnNode => request.keys(),
+    }
+}
+
+fn response<R>(result: Result<R, Error>, outcome: Outcome) -> Result<Response<R>, Status> {
+    result
+        .map(Response::new)
+        .map_err(|_| Status::new(outcome.code, outcome.message))
+}
+
+fn outcome<R>(result: &Result<R, Error>) -> Outcome {
+    match result {
+        Ok(_) => Outcome {
+            code: Code::Ok,
+            message: String::new(),
+        },
+        Err(error) => Outcome {
+            code: error.code(),
+            message: error.message(),
+        },
+    }
+}
+
+fn peer<Q>(request: &Request<Q>) -> Option<Peer> {
+    let credentials = request.extensions().get::<ConnectionInfo>()?.peer?;
+    Some(Peer {
+        pid: credentials.pid(),
+        uid: credentials.uid(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::v1::{
+        ControllerGetVolumeRequest, ControllerGetVolumeResponse, ControllerUnpublishVolumeRequest,
+    };
+
+    use super::*;
+    use crate::driver::Settings;
+    use crate::journal::Readers;
+
+    fn mk_driver() -> Arc<Driver> {
+        let settings = Settings {
+            premade: 1,
+            readers: Readers {
+                kept: 10,
+                ..Readers::default()
+            },
+            ..Settings::default()
+        };
+        Driver::open(settings).unwrap().0
+    }
+
+    #[tokio::test]
+    async fn journal_has_what_is_sent_in_place_of_the_reply_or_that_it_could_not_be_had() {
+        let driver = mk_driver();
+        let request = || {
+            Request::new(ControllerGetVolumeRequest {
+                volume_id: "vol-0".to_owned(),
+            })
+        };
+        let fail = |_| std::future::ready(Err::<ControllerGetVolumeResponse, _>(Error::Broken));
+        let refused = driver.answer_as(request(), fail).await.unwrap_err();
+        assert_eq!(refused.code(), Code::Internal);
+        let rename = |mut reply: ControllerGetVolumeResponse| async move {
+            reply.volume.as_mut().unwrap().volume_id = "other".to_owned();
+            Ok(reply)
+        };
+        let sent = driver.answer_as(request(), rename).await.unwrap().into_inner();
+        assert_eq!(sent.volume.unwrap().volume_id, "other");
+        let journal = driver.journal.as_ref().unwrap();
+        let calls: Vec<_> = journal.look(|look| look.after(0).map(|(_, call)| call.clone()).collect());
+        let codes: Vec<Code> = calls
+            .iter()
+            .map(|call| call.end().unwrap().outcome.code)
+            .collect();
+        assert_eq!(codes, [Code::Internal, Code::Ok]);
+        assert_eq!(journal.response(&calls[0]), None);
+        assert_eq!(
+            journal.response(&calls[1]).unwrap()["volume"]["volume_id"],
+            "other"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_waits_for_other_work_on_the_same_volume_whoever_does_it() {
+        let driver = mk_driver();
+        let request = ControllerUnpublishVolumeRequest {
+            volume_id: "vol-0".to_owned(),
+            ..Default::default()
+        };
+        let held = driver
+            .locks
+            .lock_all(Scope::Operation, keys(&request))
+            .await
+            .unwrap();
+        let work =
+            driver.execute::<ControllerUnpublishVolumeRequest>(request.check().unwrap(), keys(&request));
+        let mut work = std::pin::pin!(work);
+        let call = driver.answer(Request::new(request.clone()));
+        let mut call = std::pin::pin!(call);
+        let while_held = time::Duration::from_secs(5);
+        assert!(time::timeout(while_held, &mut work).await.is_err());
+        assert!(time::timeout(while_held, &mut call).await.is_err());
+        drop(held);
+        work.await.unwrap();
+        call.await.unwrap();
+    }
+}

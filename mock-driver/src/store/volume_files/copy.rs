@@ -1,0 +1,263 @@
+//! Copies of media and their removal. What is being made or thrown away has a name of its own until it
+//! is whole or gone, so that nobody meets half of it.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
+
+use super::{DISK, Error, Extent, FILESYSTEM, Medium, Swept, TREE, extent, name};
+
+/// Above so many files and directories the whole filesystem is flushed at once. A flush of each is exact, and what
+/// it costs grows with their number; that of the whole costs what everybody else has written to it, too.
+const MANY: usize = 16;
+/// Where media go that the array does not know.
+const ORPHANED: &str = "orphaned";
+
+/// Copies `from` to `to`, which is replaced, and says how many bytes that is. With `lasting` the copy survives a loss
+/// of power from here on.
+pub(super) fn replace(from: &Path, to: &Path, bytes: u64, lasting: bool) -> Result<u64, Error> {
+    let source = match File::open(from.join(DISK)) {
+        Ok(source) => Some(source),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(Error::of("read", from)(error)),
+    };
+    let tree = Some(from.join(TREE)).filter(|tree| tree.is_dir());
+    if source.is_none() && tree.is_none() {
+        remove(to)?;
+        return Ok(0);
+    }
+    let parent = to.parent().unwrap_or(to);
+    let is_first = !parent.is_dir();
+    let new = unfinished(to, "new");
+    remove_all(&new)?;
+    let made = (|| {
+        let copied = build(from, source.as_ref(), tree.as_deref(), &new, bytes)?;
+        if lasting {
+            flush(&new).map_err(Error::of("flush", &new))?;
+        }
+        remove(to)?;
+        fs::rename(&new, to).map_err(Error::of("rename", &new))?;
+        Ok(copied)
+    })();
+    if made.is_err()
+        && let Err(error) = remove_all(&new)
+    {
+        let error = crate::error_chain(&error);
+        tracing::warn!(error, "an unfinished copy stays until the next start");
+    }
+    if lasting && made.is_ok() {
+        sync(parent).map_err(Error::of("flush", parent))?;
+        if let Some(above) = parent.parent().filter(|_| is_first) {
+            sync(above).map_err(Error::of("flush", above))?;
+        }
+    }
+    made
+}
+
+/// Copies what there is of a medium into a new directory, and says how many bytes that is.
+fn build(
+    from: &Path,
+    disk: Option<&File>,
+    tree: Option<&Path>,
+    new: &Path,
+    bytes: u64,
+) -> Result<u64, Error> {
+    fs::create_dir_all(new).map_err(Error::of("create", new))?;
+    let mut copied = 0;
+    if let Some(disk) = disk {
+        copied += copy_disk(disk, &new.join(DISK), bytes).map_err(Error::of("copy the disk to", new))?;
+    }
+    if let Some(tree) = tree {
+        copied += copy_tree(tree, &new.join(TREE)).map_err(Error::of("copy the files to", new))?;
+        let label = from.join(FILESYSTEM);
+        if label.exists() {
+            fs::copy(&label, new.join(FILESYSTEM)).map_err(Error::of("copy the files to", new))?;
+        }
+    }
+    Ok(copied)
+}
+
+/// Removes a medium: out of its place at once, then file by file.
+pub(super) fn remove(place: &Path) -> Result<(), Error> {
+    let old = unfinished(place, "old");
+    remove_all(&old)?;
+    match fs::rename(place, &old) {
+        Ok(()) => remove_all(&old),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::of("remove", place)(error)),
+    }
+}
+
+/// Removes unfinished copies and moves media that are not `known` into `orphaned`. Returns how many of each.
+pub(super) fn sweep(directory: &Path, known: &[Medium]) -> Result<Swept, Error> {
+    let known: HashSet<PathBuf> = known
+        .iter()
+        .map(|medium| directory.join(name::relative_path(medium)))
+        .collect();
+    let mut swept = Swept::default();
+    for kind in ["volumes", "snapshots"] {
+        let folder = directory.join(kind);
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(Error::of("read", &folder)(error)),
+        };
+        for entry in entries {
+            let path = entry.map_err(Error::of("read", &folder))?.path();
+            if is_unfinished(&path) {
+                remove_all(&path)?;
+                swept.unfinished += 1;
+            } else if !known.contains(&path) {
+                set_aside(&path, &directory.join(ORPHANED).join(kind))?;
+                swept.orphaned += 1;
+            }
+        }
+    }
+    Ok(swept)
+}
+
+/// Moves something into a folder, under its own name or the first one that is free.
+fn set_aside(path: &Path, folder: &Path) -> Result<(), Error> {
+    fs::create_dir_all(folder).map_err(Error::of("create", folder))?;
+    let name = path.file_name().unwrap_or_default();
+    for number in 0_u32.. {
+        let mut to = folder.join(name);
+        if number > 0 {
+            to.as_mut_os_string().push(format!(".{number}"));
+        }
+        // Not `rename`, which would replace an empty directory.
+        match rustix::fs::renameat_with(CWD, path, CWD, &to, RenameFlags::NOREPLACE) {
+            Ok(()) => {
+                tracing::warn!(from = %path.display(), to = %to.display(), "moved orphaned volume files aside");
+                return Ok(());
+            }
+            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+            Err(error) => return Err(Error::of("move aside", path)(error.into())),
+        }
+    }
+    Ok(())
+}
+
+fn copy_disk(source: &File, target: &Path, bytes: u64) -> io::Result<u64> {
+    // What a loop device was told to keep is in the source's page cache at least.
+    source.sync_data()?;
+    let target = File::create_new(target)?;
+    let extents = extent::extents(source, 0)?;
+    match rustix::fs::ioctl_ficlone(&target, source) {
+        Ok(()) => {}
+        Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => {
+            copy_extents(source, &target, &extents)?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let length = source.metadata()?.len().max(bytes);
+    target.set_len(length)?;
+    Ok(extents.iter().map(|extent| extent.length).sum())
+}
+
+fn copy_extents(source: &File, target: &File, extents: &[Extent]) -> io::Result<()> {
+    let length = source.metadata()?.len();
+    for extent in extents {
+        let mut offset = extent.offset;
+        let end = extent.end().min(length);
+        while offset < end {
+            offset += copy_part(source, target, offset, end - offset)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies some bytes at `offset`, in the kernel if it can, and tells how many.
+fn copy_part(source: &File, target: &File, offset: u64, length: u64) -> io::Result<u64> {
+    let (mut from, mut to) = (offset, offset);
+    let wanted = usize::try_from(length).unwrap_or(usize::MAX);
+    match rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), wanted) {
+        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+        Ok(count) => Ok(count as u64),
+        Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            let mut buffer = vec![0; wanted.min(1 << 20)];
+            let count = source.read_at(&mut buffer, offset)?;
+            if count == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            target.write_all_at(&buffer[..count], offset)?;
+            Ok(count as u64)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Copies directories, files and links, and counts bytes; a link is copied, never followed.
+fn copy_tree(from: &Path, to: &Path) -> io::Result<u64> {
+    let mut copied = 0;
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copied += copy_tree(&source, &target)?;
+        } else if kind.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(&source)?, &target)?;
+        } else if kind.is_file() {
+            copied += fs::copy(&source, &target)?;
+        }
+    }
+    fs::set_permissions(to, fs::metadata(from)?.permissions())?;
+    Ok(copied)
+}
+
+fn unfinished(place: &Path, what: &str) -> PathBuf {
+    let name = place.file_name().unwrap_or_default().to_string_lossy();
+    place.with_file_name(format!("{}{what}-{name}", name::UNFINISHED))
+}
+
+/// Whether [`replace`] or [`remove`] was interrupted while they had the path.
+pub(super) fn is_unfinished(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let what = name.strip_prefix(name::UNFINISHED).unwrap_or_default();
+    what.starts_with("new-") || what.starts_with("old-")
+}
+
+fn remove_all(path: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::of("remove", path)(error)),
+    }
+}
+
+/// Makes a finished copy survive a loss of power. All of it is written before the first flush, so that the first
+/// one carries most of it and the others find little to do.
+fn flush(copy: &Path) -> io::Result<()> {
+    let mut parts = Vec::new();
+    list(copy, &mut parts)?;
+    if parts.len() > MANY {
+        return Ok(rustix::fs::syncfs(File::open(copy)?)?);
+    }
+    parts.iter().try_for_each(|part| sync(part))
+}
+
+/// The files and directories from `place` on, each directory after what is in it.
+fn list(place: &Path, parts: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(place)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            list(&entry.path(), parts)?;
+        } else if kind.is_file() {
+            parts.push(entry.path());
+        }
+    }
+    parts.push(place.to_owned());
+    Ok(())
+}
+
+fn sync(part: &Path) -> io::Result<()> {
+    File::open(part)?.sync_all()
+}
