@@ -68,19 +68,19 @@ families! {
     WORKQUEUE_DEPTH = Gauge "workqueue_depth" ["name"]
         "Current depth of workqueue";
     WORKQUEUE_LONGEST = Gauge "workqueue_longest_running_processor_seconds" ["name"]
-        "How many seconds the longest running piece of work of the workqueue has been running";
+        "How many seconds has the longest running processor for workqueue been running";
     WORKQUEUE_WAITED = Histogram "workqueue_queue_duration_seconds" ["name"]
-        "How long in seconds an item stays in workqueue before being worked on";
+        "How long in seconds an item stays in workqueue before being requested";
     WORKQUEUE_RETRIES = Counter "workqueue_retries_total" ["name"]
         "Total number of retries handled by workqueue";
     WORKQUEUE_UNFINISHED = Gauge "workqueue_unfinished_work_seconds" ["name"]
-        "How many seconds all unfinished work of the workqueue has been running, added up";
+        "How many seconds of work has been done that is in progress and hasn't been observed by work_duration. Large values indicate stuck items";
     WORKQUEUE_WORKED = Histogram "workqueue_work_duration_seconds" ["name"]
-        "How long in seconds working on an item from workqueue takes";
+        "How long in seconds processing an item from workqueue takes";
     LEADER = Gauge "leader_election_master_status" ["name"]
-        "Whether this process is the leader of the lease of this name: 1 if it is, 0 if it stands by";
+        "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name";
     LEADER_SLOW = Counter "leader_election_slowpath_total" ["name"]
-        "How often renewing the lease took more than its usual one request";
+        "Total number of slow path exercised in renewing leader leases. 'name' is the string used to identify the lease. Please make sure to group by name";
 
     PROCESS_CPU = Counter "process_cpu_seconds_total" []
         "Total user and system CPU time spent in seconds";
@@ -106,41 +106,41 @@ families! {
     LOG_DROPPED = Counter "csi_attacher_log_dropped_lines_total" []
         "Log lines dropped because standard error or output was blocked";
     BACKLOG = Gauge "csi_attacher_backlog" ["lane", "state"]
-        "Unfinished work by lane (attach, detach, repair: what a survey or a driver's return asks for, release) and state (running, ready: waits for a free place, waiting: failed and will be tried again)";
+        "Unfinished work items by lane (attach, detach, repair: requested by a reconcile or after a reconnect, release: PersistentVolume finalizers) and state (running, ready: queued for a worker, waiting: in backoff)";
     LIMIT = Gauge "csi_attacher_lane_limit" ["lane"]
-        "How much work of the lane may run at once";
+        "Maximum number of work items of the lane that run concurrently";
     OLDEST = Gauge "csi_attacher_oldest_seconds" ["lane"]
-        "Age of the oldest unfinished work of the lane, from the creation or deletion of its VolumeAttachment (a repair's from when it was asked for); 0 if there is none";
+        "Age of the oldest unfinished work item of the lane since the creation or deletion of its VolumeAttachment (of a repair: since its request); 0 if there is none";
     ATTACH_SECONDS = Histogram "csi_attacher_attach_duration_seconds" []
-        "From the creation of VolumeAttachments to the status that says they are attached";
+        "Time from the creation of a VolumeAttachment to its status attached=true";
     DETACH_SECONDS = Histogram "csi_attacher_detach_duration_seconds" []
-        "From the deletion of VolumeAttachments to the removal of our finalizer";
+        "Time from the deletion of a VolumeAttachment to the removal of the attacher's finalizer";
     OBJECTS = Gauge "csi_attacher_objects" ["resource"]
-        "Objects held in memory";
+        "Number of objects in the caches";
     SYNCED = Gauge "csi_attacher_lists_complete" []
-        "Whether the first lists of all watched resources are complete; no work starts before";
+        "Whether all caches are synced; the workers start after that";
     CONNECTED = Gauge "csi_attacher_driver_connected" []
         "Whether the CSI driver is connected";
     RECONNECTS = Counter "csi_attacher_driver_reconnects_total" []
-        "How often the CSI driver was connected again after its connection was lost";
+        "Total number of reconnects to the CSI driver after its connection was lost";
     API_REQUESTS = Counter "csi_attacher_api_requests_total" ["verb", "resource", "code"]
-        "Requests to the API server by verb, resource and HTTP status; canceled: given up, error: the connection failed";
+        "Total number of requests to the API server by verb, resource and HTTP status code (canceled: given up, error: connection failed)";
     API_SECONDS = Histogram "csi_attacher_api_request_duration_seconds" ["verb", "resource"]
-        "How long the answer of the API server took to begin";
+        "Time from sending a request to the start of the API server's response";
     API_RETRIES = Counter "csi_attacher_api_retries_total" []
-        "Requests that were sent once more because the API server said not now, or nothing";
+        "Total number of requests that were retried because the API server answered 429 or 5xx, or not at all";
     API_IN_FLIGHT = Gauge "csi_attacher_api_requests_in_flight" []
-        "Requests that wait for the answer of the API server";
+        "Number of requests without a response from the API server yet";
     RECONCILE_ROUNDS = Counter "csi_attacher_reconcile_rounds_total" ["result"]
-        "Comparisons of all attachments with what the driver lists, by result (completed, failed)";
+        "Total number of reconciles of the VolumeAttachments with ListVolumes by result (completed, failed)";
     RECONCILE_SECONDS = Gauge "csi_attacher_reconcile_last_duration_seconds" []
-        "How long the last comparison took, be it completed or failed; 0 before the first";
+        "Duration of the last reconcile, completed or failed; 0 before the first";
     LOST = Counter "csi_attacher_lost_attachments_total" []
-        "Attachments found lost: their volume was not on the node any more";
+        "Total number of attachments found lost: ListVolumes did not show the volume on its node";
     LEFTOVER = Counter "csi_attacher_leftover_attachments_total" []
-        "Volumes found on a node after their attachment had been let go of";
+        "Total number of volumes found published on a node after the attacher had removed its finalizer";
     REPAIRED = Counter "csi_attacher_repaired_attachments_total" []
-        "Lost attachments that were published again, and leftovers that were unpublished";
+        "Total number of lost attachments that were published again and of leftover ones that were unpublished";
     REFUSED = Counter "csi_attacher_refused_repairs_total" []
-        "Repairs that could not be made as things stood, because the volume is being deleted, say; each rests until something changes";
+        "Total number of repairs that the attacher refused, for example because the volume is being deleted; each is parked until one of its objects changes";
 }
