@@ -61,24 +61,24 @@ const OF_THE_ARRAY: [&str; 14] = [
 #[derive(Clone, Debug, Parser)]
 #[command(name = "csi-mock-driver", version, args_override_self = true)]
 pub struct Args {
-    /// Where to listen: unix:///path/csi.sock, unix:/path/csi.sock or a bare path.
+    /// Path of the CSI socket: unix:///path/csi.sock, unix:/path/csi.sock or a bare path.
     #[arg(long, env = "CSI_ENDPOINT")]
     pub endpoint: Endpoint,
 
-    /// The driver's name in Kubernetes.
+    /// Name of the CSI driver.
     #[arg(long, alias = "drivername", default_value = "mock.csi.local", value_parser = driver_name)]
     pub driver_name: String,
 
-    /// How many nodes the array knows: node-0, node-1 and so on.
+    /// Number of nodes of the array: node-0, node-1 and so on.
     #[arg(long, default_value_t = 3)]
     pub nodes: usize,
 
-    /// How many volumes are there from the start: vol-0, vol-1 and so on.
+    /// Number of initial volumes: vol-0, vol-1 and so on.
     #[arg(long, default_value_t = 0)]
     pub volumes: u64,
 
-    /// How many volumes a node takes; 0 for as many as come, and -1 for that, too, but NodeGetInfo then says
-    /// another number from 1 to 10 each time.
+    /// Maximum number of volumes attached per node. 0 = unlimited; -1 = unlimited, but each NodeGetInfo
+    /// reports a random number from 1 to 10.
     #[arg(long, default_value = "0", allow_hyphen_values = true)]
     pub attach_limit: AttachLimit,
 
@@ -90,20 +90,20 @@ pub struct Args {
     #[command(flatten)]
     pub node: NodeArgs,
 
-    /// How long attaching and detaching a volume take.
+    /// Duration of ControllerPublishVolume and ControllerUnpublishVolume.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
     pub latency: Duration,
 
-    /// What a second call for a busy volume gets: ABORTED, or its turn.
+    /// Behaviour of a second call for a volume: abort answers ABORTED, wait queues it.
     #[arg(long, default_value = "abort", value_parser = busy_rule)]
     pub busy: BusyRule,
 
-    /// The most entries in one page of ListVolumes, whatever the caller asks; 0 for no bound.
+    /// Maximum number of entries per page of ListVolumes, whatever max_entries is. 0 = unlimited.
     #[arg(long, default_value_t = DEFAULT_LIST_PAGE)]
     pub list_page: usize,
 
-    /// Capabilities to go without or to have beside the default, as in
-    /// -PUBLISH_READONLY,+VOLUME_CONDITION; those of the Node service begin with NODE_.
+    /// Capabilities to remove from or add to the default, such as -PUBLISH_READONLY,+VOLUME_CONDITION.
+    /// Capabilities of the Node service start with NODE_.
     #[arg(
         long,
         default_value = "",
@@ -112,11 +112,11 @@ pub struct Args {
     )]
     pub capabilities: Offer,
 
-    /// Where to keep the array, so that it survives restarts; empty keeps it in memory.
+    /// Directory of the array's persistent state. Without it, the state is in memory.
     #[arg(long, alias = "statedir", default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub state_dir: PathBuf,
 
-    /// The file to record calls in, one JSON object a line; empty for none.
+    /// File for the journal of calls, one JSON object per line.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub journal: PathBuf,
 
@@ -136,16 +136,16 @@ pub struct Args {
     #[command(flatten)]
     pub klog: KlogArgs,
 
-    /// How long running calls may go on when the driver is told to stop.
+    /// Maximum time for running calls to finish after SIGTERM.
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
     pub shutdown_grace: Duration,
 
-    /// How long to wait at the start for another process to release the lock on --state-dir, as the one that this one
-    /// replaces does when it ends.
+    /// Maximum time to wait at the start for the lock on --state-dir, which a process that is being replaced
+    /// still holds.
     #[arg(long, default_value = "1m", value_parser = duration::parse)]
     pub lock_timeout: Duration,
 
-    /// How much to log: 0 to 3 changes of state, 4 and 5 details, from 6 everything.
+    /// Log verbosity: 0 to 3 for state changes, 4 and 5 for details, 6 and above for everything.
     #[arg(long, default_value_t = 2)]
     pub v: u8,
 

@@ -12,30 +12,30 @@ const DEFAULT_JOURNAL_SIZE: usize = 10_000;
 /// Flags of the journal's readers and of the admin API.
 #[derive(Args, Clone, Debug)]
 pub struct AdminArgs {
-    /// Where to serve the admin API, the dashboard and metrics: 127.0.0.1:9810 or unix:///path/admin.sock; empty
-    /// for nowhere.
+    /// Address of the admin API, the dashboard and metrics: 127.0.0.1:9810 or unix:///path/admin.sock.
+    /// Default: disabled.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = listening)]
     pub admin_endpoint: Endpoint,
 
-    /// Serve the admin API on an address that other machines reach, too. Whoever reaches it may break
-    /// everything: there is no password.
+    /// Allow a non-loopback --admin-endpoint. The admin API has no authentication, so every client can change
+    /// and destroy state.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
     pub admin_allow_remote: bool,
 
-    /// A host name, such as that of a Service, by which the admin API may be asked over TCP, beside addresses and
-    /// localhost; may be repeated. Others are refused as a protection against DNS rebinding.
+    /// Host name, such as that of a Service, that the admin API accepts over TCP beside IP addresses and
+    /// localhost (DNS rebinding protection). Repeatable.
     #[arg(long, value_name = "NAME")]
     pub admin_allowed_host: Vec<String>,
 
-    /// How many ended calls the admin API can look back on.
+    /// Number of finished calls that the admin API keeps.
     #[arg(long, default_value_t = DEFAULT_JOURNAL_SIZE, value_parser = at_least_one)]
     pub journal_size: usize,
 
-    /// Write each call to the log as a line "gRPCCall: {...}", as the csi-driver-host-path does.
+    /// Log each call as a line gRPCCall: {...}, as csi-driver-host-path does.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
     pub log_grpc_calls: bool,
 
-    /// Show secrets in journal, admin API and log as they are. Only for tests with invented secrets.
+    /// Show secrets in the journal, the admin API and the log. Only for fictitious secrets.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
     pub log_secrets: bool,
 }

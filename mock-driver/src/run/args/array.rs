@@ -20,66 +20,68 @@ const DEFAULT_MAX: &str = "1Ti";
 /// What the array is like.
 #[derive(Args, Clone, Debug)]
 pub struct ArrayArgs {
-    /// In how many zones the nodes stand, one after the other in turn; each has a pool of its own unless
-    /// there are --pool flags. 0 for a storage without topology.
+    /// Number of zones, to which the nodes are assigned round-robin. Each zone has its own pool unless --pool
+    /// is given. 0 means a storage system without topology.
     #[arg(long, default_value_t = 1)]
     pub zones: usize,
 
-    /// A pool of space, as NAME=BYTES or NAME=BYTES@KEY=VALUE,KEY=VALUE where it lies; repeat it for more.
+    /// Storage pool: NAME=BYTES, or NAME=BYTES@KEY=VALUE,KEY=VALUE with its topology. Repeatable.
     #[arg(long = "pool", value_name = "POOL")]
     pub pools: Vec<PoolFlag>,
 
-    /// Where a node is, as NODE@KEY=VALUE,KEY=VALUE; repeat it for more.
+    /// Topology of a node: NODE@KEY=VALUE,KEY=VALUE. Repeatable.
     #[arg(long = "node-topology", value_name = "NODE@KEY=VALUE")]
     pub node_topology: Vec<NodePlace>,
 
-    /// How many volumes a node says it takes, if that is not the truth; 0 for the truth.
+    /// Attach limit that NodeGetInfo reports, if it differs from the real one. 0 reports the real one.
     #[arg(long, default_value_t = 0)]
     pub advertised_attach_limit: usize,
 
-    /// The smallest volume, in bytes or as 1Mi, 1Gi.
+    /// Minimum size of a volume, in bytes or with a unit (1Mi, 1Gi).
     #[arg(long, default_value = DEFAULT_MIN, value_parser = quantity)]
     pub min_volume_size: u64,
 
-    /// The largest volume.
+    /// Maximum size of a volume.
     #[arg(long, default_value = DEFAULT_MAX, value_parser = quantity)]
     pub max_volume_size: u64,
 
-    /// The mutable parameters that volumes take: KEY for any value, KEY=LOW..HIGH for whole numbers,
-    /// KEY=ONE|OTHER for a choice, * for all that are not named. latency (milliseconds) slows attaching and detaching
-    /// down; throughput (MiB a second) and iops (256 KiB each) bound how fast volumes are copied.
+    /// Parameters that ControllerModifyVolume accepts: KEY with any value, KEY=LOW..HIGH an integer,
+    /// KEY=ONE|OTHER an enumeration, * any other key. latency (milliseconds) delays attaches and detaches;
+    /// throughput (MiB/s) and iops (of 256 KiB) limit the rate of volume copies.
     #[arg(
         long,
         default_value = "iops=1..1000000,latency=0..600000,throughput=1..1000000,tier=bronze|silver|gold"
     )]
     pub mutable_parameters: QosRule,
 
-    /// How long a snapshot is not ready to use after it was taken.
+    /// Time after its creation until a snapshot is ready to use.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
     pub snapshot_delay: Duration,
 
-    /// Snapshots and clones share blocks with what they were made of, so that cannot be deleted first.
+    /// Let snapshots and clones share blocks with their source, so that the source cannot be deleted before
+    /// them.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
     pub linked_copies: bool,
 
-    /// Delete volumes although nodes have them.
+    /// Delete volumes although they are attached to nodes.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
     pub delete_in_use: bool,
 
-    /// Answer NOT_FOUND when a volume is detached that is gone, or from a node that is gone, as some
-    /// drivers do.
+    /// Answer ControllerUnpublishVolume for an unknown volume or node with NOT_FOUND, as some drivers do,
+    /// instead of OK.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
     pub unpublish_not_found: bool,
 
-    /// How SnapshotMetadata tells blocks: fixed for each by itself, variable for neighbours together.
+    /// Block metadata type of SnapshotMetadata: fixed (FIXED_LENGTH, one entry per block) or variable
+    /// (VARIABLE_LENGTH, adjacent blocks merged).
     #[arg(long, alias = "snapshot-metadata-block-type", default_value = "variable", value_parser = block_runs)]
     pub snapshot_metadata_blocks: BlockRuns,
 
-    /// How long after its start the driver says that it is not ready yet.
+    /// Time after the start for which Probe reports that the driver is not ready.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
     pub ready_after: Duration,
 
-    /// A credential that calls must bring, as RPC:key=value; repeat it for more.
+    /// Secret that calls must contain: RPC:key=value. Repeatable.
     #[arg(long = "require-secret", value_name = "RPC:KEY=VALUE")]
     pub required_secrets: Vec<RequiredSecret>,
 
@@ -91,8 +93,8 @@ pub struct ArrayArgs {
     #[arg(skip)]
     pub node_growth_limit: Option<u64>,
 
-    /// ControllerModifyVolume without mutable_parameters gets INVALID_ARGUMENT, as the specification's words have it;
-    /// otherwise there is nothing to change, and it succeeds.
+    /// Answer ControllerModifyVolume without mutable_parameters with INVALID_ARGUMENT, as in the
+    /// specification's text, instead of OK.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
     pub modify_volume_strict: bool,
 

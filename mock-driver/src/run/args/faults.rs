@@ -15,29 +15,29 @@ use crate::socket::{Endpoint, NoEndpoint};
 /// What goes wrong.
 #[derive(Clone, Debug, Args)]
 pub struct FaultArgs {
-    /// The YAML file with fault rules, read again when it changes; empty for none.
+    /// YAML file with fault rules, reloaded when it changes.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub faults: PathBuf,
 
-    /// Built-in scenarios to play, as in attach-uncertain,flaky-10pct; help prints what there is.
+    /// Built-in fault scenarios, such as attach-uncertain,flaky-10pct. help lists them.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub scenario: Scenarios,
 
-    /// What all chance comes from; the same seed repeats a run. Drawn and printed unless given.
+    /// Seed of all random numbers: the same seed repeats a run. Default: random, and logged.
     #[arg(long)]
     pub seed: Option<u64>,
 
-    /// How long after its start the driver makes its socket.
+    /// Time after the start until the driver creates its socket.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
     pub listen_after: Duration,
 
-    /// The socket of another driver: instead of an array of its own, the program puts its faults and its
-    /// journal in front of that one.
+    /// Socket of another CSI driver: this program forwards calls to it, with fault rules and journal, and has
+    /// no array.
     #[arg(long)]
     pub proxy_to: Option<Endpoint>,
 
-    /// A second socket or tcp://host:port: instead of being a driver, the program pairs each connection to
-    /// --endpoint with one that a driver makes there, and passes bytes between them.
+    /// Second socket or tcp://host:port: the program is not a driver, but pairs each connection to --endpoint
+    /// with one that a driver opens there, and copies bytes between them.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub proxy_endpoint: Dialled,
 }

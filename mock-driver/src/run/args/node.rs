@@ -18,60 +18,60 @@ use crate::node::device::Choice;
 /// What a process is told about the node it stands on.
 #[derive(Args, Clone, Debug)]
 pub struct NodeArgs {
-    /// Which services this process has: all, controller (all but Node, with the array), or node (Identity and
-    /// Node, for an array in another process).
+    /// Services of this process: all, controller (all services except Node, with the array), or node
+    /// (Identity and Node, for an array in another process).
     #[arg(long, default_value = "all")]
     pub mode: Mode,
 
-    /// With --mode=node: the --admin-endpoint of the process that has the array. All processes need the same
+    /// With --mode=node: --admin-endpoint of the process with the array. All processes need the same
     /// --media-dir.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub array_endpoint: Endpoint,
 
-    /// Kubelet's directory for registration sockets, usually /var/lib/kubelet/plugins_registry: with it no
-    /// registrar sidecar is needed.
+    /// Kubelet's plugin registration directory, usually /var/lib/kubelet/plugins_registry. Replaces the
+    /// node-driver-registrar sidecar.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub registration_dir: PathBuf,
 
-    /// The path of --endpoint as kubelet sees it; empty for the same.
+    /// Path of --endpoint on the host, as reported to kubelet. Default: the same path.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub registration_endpoint: PathBuf,
 
-    /// The id of the node this process stands on; with it the driver has a Node service. {name} in it
-    /// stands for --node-name.
+    /// ID of this process's node. With it, the driver has a Node service. {name} is replaced by --node-name.
     #[arg(long, alias = "nodeid", default_value = "", hide_default_value = true)]
     pub node_id: String,
 
-    /// The node's name, for --node-id: with --node-id=i-{name} the driver knows the node by another
-    /// name than Kubernetes does.
+    /// Kubernetes name of the node, for --node-id: with --node-id=i-{name} the node's CSI ID differs from its
+    /// name.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub node_name: String,
 
-    /// Where this node is, as in mock.csi.local/zone=zone-0,mock.csi.local/rack=7; the array hears it when the
-    /// process starts. Empty for where the array has it. A node reaches the pools whose keys and values it has.
+    /// Topology of this node, such as mock.csi.local/zone=zone-0,mock.csi.local/rack=7, reported to the array
+    /// at the start. Default: the array's value. A node can access the pools whose keys and values it has.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = segments)]
     pub topology: Segments,
 
-    /// What attached volumes are on this node: loop devices (needs privileges), emulated by regular files
-    /// and directories, or none; auto takes loop devices where they can be had.
+    /// Devices of attached volumes: loop (needs privileges), emulated with files and directories, none, or
+    /// auto for loop devices if available, else emulated.
     #[arg(long, default_value = "auto")]
     pub devices: Choice,
 
-    /// Where to put the links to the devices; empty for a place beside the volumes' bytes.
+    /// Directory of the device links. Default: beside the volume files.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub device_dir: PathBuf,
 
-    /// How long NodeStageVolume and its like wait for a device that is not there yet.
+    /// Maximum time that node calls such as NodeStageVolume wait for a device.
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
     pub device_timeout: Duration,
 
-    /// Answer NOT_FOUND when something is to be unpublished or unstaged of a volume that is gone, as the
-    /// specification's words have it. Otherwise there is nothing to do, and that is a success.
+    /// Answer NodeUnpublishVolume and NodeUnstageVolume for an unknown volume with NOT_FOUND, as in the
+    /// specification's text, instead of OK.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
     pub node_unpublish_strict: bool,
 
-    /// Where the bytes of volumes and snapshots lie; empty for a place under --state-dir, or without
-    /// that for a private one that goes with the driver.
+    /// Directory of the volume and snapshot files: empty, or used by this array before (media.json names the
+    /// array, and the driver locks the directory). Files that the array does not know are moved to orphaned/.
+    /// Default: media in --state-dir, or a private directory that is removed on exit.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub media_dir: PathBuf,
 }
