@@ -34,7 +34,8 @@ pub use logging::{LogFormat, Logging};
     name = "csi-attacher",
     args_override_self = true,
     disable_version_flag = true,
-    after_help = "The kubectl plugin csi-attach explains where a volume is stuck: kubectl csi-attach explain --help"
+    after_help = "The --attacher-* flags of the all-in-one sidecar (KEP-4958) are accepted, as in --attacher-timeout=30s.\n\n\
+                  The kubectl plugin csi-attach explains where a volume is stuck: kubectl csi-attach explain --help"
 )]
 pub struct Args {
     /// Socket of the CSI driver: an absolute path, or unix:// and an absolute path.
@@ -312,6 +313,42 @@ mod tests {
     }
 
     #[test]
+    fn flags_of_the_all_in_one_sidecar_are_accepted_and_win() {
+        let expected = read(&[
+            "--max-entries=5",
+            "--reconcile-sync=13s",
+            "--max-grpc-log-length=99",
+            "--worker-threads=2",
+            "--default-fstype=ext4",
+            "--timeout=17s",
+            "--retry-interval-start=3s",
+            "--retry-interval-max=2m",
+        ])
+        .unwrap();
+        let prefixed = [
+            "--attacher-max-entries=5",
+            "--attacher-reconcile-sync",
+            "13s",
+            "-attacher-max-grpc-log-length=99",
+            "--attacher-worker-threads=2",
+            "--attacher-default-fstype=ext4",
+            "--attacher-timeout=17s",
+            "-attacher-retry-interval-start",
+            "3s",
+            "--attacher-retry-interval-max=2m",
+        ];
+        // In the all-in-one sidecar these belong to the provisioner and the resizer.
+        let shared = ["--timeout=1m", "--retry-interval-start=7s", "--worker-threads=50"];
+        for line in [
+            prefixed.to_vec(),
+            [&prefixed[..], &shared].concat(),
+            [&shared[..], &prefixed].concat(),
+        ] {
+            assert_eq!(read(&line).unwrap(), expected, "{line:?}");
+        }
+    }
+
+    #[test]
     fn timings_of_an_election_that_is_off_do_not_matter() {
         assert!(read(&["--leader-election-lease-duration=1s"]).is_ok());
     }
@@ -378,6 +415,8 @@ mod tests {
     fn bad_values_name_the_flag_and_end_with_code_2() {
         for (line, part) in [
             (&["--no-such-flag"][..], "--no-such-flag"),
+            (&["--attacher-csi-address=/a"], "--attacher-csi-address"),
+            (&["--attacher-timeout=0s"], "--timeout"),
             (&["--timeout=fast"], "--timeout"),
             (&["--timeout=0s"], "--timeout"),
             (&["--worker-threads=0"], "--worker-threads"),

@@ -49,6 +49,8 @@ pub struct View {
     pub clock: Clock,
     /// Path of the metrics.
     pub metrics_path: String,
+    /// `--statusz`.
+    pub serves_statusz: bool,
     /// The core, while there is a driver to work for.
     pub state: Mutex<Option<Arc<Mutex<ControllerState>>>>,
 }
@@ -68,7 +70,7 @@ impl View {
             "/healthz" => Some(health::alive(self)),
             "/readyz" => Some(health::ready(self)),
             "/healthz/leader-election" => health::leading(self),
-            "/statusz" => Some(statusz::page(self, query)),
+            "/statusz" if self.serves_statusz => Some(statusz::page(self, query)),
             _ => None,
         }
     }

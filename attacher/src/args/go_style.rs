@@ -7,14 +7,36 @@ use std::ffi::{OsStr, OsString};
 
 use clap::Command;
 
-/// The same command line with two dashes on every flag.
+/// Flags that the all-in-one sidecar of KEP-4958 prefixes with `attacher-`, because other sidecars in it have flags of these
+/// names (external-attacher's `RegisterAttacherFlagsWithPrefix`).
+const PREFIXED: [&str; 8] = [
+    "max-entries",
+    "reconcile-sync",
+    "max-grpc-log-length",
+    "worker-threads",
+    "default-fstype",
+    "timeout",
+    "retry-interval-start",
+    "retry-interval-max",
+];
+
+/// The same command line with two dashes on every flag and without the prefix of the all-in-one sidecar. Its prefixed flags
+/// come last, so that they win over the unprefixed ones, which in the all-in-one sidecar belong to others.
 pub(super) fn rewritten(line: impl IntoIterator<Item = OsString>, command: &Command) -> Vec<OsString> {
     let mut line = line.into_iter();
     let mut rewritten: Vec<OsString> = line.next().into_iter().collect();
+    let mut prefixed: Vec<OsString> = Vec::new();
     while let Some(word) = line.next() {
         let Some(flag) = flag_name(&word) else {
             rewritten.push(word);
             continue;
+        };
+        let unprefixed = unprefixed(flag);
+        let flag = unprefixed.unwrap_or(flag);
+        let into = if unprefixed.is_some() {
+            &mut prefixed
+        } else {
+            &mut rewritten
         };
         let wants_value = !flag.contains('=') && takes_value(flag, command);
         let flag = if flag == "h" { "help" } else { flag };
@@ -28,15 +50,23 @@ pub(super) fn rewritten(line: impl IntoIterator<Item = OsString>, command: &Comm
                         flag.push_str(value);
                     }
                     None => {
-                        rewritten.extend([flag.into(), value]);
+                        into.extend([flag.into(), value]);
                         continue;
                     }
                 }
             }
         }
-        rewritten.push(flag.into());
+        into.push(flag.into());
     }
+    rewritten.append(&mut prefixed);
     rewritten
+}
+
+/// `timeout=1s` of `attacher-timeout=1s`.
+fn unprefixed(flag: &str) -> Option<&str> {
+    let rest = flag.strip_prefix("attacher-")?;
+    let name = rest.split_once('=').map_or(rest, |(name, _)| name);
+    PREFIXED.contains(&name).then_some(rest)
 }
 
 fn flag_name(word: &OsStr) -> Option<&str> {

@@ -1,5 +1,7 @@
 //! `--http-endpoint` and its deprecated sibling.
 
+use super::go_style;
+
 /// Where metrics and health are served.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Http {
@@ -21,6 +23,12 @@ pub struct Http {
     /// Path of the metrics.
     #[arg(long, default_value = "/metrics", value_parser = path, value_name = "PATH")]
     pub metrics_path: String,
+
+    /// Serve /statusz, which shows names of volumes and nodes to everyone who reaches the port.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          default_value = "true", value_parser = go_style::boolean,
+          action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub statusz: bool,
 }
 
 /// Paths of the pages beside the metrics.

@@ -64,6 +64,7 @@ pub(super) fn mk_view() -> View {
         started: Instant::now(),
         clock,
         metrics_path: "/metrics".to_owned(),
+        serves_statusz: true,
     }
 }
 
@@ -383,4 +384,15 @@ fn the_path_of_the_metrics_is_that_of_the_flag() {
     assert!(view.page("/metrics", "").is_none());
     assert_eq!(get(&view, "/elsewhere").0, 200);
     assert!(view.page("/", "").is_none());
+}
+
+#[test]
+fn statusz_is_served_unless_its_flag_is_off() {
+    assert_eq!(get(&mk_view(), "/statusz").0, 200);
+    let view = View {
+        serves_statusz: false,
+        ..mk_view()
+    };
+    assert!(view.page("/statusz", "format=json").is_none());
+    assert_eq!(get(&view, "/healthz").0, 200);
 }

@@ -31,6 +31,7 @@ pub(super) fn view(
         started: Instant::now(),
         clock: Timestamp::now,
         metrics_path: args.http.metrics_path.clone(),
+        serves_statusz: args.http.statusz,
     })
 }
 

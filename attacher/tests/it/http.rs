@@ -45,6 +45,7 @@ impl Served {
             started: Instant::now(),
             clock: || Timestamp::UNIX_EPOCH,
             metrics_path: "/metrics".to_owned(),
+            serves_statusz: true,
         });
         let stop = CancellationToken::new();
         let listener = server::listen("127.0.0.1:0").await.expect("a free port");

@@ -26,6 +26,7 @@ const ONLY_OURS: &[&str] = &[
     "help",
     "otlp-endpoint",
     "shutdown-grace",
+    "statusz",
 ];
 
 /// How a command line, ended by `--version`, fares.
@@ -44,6 +45,9 @@ const LINES: &[(&str, Taken, Taken)] = &[
     ("--timeout 1m30s", Yes, Yes),
     ("--timeout=1s --timeout=2s", Yes, Yes),
     ("--timeout=15", No, No),
+    // Of the all-in-one sidecar, which the Go attacher's own binary does not take.
+    ("--attacher-timeout=1m", No, Yes),
+    ("--statusz=false", No, Yes),
     ("--leader-election", Yes, Yes),
     ("--leader-election=T", Yes, Yes),
     ("--leader-election=perhaps", No, No),
