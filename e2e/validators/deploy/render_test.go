@@ -1,0 +1,167 @@
+// Package deploy tests the charts and kustomizations of the repository with the libraries of the tools that read them: Helm and
+// kustomize.
+package deploy
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/strvals"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	root   = "../../.."
+	charts = root + "/deploy/charts"
+)
+
+// An object as YAML gives it.
+type object = map[string]any
+
+// Objects by kind, namespace and name.
+type objects map[string]object
+
+// release renders a chart as `helm install NAME CHART --namespace NAMESPACE` does, with a file of values or with --set.
+func release(chart, name, namespace string, values ...string) (map[string]string, error) {
+	loaded, err := loader.Load(filepath.Join(charts, chart))
+	if err != nil {
+		return nil, err
+	}
+	set := map[string]any{}
+	for _, value := range values {
+		// A file of values, or one value.
+		if strings.HasSuffix(value, ".yaml") {
+			if set, err = chartutil.ReadValuesFile(filepath.Join(charts, chart, value)); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err := strvals.ParseInto(value, set); err != nil {
+			return nil, err
+		}
+	}
+	options := chartutil.ReleaseOptions{Name: name, Namespace: namespace, Revision: 1, IsInstall: true}
+	// Validates the values against the schema.
+	rendered, err := chartutil.ToRenderValues(loaded, set, options, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Render(loaded, rendered)
+}
+
+func helm(t *testing.T, chart, name, namespace string, values ...string) objects {
+	t.Helper()
+	files, err := release(chart, name, namespace, values...)
+	if err != nil {
+		t.Fatalf("render %s with %q: %v", chart, values, err)
+	}
+	var text strings.Builder
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		if strings.HasSuffix(file, ".yaml") {
+			fmt.Fprintf(&text, "\n---\n%s", files[file])
+		}
+	}
+	return parse(t, text.String())
+}
+
+// kustomize builds a kustomization of deploy/ with components on top.
+func kustomize(t *testing.T, resource string, components ...string) objects {
+	t.Helper()
+	text := kustomizeText(t, resource, components...)
+	return parse(t, text)
+}
+
+func kustomizeText(t *testing.T, resource string, components ...string) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// kustomize takes relative paths only.
+	relative, err := filepath.Rel(dir, filepath.Join(tree, "deploy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := fmt.Sprintf("resources: [%s]\ncomponents:\n", filepath.Join(relative, resource))
+	for _, component := range components {
+		overlay += fmt.Sprintf("  - %s\n", filepath.Join(relative, "components", component))
+	}
+	if len(components) > 0 && resource != "base" {
+		overlay += "namespace: csi-mock-driver\n"
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		t.Fatalf("build %s with %q: %v", resource, components, err)
+	}
+	text, err := built.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func parse(t *testing.T, text string) objects {
+	t.Helper()
+	found := objects{}
+	for _, document := range strings.Split("\n"+text, "\n---\n") {
+		var read object
+		if err := yaml.UnmarshalStrict([]byte(document), &read); err != nil {
+			t.Fatalf("%v in\n%s", err, document)
+		}
+		if len(read) == 0 {
+			continue
+		}
+		if strings.HasSuffix(fmt.Sprint(read["kind"]), "SnapshotClass") {
+			// kustomize does not know that these kinds are cluster-scoped; kubectl drops the namespace.
+			delete(read["metadata"].(object), "namespace")
+		}
+		name := key(read)
+		if _, twice := found[name]; twice {
+			t.Fatalf("there are two of %s", name)
+		}
+		found[name] = read
+	}
+	return found
+}
+
+func key(read object) string {
+	metadata, _ := read["metadata"].(object)
+	namespace, _ := metadata["namespace"].(string)
+	return fmt.Sprintf("%v %s/%v", read["kind"], namespace, metadata["name"])
+}
+
+// checkFields decodes every object of a built-in kind as the API server does with strict field validation.
+func (all objects) checkFields(t *testing.T) {
+	t.Helper()
+	strict := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme,
+		json.SerializerOptions{Yaml: true, Strict: true})
+	for name, read := range all {
+		text, err := yaml.Marshal(read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := strict.Decode(text, nil, nil); err != nil && !runtime.IsNotRegisteredError(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
