@@ -1,0 +1,115 @@
+// Package workflows tests the workflows and scripts of the repository with actionlint and shellcheck.
+package workflows
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/rhysd/actionlint"
+)
+
+// A workflow has errors that only GitHub would report otherwise.
+func TestWorkflowsAreLintClean(t *testing.T) {
+	var output bytes.Buffer
+	// Checks `run:` scripts too where shellcheck is installed.
+	shellcheck, _ := exec.LookPath("shellcheck")
+	linter, err := actionlint.NewLinter(&output, &actionlint.LinterOptions{Shellcheck: shellcheck})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := linter.LintFiles(workflows(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) > 0 {
+		t.Error(output.String())
+	}
+}
+
+const root = "../../.."
+
+var uses = regexp.MustCompile(`(?m)^\s*(?:- )?uses: (.*)$`)
+var pinned = regexp.MustCompile(`^[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
+
+func TestActionsArePinnedByCommit(t *testing.T) {
+	count := 0
+	for _, workflow := range workflows(t) {
+		text, err := os.ReadFile(workflow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, use := range uses.FindAllStringSubmatch(string(text), -1) {
+			count++
+			if !pinned.MatchString(use[1]) {
+				t.Errorf("%s: %s must be pinned as OWNER/NAME@COMMIT # vX.Y.Z", workflow, use[1])
+			}
+		}
+	}
+	if count < 10 {
+		t.Errorf("only %d uses of actions were found", count)
+	}
+}
+
+// Workflows and documents name the files and the programs of the tree.
+func TestWorkflowsNameFilesThatExist(t *testing.T) {
+	named := regexp.MustCompile(`(?:^|[\s"=])((?:deploy|e2e|attacher|\.ci)/[\w./-]*\w)`)
+	count := 0
+	for _, workflow := range workflows(t) {
+		text, err := os.ReadFile(workflow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range named.FindAllStringSubmatch(string(text), -1) {
+			count++
+			if _, err := os.Stat(filepath.Join(root, match[1])); err != nil {
+				t.Errorf("%s: %v", workflow, err)
+			}
+		}
+	}
+	if count < 10 {
+		t.Errorf("only %d files were found", count)
+	}
+}
+
+// ShellCheck is required where .ci/run installed it.
+func TestScriptsAreShellcheckClean(t *testing.T) {
+	shellcheck, err := exec.LookPath("shellcheck")
+	if err != nil {
+		if os.Getenv("REQUIRE_SHELLCHECK") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	listed, err := exec.Command("git", "-C", root, "ls-files").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var scripts []string
+	for _, file := range strings.Split(strings.TrimSpace(string(listed)), "\n") {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err == nil && (bytes.HasPrefix(text, []byte("#!/usr/bin/env bash")) || bytes.HasPrefix(text, []byte("#!/bin/"))) {
+			scripts = append(scripts, filepath.Join(root, file))
+		}
+	}
+	if len(scripts) < 5 {
+		t.Fatalf("only %v were found", scripts)
+	}
+	checked, err := exec.Command(shellcheck, append([]string{"--severity=warning"}, scripts...)...).CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, checked)
+	}
+}
+
+func workflows(t *testing.T) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(root, ".github/workflows/*.yml"))
+	if err != nil || len(found) < 4 {
+		t.Fatalf("found %v: %v", found, err)
+	}
+	return found
+}
