@@ -1,4 +1,4 @@
-//! The driver under the attacher, seen from its socket.
+//! A CSI client of the driver.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use csi_proto::v1::{
 use futures::{StreamExt, TryStreamExt, stream};
 use tonic::transport::{Channel, Endpoint};
 
-/// Calls that may be under way at once.
+/// Maximum number of concurrent calls.
 const AT_ONCE: usize = 16;
 
 /// A client of a running driver.
@@ -47,7 +47,7 @@ impl Array {
         Ok(info.into_inner().node_id)
     }
 
-    /// Makes volumes of these names.
+    /// Creates volumes with these names.
     pub(super) async fn create(&self, names: impl IntoIterator<Item = String>) -> Result<Vec<Volume>> {
         stream::iter(names.into_iter().map(|name| async move {
             let request = CreateVolumeRequest {
@@ -103,8 +103,7 @@ impl Array {
             .await
     }
 
-    /// How many volumes say that they are published anywhere. One page: what a driver does beyond that is
-    /// not ours to test here.
+    /// Number of published volumes on the first page of ListVolumes. Pagination is not tested here.
     pub(super) async fn published(&self) -> Result<usize> {
         let mut controller = ControllerClient::new(self.0.clone()).max_decoding_message_size(64 << 20);
         let answer = controller

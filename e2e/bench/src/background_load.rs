@@ -1,4 +1,4 @@
-//! Objects of another driver, which no implementation serves.
+//! Objects of another driver, which no implementation handles.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -10,10 +10,10 @@ use super::objects::{create, object};
 use csi_e2e::cluster::Cluster;
 
 const DRIVER: &str = "foreign.example";
-/// Nodes that they are spread over.
+/// Number of nodes of the objects.
 const NODES: usize = 500;
 
-/// VolumeAttachments and PersistentVolumes of a driver that does not run here. The number only grows.
+/// VolumeAttachments and PersistentVolumes of a driver that does not run. The number only grows.
 #[derive(Debug, Default)]
 pub(super) struct BackgroundLoad {
     size: usize,
@@ -22,7 +22,7 @@ pub(super) struct BackgroundLoad {
 // === impl BackgroundLoad ===
 
 impl BackgroundLoad {
-    /// Makes sure that there are so many of each kind.
+    /// Creates objects up to this number of each kind.
     pub(super) async fn grow_to(&mut self, size: usize, cluster: &Cluster) -> Result<()> {
         if size <= self.size {
             return Ok(());

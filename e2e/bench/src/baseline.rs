@@ -1,22 +1,22 @@
-//! A run held against an earlier one, by our ratios to the Go attacher: these stay what they are on a slower
-//! machine.
+//! Compares a run with an earlier one by the ratios to the Go attacher, which do not depend on the speed of
+//! the machine.
 
 use std::fmt::Write as _;
 
 use super::quantity::{Better, Quantity};
 use super::report::{Report, RowReport};
 
-/// By how much a ratio may get worse before it is reported: rounds on a busy machine differ by about as much.
+/// Change of a ratio above which it is reported as worse. Rounds on a busy machine differ by about as much.
 const TOLERANCE: f64 = 0.15;
 
-/// A ratio of ours to the best Go implementation of the same row, then and now.
+/// Ratio to the best Go implementation of the same row, in the baseline and in this run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// The row's name.
     pub row: String,
-    /// Which of ours.
+    /// Name of the implementation.
     pub implementation: String,
-    /// What was measured.
+    /// The quantity.
     pub quantity: Quantity,
     /// In the baseline.
     pub then: f64,
@@ -27,7 +27,7 @@ pub struct Change {
 // === impl Change ===
 
 impl Change {
-    /// How many times as bad it is; below 1 is an improvement.
+    /// Factor by which it got worse; below 1 is an improvement.
     pub fn factor(&self) -> f64 {
         match self.quantity.better() {
             Better::Less => self.now / self.then,
@@ -35,13 +35,13 @@ impl Change {
         }
     }
 
-    /// Whether it got worse by more than chance explains.
+    /// Whether it got worse by more than the noise between rounds.
     pub fn is_worse(&self) -> bool {
         self.factor() > 1.0 + TOLERANCE
     }
 }
 
-/// Every ratio that both reports have. Rows of different sizes are not compared.
+/// Every ratio that both reports have. Rows with different sizes are skipped.
 pub fn compare(report: &Report, baseline: &Report) -> Vec<Change> {
     let mut changes = Vec::new();
     for row in &report.rows {
@@ -81,7 +81,7 @@ fn ratios(row: &RowReport) -> impl Iterator<Item = (&str, Quantity, f64)> {
     .filter_map(|(implementation, (quantity, found))| {
         let (best, _) = quantity.better().ends(row.medians(*quantity, "go"))?;
         let ratio = found.median / best;
-        // Nothing divided by nothing says nothing.
+        // 0/0 has no meaning.
         (ratio.is_finite() && ratio > 0.0).then_some((
             implementation.implementation.as_str(),
             *quantity,
@@ -90,7 +90,7 @@ fn ratios(row: &RowReport) -> impl Iterator<Item = (&str, Quantity, f64)> {
     })
 }
 
-/// The comparison as Markdown: what got worse, and how much was compared.
+/// The comparison as Markdown: regressions, and the number of compared ratios.
 pub fn markdown(changes: &[Change]) -> String {
     let worse: Vec<_> = changes.iter().filter(|change| change.is_worse()).collect();
     let mut text = format!(

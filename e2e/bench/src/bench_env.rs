@@ -1,4 +1,4 @@
-//! What an implementation finds: a driver with volumes, and the objects that describe them.
+//! The environment of an implementation: a driver with volumes, and their Kubernetes objects.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -25,28 +25,28 @@ const NODES: usize = 10;
 const DRIVER_START: Duration = Duration::from_secs(20);
 const NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
 
-/// What a row needs.
+/// Requirements of a row.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Needs {
-    /// How many volumes.
+    /// Number of volumes.
     pub(super) volumes: usize,
-    /// How long each driver call takes.
+    /// Latency of each driver call.
     pub(super) latency: Duration,
-    /// How much longer each detach takes.
+    /// Additional latency of each detach.
     pub(super) slow_detach: Option<Duration>,
-    /// How long the API server is away, in each direction.
+    /// One-way network delay to the API server.
     pub(super) api_delay: Option<Duration>,
-    /// That the driver keeps a journal.
+    /// Whether the driver keeps a journal.
     pub(super) journal: bool,
-    /// That the driver keeps its volumes when it is killed.
+    /// Whether the driver's state survives a kill.
     pub(super) durable: bool,
-    /// That the driver may be a stranger, which was there before the bench.
+    /// Whether an external driver, started before the benchmark, may be used.
     pub(super) any_driver: bool,
 }
 
 /// One implementation's driver, volumes and nodes.
 pub(super) struct BenchEnv {
-    /// Begins the names of all objects made here.
+    /// Name prefix of all created objects.
     pub(super) name: String,
     pub(super) driver: String,
     pub(super) socket: PathBuf,
@@ -57,7 +57,7 @@ pub(super) struct BenchEnv {
     pub(super) handles: Vec<String>,
     array: Array,
     node_ids: Vec<String>,
-    /// The driver, unless it is a stranger, and how it is started.
+    /// The driver and its start parameters, unless it is external.
     process: Option<(Process, Spec)>,
     journal: Journal,
     _proxy: Option<Proxy>,
@@ -125,18 +125,19 @@ impl BenchEnv {
         Ok(env)
     }
 
-    /// Makes the PersistentVolumes, as users do.
+    /// Creates the PersistentVolumes, as users do.
     pub(super) async fn create_volumes(&self, harness: &Harness<'_>) -> Result<()> {
         self.create_volumes_with(harness, &[], 0..self.volumes.len())
             .await
     }
 
-    /// Makes one of them.
+    /// Creates one PersistentVolume.
     pub(super) async fn create_volume(&self, harness: &Harness<'_>, index: usize) -> Result<()> {
         self.create_volumes_with(harness, &[], index..index + 1).await
     }
 
-    /// Makes PersistentVolumes, VolumeAttachments and the driver's publications as an attacher leaves them.
+    /// Creates PersistentVolumes, VolumeAttachments and publications at the driver as they are after an
+    /// attach.
     pub(super) async fn create_attached(&self, harness: &Harness<'_>, which: Range<usize>) -> Result<()> {
         let finalizer = attacher_finalizer(&self.driver);
         self.create_volumes_with(harness, &[finalizer.as_str()], which.clone())
@@ -200,7 +201,7 @@ impl BenchEnv {
         }))
     }
 
-    /// Creates the VolumeAttachments of these volumes, as fast as the API server takes them.
+    /// Creates the VolumeAttachments of these volumes at the maximum rate.
     pub(super) async fn attach(&self, harness: &Harness<'_>, which: Range<usize>) -> Result<()> {
         let attachments = which.map(|index| self.attachment(index));
         create(&Api::all(harness.cluster.client()), attachments)
@@ -216,7 +217,7 @@ impl BenchEnv {
             .context("delete VolumeAttachments")
     }
 
-    /// What the driver was asked, if it is ours.
+    /// The driver's journal; `None` for an external driver.
     pub(super) fn journal(&self) -> &Journal {
         &self.journal
     }
@@ -227,7 +228,7 @@ impl BenchEnv {
         process.kill().await.map(drop)
     }
 
-    /// Starts it again with the state it had; it answers when this returns.
+    /// Restarts it with its state; returns when it answers.
     pub(super) async fn restart_driver(&mut self, harness: &Harness<'_>) -> Result<()> {
         let (process, spec) = self.process.as_mut().context("the driver must be ours")?;
         *process = Process::spawn(harness.run, spec.clone())?;
@@ -235,10 +236,12 @@ impl BenchEnv {
         Ok(())
     }
 
-    /// Takes everything away again, so that the next implementation finds what this one found.
+    /// Deletes everything, so that the next implementation starts from the same state.
     ///
     /// # Errors
-    /// A volume is still published, or an attachment is left: the implementation did not do its work.
+    ///
+    /// A volume is still published, or a VolumeAttachment is left: the implementation did not complete its
+    /// work.
     pub(super) async fn clear(self, harness: &Harness<'_>) -> Result<()> {
         let published = self.array.published().await?;
         ensure!(
@@ -256,7 +259,7 @@ impl BenchEnv {
         self.wipe(harness).await
     }
 
-    /// Takes everything away, whatever is left undone. No attacher may run any more.
+    /// Deletes everything unconditionally. No attacher may be running.
     pub(super) async fn wipe(self, harness: &Harness<'_>) -> Result<()> {
         let client = || harness.cluster.client();
         wipe::<VolumeAttachment>(&Api::all(client()), &self.volumes)
@@ -300,7 +303,7 @@ fn driver_spec(program: &Path, dir: &Path, name: &str, journal: &Path, needs: Ne
     std::fs::write(&faults, rules).context("write the driver's fault file")?;
     let state = dir.join("driver-state");
     std::fs::create_dir_all(&state).context("make the driver's state directory")?;
-    // What is not needed is left out: it would take processor time from the others.
+    // Services that are not needed are disabled, because they would use CPU of the measured processes.
     let optional = [
         (needs.journal, format!("--journal={}", journal.display())),
         (needs.durable, format!("--state-dir={}", state.display())),
@@ -325,7 +328,7 @@ fn driver_spec(program: &Path, dir: &Path, name: &str, journal: &Path, needs: Ne
         ))
 }
 
-/// Changes the kubeconfig so that it leads through a proxy with this delay.
+/// Rewrites the kubeconfig to use a proxy with this delay.
 async fn via_proxy(path: &Path, delay: Duration) -> Result<Proxy> {
     let mut config = Kubeconfig::read_from(path).context("read the implementation's kubeconfig")?;
     let server = config
@@ -347,7 +350,7 @@ async fn connect(socket: &Path) -> Result<Array> {
         match Array::connect(socket).await {
             Ok(array) => return Ok(array),
             Err(error) if Instant::now() > deadline => return Err(error),
-            // Nothing can be awaited: there is no event for a socket that starts to listen.
+            // There is no event to await when a socket starts to listen.
             Err(_) => sleep(Duration::from_millis(20)).await,
         }
     }

@@ -11,46 +11,45 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{Implementation, Plan, Report, Row, Sizes, baseline, goal, plot};
 
-/// Measures attachers side by side on a real control plane of their own.
+/// Measures attachers side by side on a real control plane.
 ///
-/// Prints a table for each row and how far the goals are met. Give --rows to measure some rows only: size,
-/// default, burst, latency, latency-far, slow, behind, restart, handover-term, handover-kill, foreign, own,
-/// foreign-many.
+/// Prints a table for each row and whether the goals are met. --rows selects rows: size, default, burst,
+/// latency, latency-far, slow, behind, restart, handover-term, handover-kill, foreign, own, foreign-many.
 #[derive(Debug, Parser)]
 #[command(name = "csi-bench")]
 struct Args {
-    /// What is measured.
+    /// Rows to measure.
     #[arg(long, value_delimiter = ',', default_values_t = Row::ALL, hide_default_value = true)]
     rows: Vec<Row>,
-    /// How often everything is measured; the tables show medians.
+    /// Number of rounds. The tables show medians.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Small sizes and one round: whether everything works, in a few minutes.
+    /// Smoke test: small sizes and one round, in a few minutes.
     #[arg(long)]
     quick: bool,
-    /// VolumeAttachments in the burst.
+    /// Number of VolumeAttachments in the burst.
     #[arg(long)]
     volumes: Option<usize>,
-    /// VolumeAttachments created one by one for the latencies.
+    /// Number of VolumeAttachments created one by one for the latencies.
     #[arg(long)]
     samples: Option<usize>,
-    /// How many of those a second.
+    /// Rate of these per second.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rate: Option<u32>,
-    /// Who is measured, in this order and in all rows: limit-N, ours-N, go-N, N being volumes or workers at
-    /// once, or ours-default, go-default.
+    /// Implementations to measure, in this order and in all rows: limit-N, ours-N or go-N with N concurrent
+    /// volumes or workers, ours-default, go-default.
     #[arg(long, value_delimiter = ',')]
     implementations: Option<Vec<Implementation>>,
-    /// Socket of a driver that runs already, to be used instead of the mock driver.
+    /// Socket of a running driver to use instead of the mock driver.
     #[arg(long)]
     csi_address: Option<PathBuf>,
-    /// Write all figures here, as JSON. The file can be a baseline later.
+    /// Write all figures to this JSON file, which can be a later run's baseline.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Write a picture of each row into this directory.
+    /// Write a chart of each row as SVG to this directory.
     #[arg(long)]
     svg: Option<PathBuf>,
-    /// Report what got worse, by its ratio to the Go attacher, since this file was written with --json.
+    /// Report regressions of the ratios to the Go attacher since this file was written with --json.
     #[arg(long)]
     baseline: Option<PathBuf>,
 }
@@ -80,7 +79,7 @@ pub fn main() -> ExitCode {
 
 #[expect(clippy::print_stdout, reason = "the tables are what the program is for")]
 async fn measure(args: Args) -> Result<()> {
-    // Before the hours that a measurement takes, not after them.
+    // Fails before the measurement, which takes hours.
     let earlier = args.baseline.as_deref().map(read).transpose()?;
     let plan = plan(&args);
     let run = Run::start()?;

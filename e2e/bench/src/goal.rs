@@ -1,38 +1,39 @@
-//! What the attacher is meant to reach, as ratios within one run where the machine has a say.
+//! Performance goals, as ratios within one run where the result depends on the machine.
 
 use std::fmt::Write as _;
 
 use super::quantity::Quantity;
 use super::report::Report;
 
-/// A goal and what became of it.
+/// A goal and its result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Goal {
-    /// What is compared.
+    /// The quantity or ratio.
     pub what: &'static str,
-    /// What was reached.
+    /// The measured value.
     pub reached: f64,
-    /// What was to be reached.
+    /// The bound.
     pub bound: Bound,
 }
 
-/// What is to be reached.
+/// A bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// This or more.
+    /// At least this.
     AtLeast(f64),
-    /// This or less.
+    /// At most this.
     AtMost(f64),
 }
 
-/// What is held against a bound.
+/// The value that is compared with a bound.
 #[derive(Clone, Copy, Debug)]
 enum Reached {
-    /// The best of ours over the best of those whose names begin so, in another row perhaps.
+    /// The best csi-attacher over the best implementation whose name has this prefix, possibly in another
+    /// row.
     BestOverBest(&'static str, (&'static str, &'static str), Quantity),
-    /// The worst of ours over the best Go one.
+    /// The worst csi-attacher over the best Go attacher.
     WorstOverGo(&'static str, Quantity),
-    /// The worst of ours by itself.
+    /// The worst csi-attacher.
     Worst(&'static str, Quantity),
 }
 
@@ -85,7 +86,7 @@ impl Reached {
 // === impl Goal ===
 
 impl Goal {
-    /// Whether it was reached.
+    /// Whether the goal was met.
     pub fn is_met(&self) -> bool {
         match self.bound {
             Bound::AtLeast(bound) => self.reached >= bound,
@@ -94,7 +95,7 @@ impl Goal {
     }
 }
 
-/// The goals that the rows of this report have a say about.
+/// The goals whose rows are in this report.
 pub fn goals(report: &Report) -> Vec<Goal> {
     let reached = GOALS.iter().filter_map(|(what, reached, bound)| {
         Some(Goal {
@@ -106,7 +107,7 @@ pub fn goals(report: &Report) -> Vec<Goal> {
     reached.collect()
 }
 
-/// The goals as a Markdown table; nothing if there are none.
+/// The goals as a Markdown table; empty if there are none.
 pub fn markdown(goals: &[Goal]) -> String {
     if goals.is_empty() {
         return String::new();

@@ -15,13 +15,13 @@ use csi_e2e::process::Spec;
 pub enum Implementation {
     /// A bare loop with this many volumes in flight.
     Limit(usize),
-    /// Ours.
+    /// csi-attacher.
     Ours(Workers),
-    /// The Go one; without client-side limits unless its flags are the default ones.
+    /// The Go attacher; without client-side rate limit unless it has its default flags.
     Go(Workers),
 }
 
-/// How many things it may do at once.
+/// Concurrency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
     /// The program's default.
@@ -38,7 +38,7 @@ impl Implementation {
         matches!(self, Self::Go(_))
     }
 
-    /// Whether it is ours.
+    /// Whether it is csi-attacher.
     pub fn is_ours(self) -> bool {
         matches!(self, Self::Ours(_))
     }
@@ -48,7 +48,7 @@ impl Implementation {
         matches!(self, Self::Limit(_))
     }
 
-    /// Its program.
+    /// Path of its executable.
     pub(super) fn program(self, programs: &Programs) -> Result<&Path> {
         match self {
             Self::Limit(_) => anyhow::bail!("the limit is a loop of the harness and has no program"),
@@ -60,13 +60,13 @@ impl Implementation {
         }
     }
 
-    /// How its program is started, under `name`, with flags on top.
+    /// Process specification under `name`, with additional flags.
     pub(super) fn spec(self, name: &str, programs: &Programs, env: &BenchEnv) -> Result<Spec> {
         let spec = Spec::new(name, self.program(programs)?);
         Ok(spec.dir(&env.dir).args(self.flags(env)))
     }
 
-    /// The flags that this implementation is about, and where it finds API server and driver.
+    /// The flags of this implementation, and of API server and driver.
     pub(super) fn flags(self, env: &BenchEnv) -> Vec<String> {
         let mut flags = vec![
             format!("--kubeconfig={}", env.kubeconfig.display()),

@@ -1,10 +1,10 @@
-//! Attachers measured side by side: each in turn on one control plane, with the same objects and the same
-//! driver, so that ratios hold whatever the machine is doing.
+//! Benchmark of attachers: each in turn runs on one control plane with the same objects and the same driver,
+//! so that ratios do not depend on the machine's load.
 //!
-//! A [`Row`] is one measurement, a [`Implementation`] is who is measured; rounds are interleaved, so that a machine
-//! that slows down slows all of them down. The limit is measured beside the attachers: a bare loop that sends the
-//! writes of an attacher and does nothing else. kube-controller-manager does not run; VolumeAttachments are
-//! made by hand.
+//! A [`Row`] is one measurement, an [`Implementation`] is a measured program. Rounds are interleaved, so that
+//! a slowdown of the machine affects all of them. The limit is measured beside the attachers: a bare loop
+//! that only sends the writes of an attacher. kube-controller-manager does not run; the benchmark creates the
+//! VolumeAttachments.
 
 mod array;
 mod background_load;
@@ -45,29 +45,29 @@ use csi_e2e::toolchain::{Peer, Toolchain};
 use quantity::Figures;
 use report::{ImplementationReport, RowReport};
 
-/// What is measured.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The measurements.
+    /// The rows.
     pub rows: Vec<Row>,
-    /// How much of everything.
+    /// The sizes.
     pub sizes: Sizes,
-    /// How often everything is measured; tables show medians.
+    /// Number of rounds; tables show medians.
     pub rounds: usize,
-    /// Who is measured, if not the usual ones of each row.
+    /// Implementations, if not the default ones of each row.
     pub implementations: Option<Vec<Implementation>>,
-    /// A driver that runs already, instead of the mock driver.
+    /// Socket of a running driver to use instead of the mock driver.
     pub csi_address: Option<PathBuf>,
 }
 
-/// Programs that the implementations are made of.
+/// Executables of the implementations.
 struct Programs {
     ours: PathBuf,
     go: Option<PathBuf>,
     driver: PathBuf,
 }
 
-/// What every measurement needs.
+/// Shared state of all measurements.
 struct Harness<'a> {
     run: &'a Arc<Run>,
     cluster: &'a Cluster,
@@ -76,20 +76,20 @@ struct Harness<'a> {
     csi_address: Option<PathBuf>,
 }
 
-/// What one implementation did in all rounds of one row.
+/// Results of one implementation in all rounds of one row.
 #[derive(Debug, Default)]
 struct Found {
     figures: Vec<Figures>,
     failures: Vec<String>,
 }
 
-/// Where the implementations' service accounts live.
+/// Namespace of the implementations' service accounts.
 const NAMESPACE: &str = "bench";
 
 // === impl Plan ===
 
 impl Plan {
-    /// Who takes part in a row, in the order of its table.
+    /// The implementations of a row, in the order of its table.
     fn implementations(&self, row: Row) -> Vec<Implementation> {
         match &self.implementations {
             None => row.implementations(&self.sizes),
@@ -100,7 +100,8 @@ impl Plan {
         }
     }
 
-    /// Rows that are measured together, round by round: those that find the same background load in the cluster.
+    /// Rows that are measured together, round by round, because they need the same background load in the
+    /// cluster.
     fn groups(&self) -> BTreeMap<usize, Vec<Row>> {
         let mut rows = self.rows.clone();
         rows.sort_unstable();
@@ -119,13 +120,14 @@ impl Plan {
 /// Measures everything in `plan`. A failed measurement is reported and does not end the run.
 ///
 /// # Errors
-/// The control plane or a program is not to be had.
+///
+/// The control plane or a program is not available.
 pub async fn run(run: &Arc<Run>, toolchain: &Toolchain, plan: &Plan) -> Result<Report> {
     let programs = programs(toolchain, plan).await?;
     let cluster = Cluster::start(run, toolchain, Backend::ControlPlane(Options::default())).await?;
     // Before the controller that creates its default service account is killed.
     cluster.create_namespace(NAMESPACE).await?;
-    // It would take part: delete attachments that no pod wants, protect volumes, and use the processor.
+    // It would interfere: delete attachments that no pod needs, add finalizers to volumes, and use CPU.
     cluster.kill_component(Component::ControllerManager).await?;
     let harness = Harness {
         run,
@@ -191,8 +193,8 @@ async fn measure_all(harness: &Harness<'_>, plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// The order of a round. Every second one is the other way round, so that what grows over time does not weigh on one
-/// alone.
+/// The order of a round. Every second round is reversed, so that growth over time does not affect one
+/// implementation alone.
 fn places(count: usize, round: usize) -> Vec<usize> {
     if round.is_multiple_of(2) {
         (0..count).collect()
@@ -224,7 +226,7 @@ fn row_report(row: Row, plan: &Plan, found: Vec<Found>) -> RowReport {
     }
 }
 
-/// How long a burst may take before the bench gives up: long enough for 10 volumes a second.
+/// Timeout of a burst: long enough for 10 volumes per second.
 fn burst_timeout(volumes: usize) -> Duration {
     Duration::from_secs(60 + volumes as u64 / 10)
 }

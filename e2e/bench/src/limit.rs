@@ -1,5 +1,6 @@
-//! The limit: a bare loop that sends an attacher's writes, with an attacher's rights, with nothing to watch, to
-//! decide and no driver to call. It is observed as an attacher is, for the observer costs the API server something.
+//! The limit: a bare loop that sends an attacher's writes with an attacher's RBAC permissions, without
+//! watches, decisions or driver calls. It is observed like an attacher, because the observer's watch costs
+//! the API server CPU.
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -13,8 +14,8 @@ use super::bench_env::BenchEnv;
 
 const FINALIZER: &str = "harness/limit";
 
-/// Writes what an attach writes for each of these volumes: two patches of the VolumeAttachment, the first at
-/// once with one of the PersistentVolume.
+/// Sends the writes of an attach of each volume: two patches of the VolumeAttachment, the first concurrent
+/// with one of the PersistentVolume.
 pub(super) async fn attach(client: &Client, env: &BenchEnv, volumes: usize, at_once: usize) -> Result<()> {
     let attachments: Api<VolumeAttachment> = Api::all(client.clone());
     let persistent: Api<PersistentVolume> = Api::all(client.clone());
@@ -47,7 +48,7 @@ pub(super) async fn attach(client: &Client, env: &BenchEnv, volumes: usize, at_o
         .context("send the writes of attaches")
 }
 
-/// Writes what a detach writes: one patch, which ends a deleted VolumeAttachment.
+/// Sends the write of a detach: one patch that removes the finalizer of a deleted VolumeAttachment.
 pub(super) async fn detach(client: &Client, env: &BenchEnv, volumes: usize, at_once: usize) -> Result<()> {
     let attachments: Api<VolumeAttachment> = Api::all(client.clone());
     let release =

@@ -1,4 +1,4 @@
-//! `cargo run --release -p csi-bench`: our attacher and the Go one side by side.
+//! `cargo run --release -p csi-bench` measures csi-attacher and the Go attacher side by side.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! How each row is measured.
+//! The measurement of each row.
 
 mod burst;
 mod handover;
@@ -19,7 +19,7 @@ use super::tracker::{Life, Tracker};
 use super::{Harness, burst_timeout};
 use csi_e2e::process::Process;
 
-/// How long an attacher may take to end when asked to.
+/// Maximum time for an attacher to exit after SIGTERM.
 const STOP: Duration = Duration::from_secs(30);
 
 /// Measures one implementation once.
@@ -57,7 +57,7 @@ pub(super) async fn measure(
     }
 }
 
-/// Volumes that are all the implementation's, on ground that is otherwise plain.
+/// An environment in which all volumes belong to the implementation, without other load.
 async fn plain_env(harness: &Harness<'_>, name: String, volumes: usize) -> Result<BenchEnv> {
     let needs = Needs {
         volumes,
@@ -69,13 +69,14 @@ async fn plain_env(harness: &Harness<'_>, name: String, volumes: usize) -> Resul
     Ok(env)
 }
 
-/// Attaches and detaches the volume at `index`: the attacher is up, its caches are full, its connections open.
+/// Attaches and detaches the volume at `index` as warm-up: the process is running, its caches are synced, its
+/// connections established.
 async fn warm_up(harness: &Harness<'_>, env: &BenchEnv, index: usize) -> Result<()> {
     attach_one(harness, env, index, burst_timeout(1)).await?;
     detach_one(harness, env, index).await
 }
 
-/// Attaches the volume at `index` and returns when that came to be.
+/// Attaches the volume at `index` and returns the time at which it was attached.
 async fn attach_one(
     harness: &Harness<'_>,
     env: &BenchEnv,
@@ -108,15 +109,15 @@ fn memory(attacher: &Process) -> f64 {
     attacher.usage().peak_rss as f64 / 1e6
 }
 
-/// What is asked for in a pile.
+/// The operation of a queued burst.
 #[derive(Clone, Copy, Debug)]
 enum Pile {
     Attaches,
     Detaches,
 }
 
-/// All at once, while the attacher is stopped, so that it finds the work piled up and only its own speed
-/// counts. Returns when it was let go and when it had worked off the last one.
+/// Queues all operations while the attacher is stopped (SIGSTOP), so that only its own speed counts. Returns
+/// when it was continued and when it had completed the last one.
 async fn run_pile(
     harness: &Harness<'_>,
     env: &BenchEnv,
@@ -146,5 +147,5 @@ async fn run_pile(
     Ok((released, finished))
 }
 
-/// When something came about in the life of an attachment.
+/// The time of a state change of a VolumeAttachment.
 type Milestone = fn(&Life) -> Option<Instant>;

@@ -1,4 +1,4 @@
-//! Many objects made, changed and removed, as fast as the API server takes them.
+//! Creates, patches and deletes many objects concurrently.
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -8,10 +8,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Requests that may be under way at once.
+/// Maximum number of concurrent requests.
 const AT_ONCE: usize = 32;
 
-/// An object of a kind, written as JSON.
+/// An object of a kind as JSON.
 pub(super) fn object<K: DeserializeOwned>(value: Value) -> Result<K> {
     serde_json::from_value(value).context("an object of the harness must be valid")
 }
@@ -38,7 +38,7 @@ where
     .await
 }
 
-/// Takes the finalizers off and deletes what is then still there.
+/// Removes the finalizers and deletes the objects that still exist.
 pub(super) async fn wipe<K>(api: &Api<K>, names: &[String]) -> Result<()>
 where
     K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned,

@@ -1,4 +1,4 @@
-//! Bar charts as SVG, one a row: a panel for each quantity, a bar for each implementation, a line from the
+//! Bar charts as SVG, one per row: a panel for each quantity, a bar for each implementation, a line from the
 //! smallest to the largest round.
 
 use std::fmt::Write as _;
@@ -7,14 +7,14 @@ use super::quantity::{Better, Quantity};
 use super::report::RowReport;
 
 const WIDTH: f64 = 760.0;
-/// Where bars begin, and the longest ends.
+/// Left end of all bars, and right end of the longest.
 const BARS: (f64, f64) = (130.0, 640.0);
 const BAR: f64 = 20.0;
 const GAP: f64 = 6.0;
 const TITLE: f64 = 44.0;
 const PANEL_TITLE: f64 = 28.0;
 
-/// The row as a picture; `None` if nothing was measured.
+/// The row as an SVG; `None` if nothing was measured.
 pub fn svg(row: &RowReport) -> Option<String> {
     let panels: Vec<_> = row
         .quantities()
@@ -70,7 +70,7 @@ impl<'a> Panel<'a> {
         PANEL_TITLE + self.bars.len() as f64 * (BAR + GAP) + GAP
     }
 
-    /// Where on the page a value lies.
+    /// Horizontal position of a value.
     fn x(&self, value: f64) -> f64 {
         let (begin, end) = BARS;
         if self.longest > 0.0 {
@@ -106,7 +106,7 @@ impl<'a> Panel<'a> {
                 text,
                 r#"<rect x="{:.1}" y="{y:.1}" width="{:.1}" height="{BAR}" rx="2" fill="{}"/>"#,
                 BARS.0,
-                // A bar of nothing would be no mark at all.
+                // A bar of width 0 would be invisible.
                 (self.x(bar.median) - BARS.0).max(1.0),
                 colour(bar.implementation)
             )?;

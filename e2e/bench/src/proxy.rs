@@ -1,7 +1,7 @@
-//! A TCP proxy that makes the way to the API server longer.
+//! A TCP proxy that adds network delay to the API server.
 //!
-//! Bytes pass unchanged, so TLS goes through it. What arrives is handed on after the delay and in its order;
-//! unlike a pause between reading and writing this delays, and does not narrow, the way.
+//! It forwards bytes unchanged, so TLS works through it, in order and after the delay. Unlike a pause between
+//! read and write, this adds latency without limiting the bandwidth.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,9 +16,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// Bytes taken from one side at once.
+/// Maximum bytes per read.
 const CHUNK: usize = 16 << 10;
-/// Chunks on their way in one direction; with more the sender has to wait, as on a real line.
+/// Maximum chunks in transit per direction; a sender waits beyond that, as on a real line.
 const ON_THE_WAY: usize = 256;
 
 /// A proxy that runs until it is dropped.
@@ -31,7 +31,7 @@ pub(super) struct Proxy {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Listens on a port of loopback and hands on to `target`, both ways with this delay.
+    /// Listens on a loopback port and forwards to `target` with this delay in both directions.
     pub(super) async fn start(target: String, delay: Duration) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
@@ -42,7 +42,7 @@ impl Proxy {
         Ok(Self { address, _task: task })
     }
 
-    /// Where it listens.
+    /// Listening address.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -129,7 +129,7 @@ mod tests {
         let proxy = Proxy::start(target.to_string(), DELAY).await.expect("a proxy");
         let mut stream = TcpStream::connect(proxy.address()).await.expect("connect");
         let begin = Instant::now();
-        // Many messages on their way at once: the delay is a distance, not a narrow place.
+        // Many messages are in transit at once: the delay does not limit the bandwidth.
         for n in 0..50u8 {
             stream.write_all(&[n; 100]).await.expect("send");
         }

@@ -1,67 +1,67 @@
-//! What is measured, with its unit and which way is better.
+//! Measured quantities, their units, and whether higher or lower is better.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What one implementation took in one round of one row.
+/// Measurements of one implementation in one round of one row.
 pub(super) type Figures = BTreeMap<Quantity, f64>;
 
-/// Something that is measured.
+/// A measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
-    /// Attaches a second in a burst.
+    /// Attaches per second in a burst.
     AttachRate,
-    /// Detaches a second in a burst.
+    /// Detaches per second in a burst.
     DetachRate,
-    /// Median time from a VolumeAttachment's appearance to `attached`.
+    /// Median time from the watch event of a new VolumeAttachment to `attached`.
     AttachP50,
     /// 99th percentile of the same.
     AttachP99,
-    /// Median time from the deletion timestamp to the end.
+    /// Median time from the deletion timestamp to the removal of the object.
     DetachP50,
     /// 99th percentile of the same.
     DetachP99,
-    /// From the first moment until all are attached.
+    /// From the start of the burst until all are attached.
     AllAttached,
-    /// From a VolumeAttachment's creation until the driver is asked to publish.
+    /// From a VolumeAttachment's creation to the ControllerPublishVolume call.
     PublishStart,
-    /// From the start of the process until it has attached something.
+    /// From the start of the process to its first attach.
     Ready,
-    /// From the moment when an attach became possible again until one succeeded.
+    /// From the moment when an attach became possible again to the first success.
     Recovery,
-    /// Processor time of the attacher for a thousand attaches and detaches.
+    /// CPU time of the attacher per thousand attaches and detaches.
     Cpu,
-    /// Processor time of the attacher from its start until it was ready.
+    /// CPU time of the attacher from its start until it was ready.
     StartCpu,
-    /// Largest resident set of the attacher.
+    /// Peak resident set size of the attacher.
     Memory,
-    /// VolumeAttachment writes for each attach, as the API server counts them.
+    /// VolumeAttachment writes per attach, as the API server counts them.
     AttachWrites,
-    /// VolumeAttachment writes for each detach.
+    /// VolumeAttachment writes per detach.
     DetachWrites,
-    /// PersistentVolume writes for each volume.
+    /// PersistentVolume writes per volume.
     VolumeWrites,
-    /// Reads of single objects for each attach and detach.
+    /// GET requests per attach and detach.
     Reads,
-    /// Size of the program's file.
+    /// Size of the executable.
     Size,
 }
 
-/// Which way a quantity gets better.
+/// Whether higher or lower is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// By going up.
+    /// Higher is better.
     More,
-    /// By going down.
+    /// Lower is better.
     Less,
 }
 
 // === impl Quantity ===
 
 impl Quantity {
-    /// Head of a column.
+    /// Column header.
     pub fn title(self) -> &'static str {
         match self {
             Self::AttachRate => "attaches/s",
@@ -85,7 +85,7 @@ impl Quantity {
         }
     }
 
-    /// The value as text, with as many digits as mean something.
+    /// The value as text, rounded to significant digits.
     pub fn text(self, value: f64) -> String {
         let digits = match self {
             Self::AttachRate | Self::DetachRate if value >= 10.0 => 0,
@@ -111,7 +111,7 @@ impl Quantity {
         format!("{value:.digits$}")
     }
 
-    /// Which way it gets better.
+    /// Whether higher or lower is better.
     pub fn better(self) -> Better {
         match self {
             Self::AttachRate | Self::DetachRate => Better::More,
@@ -138,7 +138,7 @@ impl Quantity {
 // === impl Better ===
 
 impl Better {
-    /// The better and the worse end of these values.
+    /// The best and the worst of these values.
     pub(super) fn ends(self, values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);

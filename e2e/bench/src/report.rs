@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The report of a run as Markdown and JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,18 +11,18 @@ use super::statistic::Summary;
 /// All rows of one run. Its JSON is also the form of a baseline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// In the order in which they were measured.
+    /// In measuring order.
     pub rows: Vec<RowReport>,
 }
 
 /// One row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RowReport {
-    /// The name by which it is asked for.
+    /// Name on the command line.
     pub row: String,
-    /// What was measured, with its sizes. Rows with different titles cannot be compared.
+    /// Title with the sizes. Rows with different titles cannot be compared.
     pub title: String,
-    /// In the order of their names in the table.
+    /// In the order of the table.
     pub implementations: Vec<ImplementationReport>,
 }
 
@@ -31,9 +31,9 @@ pub struct RowReport {
 pub struct ImplementationReport {
     /// Its name.
     pub implementation: String,
-    /// What was found.
+    /// The measurements.
     pub figures: BTreeMap<Quantity, Summary>,
-    /// What went wrong, round by round.
+    /// The errors of failed rounds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
 }
@@ -46,13 +46,13 @@ impl Report {
         self.rows.iter().find(|row| row.row == name)
     }
 
-    /// Whether everything that was to be measured could be.
+    /// Whether every measurement succeeded.
     pub fn is_complete(&self) -> bool {
         let mut implementations = self.rows.iter().flat_map(|row| &row.implementations);
         implementations.all(|implementation| implementation.failures.is_empty())
     }
 
-    /// The rows as Markdown, a table each.
+    /// The rows as Markdown, one table each.
     pub fn markdown(&self) -> String {
         let mut text = String::new();
         for row in &self.rows {
@@ -65,7 +65,7 @@ impl Report {
 // === impl RowReport ===
 
 impl RowReport {
-    /// All quantities that were measured, in the order of columns.
+    /// All measured quantities, in the order of columns.
     pub fn quantities(&self) -> BTreeSet<Quantity> {
         let figures = self
             .implementations
@@ -74,7 +74,7 @@ impl RowReport {
         figures.copied().collect()
     }
 
-    /// The medians of this quantity of those implementations whose names begin so.
+    /// The medians of this quantity of the implementations whose name has this prefix.
     pub fn medians(&self, quantity: Quantity, who: &str) -> Vec<f64> {
         let theirs = self
             .implementations
@@ -104,7 +104,7 @@ impl RowReport {
         }
         for implementation in &self.implementations {
             for failure in &implementation.failures {
-                // A log's tail would break the table's page; its first line says what it is about.
+                // Only the first line of the error: the tail of a log would break the table.
                 let line = failure.lines().next().unwrap_or_default();
                 writeln!(text, "\n{} failed: {line}", implementation.implementation)?;
             }

@@ -1,4 +1,4 @@
-//! The rows: measurements that can be asked for one by one.
+//! The rows: measurements that can be selected on the command line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,35 +10,35 @@ use super::implementation::Workers::{Default, Number};
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Row {
-    /// Size of the program.
+    /// Size of the executable.
     Size,
     /// Default flags, a small burst.
     Default,
-    /// A large burst, both ways: speed, processor time, memory, requests.
+    /// A large burst of attaches, then of detaches: speed, CPU, memory, requests.
     Burst,
-    /// One attach and detach after the other at a steady rate.
+    /// Single attaches and detaches at a steady rate.
     Latency,
-    /// The same with every round trip to the API server 20 ms longer.
+    /// The same with 20 ms more per round trip to the API server.
     LatencyFar,
-    /// Driver calls of one second, many at once.
+    /// Many concurrent driver calls of one second.
     Slow,
     /// One attach behind many detaches of two seconds each.
     Behind,
-    /// The driver goes away and comes back.
+    /// A restart of the driver.
     Restart,
-    /// The leader is asked to stop.
+    /// SIGTERM to the leader.
     HandoverTerm,
-    /// The leader is killed.
+    /// SIGKILL to the leader.
     HandoverKill,
-    /// Some VolumeAttachments and PersistentVolumes of other drivers in the cluster.
+    /// Some VolumeAttachments and PersistentVolumes of other drivers.
     Foreign,
-    /// Many, of which a tenth are ours.
+    /// Many objects, a tenth of them of this driver.
     Own,
-    /// Many of other drivers.
+    /// Many objects of other drivers.
     ForeignMany,
 }
 
-/// How much of everything.
+/// Sizes of the rows.
 #[derive(Clone, Debug)]
 pub struct Sizes {
     /// Volumes in [`Row::Default`].
@@ -47,7 +47,7 @@ pub struct Sizes {
     pub burst: usize,
     /// Volumes in [`Row::Latency`].
     pub samples: usize,
-    /// How many of those a second.
+    /// Their rate per second.
     pub rate: u32,
     /// Volumes in [`Row::Slow`] and [`Row::Behind`].
     pub slow: usize,
@@ -60,7 +60,7 @@ pub struct Sizes {
 // === impl Row ===
 
 impl Row {
-    /// All of them, in the order in which they are measured: what fills the cluster comes last.
+    /// All rows in measuring order: those that fill the cluster are last.
     pub const ALL: [Self; 13] = [
         Self::Size,
         Self::Default,
@@ -77,7 +77,7 @@ impl Row {
         Self::ForeignMany,
     ];
 
-    /// The name by which it is asked for.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Size => "size",
@@ -96,7 +96,7 @@ impl Row {
         }
     }
 
-    /// What it measures, for a heading.
+    /// Title for a heading.
     pub fn title(self, sizes: &Sizes) -> String {
         let Sizes {
             few,
@@ -159,17 +159,17 @@ impl Row {
         }
     }
 
-    /// Whether a bare loop has anything to say about it.
+    /// Whether the limit is measured.
     pub fn has_limit(self) -> bool {
         matches!(self, Self::Burst)
     }
 
-    /// How long the way to the API server is made, in each direction.
+    /// One-way network delay to the API server.
     pub(super) fn api_delay(self) -> Option<Duration> {
         (self == Self::LatencyFar).then_some(Duration::from_millis(10))
     }
 
-    /// How many foreign objects of each kind it wants in the cluster.
+    /// Number of objects of other drivers in the cluster, of each kind.
     pub(super) fn background_load(self, sizes: &Sizes) -> usize {
         match self {
             Self::Size
@@ -212,7 +212,7 @@ impl FromStr for Row {
 // === impl Sizes ===
 
 impl Sizes {
-    /// What the figures in the documentation are made with.
+    /// The sizes behind the figures in the documentation.
     pub fn full() -> Self {
         Self {
             few: 30,
@@ -225,7 +225,7 @@ impl Sizes {
         }
     }
 
-    /// Enough to see that everything works.
+    /// Small sizes for a smoke test.
     pub fn quick() -> Self {
         Self {
             few: 6,

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What several rounds found.
+/// Summary of several rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The middle one; the mean of the two in the middle of an even number.
+    /// The median; for an even number of rounds the mean of the two middle values.
     pub median: f64,
-    /// What each round found, in the order of the rounds.
+    /// The value of each round, in order.
     pub rounds: Vec<f64>,
 }
 
 // === impl Summary ===
 
 impl Summary {
-    /// `None` without any round.
+    /// `None` without rounds.
     pub fn of(rounds: Vec<f64>) -> Option<Self> {
         let median = median(rounds.clone())?;
         Some(Self { median, rounds })

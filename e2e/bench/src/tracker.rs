@@ -1,6 +1,6 @@
-//! When each VolumeAttachment appeared, was attached, and was gone, as a watch saw it.
+//! Watches VolumeAttachments and records when each appeared, was attached, and was gone.
 //!
-//! The watch works on the processors that are measured, so it reads no more of an object than it needs.
+//! The watch uses the CPUs that are measured, so it decodes only the fields that it needs.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// What happened to one VolumeAttachment.
+/// The history of one VolumeAttachment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Life {
     pub(super) seen: Option<Instant>,
@@ -26,7 +26,7 @@ pub(super) struct Life {
     pub(super) gone: Option<Instant>,
 }
 
-/// What is read of a VolumeAttachment.
+/// The decoded fields of a VolumeAttachment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "Shown")]
 struct Attachment {
@@ -34,7 +34,7 @@ struct Attachment {
     attached: bool,
 }
 
-/// The same as the API server writes it. Most of its bytes are `managedFields`, which are passed over.
+/// The JSON form of these fields. Most bytes of an object are `managedFields`, which are skipped.
 #[derive(Deserialize)]
 struct Shown {
     metadata: ShownMetadata,
@@ -56,7 +56,7 @@ struct ShownStatus {
     attached: bool,
 }
 
-/// A watch over some VolumeAttachments.
+/// A watch of some VolumeAttachments.
 pub(super) struct Tracker {
     lives: watch::Receiver<HashMap<String, Life>>,
     _task: JoinSet<()>,
@@ -65,10 +65,10 @@ pub(super) struct Tracker {
 // === impl Tracker ===
 
 impl Tracker {
-    /// Follows the VolumeAttachments of these names, of which there may be many.
+    /// Watches the VolumeAttachments with these names, of which there may be many.
     pub(super) fn follow(client: Client, names: &[String]) -> Self {
         let config = match names {
-            // A cluster full of others is not our business then.
+            // Skips the objects of other drivers.
             [name] => watcher::Config::default().fields(&format!("metadata.name={name}")),
             _ => watcher::Config::default(),
         };
@@ -86,7 +86,7 @@ impl Tracker {
         Self { lives, _task: task }
     }
 
-    /// Waits until `count` lives satisfy `condition`; returns when the last one came to do so.
+    /// Waits until `count` histories satisfy `condition`; returns when the last one did.
     pub(super) async fn reached(
         &self,
         count: usize,
@@ -109,7 +109,7 @@ impl Tracker {
             .context("nothing was waited for")
     }
 
-    /// How long each life took from one moment to another.
+    /// The durations between two state changes.
     pub(super) fn spans(
         &self,
         from: impl Fn(&Life) -> Option<Instant>,

@@ -1,4 +1,4 @@
-//! Many volumes at once: speed both ways, processor time, memory, requests.
+//! Many volumes at once: speed of attaches and detaches, CPU, memory, requests.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use csi_e2e::cluster::Metrics;
 use csi_e2e::kubeconfig;
 use csi_e2e::process::Process;
 
-/// What is read one by one; lists and watches are not.
+/// Resources read with GET; lists and watches do not count.
 const READ: [&str; 4] = ["volumeattachments", "persistentvolumes", "csinodes", "secrets"];
 
 pub(super) async fn measure(
@@ -23,7 +23,7 @@ pub(super) async fn measure(
     name: String,
     volumes: usize,
 ) -> Result<Figures> {
-    // One more, for the attacher to show that it is up.
+    // One more volume, to detect that the attacher is ready.
     let env = plain_env(harness, name, volumes + 1).await?;
     if let Implementation::Limit(at_once) = implementation {
         let figures = bare_loop(harness, &env, volumes, at_once).await?;

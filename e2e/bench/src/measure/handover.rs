@@ -1,4 +1,4 @@
-//! Two replicas, of which the leader goes.
+//! A handover between two replicas.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,7 @@ use csi_e2e::attacher::with_host_name;
 use csi_e2e::process::{Process, Spec};
 use csi_e2e::wait::{self, Progress};
 
-/// How long the other replica gets to become a standby that has seen the lease: longer than the 5 s between
-/// two looks at it.
+/// Time for the other replica to become a standby that has read the lease: longer than its retry period (5 s).
 const STANDBY: Duration = Duration::from_secs(8);
 
 pub(super) async fn measure(
@@ -51,7 +50,7 @@ pub(super) async fn measure(
     Ok(Figures::from([(Quantity::Recovery, took.as_secs_f64())]))
 }
 
-/// A replica in a namespace of its own for host names: an attacher's identity in the lease is its host's name.
+/// A replica in its own UTS namespace, because an attacher's identity in the lease is its host name.
 fn replica(
     harness: &Harness<'_>,
     implementation: Implementation,

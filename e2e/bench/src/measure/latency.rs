@@ -1,4 +1,4 @@
-//! One volume after the other at a steady rate: how long one takes when there is no queue.
+//! Single volumes at a steady rate: the latency without a queue.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A driver that goes away and comes back.
+//! A restart of the driver.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::implementation::Implementation;
 use crate::quantity::{Figures, Quantity};
 use csi_e2e::process::{Process, Spec};
 
-/// How long the driver stays away: as long as an update of its image takes at least.
+/// Downtime of the driver: at least the duration of an image update.
 const AWAY: Duration = Duration::from_secs(5);
 
 pub(super) async fn measure(
@@ -48,7 +48,7 @@ async fn recovery(harness: &Harness<'_>, env: &mut BenchEnv) -> Result<Duration>
     Ok(attached - back)
 }
 
-/// Starts the attacher again whenever it ends, as kubelet does at first: without a pause.
+/// Restarts the attacher without a pause when it exits, as kubelet does at first.
 async fn supervise(harness: &Harness<'_>, spec: Spec) -> Result<Infallible> {
     loop {
         let attacher = Process::spawn(harness.run, spec.clone())?;

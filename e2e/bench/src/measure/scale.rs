@@ -1,4 +1,4 @@
-//! A cluster full of objects, most of which belong to another driver.
+//! A cluster with many objects, most of them of another driver.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::quantity::{Figures, Quantity};
 use crate::{Harness, burst_timeout};
 use csi_e2e::process::Process;
 
-/// Starts an attacher that finds one volume to be attached, and `own` that are.
+/// Starts an attacher with one volume to attach and `own` attached ones.
 pub(super) async fn measure(
     harness: &Harness<'_>,
     implementation: Implementation,
@@ -35,7 +35,7 @@ pub(super) async fn measure(
         implementation.spec("attacher", &harness.programs, &env)?,
     )?;
     let work = async {
-        // Long enough for a list of everything.
+        // Long enough to list all objects.
         let within = burst_timeout(harness.sizes.many / 10);
         let ready = tracker.reached(1, within, |life| life.attached).await?;
         detach_one(harness, &env, own).await?;
@@ -47,7 +47,7 @@ pub(super) async fn measure(
     };
     let figures = attacher.while_alive(work).await?;
     attacher.stop(STOP).await?;
-    // Ten thousand detaches are what the burst is for.
+    // Ten thousand detaches are measured by the burst.
     env.wipe(harness).await?;
     Ok(figures)
 }

@@ -1,4 +1,4 @@
-//! Drivers that take their time.
+//! Slow drivers.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use csi_e2e::wait::Progress;
 const CALL: Duration = Duration::from_secs(1);
 const DETACH: Duration = Duration::from_secs(2);
 
-/// Every driver call takes a second, and there are many to make.
+/// Many volumes with driver calls of one second.
 pub(super) async fn all_attached(
     harness: &Harness<'_>,
     implementation: Implementation,
@@ -52,8 +52,7 @@ pub(super) async fn all_attached(
     Ok(figures)
 }
 
-/// Many detaches, which take two seconds each, are under way or wait for their turn when one more volume is to
-/// be attached.
+/// Attaches one more volume while many detaches of two seconds each are running or queued.
 pub(super) async fn behind(
     harness: &Harness<'_>,
     implementation: Implementation,
@@ -96,13 +95,13 @@ pub(super) async fn behind(
         Ok(Figures::from([(Quantity::PublishStart, waited)]))
     };
     let figures = attacher.while_alive(work).await?;
-    // What is left would take minutes, and says nothing more.
+    // The remaining detaches would take minutes without further information.
     attacher.kill().await?;
     env.wipe(harness).await?;
     Ok(figures)
 }
 
-/// Waits until so many detaches have begun as the attacher does at once.
+/// Waits until the attacher has started its maximum number of concurrent detaches.
 async fn under_way(env: &BenchEnv, count: usize) -> Result<()> {
     let begun = |lines: &[Line]| {
         let begun = lines
@@ -127,14 +126,14 @@ async fn publish_start(env: &BenchEnv, volume: &str) -> Result<Timestamp> {
             |(_, start)| Progress::Reached(start),
         )
     };
-    // The Go one gets to it when all detaches before it are through.
+    // The Go attacher starts it after all earlier detaches.
     let within = burst_timeout(1) + DETACH * u32::try_from(env.volumes.len()).context("too many volumes")?;
     env.journal()
         .wait_for(within, "the attach behind slow detaches", begun)
         .await
 }
 
-/// Volume and moment of a call that began.
+/// Volume and start time of a call.
 fn is_begin_of<'a>(line: &'a Line, wanted: &str) -> Option<(&'a str, Timestamp)> {
     match line {
         Line::Begin {
