@@ -1,9 +1,9 @@
-//! What a program's `--help` says of its flags.
+//! Parses the flags in a program's `--help`.
 
 use std::collections::BTreeMap;
 
-/// Flags and their defaults, from a help of Go's flag package: a line `  -name type`, then an indented text that may
-/// end with `(default X)`. Zero values are left out.
+/// Flags and their defaults from the help of Go's flag package: a line `  -name type`, then an indented text
+/// that may end with `(default X)`. Zero values have no default there.
 pub(super) fn of_go(help: &str) -> BTreeMap<String, String> {
     let mut flags: BTreeMap<String, String> = BTreeMap::new();
     let mut current = None;
@@ -19,19 +19,19 @@ pub(super) fn of_go(help: &str) -> BTreeMap<String, String> {
     flags
 }
 
-/// The gates that a help of Go's flag package lists: `    Name=true|false (BETA - default=true)`.
+/// Feature gates in the help of Go's flag package: `    Name=true|false (BETA - default=true)`.
 pub(super) fn gates(help: &str) -> Vec<String> {
     let gate = |line: &str| Some(line.trim().split_once("=true|false")?.0.to_owned());
     help.lines().filter_map(gate).collect()
 }
 
-/// Flags and their defaults, from clap's help: a line `--name <VALUE>`, and `[default: X]`.
+/// Flags and their defaults from clap's help: a line `--name <VALUE>`, and `[default: X]`.
 pub(super) fn of_ours(help: &str) -> BTreeMap<String, String> {
     let mut flags: BTreeMap<String, String> = BTreeMap::new();
     let mut current = None;
     for line in help.lines() {
         let trimmed = line.trim_start();
-        // Also behind a short name, as in `-h, --help`.
+        // Also after a short name, as in `-h, --help`.
         let long = trimmed
             .strip_prefix("--")
             .or_else(|| trimmed.strip_prefix("-h, --"));
@@ -55,7 +55,7 @@ fn between<'l>(line: &'l str, begin: &str, end: &str) -> Option<&'l str> {
     Some(rest.split_once(end)?.0)
 }
 
-/// One way of writing a value: without quotes, `1m0s` as `1m`, zeroes as nothing.
+/// Normalizes a value: removes quotes, writes `1m0s` as `1m`, zero values as empty.
 fn normal(value: &str) -> String {
     let value = value.trim_matches('"');
     let value = value

@@ -1,4 +1,5 @@
-//! Our flags compared with those in the Go sidecar's `--help`: names, defaults, and what values are taken.
+//! Compares csi-attacher's flags with those in the Go sidecar's `--help`: names, defaults and accepted
+//! values.
 
 mod help;
 
@@ -10,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use csi_e2e::toolchain::{Peer, without_run};
 use libtest_mimic::{Arguments, Trial};
 
-/// Flags of the Go sidecar whose defaults are not ours, and why.
+/// Flags of the Go sidecar with another default, and why.
 const OTHER_DEFAULTS: &[(&str, &str)] = &[
     (
         "kube-api-qps",
@@ -19,7 +20,7 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
     ("kube-api-burst", "belongs to --kube-api-qps"),
 ];
 
-/// Flags that only ours has.
+/// Flags that only csi-attacher has.
 const ONLY_OURS: &[&str] = &[
     "attach-concurrency",
     "detach-concurrency",
@@ -29,7 +30,7 @@ const ONLY_OURS: &[&str] = &[
     "statusz",
 ];
 
-/// How a command line, ended by `--version`, fares.
+/// Result of a command line that ends with `--version`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     Yes,
@@ -38,7 +39,7 @@ enum Taken {
 
 use Taken::{No, Yes};
 
-/// Command lines and who takes them: the Go sidecar, ours.
+/// Command lines, and their results with the Go sidecar and with csi-attacher.
 #[rustfmt::skip]
 const LINES: &[(&str, Taken, Taken)] = &[
     ("-timeout=1m30s", Yes, Yes),
@@ -75,11 +76,11 @@ const LINES: &[(&str, Taken, Taken)] = &[
     ("--metrics-path=/m --http-endpoint=:8080", Yes, Yes),
     ("--alsologtostderr", No, No),
     ("--no-such-flag", No, No),
-    // The gate that these need cannot be set in the Go sidecar. Ours needs none.
+    // In the Go sidecar these need a gate that cannot be set; csi-attacher needs none.
     ("--log-json-split-stream", No, Yes),
     ("--logging-format=json --vmodule=a=1", No, Yes),
     ("--log-text-info-buffer-size=4Ki", No, Yes),
-    // The Go sidecar takes these and fails later, or misbehaves.
+    // The Go sidecar accepts these and fails later, or misbehaves.
     ("--timeout=-1s", Yes, No),
     ("--timeout=0", Yes, No),
     ("--retry-interval-max=0", Yes, No),

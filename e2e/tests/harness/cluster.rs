@@ -1,4 +1,4 @@
-//! The real control plane: its authorisation, its counters, and what happens when a part of it goes.
+//! The real control plane: authorization, metrics, and failures of its components.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Harness, trial};
 
-/// How long anything here may take; only reached on failure.
+/// Timeout; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
@@ -63,7 +63,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     ]
 }
 
-/// Every permission an attacher has, and those that an attacker would like to have.
+/// Every permission of an attacher, and requests that must be forbidden.
 const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
     (true, "", "persistentvolumes", &["get", "list", "watch", "patch"]),
     (true, "storage.k8s.io", "csinodes", &["list", "watch"]),
@@ -143,7 +143,7 @@ async fn an_attacher_may_do_its_work(harness: Arc<Harness>) -> Result<()> {
             );
         }
     }
-    // What a review promises is also what happens.
+    // Requests have the same result as the access review.
     Api::<VolumeAttachment>::all(client.clone())
         .list(&ListParams::default())
         .await?;
@@ -179,7 +179,7 @@ async fn accounts_are_independent(harness: Arc<Harness>) -> Result<()> {
         .delete_attacher_account("first", "attacher")
         .await
         .context("twice is as good as once")?;
-    // Authorisation learns of it through a watch.
+    // The authorizer learns of it through a watch.
     let forgotten = async {
         while may(&first, "first", "storage.k8s.io", "volumeattachments", "list").await? {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -224,7 +224,7 @@ async fn requests_are_counted(harness: Arc<Harness>) -> Result<()> {
         secret.metadata.name = Some(format!("secret-{number}"));
         secrets.create(&PostParams::default(), &secret).await?;
     }
-    // Nothing else posts secrets: other tests apply theirs, and no controller makes any.
+    // Only this test posts secrets: other tests use apply, and no controller creates any.
     let counted = cluster
         .metrics()
         .await?
@@ -302,13 +302,13 @@ async fn components_restart_with_their_data(harness: Arc<Harness>) -> Result<()>
         }
         cluster.start_component(Component::ApiServer).await
     };
-    // What is ended on purpose must not count as dying.
+    // A component that is stopped on purpose must not count as failed.
     cluster.while_alive(disturb).await?;
     Api::<ConfigMap>::namespaced(cluster.client(), "kept")
         .get("kept")
         .await
         .context("the data must be kept")?;
-    // Only a working controller manager gives a namespace its default account.
+    // Only a working controller manager creates a namespace's default account.
     cluster.create_namespace("after").await
 }
 

@@ -1,4 +1,4 @@
-//! What `deploy/` means, by kustomize's own account, the API server's, and that of the programs it runs.
+//! The manifests of `deploy/`, validated by kustomize, the API server and the programs that they run.
 
 mod certificate;
 mod driver;
@@ -31,11 +31,11 @@ use serde::de::DeserializeOwned;
 use crate::deploy::shape::Shape;
 use crate::{Harness, trial};
 
-/// The label that says what pods of a namespace may do.
+/// The Pod Security Admission label.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
-/// How long anything here may take; only reached on failure.
+/// Timeout; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Between two questions that cannot be waited on otherwise.
+/// Poll interval.
 const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     let mut trials = vec![
@@ -72,7 +72,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     trials
 }
 
-/// Scenarios run under what the harness reads.
+/// Scenarios run with the manifests as the harness reads them.
 async fn the_harness_reads_the_base(harness: Arc<Harness>) -> Result<()> {
     let shape = Shape::base_with(&["publish-secrets"])?;
     let built = manifest::parse(&shape.build(&harness).await?)?;
@@ -95,9 +95,8 @@ async fn the_harness_reads_the_base(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-/// Each kustomization is checked as it is, and then applied in a namespace of its own that enforces the
-/// `restricted` profile, unless it says itself that it needs another: the real controllers make the pods, or are
-/// refused them.
+/// Checks each kustomization, and applies it in a namespace that enforces the `restricted` profile, unless it
+/// declares another one: the real controllers create the pods, or admission rejects them.
 async fn every_use_is_taken(harness: Arc<Harness>) -> Result<()> {
     let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
     kinds::install(cluster).await?;
@@ -162,7 +161,7 @@ async fn pods_are_made(cluster: &Cluster, namespace: &str, deployment: &Deployme
     .await
 }
 
-/// The roles reach the account that the pods run under, whatever a kustomization renames.
+/// The roles are bound to the pods' account, whatever a kustomization renames.
 async fn rights_arrive(
     cluster: &Cluster,
     namespace: &str,
@@ -190,7 +189,7 @@ async fn rights_arrive(
     Ok(())
 }
 
-/// Authorisation learns of roles through a watch.
+/// The authorizer learns of roles through a watch.
 async fn becomes_allowed(
     cluster: &Cluster,
     namespace: &str,
@@ -209,7 +208,7 @@ async fn becomes_allowed(
         .with_context(|| format!("that {namespace}/{account} may {right} should be {expected}"))?
 }
 
-/// As the README has it: an overlay on any of the mock driver's, with components, that says its namespace.
+/// As in the README: an overlay on any of the mock driver's, with components, that sets a namespace.
 async fn components_follow_the_namespace(harness: Arc<Harness>) -> Result<()> {
     let components = shape::folders("components")?;
     let overlays = shape::folders("overlays")?;
@@ -261,7 +260,7 @@ async fn follow_the_namespace(harness: &Harness, shape: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// Who swaps the image changes nothing else. Events are a help that may be missing.
+/// Replacing the image needs no other change. Events are optional.
 async fn rights_of_the_go_sidecar_are_enough(harness: Arc<Harness>) -> Result<()> {
     let theirs = manifest::parse(&Shape::overlay("existing-driver").build(&harness).await?)?;
     let (theirs, ours) = (granted(&theirs)?, granted(&manifest::base()?)?);
@@ -277,7 +276,7 @@ async fn rights_of_the_go_sidecar_are_enough(harness: Arc<Harness>) -> Result<()
     Ok(())
 }
 
-/// Labels and names that must meet, wherever they are written.
+/// Labels and names that must match across objects.
 async fn selectors_select(harness: Arc<Harness>) -> Result<()> {
     for shape in Shape::all()? {
         let objects = manifest::parse(&shape.build(&harness).await?)?;
@@ -319,7 +318,7 @@ fn template(deployment: &Deployment) -> Result<PodTemplateSpec> {
     Ok(spec.template)
 }
 
-/// The container whose image has this name, whatever registry and version.
+/// The container whose image has this name, with any registry and version.
 fn container_of_image<'a>(
     mut containers: impl Iterator<Item = &'a Container>,
     image: &str,

@@ -1,4 +1,4 @@
-//! The documents, as a newcomer uses them: what they point at is there.
+//! Links, commands and known issues in the documents are valid.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     ]
 }
 
-/// Links within the tree, down to the heading.
+/// Links within the repository, including anchors.
 async fn links_lead_somewhere(_bench: Arc<Harness>) -> Result<()> {
     let mut followed = 0;
     for document in documents()? {
@@ -61,14 +61,14 @@ async fn links_lead_somewhere(_bench: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-/// Those below `deploy/`, from where they are to be called: the root of the tree.
+/// Paths below `deploy/`, relative to the repository's root.
 async fn commands_name_files(_bench: Arc<Harness>) -> Result<()> {
     let mut named = 0;
     for document in documents()? {
         let text = read(&document)?;
         for block in text.split("```console\n").skip(1) {
             let (block, _) = block.split_once("```").context("a block must end")?;
-            // To kubectl, which runs something in a pod, deploy/ is a kind.
+            // In a `kubectl exec` command, deploy/ is a resource kind.
             for line in block.lines().filter(|line| !line.contains(" exec ")) {
                 for word in line.split_whitespace().filter(|word| word.starts_with("deploy/")) {
                     ensure!(
@@ -104,7 +104,7 @@ async fn known_issues_are_described(_bench: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-/// All of them, but for what is hidden or was built.
+/// All Markdown files outside hidden directories and `target`.
 fn documents() -> Result<Vec<PathBuf>> {
     let mut folders = vec![workspace_root().to_owned()];
     let mut found = Vec::new();
@@ -124,7 +124,7 @@ fn documents() -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What links may point at: the ids that GitHub derives from headings, and explicit ones.
+/// Anchors: the ids that GitHub derives from headings, and explicit ones.
 fn anchors(text: &str) -> Vec<String> {
     let ids = text
         .split("<a id=\"")

@@ -11,9 +11,9 @@ use tokio::process::Command;
 
 use crate::{Harness, trial};
 
-/// Stands for the code under test: the README leaves it to its readers.
+/// Replaces the code under test, which the README leaves to its readers.
 const SUBJECT: &str = include_str!("guide_subject.go");
-/// Also compiles what of Go's library it needs, if it is not cached.
+/// Includes the compilation of Go's standard library if it is not cached.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {

@@ -1,5 +1,5 @@
-//! The harness itself: builds that explain themselves, processes that do not leak, a control plane with real
-//! authorisation, manifests and documents that mean what they say, and metrics beside those of the Go sidecar.
+//! Tests of the harness: build errors, process cleanup, the control plane's authorization, manifests and
+//! documents, and metrics compared with the Go sidecar's.
 
 mod cluster;
 mod deploy;
@@ -21,14 +21,14 @@ use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
 use tokio::sync::{OnceCell, RwLock};
 
-/// What the tests share: one run, and one control plane for those that ask for it.
+/// Shared state of the tests: one run, and a lazily started control plane.
 struct Harness {
     runtime: Runtime,
     run: Arc<Run>,
     toolchain: Toolchain,
-    /// Started by the first test that wants it, or the reason why it did not start.
+    /// Started by the first test that needs it, or the error of that start.
     cluster: OnceCell<Result<Cluster, String>>,
-    /// Written by a test that disturbs the control plane, read by those that rely on it.
+    /// Write-locked by a test that disturbs the control plane, read-locked by those that rely on it.
     calm: RwLock<()>,
 }
 
@@ -80,7 +80,7 @@ impl Harness {
     }
 }
 
-/// A test named for the behaviour it shows.
+/// A test with its name.
 fn trial<F>(harness: &Arc<Harness>, name: &str, test: fn(Arc<Harness>) -> F) -> Trial
 where
     F: Future<Output = Result<()>> + 'static,

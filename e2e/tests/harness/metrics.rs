@@ -1,4 +1,4 @@
-//! Our attacher's metrics, compared with the Go one's and with what happened.
+//! Compares csi-attacher's metrics with the Go attacher's and with the actual events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,12 +25,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{Harness, trial};
 
-/// For a process to start, or the API server to be seen.
+/// Timeout for a process to start, or for the API server to be ready.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Pause between two requests to a process over HTTP.
+/// Poll interval over HTTP.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Families of the Go sidecar that we do without, and why.
+/// Metrics of the Go sidecar that csi-attacher omits, and why.
 const ABSENT: &[(&str, &str)] = &[
     ("go_", "there is no Go runtime"),
     ("registered_metrics_total", "bookkeeping of its metrics library"),
@@ -41,13 +41,13 @@ const ABSENT: &[(&str, &str)] = &[
     ("aggregator_", "an import that it has no use for"),
 ];
 
-/// One family as Prometheus sees it.
+/// One metric family as parsed by Prometheus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Family {
     kind: String,
-    /// The sets of label names of its samples, `le` left out.
+    /// The sets of label names of its samples, without `le`.
     labels: BTreeSet<BTreeSet<String>>,
-    /// The bounds of its buckets, as they are spelt.
+    /// The bounds of its buckets, in their original spelling.
     bounds: BTreeSet<String>,
 }
 
@@ -64,10 +64,10 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
 
 async fn are_those_of_the_go_sidecar(harness: Arc<Harness>) -> Result<()> {
     let dir = harness.run.subdir("metrics-match")?;
-    // No driver is there: both attachers serve their metrics all the same.
+    // Without a driver both attachers still serve their metrics.
     let kubeconfig = dir.join("kubeconfig");
     std::fs::write(&kubeconfig, NOWHERE).context("write a kubeconfig")?;
-    // A driver that in-tree volumes are migrated to, which has a label more.
+    // A driver that replaces an in-tree plugin, which has one more label.
     let driver = mk_driver(&harness, &dir, "ebs.csi.aws.com").await?;
     let mut told = Vec::new();
     for (name, binary) in [
@@ -175,7 +175,7 @@ async fn report_what_happened(harness: Arc<Harness>) -> Result<()> {
         ensure!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
     }
 
-    // One more, whose call never ends.
+    // One more volume, whose call never ends.
     let (stuck, handle) = &handles[ATTACHED];
     let rule = FaultRule::hang_after_effect("stuck", Method::ControllerPublishVolume).for_volume(handle);
     driver.set_faults(&[rule]).await?;
@@ -191,7 +191,7 @@ async fn report_what_happened(harness: Arc<Harness>) -> Result<()> {
     driver.stop().await
 }
 
-/// Makes the node and this many PersistentVolumes; returns the volumes' names and handles.
+/// Creates the node and this many PersistentVolumes; returns the volumes' names and handles.
 async fn mk_volumes(client: Client, driver: &Driver, count: usize) -> Result<Vec<(String, String)>> {
     let create = PostParams::default();
     let nodes: Api<CSINode> = Api::all(client.clone());
@@ -219,7 +219,7 @@ async fn mk_volumes(client: Client, driver: &Driver, count: usize) -> Result<Vec
     Ok(handles)
 }
 
-/// The calls that attached, in the Go sidecar's series.
+/// The ControllerPublishVolume calls in the Go sidecar's series.
 const PUBLISHED: &str = "csi_sidecar_operations_seconds_count{driver_name=\"metrics.csi.example\",grpc_status_code=\"OK\",method_name=\"/csi.v1.Controller/ControllerPublishVolume\"}";
 
 fn driver_name() -> &'static str {
@@ -245,7 +245,7 @@ async fn mk_driver(harness: &Harness, dir: &Path, name: &str) -> Result<Driver> 
     Driver::start(Arc::clone(&harness.run), &binary, dir, spec).await
 }
 
-/// Starts an attacher that serves HTTP at the address that is returned.
+/// Starts an attacher that serves HTTP at the returned address.
 fn mk_attacher(
     harness: &Harness,
     name: &str,
@@ -263,7 +263,7 @@ fn mk_attacher(
     Ok((Process::spawn(&harness.run, spec)?, address))
 }
 
-/// Asks for `path` until the answer is as wanted.
+/// Requests `path` until the response satisfies the condition.
 async fn until(address: SocketAddr, path: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
     let deadline = Instant::now() + STEP_TIMEOUT;
     let mut last = None;
@@ -281,10 +281,10 @@ async fn until(address: SocketAddr, path: &str, wanted: impl Fn(&str) -> bool) -
     }
 }
 
-/// The body of the answer.
+/// The response body.
 async fn get(address: SocketAddr, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address).await?;
-    // Of version 1.0, so that the answer comes in one piece and ends with the connection.
+    // HTTP/1.0, so that the response is not chunked and ends with the connection.
     let head = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
     let mut answer = String::new();
@@ -312,7 +312,7 @@ fn families(text: &str) -> Result<BTreeMap<String, Family>> {
                 .and_then(|(_, rest)| rest.rsplit_once('}'))
                 .map_or("", |(labels, _)| labels);
             let mut names = BTreeSet::new();
-            // No value in here has a comma in it.
+            // No label value contains a comma.
             for label in labels.split(',').filter(|label| !label.is_empty()) {
                 match label
                     .split_once('=')

@@ -16,12 +16,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use crate::{Harness, trial};
 
-/// How long anything here may take; only reached on failure.
+/// Timeout; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(20);
 /// Argument that turns this executable into a harness to be killed.
 const VICTIM: &str = "--be-the-victim";
 
-/// A script whose child leaves the process group, and says its id when it has.
+/// A script whose child leaves the process group, and then prints its id.
 const RUNAWAY: &str = "setsid sh -c 'echo $$; exec sleep 1000' & wait";
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
@@ -75,7 +75,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     ]
 }
 
-/// Runs a harness with children, one of which has left its process group, until it is killed.
+/// Runs a harness with children, one of which has left its process group, until the harness is killed.
 pub(crate) fn victim_main_if_asked() -> Result<()> {
     if std::env::args().nth(1).as_deref() != Some(VICTIM) {
         return Ok(());
@@ -83,7 +83,7 @@ pub(crate) fn victim_main_if_asked() -> Result<()> {
     let run = Run::start()?;
     let child = Process::spawn(&run, sh("child", &format!("sleep 1000 & echo $!; {RUNAWAY}")))?;
     std::fs::write(run.dir().join("child.pid"), child.pid().to_string())?;
-    // The parent reads where to look; it kills this process as soon as the children are up.
+    // The parent test reads these ids, and kills this process when the children are running.
     writeln!(std::io::stdout(), "{}", run.dir().display())?;
     loop {
         std::thread::park();
@@ -235,7 +235,8 @@ fn sh(name: &str, script: &str) -> Spec {
     Spec::new(name, "sh").arg("-c").arg(script)
 }
 
-/// The words a process has written to a file, once there are as many as expected, each ended by white space.
+/// The words that a process has written to a file, when it has the expected number, each followed by white
+/// space.
 async fn words(file: &Path, expected: usize) -> Result<Vec<String>> {
     let read = || {
         let text = std::fs::read_to_string(file).ok()?;
@@ -245,7 +246,7 @@ async fn words(file: &Path, expected: usize) -> Result<Vec<String>> {
     until(&format!("{expected} words in {}", file.display()), read).await
 }
 
-/// Looks again and again: a file has nothing that could be waited on.
+/// Polls, because a file has no event to await.
 async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T> {
     let looking = async {
         loop {
@@ -260,7 +261,7 @@ async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T> 
         .with_context(|| format!("waiting until {what}"))
 }
 
-/// A descriptor that stands for this very process.
+/// A pidfd of this process.
 fn open(pid: &str) -> Result<OwnedFd> {
     let pid = pid
         .parse()

@@ -1,4 +1,4 @@
-//! Builds that cannot happen say what is missing and how to get it.
+//! Errors of impossible builds name what is missing and how to install it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ async fn a_build_is_found_again(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-/// What a toolchain with these settings says when it is asked for a Go build.
+/// Error of a Go build with these toolchain settings.
 async fn refusal(harness: &Arc<Harness>, settings: Settings) -> Result<String> {
     let built = Toolchain::new(&harness.run, settings).control_plane().await;
     Ok(format!("{:#}", built.err().context("the build must be refused")?))

@@ -1,6 +1,6 @@
-//! Our translation of in-tree volumes was written by hand; here it is compared with Kubernetes' own library, the
-//! one that the Go sidecar uses, on thousands of generated volumes of every plugin: field by field, and the texts
-//! of errors.
+//! Compares the hand-written translation of in-tree volumes with Kubernetes' csi-translation-lib, which the
+//! Go sidecar uses, on thousands of generated volumes of every plugin: field by field, including error
+//! messages.
 
 mod volumes;
 
@@ -19,20 +19,20 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 const SEED: u64 = 0x0a11_0c47;
-/// Volumes of each plugin.
+/// Number of volumes per plugin.
 const VOLUMES: usize = 4000;
-/// Handles to repair, and names to look at.
+/// Number of handles to complete, and of names to look up.
 const OTHERS: usize = 4000;
-/// Of each plugin's volumes, how many must at least be translated, or the comparison means little.
+/// Minimum number of translatable volumes per plugin; with fewer the comparison would mean little.
 const FEWEST: usize = 300;
-/// How many handles must at least be repaired, and how many beyond repair.
+/// Minimum number of handles that are completed, and of those that cannot be.
 const FEWEST_REPAIRED: usize = 150;
-/// How many differences are printed.
+/// Maximum number of printed differences.
 const TOLD: usize = 10;
-/// What the Go sidecar puts before the library's error.
+/// Prefix that the Go sidecar adds to the library's error.
 const SIDECAR_SAYS: &str = "failed to translate in tree pv to CSI: ";
 
-/// What the library says; see `e2e/peers/csi-translation`.
+/// Output of the library; see `e2e/peers/csi-translation`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 struct Answer {
@@ -45,7 +45,7 @@ struct Answer {
     finalizer: Option<String>,
 }
 
-/// What becomes of a volume, in words that both sides can be put into.
+/// The result for a volume, in a form common to both sides.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     NotMigrated,
@@ -105,8 +105,9 @@ fn volumes_are_translated_alike(field: &str, generator: volumes::Generator) -> R
     Ok(())
 }
 
-/// Where the texts are ours: in brackets, Go explains why an address is invalid. And CSI's handles are text, so
-/// that we refuse at once the bytes with which the Go sidecar fails in each call (here they arrive as U+FFFD).
+/// Differing messages: Go explains in brackets why an address is invalid. CSI handles are text, so
+/// csi-attacher rejects at once the bytes with which the Go sidecar fails in each call (here they arrive as
+/// U+FFFD).
 fn are_alike(ours: &Outcome, theirs: &Outcome) -> bool {
     match (ours, theirs) {
         (Outcome::Refused(ours), Outcome::Refused(theirs)) => {
@@ -145,7 +146,7 @@ fn handles_are_repaired_alike() -> Result<()> {
         let ours = migration::repaired(driver, handle, node);
         let theirs = match (answer.handle, answer.error) {
             (Some(handle), _) => Ok(handle),
-            // There the library asks for a plugin; the handle of any other driver leaves nothing open.
+            // There the library needs a plugin; the handle of any other driver is complete.
             (None, Some(_)) if !migration::is_migration_driver(driver) => Ok(handle.clone()),
             (None, error) => Err(error.unwrap_or_default()),
         };

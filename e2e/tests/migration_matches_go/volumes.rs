@@ -1,9 +1,9 @@
-//! In-tree volumes as no person would write them: every field absent, empty, usual or odd, by a seed.
+//! Randomized in-tree volumes: every field absent, empty, usual or malformed, by a seed.
 
 use fastrand::Rng;
 use serde_json::{Map, Value, json};
 
-/// What a volume id, a disk's name or a path may be made of; URLs and their mistakes above all.
+/// Building blocks of volume ids, disk names and paths; mostly URLs, valid and malformed.
 const SCRAPS: &[&str] = &[
     "aws://",
     "AWS://",
@@ -85,10 +85,10 @@ const TYPES: &[&str] = &["", "ext4", "xfs", "nt fs"];
 const BETA_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// Makes the volumes of one plugin.
+/// Generates the volumes of one plugin.
 pub(crate) type Generator = fn(&mut Rng) -> Value;
 
-/// The name of each plugin's field in a PersistentVolume, and what makes such volumes.
+/// The name of each plugin's field in a PersistentVolume, and its generator.
 pub(crate) const PLUGINS: &[(&str, Generator)] = &[
     ("awsElasticBlockStore", ebs),
     ("gcePersistentDisk", gce_pd),
@@ -128,7 +128,7 @@ pub(crate) fn volume(random: &mut Rng, field: &str, source: Value) -> Value {
     let mut spec = json!({ field: source });
     if random.u8(0..4) > 0 {
         let modes: Vec<_> = MODES.iter().filter(|_| random.u8(0..3) == 0).collect();
-        // The API server leaves an empty list out.
+        // The API server omits an empty list.
         if !modes.is_empty() {
             spec["accessModes"] = json!(modes);
         }
@@ -139,12 +139,12 @@ pub(crate) fn volume(random: &mut Rng, field: &str, source: Value) -> Value {
     json!({"metadata": metadata, "spec": spec})
 }
 
-/// A volume handle as a driver may have it, or something like one.
+/// A volume handle of a driver, or a malformed one.
 pub(crate) fn handle(random: &mut Rng) -> String {
     path(random, &["disks", "disk", "volumes"])
 }
 
-/// A node's id as a driver may have it, or something like one.
+/// A node id of a driver, or a malformed one.
 pub(crate) fn node_id(random: &mut Rng) -> String {
     path(random, &["instances", "instance"])
 }
@@ -296,7 +296,7 @@ fn host_path(_: &mut Rng) -> Value {
     json!({"path": "/"})
 }
 
-/// An object with each of these fields, or without it: texts, booleans, numbers.
+/// An object in which each of these fields is present or absent: strings, booleans, numbers.
 fn some_of(random: &mut Rng, texts: &[(&str, &[&str])], booleans: &[&str], numbers: &[&str]) -> Value {
     let mut object = Map::new();
     for (name, values) in texts {

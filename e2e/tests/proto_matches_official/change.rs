@@ -1,5 +1,5 @@
-//! Changes to our csi.proto that the comparison must find and name: a comparison that sees none of them would call
-//! every file equal.
+//! Changes to csi.proto that the comparison must find and name; a comparison that finds none of them would
+//! accept every file.
 
 use anyhow::{Context as _, Result, ensure};
 use libtest_mimic::Trial;
@@ -9,10 +9,10 @@ use crate::{compile, facts::Facts};
 /// One change to the text of csi.proto.
 struct Change {
     name: &'static str,
-    /// Text that csi.proto holds exactly once, and what takes its place.
+    /// Text that occurs once in csi.proto, and its replacement.
     from: &'static str,
     to: &'static str,
-    /// What must be in the list of differences from the unchanged file.
+    /// Expected entry in the list of differences from the unchanged file.
     expected: &'static [&'static str],
 }
 

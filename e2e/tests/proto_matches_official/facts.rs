@@ -1,5 +1,5 @@
-//! A proto file as a flat list of facts: one entry for each name that it declares, with all that the file says of
-//! it. Two files are then compared by comparing two maps, and no difference can hide behind another one.
+//! A proto file as a flat map: one entry for each declared name, with all its properties. Comparing two files
+//! is comparing two maps, and no difference can hide another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,15 +8,15 @@ use prost_reflect::{
     MessageDescriptor, ServiceDescriptor,
 };
 
-/// What is declared (`field csi.v1.Volume.volume_id`) and what is said of it (`number 2, optional string, ...`).
+/// A declaration (`field csi.v1.Volume.volume_id`) and its properties (`number 2, optional string, ...`).
 #[derive(Debug, Default)]
 pub(crate) struct Facts(BTreeMap<String, String>);
 
 // === impl Facts ===
 
 impl Facts {
-    /// Everything in the file that can be seen on the wire, in generated code or through reflection. File options
-    /// are left out: they steer generators of other languages.
+    /// Everything in the file that is visible on the wire, in generated code or through reflection. File
+    /// options are skipped: they configure generators of other languages.
     pub(crate) fn of(file: &FileDescriptor) -> Self {
         let mut facts = Self::default();
         let mut imports: Vec<_> = file
@@ -42,7 +42,7 @@ impl Facts {
         self.0.len()
     }
 
-    /// Every difference, in the order of the names. Empty if the files agree.
+    /// Every difference, in the order of the names. Empty if the files are equal.
     pub(crate) fn differences(ours: &Self, official: &Self) -> Vec<String> {
         let names: BTreeSet<_> = ours.0.keys().chain(official.0.keys()).collect();
         names
@@ -160,7 +160,7 @@ fn type_fact(cardinality: Cardinality, kind: &Kind) -> String {
     format!("{cardinality:?} {name}")
 }
 
-/// Standard options, extensions such as `csi_secret`, and what the file's own definitions do not explain.
+/// Standard options, extensions such as `csi_secret`, and options without a definition in the file.
 fn options(options: &DynamicMessage) -> String {
     let mut set: Vec<String> = options
         .fields()

@@ -1,5 +1,5 @@
-//! Our csi.proto was written by hand; here every name and number of it is compared with the official one, which the
-//! Go module `github.com/container-storage-interface/spec` carries.
+//! Compares every name and number of the hand-written csi.proto with the official one, which is in the Go
+//! module `github.com/container-storage-interface/spec`.
 
 mod change;
 mod facts;
@@ -20,10 +20,10 @@ use crate::facts::Facts;
 const CSI_PROTO: &str = "csi/csi.proto";
 const SOURCE: &str = include_str!("../../../proto/csi/csi.proto");
 
-/// How many names the comparison must at least see: with two empty files it would succeed too.
+/// Minimum number of names in the comparison: with two empty files it would succeed, too.
 const FEWEST_NAMES: usize = 500;
 
-/// A csi.proto held in memory.
+/// A csi.proto in memory.
 struct InMemory(String);
 
 impl FileResolver for InMemory {
@@ -78,7 +78,7 @@ fn ours() -> Result<FileDescriptor> {
         .context("csi-proto's descriptors must hold csi.proto")
 }
 
-/// The official file, given as a serialised `FileDescriptorProto`. What it imports is taken from ours.
+/// The official file from a serialized `FileDescriptorProto`. Its imports are resolved with ours.
 fn official(ours: &FileDescriptor, serialised: &[u8]) -> Result<FileDescriptor> {
     let mut pool = DescriptorPool::new();
     for import in ours

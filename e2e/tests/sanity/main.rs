@@ -1,8 +1,8 @@
-//! csi-sanity, the conformance suite of the CSI drivers, against the mock driver: all of it must pass, in every
-//! set-up it knows, with a fresh array and again after a restart with what the first round left behind.
+//! Runs csi-sanity, the conformance suite of CSI drivers, against the mock driver: all specs must pass in
+//! every set-up, with a new array and again after a restart with the state of the first round.
 //!
-//! `cargo test -p csi-e2e --test sanity`; a filter chooses, as always. Set-ups with loop devices need root: without
-//! it they say that they were left out, or fail where `CSI_MOCK_REQUIRE_ROOT_TESTS` is set.
+//! `cargo test -p csi-e2e --test sanity`; a filter selects set-ups. Set-ups with loop devices need root:
+//! without it they report that they were skipped, or fail if `CSI_MOCK_REQUIRE_ROOT_TESTS` is set.
 
 mod report;
 mod setup;
@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 
 use crate::setup::{ALL, Devices, PLAIN, SetUp};
 
-/// What all set-ups share.
+/// Shared state of all set-ups.
 struct Bench {
     runtime: Runtime,
     toolchain: Toolchain,
@@ -65,7 +65,7 @@ fn trial(bench: &Arc<Bench>, setup: &'static SetUp, devices: Devices) -> Trial {
     .with_ignored_flag(ignored)
 }
 
-/// With a fresh array, and with what that has become after a restart.
+/// With a new array, and with its state after a restart.
 async fn passes_twice(bench: &Bench, setup: &SetUp, devices: Devices) -> Result<()> {
     let dir = bench.run.subdir(&format!("{}-{}", devices.name(), setup.name))?;
     for round in ["fresh", "restarted"] {

@@ -1,17 +1,17 @@
-//! What csi-sanity reports of its specs.
+//! The JSON report of csi-sanity.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-/// The specs of csi-sanity that are to pass, and the one that it keeps pending: paging of ListVolumes.
+/// Number of specs that must pass; csi-sanity keeps one pending: pagination of ListVolumes.
 const PASSED: usize = 102;
 const PENDING: usize = 1;
-/// Those that pass without options: all but the one that looks for the attach limit.
+/// Number of specs that pass without options: all except the one for the attach limit.
 const PASSED_PLAIN: usize = PASSED - 1;
 
-/// How the specs of one run ended.
+/// Results of the specs of one run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     passed: usize,
@@ -29,7 +29,7 @@ struct Suite {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Spec {
-    /// Absent of specs that stand in no container.
+    /// Absent for specs outside of a container.
     #[serde(default)]
     container_hierarchy_texts: Option<Vec<String>>,
     #[serde(default)]
@@ -50,7 +50,7 @@ struct Failure {
 // === impl Report ===
 
 impl Report {
-    /// Reads the JSON report that Ginkgo wrote.
+    /// Parses Ginkgo's JSON report.
     pub(crate) fn read(file: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
         Self::parse(&text)
@@ -60,7 +60,7 @@ impl Report {
         let suites: Vec<Suite> = serde_json::from_str(text).context("understand the report")?;
         let mut report = Self::default();
         for spec in suites.into_iter().flat_map(|suite| suite.spec_reports) {
-            // Set-up and cleaning up around the specs count only when they fail.
+            // Set-up and clean-up nodes count only if they fail.
             let is_spec = spec.leaf_node_type == "It";
             match spec.state.as_str() {
                 "passed" => report.passed += usize::from(is_spec),
@@ -72,7 +72,7 @@ impl Report {
         Ok(report)
     }
 
-    /// Fails unless all passed that were not skipped, and those of the driver's services were not.
+    /// Fails unless all specs that were not skipped passed, and none of the driver's services was skipped.
     pub(crate) fn ensure_none_failed(&self) -> Result<()> {
         let (passed, failed) = (self.passed, &self.failed);
         ensure!(

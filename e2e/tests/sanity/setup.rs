@@ -1,4 +1,4 @@
-//! The set-ups in which csi-sanity is run.
+//! The set-ups of csi-sanity.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,18 +13,18 @@ use tokio::time::{Instant, sleep};
 use crate::Bench;
 use crate::report::Report;
 
-/// How long a round of csi-sanity may take.
+/// Timeout of a round of csi-sanity.
 const ROUND: Duration = Duration::from_secs(240);
-/// How long a driver may take to listen, and to end.
+/// Maximum time for a driver to listen, and to exit.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Between two looks whether it listens.
+/// Poll interval for the socket.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Small, since xfs and ext4 are really made on it where there are devices.
+/// Small, because xfs and ext4 are really created on loop devices.
 const VOLUME_BYTES: u64 = 512 << 20;
 const EXPANDED_BYTES: u64 = 1 << 30;
-/// More than csi-sanity has attached outside of the spec that looks for the limit.
+/// More than csi-sanity attaches outside of the spec for the attach limit.
 const ATTACH_LIMIT: u32 = 20;
-/// The calls that must bring a credential where credentials are wanted, with csi-sanity's name for their secret.
+/// Calls that need a secret in the set-ups with secrets, with csi-sanity's name for it.
 const SECRETS: &[(&str, &str)] = &[
     ("CreateVolume", "CreateVolumeSecret"),
     ("DeleteVolume", "DeleteVolumeSecret"),
@@ -44,21 +44,20 @@ const SECRETS: &[(&str, &str)] = &[
     ("GetSnapshot", "GetSnapshotSecret"),
 ];
 
-/// One way to run driver and suite.
+/// One configuration of driver and suite.
 pub(crate) struct SetUp {
-    /// Its name in test names.
+    /// Name in test names.
     pub(crate) name: &'static str,
     access: &'static str,
     split: bool,
     secrets: bool,
-    /// Whether the driver stands behind a fault proxy, one without faults.
+    /// Whether csi-sanity connects through a fault proxy without faults.
     proxied: bool,
-    /// Whether both run without options but the names of the node and of files: what an author of a CSI driver tries
-    /// first.
+    /// Whether both run without options except node name and paths: the first try of a CSI driver's author.
     plain: bool,
 }
 
-/// What the driver makes of attached volumes.
+/// Devices of attached volumes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Devices {
     /// Directories and regular files.
@@ -67,7 +66,7 @@ pub(crate) enum Devices {
     Loop,
 }
 
-/// The driver of a set-up: one process, or one for the controller and one for the node, or one with its proxy.
+/// The processes of a set-up: one driver, or a controller and a node, or a driver and its proxy.
 pub(crate) struct Started {
     processes: Vec<Process>,
 }
@@ -134,7 +133,7 @@ impl Devices {
         }
     }
 
-    /// What this machine lacks for them.
+    /// What is missing on this machine.
     pub(crate) fn missing(self) -> Option<String> {
         if self == Self::Emulated {
             return None;
@@ -153,7 +152,7 @@ impl Devices {
 // === impl SetUp ===
 
 impl SetUp {
-    /// Starts the driver with the state it has in `dir`, and waits until it listens.
+    /// Starts the driver with the state in `dir`, and waits until it listens.
     pub(crate) async fn start(&self, bench: &Bench, devices: Devices, dir: &Path) -> Result<Started> {
         let binary = bench.toolchain.csi_mock_driver().await?;
         let common = |name: &str, socket: &str| {
@@ -225,7 +224,7 @@ impl SetUp {
         Ok(started)
     }
 
-    /// Runs csi-sanity, all of which must pass.
+    /// Runs csi-sanity; all specs must pass.
     pub(crate) async fn verify(&self, bench: &Bench, dir: &Path) -> Result<()> {
         let report = dir.join("report.json");
         let write = |name: &str, value: &Value| -> Result<PathBuf> {
@@ -236,7 +235,7 @@ impl SetUp {
         };
         let mutable = write("mutable-parameters.yaml", &json!({"iops": "500"}))?;
         let path = |name: &str| dir.join(name).display().to_string();
-        // Where its directories are is no option: two runs would share those in /tmp.
+        // Explicit directories, because two runs would share the default ones in /tmp.
         let mut command = Spec::new("csi-sanity", bench.toolchain.peer(Peer::CsiSanity).await?)
             .dir(dir)
             .arg(format!("--csi.endpoint=unix://{}", path(SOCKET)))
@@ -286,7 +285,7 @@ impl SetUp {
 // === impl Started ===
 
 impl Started {
-    /// Asks the processes to end, the node's before the controller's and the proxy before its driver.
+    /// Sends SIGTERM to the node before the controller, and to the proxy before its driver.
     pub(crate) async fn stop(&self) -> Result<()> {
         for process in self.processes.iter().rev() {
             process.ensure_alive()?;
@@ -309,7 +308,7 @@ impl Started {
 
 const SOCKET: &str = "csi.sock";
 const CONTROLLER: &str = "controller.sock";
-/// The driver's socket where csi-sanity speaks to a proxy.
+/// The driver's socket if csi-sanity connects to a proxy.
 const BEHIND: &str = "behind.sock";
 
 async fn listens(socket: &Path) -> Result<()> {
@@ -325,7 +324,7 @@ async fn listens(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// No mount, loop device or link of a set-up is left when its driver has stopped.
+/// No mount, loop device or link of a set-up exists after its driver has stopped.
 pub(crate) fn nothing_is_left(dir: &Path) -> Result<()> {
     let ours = dir.display().to_string();
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("read the mounts")?;
@@ -333,7 +332,7 @@ pub(crate) fn nothing_is_left(dir: &Path) -> Result<()> {
     ensure!(left.is_empty(), "mounts are left: {left:?}");
     for device in std::fs::read_dir("/sys/block").context("list the block devices")? {
         let backing = device?.path().join("loop/backing_file");
-        // Absent of what is no loop device, or a free one.
+        // Absent for other devices and for free loop devices.
         let backing = std::fs::read_to_string(backing).unwrap_or_default();
         ensure!(
             !backing.contains(&ours),

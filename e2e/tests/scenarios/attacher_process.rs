@@ -1,4 +1,4 @@
-//! The restart policy attachers are run under, with shell scripts in the place of an attacher.
+//! The restart policy of attachers, tested with shell scripts in place of an attacher.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::shared_cluster::SharedCluster;
 
-/// Far more than a script needs to be started a few times.
+/// Far more than a script needs for a few starts.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn trials(shared: &Arc<SharedCluster>) -> Vec<Trial> {
@@ -89,7 +89,7 @@ fn script(dir: &Path, kind: Kind, then: &str) -> Result<AttacherSpec> {
     })
 }
 
-/// How often the script came to note that it was started; it may be killed before it does.
+/// How often the script recorded its start; it may be killed before it does.
 fn starts(dir: &Path) -> Result<usize> {
     match std::fs::read_to_string(dir.join(STARTS)) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),

@@ -1,4 +1,4 @@
-//! After the trials: were the rights of `deploy/` what the attachers needed, no less and no more?
+//! After the scenarios: compares the permissions of `deploy/` with those that the attachers used.
 
 use anyhow::{Result, ensure};
 use csi_e2e::cluster::Cluster;
@@ -6,13 +6,14 @@ use csi_e2e::control_plane::Request;
 use csi_e2e::rights::{complaints, is_refused_on_purpose, used};
 use csi_e2e::scenario::test_env::ACCOUNT;
 
-/// Compares rights granted with rights used, by the API server's own account of who asked for what.
+/// Compares granted and used permissions by the API server's audit log.
 ///
-/// The Go attacher acts under the same rights and must not want others, so that there is a way back to it. What
-/// was not used is only wrong if every scenario that may use it ran.
+/// The Go attacher runs with the same permissions and must not need others, so that users can switch back. An
+/// unused permission is an error only if every scenario that may use it ran.
 ///
 /// # Errors
-/// One line for each right that is wrong.
+///
+/// One line for each wrong permission.
 pub(crate) fn verify(cluster: &Cluster, everything_played: bool) -> Result<()> {
     let Some(mut requests) = cluster.audited_requests()? else {
         return Ok(());
@@ -46,7 +47,7 @@ pub(crate) fn verify(cluster: &Cluster, everything_played: bool) -> Result<()> {
     Ok(())
 }
 
-/// Both call themselves csi-attacher, for the sake of managedFields.
+/// Both have the user agent csi-attacher, for managedFields.
 fn is_ours(request: &Request) -> bool {
     request.user_agent.ends_with("(rust)")
 }

@@ -1,4 +1,5 @@
-//! What makes the certificate of snapshot metadata: clients are led to the sidecar, and believe it.
+//! The script for the certificate of snapshot metadata: its SnapshotMetadataService leads clients to the
+//! sidecar, and they trust its certificate.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,7 +43,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     ]
 }
 
-/// What the script prints.
+/// Output of the script.
 struct Made {
     secret: Secret,
     /// The SnapshotMetadataService.
@@ -52,7 +53,7 @@ struct Made {
 // === impl Made ===
 
 impl Made {
-    /// Runs the script, as the README does, in a folder of its own.
+    /// Runs the script as in the README, in its own directory.
     async fn by_the_script(args: &[&str]) -> Result<(Self, String)> {
         let script = workspace_root()
             .join("deploy/overlays")
@@ -94,7 +95,7 @@ impl Made {
     }
 }
 
-/// Address, Service, pod, port and files are one way.
+/// Address, Service, pod, port and files match.
 async fn clients_are_led(harness: Arc<Harness>) -> Result<()> {
     let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
     kinds::install(cluster).await?;
@@ -170,7 +171,7 @@ async fn clients_are_led(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-/// Where the sidecar sees a Secret.
+/// Mount path of a Secret in the sidecar.
 fn files_of(pod: &PodSpec, secret: &str) -> Result<std::path::PathBuf> {
     let mut volumes = pod.volumes.iter().flatten();
     let volume = volumes.find(|volume| {
@@ -191,9 +192,9 @@ fn files_of(pod: &PodSpec, secret: &str) -> Result<std::path::PathBuf> {
         .into())
 }
 
-/// As a TLS client judges it, by openssl's account, here and in any other namespace.
+/// Verifies the certificate with openssl as a TLS client does, here and in another namespace.
 async fn certificate_is_good(harness: Arc<Harness>) -> Result<()> {
-    // The longest that a DNS label may be.
+    // Maximum length of a DNS label.
     let long = "n".repeat(63);
     for (number, args) in [vec![], vec![long.as_str(), "another-service"]]
         .iter()

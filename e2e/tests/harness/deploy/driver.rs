@@ -1,5 +1,5 @@
-//! The whole mock driver as its overlay runs it: controller and node are started with the flags that they are given
-//! there, and see the folders that are mounted there, below one folder that stands for a node's root.
+//! Runs the mock driver as its overlay does: controller and node start with the overlay's flags and see its
+//! mounted directories, below one directory that acts as a node's root.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,11 +37,11 @@ use super::shape::{Shape, Workload};
 use super::{DEADLINE, PAUSE, kinds, of_kind};
 use crate::{Harness, trial};
 
-/// Begins the parameters of a class that are meant for the sidecar and not for the driver.
+/// Prefix of StorageClass parameters for the sidecar.
 const FOR_THE_SIDECAR: &str = "csi.storage.k8s.io/";
-/// Where kubelet looks for drivers.
+/// Kubelet's plugin registration directory.
 const REGISTRY: &str = "var/lib/kubelet/plugins_registry";
-/// Large enough for each file system.
+/// Large enough for each filesystem.
 pub(super) const BYTES: i64 = 512 << 20;
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
@@ -64,12 +64,12 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     ]
 }
 
-/// The overlay with everything.
+/// The overlay with all layers.
 pub(super) fn whole_driver() -> Shape {
     Shape::overlay("mock-driver-snapshot-metadata")
 }
 
-/// A controller and a node that run.
+/// A running controller and node.
 pub(super) struct RunningDriver {
     controller: Process,
     node: Process,
@@ -82,7 +82,7 @@ pub(super) struct RunningDriver {
 // === impl RunningDriver ===
 
 impl RunningDriver {
-    /// Starts both and plays kubelet, until the node is registered.
+    /// Starts both and acts as kubelet until the node is registered.
     pub(super) async fn start(harness: &Harness, name: &str) -> Result<Self> {
         let root = harness.run.subdir(name)?;
         std::fs::create_dir_all(root.join(REGISTRY))?;
@@ -143,8 +143,8 @@ impl RunningDriver {
     }
 }
 
-/// Every class asks for something that the driver does, a volume of each gets to a pod's path, and all names of the
-/// driver are its own.
+/// The driver supports every StorageClass, a volume of each reaches a pod's path, and all objects use the
+/// driver's name.
 async fn the_driver_serves_its_classes(harness: Arc<Harness>) -> Result<()> {
     let objects = manifest::parse(&whole_driver().build(&harness).await?)?;
     let driver = RunningDriver::start(&harness, "mock").await?;
@@ -225,14 +225,14 @@ async fn the_driver_serves_its_classes(harness: Arc<Harness>) -> Result<()> {
     driver.stop().await
 }
 
-/// A volume that was made for a claim.
+/// A volume that was created for a claim.
 pub(super) struct Provisioned {
     pub(super) id: String,
     context: BTreeMap<String, String>,
     capability: VolumeCapability,
 }
 
-/// Makes a volume as the sidecar does for a claim.
+/// Creates a volume as the provisioner does for a claim.
 pub(super) async fn provision(
     driver: &RunningDriver,
     class: &StorageClass,
@@ -297,8 +297,8 @@ pub(super) async fn provision(
     })
 }
 
-/// Attaches, stages and publishes, at the paths that kubelet takes, and answers with the pod's. They are mounted into the node's container, or
-/// nothing that is made there would be seen.
+/// Attaches, stages and publishes at kubelet's paths, and returns the pod's path. The paths must be mounted
+/// into the node's container, or the mounts would not be visible.
 pub(super) async fn reaches_a_pod(driver: &RunningDriver, volume: &Provisioned) -> Result<PathBuf> {
     let attach = ControllerPublishVolumeRequest {
         volume_id: volume.id.clone(),
@@ -341,7 +341,7 @@ pub(super) async fn reaches_a_pod(driver: &RunningDriver, volume: &Provisioned) 
     Ok(target)
 }
 
-/// The API server takes them in any namespace, and what they name is there.
+/// The API server accepts the objects in any namespace, and the objects that they refer to exist.
 async fn examples_are_taken(harness: Arc<Harness>) -> Result<()> {
     let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
     kinds::install(cluster).await?;
@@ -383,7 +383,7 @@ async fn examples_are_taken(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-/// What an object names, by kind.
+/// References of an object, by kind.
 fn named(object: &DynamicObject) -> Vec<(&'static str, String)> {
     let spec = &object.data["spec"];
     let mut named = Vec::new();
@@ -450,7 +450,7 @@ fn spawn(
 ) -> Result<Process> {
     let mut command = Spec::new(name, program).dir(root);
     for arg in expanded(container)? {
-        // Only some machines have loop devices, and this is not about them.
+        // Not every machine has loop devices, and this test does not need them.
         let arg = arg.replace("--devices=loop", "--devices=emulated");
         command = command.arg(on_the_node(root, workload, container, &arg)?);
     }
@@ -494,7 +494,7 @@ fn flag(root: &Path, workload: &Workload, container: &Container, name: &str) -> 
     Ok(PathBuf::from(moved.trim_start_matches("unix://")))
 }
 
-/// A text with the path in it as the node has it: whatever lies on no volume is lost on the container's own disk.
+/// Replaces a container path in a text by the node's path. A path on no volume is lost with the container.
 fn on_the_node(root: &Path, workload: &Workload, container: &Container, text: &str) -> Result<String> {
     let Some(start) = text
         .find("=/")
@@ -535,7 +535,8 @@ async fn appears(path: &Path) -> Result<()> {
     there.with_context(|| format!("{} does not appear", path.display()))
 }
 
-/// What kubelet does when a socket appears in its registry: it calls GetInfo and connects to the endpoint in its answer.
+/// Acts as kubelet when a socket appears in the registration directory: calls GetInfo and connects to the
+/// endpoint in the response.
 async fn register(root: &Path) -> Result<Channel> {
     const LOOK_AGAIN: Duration = Duration::from_millis(20);
     let registry = root.join(REGISTRY);

@@ -1,4 +1,4 @@
-//! The images: layouts that hold what they say, and a compiler that is the tree's.
+//! The images: complete OCI layouts, and the repository's Rust version for the build.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use tokio::process::Command;
 
 use crate::{Harness, trial};
 
-/// What there are images of.
+/// The programs with an image.
 const PROGRAMS: [&str; 2] = ["csi-attacher", "csi-mock-driver"];
 const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
 
@@ -38,7 +38,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     ]
 }
 
-/// With anything in the place of the binaries; to compile them takes too long for a test.
+/// Uses placeholder binaries, because compiling takes too long for a test.
 async fn layouts_hold(harness: Arc<Harness>) -> Result<()> {
     let dir = harness.run.subdir("images")?;
     let binaries = dir.join("binaries");
@@ -73,7 +73,8 @@ async fn layouts_hold(harness: Arc<Harness>) -> Result<()> {
                 config["config"]["Entrypoint"] == json!([format!("/{program}")]),
                 "{config}"
             );
-            // As upstream's sidecar images: a driver that runs as root creates a socket that only root may open.
+            // Root, as in upstream's sidecar images: only root may open the socket of a driver that runs as
+            // root.
             ensure!(config["config"].get("User").is_none(), "{config}");
             ensure!(
                 config["rootfs"]["diff_ids"][0] == manifest["layers"][0]["digest"],
@@ -91,7 +92,7 @@ async fn layouts_hold(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-/// A folder that holds the layouts of another build gets those of this one only; a binary that is missing is missed.
+/// A build replaces all layouts of an earlier build in the same directory, and a missing binary is an error.
 async fn layouts_are_made_again(harness: Arc<Harness>) -> Result<()> {
     let dir = harness.run.subdir("images-again")?;
     let (old, new) = (dir.join("old"), dir.join("new"));
@@ -134,7 +135,7 @@ async fn compiler_of_the_tree(_bench: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-/// Something in the place of each binary.
+/// A placeholder for each binary.
 fn mk_binaries(dir: &Path, note: &str) -> Result<()> {
     for architecture in ARCHITECTURES {
         let folder = dir.join(architecture);
@@ -195,7 +196,7 @@ impl Layout {
             .with_context(|| format!("{descriptor} must lead to JSON"))
     }
 
-    /// What a descriptor describes, if it is what it says.
+    /// The blob of a descriptor, if digest and size match.
     fn blob(&self, descriptor: &Value) -> Result<&[u8]> {
         let named = descriptor["digest"]
             .as_str()

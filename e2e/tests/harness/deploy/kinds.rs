@@ -1,5 +1,5 @@
-//! Kinds that `deploy/` uses and Kubernetes does not bring: made known to the API server as far as they are used, so
-//! that a field which is misspelt is refused as their own definitions refuse it.
+//! CRDs of the kinds that `deploy/` uses, as far as they are used, so that the API server rejects a misspelt
+//! field as with the original CRDs.
 
 use anyhow::{Context, Result};
 use csi_e2e::cluster::{Cluster, manifest};
@@ -9,13 +9,13 @@ use kube::{Api, ResourceExt};
 
 use super::{DEADLINE, PAUSE};
 
-/// Of the Prometheus operator, of snapshots, and of their metadata.
+/// CRDs of the Prometheus operator, of snapshots, and of snapshot metadata.
 const KINDS: [&str; 3] = [
     include_str!("monitoring_kinds.yaml"),
     include_str!("snapshot_kinds.yaml"),
     include_str!("snapshot_metadata_kinds.yaml"),
 ];
-/// One object of each kind, to see whether it is served.
+/// One object of each kind, to check that it is served.
 const PROBES: &str = "apiVersion: monitoring.coreos.com/v1
 kind: ServiceMonitor
 metadata: {name: probe, namespace: default}
@@ -54,7 +54,7 @@ metadata: {name: probe}
 spec: {address: probe, audience: probe, caCert: cHJvYmU=}
 ";
 
-/// Makes the API server know the kinds.
+/// Creates the CRDs.
 pub(super) async fn install(cluster: &Cluster) -> Result<()> {
     let definitions = Api::<CustomResourceDefinition>::all(cluster.client());
     for kinds in KINDS {
@@ -64,7 +64,7 @@ pub(super) async fn install(cluster: &Cluster) -> Result<()> {
             wait::for_object(&definitions, &name, DEADLINE, "a kind to be served", established).await?;
         }
     }
-    // Discovery follows a moment later.
+    // Discovery is updated asynchronously.
     let served = async {
         while cluster.check(PROBES).await.is_err() {
             tokio::time::sleep(PAUSE).await;

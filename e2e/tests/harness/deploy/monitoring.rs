@@ -1,4 +1,4 @@
-//! Alerts and dashboard: what they ask for is there, and each alert has a runbook.
+//! Alerts and dashboard query existing metrics, and each alert has a runbook.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use super::shape::Shape;
 use super::{of_kind, selects, template};
 use crate::{Harness, trial};
 
-/// What a histogram's series are called beside its name.
+/// Suffixes of a histogram's series.
 const HISTOGRAM_SUFFIXES: [&str; 3] = ["_bucket", "_count", "_sum"];
-/// Labels that Prometheus adds to what it reads, and that of histograms.
+/// Labels that Prometheus adds to scraped series, and that of histograms.
 const LABELS_OF_PROMETHEUS: [&str; 5] = ["container", "job", "le", "namespace", "pod"];
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
@@ -257,7 +257,7 @@ fn kind(object: &DynamicObject) -> &str {
 
 // === what there is ===
 
-/// Metrics and their labels, as docs/metrics.md has them in the first and the third column of its tables.
+/// Metrics and their labels, from the first and the third column of the tables in docs/metrics.md.
 struct Documented(BTreeMap<String, BTreeSet<String>>);
 
 impl Documented {
@@ -292,7 +292,7 @@ impl Documented {
     }
 }
 
-/// What stands between backticks.
+/// The texts between backticks.
 fn quoted(column: &str) -> Vec<String> {
     column.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

@@ -1,4 +1,4 @@
-//! The programs that `deploy/` runs, with the flags and probes that it gives them.
+//! The programs of `deploy/` with their flags and probes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,15 +26,15 @@ use super::shape::{Shape, Workload};
 use super::{DEADLINE, PAUSE, image_name};
 use crate::{Harness, trial};
 
-/// Name of the attacher's image, ours and the Go one's.
+/// Image name of csi-attacher and of the Go attacher.
 const ATTACHER: &str = "csi-attacher";
-/// The node on which a pod would be.
+/// Node name of a pod.
 pub(super) const NODE: &str = "worker-1";
-/// How long kubelet would wait for a busy machine's answer to one probe.
+/// Timeout of a probe on a busy machine.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Names of the driver's images.
 const DRIVERS: [&str; 2] = ["csi-mock-driver", "csi-mock-driver-node"];
-/// Whose sidecars others build.
+/// Registry of third-party sidecars.
 pub(super) const FOREIGN: &str = "registry.k8s.io/sig-storage/";
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
@@ -57,7 +57,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     ]
 }
 
-/// Whatever is written for one attacher must do for the other, so that there is a way there and a way back.
+/// Flags for one attacher must work with the other, so that users can switch in both directions.
 async fn programs_take_their_flags(harness: Arc<Harness>) -> Result<()> {
     let attachers = [
         harness.toolchain.csi_attacher().await?,
@@ -90,7 +90,7 @@ async fn programs_take_their_flags(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-/// With `--version` behind them, flags are read and nothing is done.
+/// With a trailing `--version` the program parses its flags and exits.
 async fn takes_flags(program: &Path, container: &Container) -> Result<()> {
     let args = expanded(container)?;
     let output = Command::new(program)
@@ -111,7 +111,7 @@ async fn takes_flags(program: &Path, container: &Container) -> Result<()> {
     Ok(())
 }
 
-/// The arguments with variables in their places, as kubelet puts them.
+/// The arguments with expanded variables, as by kubelet.
 pub(super) fn expanded(container: &Container) -> Result<Vec<String>> {
     let mut args = container.args.clone().unwrap_or_default();
     for variable in container.env.iter().flatten() {
@@ -133,8 +133,8 @@ pub(super) fn expanded(container: &Container) -> Result<Vec<String>> {
     Ok(args)
 }
 
-/// The programs run as the base says, ours and the Go one that its component puts back, but for where things are
-/// on this machine.
+/// Runs csi-attacher, and the Go attacher of the component, as the base does, except for paths and addresses
+/// of this machine.
 async fn probes_are_answered(harness: Arc<Harness>) -> Result<()> {
     let ours = harness.toolchain.csi_attacher().await?;
     let go = harness.toolchain.peer(Peer::ExternalAttacher).await?;
@@ -211,7 +211,7 @@ async fn answers(harness: &Harness, namespace: &str, components: &[&str], progra
             )
         })??;
     }
-    // A standby answers its probes, too: only the lease shows that it has come to ask for what it may.
+    // A standby answers its probes, too: only the lease shows that it uses its permissions.
     attacher.while_alive(takes_the_lease(cluster, namespace)).await?;
     attacher.stop(DEADLINE).await?;
     driver.stop().await?;
@@ -234,7 +234,7 @@ async fn takes_the_lease(cluster: &Cluster, namespace: &str) -> Result<()> {
     .await
 }
 
-/// By the API server's account. That it took its lease shows that it was asked at all.
+/// Reads the audit log. The lease shows that requests were sent.
 fn got_what_it_asked_for(cluster: &Cluster, namespace: &str) -> Result<()> {
     let requests = cluster
         .audited_requests()?
@@ -251,7 +251,7 @@ fn got_what_it_asked_for(cluster: &Cluster, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Asks as kubelet does, until the answer is 200: one that does not come, or not whole, is asked for again.
+/// Probes as kubelet does until the answer is 200; a missing or partial answer is retried.
 async fn becomes_good(address: SocketAddr, path: &str) -> Result<()> {
     loop {
         let answer = tokio::time::timeout(PROBE_TIMEOUT, ask(address, path)).await;

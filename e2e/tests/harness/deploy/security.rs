@@ -1,4 +1,5 @@
-//! What pods of `deploy/` may do on a node: as little as they need, by our own count and by the API server's.
+//! Pod security of `deploy/`: pods have minimal privileges, by the test's rules and by the API server's
+//! admission.
 
 use std::sync::Arc;
 
@@ -14,9 +15,9 @@ use super::shape::{Shape, Workload};
 use super::{DEADLINE, PAUSE, POD_SECURITY};
 use crate::{Harness, trial};
 
-/// A namespace with the strictest rules.
+/// A namespace that enforces `restricted`.
 const STRICT: &str = "deploy-strict";
-/// What kubelet must leave a pod beyond the attacher's own grace: the last statuses, the lease, the driver's end.
+/// Grace period beyond the attacher's own: for the last statuses, the lease and the driver's shutdown.
 const BEYOND_GRACE: i64 = 10;
 /// Default of `--shutdown-grace`, in seconds.
 const SHUTDOWN_GRACE: i64 = 20;
@@ -36,7 +37,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     ]
 }
 
-/// What the `restricted` profile does not ask for.
+/// Requirements beyond the `restricted` profile.
 async fn containers_are_hardened(harness: Arc<Harness>) -> Result<()> {
     for shape in Shape::all()? {
         for workload in shape.workloads(&harness).await? {
@@ -73,8 +74,8 @@ async fn containers_are_hardened(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-/// A namespace without rules is no leave to have none: of all containers, the node's own may do everything, and the
-/// others there may be root, which owns the folder that they share, without anything that makes root mighty.
+/// Also in a privileged namespace only the node's own container is privileged. The others may run as root,
+/// which owns the shared directory, but without capabilities.
 async fn only_what_mounts_is_privileged(harness: Arc<Harness>) -> Result<()> {
     for shape in Shape::all()? {
         for workload in shape.workloads(&harness).await? {
@@ -110,7 +111,7 @@ async fn only_what_mounts_is_privileged(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-/// A kustomization may ask for a namespace with fewer rules, but not by the way.
+/// A kustomization may need a less restricted namespace, but must say so.
 pub(super) async fn lets_pods_do(cluster: &Cluster, namespace: &str, expected: &str) -> Result<()> {
     let found = Api::<Namespace>::all(cluster.client()).get(namespace).await?;
     let found = found.labels().get(POD_SECURITY).map(String::as_str);
@@ -121,8 +122,8 @@ pub(super) async fn lets_pods_do(cluster: &Cluster, namespace: &str, expected: &
     Ok(())
 }
 
-/// Whether the pods would be let in, on a node: the control plane has none that takes them. What is said to need a
-/// namespace without rules must not do with one that has rules.
+/// Whether the API server admits the pods (dry run; the control plane has no node to run them). A
+/// kustomization that declares a privileged namespace must be rejected in a restricted one.
 pub(super) async fn admits(cluster: &Cluster, namespace: &str, workload: &Workload) -> Result<()> {
     let mut pod = Pod {
         metadata: ObjectMeta {
@@ -144,7 +145,7 @@ pub(super) async fn admits(cluster: &Cluster, namespace: &str, workload: &Worklo
         return Ok(());
     }
     cluster.apply(&strict_namespace()).await?;
-    // Accounts are looked at before rules, and the namespace's own is made by a controller.
+    // Admission checks the ServiceAccount first, and a controller creates the namespace's default one.
     if let Some(spec) = &mut pod.spec {
         spec.service_account_name = None;
         spec.service_account = None;

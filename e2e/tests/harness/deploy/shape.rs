@@ -1,4 +1,4 @@
-//! The ways to use `deploy/`.
+//! The supported kustomizations of `deploy/`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use kube::api::DynamicObject;
 use super::{container_of_image, of_kind};
 use crate::Harness;
 
-/// Builds so far.
+/// Number of builds.
 static BUILDS: AtomicUsize = AtomicUsize::new(0);
 
-/// Overlays whose pods the `restricted` profile does not let in, nor any but the one without rules: who mounts for
-/// pods is privileged, and controller and nodes of the mock driver meet in a folder of the node.
+/// Overlays whose pods only the `privileged` profile admits: a node plugin that mounts for pods is
+/// privileged, and controller and nodes of the mock driver share a host directory.
 const PRIVILEGED: [&str; 4] = [
     "overlays/mock-driver-nodes",
     "overlays/mock-driver-snapshots",
@@ -36,11 +36,11 @@ pub(crate) struct Shape {
     components: Vec<String>,
 }
 
-/// What makes pods.
+/// A workload that creates pods.
 pub(crate) struct Workload {
-    /// For messages.
+    /// Name in messages.
     pub(crate) name: String,
-    /// Whether there is a pod on each node.
+    /// Whether it is a DaemonSet.
     pub(crate) is_on_each_node: bool,
     pub(crate) template: PodTemplateSpec,
 }
@@ -48,8 +48,8 @@ pub(crate) struct Workload {
 // === impl Shape ===
 
 impl Shape {
-    /// The base alone, with each component, and with all that go together; and each overlay. They are found, not
-    /// listed, so that none can be forgotten.
+    /// The base alone, with each component and with all compatible components, and each overlay. They are
+    /// discovered, so that none can be forgotten.
     pub(crate) fn all() -> Result<Vec<Self>> {
         let components = folders("components")?;
         let mut shapes = vec![Self::base_with::<&str>(&[])?];
@@ -61,7 +61,7 @@ impl Shape {
         Ok(shapes)
     }
 
-    /// An overlay, which has all it needs.
+    /// A complete overlay.
     pub(crate) fn overlay(name: &str) -> Self {
         Self {
             resource: format!("overlays/{name}"),
@@ -80,14 +80,14 @@ impl Shape {
         })
     }
 
-    /// Whether publish secrets are among the rights.
+    /// Whether the permissions include publish secrets.
     pub(crate) fn may_read_secrets(&self) -> bool {
         self.components
             .iter()
             .any(|component| component == "publish-secrets")
     }
 
-    /// What its namespace lets pods do.
+    /// Pod security profile of its namespace.
     pub(crate) fn pod_security(&self) -> &'static str {
         if PRIVILEGED.contains(&self.resource.as_str()) {
             "privileged"
@@ -96,7 +96,7 @@ impl Shape {
         }
     }
 
-    /// A namespace for this shape and no other.
+    /// A namespace for this shape only.
     pub(crate) fn namespace(&self) -> String {
         let name = format!(
             "{}-{}",
@@ -111,14 +111,14 @@ impl Shape {
         self.build_with(harness, "").await
     }
 
-    /// Its objects in [`Self::namespace`], with names that meet no others.
+    /// Its objects in [`Self::namespace`], with unique names.
     pub(crate) async fn build_for_its_namespace(&self, harness: &Harness) -> Result<String> {
         let namespace = self.namespace();
         let more = format!("namespace: {namespace}\nnameSuffix: -{namespace}\n");
         self.build_with(harness, &more).await
     }
 
-    /// Its objects as an overlay of its own gives them that says a namespace.
+    /// Its objects from an overlay that sets a namespace.
     pub(crate) async fn build_in(&self, harness: &Harness, namespace: &str) -> Result<String> {
         self.build_with(harness, &format!("namespace: {namespace}\n"))
             .await
@@ -137,13 +137,13 @@ impl Shape {
         of_kind(&manifest::parse(&self.build(harness).await?)?, "Deployment")
     }
 
-    /// Everything of it that makes pods.
+    /// Its workloads.
     pub(crate) async fn workloads(&self, harness: &Harness) -> Result<Vec<Workload>> {
         workloads(&manifest::parse(&self.build(harness).await?)?)
     }
 
     async fn build_with(&self, harness: &Harness, more: &str) -> Result<String> {
-        // A folder for each build: tests build the same at the same time.
+        // A directory for each build, because tests build concurrently.
         let number = BUILDS.fetch_add(1, Ordering::Relaxed);
         let dir = harness
             .run
@@ -176,13 +176,13 @@ impl Workload {
         spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
     }
 
-    /// The container whose image has this name, whatever registry and version.
+    /// The container whose image has this name, with any registry and version.
     pub(crate) fn container_of_image(&self, image: &str) -> Option<&Container> {
         container_of_image(self.containers(), image)
     }
 }
 
-/// What makes pods among some objects.
+/// The workloads among some objects.
 pub(crate) fn workloads(objects: &[DynamicObject]) -> Result<Vec<Workload>> {
     let mut found = Vec::new();
     for deployment in of_kind::<Deployment>(objects, "Deployment")? {
@@ -214,7 +214,7 @@ impl fmt::Display for Shape {
 
 // === paths ===
 
-/// Names of the folders in a folder of `deploy/`, sorted.
+/// Names of the subdirectories of a directory of `deploy/`, sorted.
 pub(crate) fn folders(of: &str) -> Result<Vec<String>> {
     let dir = workspace_root().join("deploy").join(of);
     let mut names = Vec::new();
@@ -228,13 +228,13 @@ pub(crate) fn folders(of: &str) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// kustomize takes relative paths only: from `dir` up to the root of the file system,
+/// kustomize accepts relative paths only: from `dir` up to the root of the filesystem,
 fn below_root(dir: &Path) -> Result<PathBuf> {
     let depth = dir.canonicalize()?.components().count() - 1;
     Ok(std::iter::repeat_n("..", depth).collect())
 }
 
-/// and down from there to a folder of the workspace.
+/// and down from there to a directory of the workspace.
 fn below(folder: &str) -> Result<PathBuf> {
     let path = workspace_root().join(folder).canonicalize()?;
     Ok(path

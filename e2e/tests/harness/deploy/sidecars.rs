@@ -1,5 +1,5 @@
-//! The sidecars beside the attacher, which others build: that they know their flags, may do their work, do not
-//! meet at a port, and get an answer from the driver to what only they ask.
+//! The third-party sidecars beside the attacher: their flags exist, they have the permissions that they need,
+//! their ports do not conflict, and the driver answers the calls that only they make.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -28,20 +28,20 @@ use crate::{Harness, trial};
 
 /// A sidecar that `deploy/` runs.
 struct Sidecar {
-    /// Name of its image.
+    /// Image name.
     image: &'static str,
-    /// The Go module that it is released as, whose versions are the image's tags.
+    /// Go module of its release, whose versions are the image's tags.
     module: &'static str,
-    /// Where in the module flags and feature gates are declared.
+    /// Files of the module that declare flags and feature gates.
     folders: &'static [&'static str],
-    /// What its sources ask of the API server beyond what every driver's sidecar of this kind asks: that with which
-    /// it would seem to work, and do nothing.
+    /// Permissions that its sources use beyond those that every driver's sidecar of this kind uses. Without
+    /// them it would run without effect.
     needs: &'static [Need],
 }
 
-/// Rights that go together.
+/// Permissions for one purpose.
 struct Need {
-    /// The argument that makes the sidecar use them; empty for any.
+    /// The argument that makes the sidecar use them; empty if it always does.
     given: &'static str,
     group: &'static str,
     resource: &'static str,
@@ -61,7 +61,7 @@ const SIDECARS: [Sidecar; 4] = [
                 resource: "csistoragecapacities",
                 verbs: &["list", "watch", "create", "update", "delete"],
             },
-            // From the pod by way of its ReplicaSet to the Deployment.
+            // From the pod through its ReplicaSet to the Deployment.
             Need {
                 given: "--capacity-ownerref-level=2",
                 ..need("", "pods", &["get"])
@@ -125,7 +125,7 @@ pub(super) const METADATA: &str = "csi-snapshot-metadata";
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 const GROUPS: &str = "groupsnapshot.storage.k8s.io";
 const GROUPS_GATE: &str = "--feature-gates=CSIVolumeGroupSnapshot=true";
-/// Flags that take a port.
+/// Flags with a port.
 const PORT_FLAGS: [&str; 2] = ["--http-endpoint=:", "--port="];
 
 const fn need(group: &'static str, resource: &'static str, verbs: &'static [&'static str]) -> Need {
@@ -157,7 +157,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     ]
 }
 
-/// By the sources of the version that the image has, which must exist.
+/// Reads the sources of the image's version, which must exist.
 async fn sidecars_know_their_flags(harness: Arc<Harness>) -> Result<()> {
     let mut told: BTreeMap<(&str, String), BTreeSet<String>> = BTreeMap::new();
     for shape in Shape::all()? {
@@ -165,7 +165,7 @@ async fn sidecars_know_their_flags(harness: Arc<Harness>) -> Result<()> {
             for container in workload.containers() {
                 let image = container.image.as_deref().unwrap_or_default();
                 let (name, version) = image_name(image);
-                // The Go attacher is tried itself.
+                // Another test runs the Go attacher itself.
                 if !image.starts_with(FOREIGN) || name == "csi-attacher" {
                     continue;
                 }
@@ -204,7 +204,7 @@ async fn sidecars_know_their_flags(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-/// They share one network: a program that finds its port taken ends, again and again.
+/// The containers share one network namespace: a program whose port is taken exits, and restarts forever.
 async fn ports_differ(harness: Arc<Harness>) -> Result<()> {
     let mut meeting = 0;
     for shape in Shape::all()? {
@@ -250,7 +250,7 @@ fn is_own_image(container: &Container) -> bool {
     name == "csi-attacher" || sidecar_of(container).is_some()
 }
 
-/// What the account of the pod is granted where it was applied.
+/// Permissions of the pod's account in the namespace to which it was applied.
 pub(super) async fn may_do_their_work(cluster: &Cluster, namespace: &str, workload: &Workload) -> Result<()> {
     let account = workload
         .template
@@ -286,7 +286,8 @@ fn sidecar_of(container: &Container) -> Option<&'static Sidecar> {
     sidecars.find(|sidecar| image.starts_with(FOREIGN) && image_name(image).0 == sidecar.image)
 }
 
-/// How much is left, for each class and the place of a node; a snapshot of a group; and what is in use of a snapshot.
+/// GetCapacity for each class and the node's topology, a group snapshot, and the allocated blocks of a
+/// snapshot.
 async fn the_driver_answers(harness: Arc<Harness>) -> Result<()> {
     let objects = manifest::parse(&whole_driver().build(&harness).await?)?;
     let driver = RunningDriver::start(&harness, "asked").await?;
@@ -297,7 +298,7 @@ async fn the_driver_answers(harness: Arc<Harness>) -> Result<()> {
         .collect();
     let class = *late.first().context("a class must wait for the scheduler")?;
     for class in late {
-        // As the sidecar does, with all of the class's parameters, its own among them.
+        // As the sidecar does, with all parameters of the class, including the sidecar's own.
         let request = GetCapacityRequest {
             parameters: class.parameters.clone().unwrap_or_default().into_iter().collect(),
             accessible_topology: Some(driver.info.accessible_topology.clone().unwrap_or_default()),
@@ -343,7 +344,7 @@ async fn the_driver_answers(harness: Arc<Harness>) -> Result<()> {
     driver.stop().await
 }
 
-/// What a backup program would read after something was written.
+/// The blocks that a backup program would read after a write.
 async fn metadata_is_described(driver: &RunningDriver, class: &StorageClass) -> Result<()> {
     let offered = IdentityClient::new(driver.identity.clone())
         .get_plugin_capabilities(GetPluginCapabilitiesRequest {})

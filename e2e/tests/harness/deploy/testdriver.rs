@@ -1,5 +1,5 @@
-//! What the driver is said to be able to do in the description for Kubernetes' own storage tests: in words that the suite
-//! knows, and true.
+//! The driver's description for Kubernetes' storage tests uses names that the suite knows, and matches the
+//! driver's capabilities.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -131,7 +131,7 @@ fn classes_are_there(description: &Value, objects: &[kube::api::DynamicObject]) 
     Ok(())
 }
 
-/// What a driver says of itself.
+/// Capabilities that the driver reports.
 struct Offered {
     services: Vec<i32>,
     expansions: Vec<i32>,
@@ -191,7 +191,7 @@ impl Offered {
         })
     }
 
-    /// Whether driver, CSIDriver object and sidecars together do what the suite calls by this name.
+    /// Whether driver, CSIDriver object and sidecars together support the suite's capability of this name.
     fn supports(&self, name: &str, declared: &CSIDriverSpec, sidecars: &BTreeSet<String>) -> Result<bool> {
         let controller = |rpc: Controller| self.controller.contains(&rpc.into());
         let node = |rpc: Node| self.node.contains(&rpc.into());
@@ -200,7 +200,7 @@ impl Offered {
         let is_shared_on_a_node =
             controller(Controller::SingleNodeMultiWriter) && node(Node::SingleNodeMultiWriter);
         Ok(match name {
-            // Each class is tried, with both kinds of volumes, by the test of the driver.
+            // The driver test uses each class with both volume modes.
             "persistence" | "block" | "exec" => {
                 controller(Controller::CreateDeleteVolume) && sidecar("csi-provisioner")
             }
@@ -214,7 +214,7 @@ impl Offered {
             }
             "controllerExpansion" => is_grown,
             "onlineExpansion" => is_grown && self.expansions.contains(&Expansion::Online.into()),
-            // What grows in use grows at rest; a driver says OFFLINE if that is all it can.
+            // A driver that can expand online can expand offline; it reports OFFLINE if it can only do that.
             "offlineExpansion" => is_grown && !self.expansions.is_empty(),
             "nodeExpansion" => node(Node::ExpandVolume),
             "snapshotDataSource" => {
@@ -232,9 +232,10 @@ impl Offered {
                     && sidecar("CSIVolumeGroupSnapshot=true")
             }
             "seLinuxMount" => declared.se_linux_mount == Some(true),
-            // No file system of ours may be used by two nodes at once; a raw volume is staged at one place; the
-            // driver is on every node; and staging grows what is on a volume to its size. Of snapshot metadata the
-            // suite asks only drivers that it has deployed itself: others have no namespace for it, and it panics.
+            // No filesystem here may be mounted on two nodes at once; a raw volume is staged at one path; the
+            // driver is on every node; and staging expands the filesystem to the volume's size. The suite
+            // tests snapshot metadata only with drivers that it has deployed itself: other drivers have no
+            // namespace, and it panics.
             "RWX"
             | "snapshotMetadata"
             | "capReadOnlyMany"

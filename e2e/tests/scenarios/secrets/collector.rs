@@ -1,4 +1,4 @@
-//! A collector of traces that keeps what it gets as it comes.
+//! An OTLP collector that stores what it receives.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,7 +40,7 @@ impl Collector {
                     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
                     kept.push(body.to_bytes());
                 }
-                // An empty message that says OK.
+                // An empty message is a success.
                 let mut answer = http::Response::new(Body::new(Full::from(vec![0; 5])));
                 let headers = answer.headers_mut();
                 headers.insert("content-type", http::HeaderValue::from_static("application/grpc"));
@@ -68,16 +68,16 @@ impl Collector {
         &self.address
     }
 
-    /// All that it got.
+    /// All received bytes.
     pub(super) fn seen(&self) -> Vec<u8> {
         self.requests().concat()
     }
 
-    /// The spans in it.
+    /// The received spans.
     pub(super) fn spans(&self) -> Result<Vec<Span>> {
         let mut spans = Vec::new();
         for request in self.requests() {
-            // gRPC puts a flag and the length before a message, of which a unary call has one.
+            // gRPC prefixes a message with a flag and its length; a unary call has one message.
             let message = request.get(5..).context("the request has no message")?;
             let request = ExportTraceServiceRequest::decode(message).context("the request is not OTLP")?;
             let scopes = request.resource_spans.into_iter().flat_map(|by| by.scope_spans);

@@ -17,7 +17,7 @@ use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 use tower::{Service as _, service_fn};
 
-/// A password with what has to be escaped, and a key of several lines. Each holds 32 random characters of a kind.
+/// A password with characters that need escaping, and a key of several lines. Each has 32 random characters.
 #[derive(Clone)]
 pub(super) struct Credentials {
     password_core: String,
@@ -46,7 +46,7 @@ struct Service {
 // === impl Credentials ===
 
 impl Credentials {
-    /// Values that cannot be anywhere by chance.
+    /// Values that cannot occur by chance.
     pub(super) fn random() -> Self {
         let random = std::hash::RandomState::new();
         let part = |salt: u8| std::hash::BuildHasher::hash_one(&random, salt);
@@ -72,7 +72,7 @@ impl Credentials {
         ])
     }
 
-    /// What must be nowhere: half of a random core is enough to be recognised, as it is or encoded.
+    /// Texts that must not occur: half of the random part identifies a credential, plain or encoded.
     pub(super) fn parts(&self) -> Vec<(String, Vec<u8>)> {
         let mut parts = Vec::new();
         for (name, value, core) in [
@@ -80,7 +80,7 @@ impl Credentials {
             ("key", self.key(), &self.key_core),
         ] {
             let mut part = |how: &str, text: &str| {
-                // Its beginning and end hang on what stands around it.
+                // The first and last characters of the encoding depend on the surrounding text.
                 let inner = &text[4..text.len() - 4];
                 let (first, second) = inner.split_at(inner.len() / 2);
                 for half in [first, second] {
@@ -97,7 +97,7 @@ impl Credentials {
         parts
     }
 
-    /// What the driver says, one after the other.
+    /// The driver's error messages, one per call.
     fn sayings(&self) -> Vec<String> {
         let (password, key) = (self.password(), self.key());
         let (half, _) = self.password_core.split_at(16);
@@ -118,7 +118,7 @@ impl Credentials {
 // === impl LeakyDriver ===
 
 impl LeakyDriver {
-    /// Serves on a socket in `dir`, as any other driver would until [`leak`](Self::leak).
+    /// Serves on a socket in `dir`, without leaking until [`leak`](Self::leak).
     pub(super) fn serve(dir: &Path, name: &str, credentials: Credentials) -> Result<Self> {
         let socket = dir.join("leaky.sock");
         let listener = UnixListener::bind(&socket).context("listen on the driver's socket")?;
@@ -172,7 +172,7 @@ impl LeakyDriver {
         self.discreet.store(false, Ordering::Relaxed);
     }
 
-    /// The header `traceparent` of each ControllerPublishVolume so far.
+    /// The `traceparent` header of each ControllerPublishVolume so far.
     pub(super) fn contexts(&self) -> Vec<String> {
         self.contexts
             .lock()
@@ -180,7 +180,7 @@ impl LeakyDriver {
             .clone()
     }
 
-    /// Whether it was given its credentials with every call.
+    /// Whether every call contained the credentials.
     pub(super) fn knows(&self) -> bool {
         self.knows.load(Ordering::Relaxed)
     }
@@ -189,7 +189,7 @@ impl LeakyDriver {
 // === impl Service ===
 
 impl Service {
-    /// When it is to leak, says each of its sayings once, then lets one call through.
+    /// While leaking, returns each error message once, then lets one call succeed.
     fn say(&self, given: &HashMap<String, String>) -> Result<(), Status> {
         let knows = self
             .credentials

@@ -1,4 +1,4 @@
-//! What the attacher serves over HTTP.
+//! The attacher's HTTP pages.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,10 +14,10 @@ const PAGES: [&str; 5] = [
     "/healthz",
     "/readyz",
 ];
-/// Between two looks: a failure is shown for as long as its next attempt waits.
+/// Poll interval: a failure is visible until its next attempt.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Reads all pages again and again until `work` is done, and keeps what they showed.
+/// Polls all pages until `work` is done, and keeps their content.
 pub(super) async fn reading<T>(
     address: SocketAddr,
     seen: &mut Vec<(String, Vec<u8>)>,
@@ -26,7 +26,7 @@ pub(super) async fn reading<T>(
     let reading = async {
         loop {
             for page in PAGES {
-                // It may not listen yet.
+                // The attacher may not listen yet.
                 if let Ok(text) = read(address, page).await {
                     seen.push((page.to_owned(), text));
                 }

@@ -1,4 +1,4 @@
-//! What a trace must show of an attach and a detach that succeed at once, from end to end.
+//! Expected spans of an attach and a detach that succeed at once.
 
 use anyhow::{Context, Result, ensure};
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
@@ -6,7 +6,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 
 const PUBLISH: &str = "csi.v1.Controller/ControllerPublishVolume";
-/// All that an attach asks of others.
+/// The requests of an attach.
 const OF_ATTACH: [&str; 5] = [
     "GET secrets",
     "PATCH persistentvolumes",
@@ -14,15 +14,16 @@ const OF_ATTACH: [&str; 5] = [
     "PATCH volumeattachments/status",
     PUBLISH,
 ];
-/// All that a detach does, where the VolumeAttachment has no other finalizer.
+/// The requests of a detach of a VolumeAttachment without another finalizer.
 const OF_DETACH: [&str; 3] = [
     "GET secrets",
     "PATCH volumeattachments",
     "csi.v1.Controller/ControllerUnpublishVolume",
 ];
 
-/// The one attach and the one detach of this VolumeAttachment are each one trace: a root, and below it all that was
-/// asked of others. `contexts` are what came to the driver with its ControllerPublishVolume.
+/// The attach and the detach of this VolumeAttachment are one trace each: a root span with a child span for
+/// each request. `contexts` are the `traceparent` headers that the driver received with
+/// ControllerPublishVolume.
 pub(super) fn verify(spans: &[Span], attachment: &str, contexts: &[String]) -> Result<()> {
     let attach = below(spans, "attach", attachment, &OF_ATTACH)?;
     below(spans, "detach", attachment, &OF_DETACH)?;
@@ -45,7 +46,7 @@ pub(super) fn verify(spans: &[Span], attachment: &str, contexts: &[String]) -> R
     Ok(())
 }
 
-/// The spans below the one root of this name, which must be these and have succeeded.
+/// The spans below the only root of this name, which must be these and have succeeded.
 fn below<'s>(spans: &'s [Span], name: &str, attachment: &str, expected: &[&str]) -> Result<Vec<&'s Span>> {
     let mut roots = spans
         .iter()
