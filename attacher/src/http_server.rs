@@ -21,9 +21,8 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::controller::Clock;
-use crate::controller::event_loop::Heartbeat;
 use crate::controller::state::{self, ControllerState, Stats};
+use crate::controller::{Clock, Heartbeat};
 use crate::csi::Calls;
 use crate::kube_api::Requests;
 use crate::leader_election::Leadership;
@@ -35,8 +34,8 @@ pub struct View {
     pub calls: Calls,
     /// What the API server was asked.
     pub requests: Requests,
-    /// Whether the dispatcher moves.
-    pub pulse: Heartbeat,
+    /// Liveness of the control loop.
+    pub heartbeat: Heartbeat,
     /// Whether there is a leader election.
     pub elects: bool,
     /// Where we stand in it, while we take part.
@@ -89,7 +88,7 @@ impl View {
     pub fn work_ends(&self) {
         *locked(&self.state) = None;
         *locked(&self.election) = None;
-        self.pulse.stop();
+        self.heartbeat.stop();
     }
 
     fn stats(&self, most: usize) -> Option<Stats> {

@@ -119,7 +119,7 @@ impl Informer {
     }
 
     /// What is known about an attachment, its volume and its node.
-    pub fn facts(&self, attachment: &Arc<Attachment>) -> AttachInputs {
+    pub fn inputs(&self, attachment: &Arc<Attachment>) -> AttachInputs {
         AttachInputs {
             attachment: attachment.clone(),
             volume: attachment

@@ -222,7 +222,7 @@ impl Queue {
 
     /// Tells the time, from which it follows how long keys wait and run. What happened since it was last
     /// told counts as happening now, which is never long ago: whoever wakes a key then starts what is due.
-    pub fn tell(&mut self, now: Instant) {
+    pub fn set_now(&mut self, now: Instant) {
         self.now = Some(now);
         for line in self.lanes.values_mut() {
             for (_, key) in line.ready.iter().rev().take(line.fresh) {
@@ -240,7 +240,7 @@ impl Queue {
 
     /// Moves keys whose backoff has ended into their lanes.
     pub fn advance(&mut self, now: Instant) {
-        self.tell(now);
+        self.set_now(now);
         while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= now) {
             let key = first.remove();
             let Some(Entry {

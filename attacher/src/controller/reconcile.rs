@@ -1,8 +1,8 @@
-//! The loop that asks the driver where its volumes are and hands the answer to the [`ControllerState`].
+//! Calls ListVolumes periodically and passes the result to the [`ControllerState`].
 //!
-//! A round is bound to one session: a driver that went away and came back may read another's token as it
-//! pleases. Every page has a deadline of its own, so an array of any size can be listed; but a list without
-//! an end is given up (docs/adr/0014-reconcile.md). Whatever goes wrong skips the round; the next one starts afresh.
+//! A round is bound to one connection: a restarted driver may misread an earlier token. Each page has a deadline of its own,
+//! so an array of any size can be listed, but an endless list is aborted (docs/adr/0014-reconcile.md). Any error skips the
+//! round.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,15 +19,15 @@ use crate::report::chain;
 
 /// See the module.
 pub struct Reconciler<D> {
-    /// The core.
+    /// Takes the results.
     pub state: Arc<Mutex<ControllerState>>,
-    /// Whom to ask.
+    /// Lists the volumes.
     pub csi: D,
-    /// Whose volumes.
+    /// The driver of the volumes.
     pub driver: Driver,
     /// The state of the driver's connection.
-    pub link: watch::Receiver<ConnectionState>,
-    /// Where results go: the state takes them in turn with everything else that happens.
+    pub connection: watch::Receiver<ConnectionState>,
+    /// Receives the results, in order with all other events.
     pub events_tx: mpsc::Sender<Event>,
     /// The time from the end of one round to the next (`--reconcile-sync`).
     pub interval: Duration,
@@ -35,7 +35,7 @@ pub struct Reconciler<D> {
     pub max_entries: i32,
 }
 
-/// Why a round came to nothing.
+/// Why a round failed.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("ListVolumes failed")]
@@ -52,25 +52,22 @@ enum Error {
     OtherSession,
 }
 
-/// Tokens, as far as they are needed to notice that they go round in a circle: one is kept, and
-/// replaced after 1, 2, 4, 8, ... others. However long the list, that is one token.
+/// Detects a cycle of tokens (Brent's algorithm): keeps one token, and replaces it after 1, 2, 4, 8, ... others.
 #[derive(Debug, Default)]
-struct Circle {
+struct CycleDetector {
     kept: String,
     seen: u64,
     next: u64,
 }
 
-/// A driver may filter its pages after it has cut them, so some may be empty. It does not make up tokens for
-/// so many.
+/// Consecutive empty pages after which a list counts as endless. A driver that filters pages may return some empty ones.
 const EMPTY_PAGES: u32 = 1000;
-/// The least that a list may take in all.
-const PATIENCE: Duration = Duration::from_secs(10 * 60);
-/// A list may also take so many times the interval between two of them: whoever lists seldom has a reason.
-const INTERVALS: u32 = 10;
+/// The least timeout of a whole list.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+/// A list may also take so many intervals.
+const LIST_TIMEOUT_INTERVALS: u32 = 10;
 
-/// How soon to look again whether there is anything to survey: before the first lists are complete, for
-/// one.
+/// The delay after a round that could not begin, as before the caches are synced.
 const IDLE: Duration = Duration::from_millis(100);
 
 // === impl Reconciler ===
@@ -78,12 +75,12 @@ const IDLE: Duration = Duration::from_millis(100);
 impl<D: ControllerClient> Reconciler<D> {
     /// Reconciles until `shutdown`, then waits to be dropped.
     ///
-    /// The first round begins when work does, the next one `interval` after its end, or as soon as the
-    /// driver is connected again: whatever made it go away may have cost attachments.
+    /// The first round begins with the first sync, the next one `interval` after the end of the last, or as soon as the
+    /// driver is connected again: its restart may have cost attachments.
     ///
     /// # Cancellation
     ///
-    /// Nothing is left behind but, in the state, the beginning of a round that the next one replaces.
+    /// Leaves only the beginning of a round in the state, which the next round replaces.
     pub async fn run(mut self, shutdown: CancellationToken) {
         shutdown.run_until_cancelled(self.rounds()).await;
         std::future::pending::<()>().await;
@@ -91,13 +88,13 @@ impl<D: ControllerClient> Reconciler<D> {
 
     async fn rounds(&mut self) {
         loop {
-            let lists = |link: &ConnectionState| {
-                link.session().is_some_and(|session| {
+            let lists = |connection: &ConnectionState| {
+                connection.session().is_some_and(|session| {
                     session.capabilities.publish && session.capabilities.list_published
                 })
             };
-            // An error means that nobody keeps the connection any more: we are about to be dropped.
-            if self.link.wait_for(lists).await.is_err() {
+            // The connection manager ended, and this task is about to be dropped.
+            if self.connection.wait_for(lists).await.is_err() {
                 return;
             }
             let pause = if self.round().await {
@@ -107,23 +104,23 @@ impl<D: ControllerClient> Reconciler<D> {
             };
             tokio::select! {
                 biased;
-                changed = self.link.changed() => if changed.is_err() { return },
+                changed = self.connection.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(pause) => {}
             }
         }
     }
 
-    /// One round. Says whether there was one.
+    /// Runs one round. Says whether it could begin.
     pub async fn round(&mut self) -> bool {
-        let survey = lock(&self.state).begin_reconcile(&self.driver);
-        let Some(mut survey) = survey else { return false };
+        let result = lock(&self.state).begin_reconcile(&self.driver);
+        let Some(mut volumes) = result else { return false };
         let began = Instant::now();
         let mut listed = 0;
-        let result = if survey.is_empty() {
-            // Nobody needs the answer.
+        let result = if volumes.is_empty() {
+            // The call would return nothing of use.
             Ok(())
         } else {
-            self.list_all(&mut survey, &mut listed).await
+            self.list_all(&mut volumes, &mut listed).await
         };
         let round = Round {
             ended: Instant::now().into_std(),
@@ -131,32 +128,35 @@ impl<D: ControllerClient> Reconciler<D> {
             listed,
         };
         match result {
-            Ok(()) => self.send(Event::VolumesListed(survey, round)).await,
+            Ok(()) => self.send(Event::VolumesListed(volumes, round)).await,
             Err(error) => {
                 let why = chain(&error);
-                tracing::warn!(error = why, "not reconciled this time");
+                tracing::warn!(error = why, "reconcile round failed");
                 self.send(Event::ListVolumesFailed(round, why.into())).await;
             }
         }
         true
     }
 
-    /// Feeds `survey` with all that the driver lists, and counts it.
-    async fn list_all(&mut self, survey: &mut ListVolumesResult, listed: &mut u64) -> Result<(), Error> {
-        let longest = self.interval.saturating_mul(INTERVALS).max(PATIENCE);
-        let mut link = self.link.clone();
+    /// Reads the driver's whole list into `volumes`, and counts its entries.
+    async fn list_all(&mut self, volumes: &mut ListVolumesResult, listed: &mut u64) -> Result<(), Error> {
+        let longest = self
+            .interval
+            .saturating_mul(LIST_TIMEOUT_INTERVALS)
+            .max(LIST_TIMEOUT);
+        let mut connection = self.connection.clone();
         tokio::select! {
             biased;
-            _ = link.changed() => Err(Error::OtherSession),
-            result = tokio::time::timeout(longest, self.list(survey, listed)) => {
+            _ = connection.changed() => Err(Error::OtherSession),
+            result = tokio::time::timeout(longest, self.list(volumes, listed)) => {
                 result.unwrap_or(Err(Error::TooLong(longest)))
             }
         }
     }
 
-    async fn list(&self, survey: &mut ListVolumesResult, listed: &mut u64) -> Result<(), Error> {
+    async fn list(&self, volumes: &mut ListVolumesResult, listed: &mut u64) -> Result<(), Error> {
         let mut starting_token = String::new();
-        let mut circle = Circle::default();
+        let mut cycle = CycleDetector::default();
         let mut empty = 0;
         loop {
             let request = ListRequest {
@@ -165,13 +165,13 @@ impl<D: ControllerClient> Reconciler<D> {
             };
             let page = self.csi.list(request).await.map_err(Error::Call)?;
             for volume in &page.volumes {
-                survey.see(&volume.handle, volume.published.as_deref());
+                volumes.see(&volume.handle, volume.published.as_deref());
                 *listed += 1;
             }
             if page.next_token.is_empty() {
                 return Ok(());
             }
-            if circle.closes_with(&page.next_token) {
+            if cycle.closes_with(&page.next_token) {
                 return Err(Error::RepeatedToken(page.next_token));
             }
             empty = if page.volumes.is_empty() { empty + 1 } else { 0 };
@@ -183,14 +183,14 @@ impl<D: ControllerClient> Reconciler<D> {
     }
 
     async fn send(&self, event: Event) {
-        // Without a receiver there is no more work; the supervisor is about to drop us.
+        // Without a receiver the controller has ended, and the manager is about to stop this task.
         self.events_tx.send(event).await.ok();
     }
 }
 
-// === impl Circle ===
+// === impl CycleDetector ===
 
-impl Circle {
+impl CycleDetector {
     fn closes_with(&mut self, token: &str) -> bool {
         if self.kept == token {
             return true;
@@ -204,8 +204,8 @@ impl Circle {
     }
 }
 
-/// Tells people what a survey found. Whoever wants to know of it elsewhere begins here.
-pub fn tell(finding: &Finding) {
+/// Logs a drift.
+pub(super) fn log(finding: &Finding) {
     let Finding {
         attachment,
         target,

@@ -1,17 +1,16 @@
-//! The core of the attacher: events in, jobs out, reports back in.
+//! What lives between syncs: events in, work items out, results back in.
 //!
-//! It joins [`Informer`], [`Queue`] and [`plan`] and is as pure as they are: no await,
-//! no client, no clock, and its randomness comes from a seed. Whoever drives it carries out the
-//! [`Job`]s, one after the other or thousands at once, and hands back a [`Report`] for each.
+//! It joins [`Informer`], [`Queue`] and [`plan`] and is as pure as they are: no await, no client, no clock, and its
+//! randomness comes from a seed. [`Controller::run`](super::Controller::run) syncs its [`Item`]s, thousands at once if the
+//! lanes allow it, and returns the result of each.
 //!
-//! Invariants: one job a key at a time; a job gets the newest state there is when it starts; the
-//! echo of our own write starts nothing; a failure is waited out unless something changed that the
-//! work depends on.
+//! Invariants: one sync per key at a time; a sync starts from the newest state; the echo of our own write enqueues nothing;
+//! backoff ends early only if something changed that the work depends on.
 
 mod abandoned_targets;
 mod deleted_volumes;
 mod events;
-mod job;
+mod item;
 mod reconcile;
 mod repair;
 mod stats;
@@ -23,12 +22,13 @@ use std::time::Instant;
 
 pub use stats::{LastFailure, LatencyMetrics, Listed, Pending, QueueStats, Stats};
 
+use super::SyncError;
 use crate::informer::{Change, Indexer, Informer};
 use crate::model::{Attachment, Capabilities, Node, PublishTarget, Uid, Volume};
 use crate::plan::reconcile::ListVolumesResult;
 use crate::plan::{self, Operation, release};
-use crate::workqueue::{Backoff, Class, Failed, Finished, Key, Lane, Limits, Queue};
-pub use job::{AbandonedTarget, Job, Outcome, PendingStatusWrite, Report, Subject};
+use crate::workqueue::{Backoff, Class, Finished, Key, Lane, Limits, Queue};
+pub use item::{AbandonedTarget, Item, PendingStatusWrite};
 pub use reconcile::{Fault, Finding, LastRound, ReconcileMetrics, Round};
 use repair::{Repairs, lane};
 pub use target_usage::{TargetUsage, UsedBy};
@@ -37,55 +37,52 @@ pub use target_usage::{TargetUsage, UsedBy};
 #[derive(Debug)]
 pub struct ControllerState {
     index: Informer,
-    /// By name, those that are gone while their attachments do not tell what they were.
-    gone_volumes: HashMap<Arc<str>, Arc<Volume>>,
+    /// Deleted volumes by name, while VolumeAttachments lack their handle.
+    deleted_volumes: HashMap<Arc<str>, Arc<Volume>>,
     queue: Queue,
     /// Targets to unpublish although their attachments are gone.
     abandoned: BTreeMap<PublishTarget, Arc<AbandonedTarget>>,
-    /// What the driver answered where it could not be written down yet. The write is then tried
-    /// again by itself, without another driver call.
-    answers: HashMap<Uid, PendingStatusWrite>,
-    /// Attachments whose job began before the driver was last back: what it is told by may be the one before.
+    /// Results of the driver whose write failed. The next sync repeats the write without another call.
+    pending: HashMap<Uid, PendingStatusWrite>,
+    /// VolumeAttachments whose sync began before the last reconnect: its result may come from the previous driver process.
     started_before_reconnect: HashSet<Uid>,
-    /// Attachments whose record is being changed to another target: the one that is known is none to rely on.
+    /// VolumeAttachments whose record is being changed to another target: the stored one is uncertain.
     node_id_update_pending: HashSet<Uid>,
-    /// Attachments whose last failure was for want of room on their node, and some whose was not.
+    /// By node, VolumeAttachments whose last sync failed for lack of capacity, and possibly others.
     resource_exhausted_by_node: Indexer,
     listed: Listed,
-    reached: LatencyMetrics,
+    latency: LatencyMetrics,
     random: fastrand::Rng,
-    /// What the driver can do, since it was first there.
+    /// The driver's, since its first connection.
     capabilities: Option<Capabilities>,
     repairs: Repairs,
-    /// Whether work has begun: before all lists are complete, a node that is not listed yet looks like
-    /// one that does not exist.
+    /// Whether syncs have started: until the caches are synced, a node that is not listed yet looks deleted.
     started: bool,
 }
 
-/// Something that happened outside.
+/// A change outside of the state.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// To VolumeAttachments of our driver.
+    /// VolumeAttachments of our driver.
     Attachments(Change<Attachment>),
-    /// To PersistentVolumes that concern us.
+    /// PersistentVolumes of our driver, or with our finalizer.
     Volumes(Change<Volume>),
-    /// To CSINodes.
+    /// CSINodes.
     Nodes(Change<Node>),
-    /// The driver can be called, for the first time or again, and this is what it can do now.
+    /// The driver is connected, for the first time or again, with these capabilities.
     DriverBack(Capabilities),
-    /// A survey that [`ControllerState::begin_reconcile`] began is complete.
+    /// A round that [`ControllerState::begin_reconcile`] began is complete.
     VolumesListed(ListVolumesResult, Round),
-    /// It came to nothing, for this reason.
+    /// It failed, for this reason.
     ListVolumesFailed(Round, Arc<str>),
-    /// Time to look at everything again (`--resync`).
+    /// The resync period (`--resync`) is over.
     Resync,
 }
 
 // === impl Event ===
 
 impl Event {
-    /// What is to be handled before the watch that said this goes on, ahead of all that still waits to be:
-    /// it is about to ask for a list.
+    /// The event to handle at once, before those in the channel, when a reflector sends this one: it is about to list.
     pub fn announcement(&self) -> Option<Self> {
         match self {
             Self::Attachments(Change::ReplaceStarted) => Some(Self::Attachments(Change::RelistStarting)),
@@ -105,19 +102,19 @@ impl Event {
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// An state that knows nothing yet.
+    /// A state without objects.
     pub fn new(limits: Limits, backoff: Backoff, seed: u64) -> Self {
         Self {
             index: Informer::default(),
-            gone_volumes: HashMap::new(),
+            deleted_volumes: HashMap::new(),
             queue: Queue::new(limits, backoff),
             abandoned: BTreeMap::new(),
-            answers: HashMap::new(),
+            pending: HashMap::new(),
             started_before_reconnect: HashSet::new(),
             node_id_update_pending: HashSet::new(),
             resource_exhausted_by_node: Indexer::default(),
             listed: Listed::default(),
-            reached: LatencyMetrics::default(),
+            latency: LatencyMetrics::default(),
             random: fastrand::Rng::with_seed(seed),
             capabilities: None,
             repairs: Repairs::default(),
@@ -125,7 +122,7 @@ impl ControllerState {
         }
     }
 
-    /// Takes in what happened outside.
+    /// Stores the change, and enqueues what it affects.
     pub fn handle(&mut self, event: Event) {
         self.listed.note(&event);
         match event {
@@ -135,26 +132,26 @@ impl ControllerState {
             Event::DriverBack(capabilities) => self.driver_back(capabilities),
             Event::VolumesListed(survey, round) => self.surveyed(survey, round),
             Event::ListVolumesFailed(round, why) => self.survey_failed(round, why),
-            Event::Resync => self.consider_all(),
+            Event::Resync => self.reevaluate_all(),
         }
     }
 
-    /// The next job, if any is due and its lane has a free place.
-    pub fn start(&mut self, now: Instant) -> Option<Job> {
+    /// Takes the next item, if one is due and its lane has a free place.
+    pub fn start(&mut self, now: Instant) -> Option<Item> {
         self.started = true;
         self.queue.advance(now);
         while let Some((key, lane)) = self.queue.start() {
-            let job = match &key {
-                Key::Attachment(name) => self.attachment_job(name, lane),
-                Key::Volume(name) => self.volume_job(name),
-                Key::Target(target) => self.abandoned.get(target).cloned().map(Job::Unpublish),
+            let item = match &key {
+                Key::Attachment(name) => self.attachment_item(name, lane),
+                Key::Volume(name) => self.volume_item(name),
+                Key::Target(target) => self.abandoned.get(target).cloned().map(Item::Target),
             };
-            if job.is_some() {
-                return job;
+            if item.is_some() {
+                return item;
             }
-            // What the key waited for is no longer wanted; what is, follows from the newest state.
+            // The work is no longer wanted, or belongs in another lane.
             let Finished { .. } = self.queue.finish(&key);
-            self.consider(&key);
+            self.reevaluate(&key);
         }
         None
     }
@@ -164,55 +161,48 @@ impl ControllerState {
         self.queue.next_advance()
     }
 
-    /// Takes in how a job ended.
-    pub fn finish(&mut self, report: Report, now: Instant) {
-        let Report { subject, outcome } = report;
-        self.queue.tell(now);
-        match subject {
-            Subject::Attachment(wanted, attachment) => {
-                self.attachment_finished(wanted, &attachment, outcome, now);
+    /// Takes the result of an item's sync, and enqueues what follows from it.
+    pub fn finish(&mut self, item: &Item, result: Result<(), SyncError>, now: Instant) {
+        self.queue.set_now(now);
+        match item {
+            Item::Attachment {
+                attachment,
+                operation,
+                ..
+            } => self.attachment_finished(*operation, attachment, result, now),
+            Item::Target(abandoned) => self.target_finished(abandoned, result, now),
+            Item::Volume(volume) | Item::DeletedVolume { volume, .. } => {
+                self.volume_finished(volume, result, now);
             }
-            Subject::Target(abandoned) => self.target_finished(&abandoned, outcome, now),
-            Subject::Volume(volume) => self.volume_finished(&volume, outcome, now),
         }
     }
 
-    /// What the driver can do, as far as was told.
+    /// The driver's capabilities, once it was connected.
     pub fn capabilities(&self) -> Option<Capabilities> {
         self.capabilities
     }
 
-    /// What is known now about this VolumeAttachment.
+    /// The stored VolumeAttachment of this name.
     pub fn attachment(&self, name: &str) -> Option<&Arc<Attachment>> {
         self.index.attachment(name)
     }
 
-    /// What is known now about this PersistentVolume.
+    /// The stored PersistentVolume of this name.
     pub fn volume(&self, name: &str) -> Option<&Arc<Volume>> {
         self.index.volume(name)
     }
 
-    fn attachment_job(&mut self, name: &str, lane: Lane) -> Option<Job> {
+    fn attachment_item(&mut self, name: &str, lane: Lane) -> Option<Item> {
         let attachment = self.index.attachment(name)?.clone();
-        let wanted = self
+        let operation = self
             .operation(&attachment)
-            .filter(|wanted| repair::lane(*wanted, &attachment) == lane)?;
+            .filter(|operation| repair::lane(*operation, &attachment) == lane)?;
         self.mark_dirty(&attachment.name);
-        Some(Job::Attachment {
-            wanted,
-            facts: self.facts(&attachment)?,
-            answer: self.answers.remove(&attachment.uid),
+        Some(Item::Attachment {
+            operation,
+            pending: self.pending.remove(&attachment.uid),
             repair: plan::operation(&attachment, self.publishes()).is_none(),
-        })
-    }
-
-    fn volume_job(&self, name: &str) -> Option<Job> {
-        if let Some(record_volume_id) = self.record_volume_id(name) {
-            return Some(record_volume_id);
-        }
-        let volume = self.index.volume(name).filter(|_| self.is_releasable(name))?;
-        Some(Job::Release {
-            volume: volume.clone(),
+            attachment,
         })
     }
 
@@ -220,7 +210,7 @@ impl ControllerState {
         &mut self,
         done: Operation,
         attachment: &Arc<Attachment>,
-        outcome: Outcome,
+        result: Result<(), SyncError>,
         now: Instant,
     ) {
         let key = Key::Attachment(attachment.name.clone());
@@ -228,7 +218,7 @@ impl ControllerState {
         self.resource_exhausted_by_node
             .remove(&attachment.node, &attachment.name);
         self.mark_dirty(&attachment.name);
-        if outcome == Outcome::Done {
+        if result.is_ok() {
             self.repair_finished(done, attachment);
             self.note_fresh(attachment);
             if done == Operation::Detach {
@@ -237,51 +227,27 @@ impl ControllerState {
         }
         let started_before_reconnect = self.started_before_reconnect.remove(&attachment.uid);
         let newest = self.index.attachment(&attachment.name).cloned();
-        let (
-            Some(newest),
-            Outcome::Failed {
-                class,
-                code,
-                answer,
-                message,
-                retry_after,
-            },
-        ) = (&newest, &outcome)
-        else {
-            return self.reconsider(done, attachment, newest.as_ref(), finished, now);
+        let (Some(newest), Err(error)) = (&newest, result) else {
+            return self.enqueue_next(done, attachment, newest.as_ref(), finished, now);
         };
-        // First, since the work that is left may follow from nothing else.
-        if newest.uid == attachment.uid
-            && let Some(answer) = answer
-            && !(started_before_reconnect && answer.is_of_its_time())
-        {
-            self.answers.insert(newest.uid.clone(), answer.clone());
-        }
         if newest.uid != attachment.uid || self.operation(newest) != Some(done) {
-            self.answers.remove(&attachment.uid);
-            return self.reconsider(done, attachment, Some(newest), finished, now);
+            self.pending.remove(&attachment.uid);
+            return self.enqueue_next(done, attachment, Some(newest), finished, now);
         }
-        // The driver came back while this run told of its absence: nothing else will wake it.
-        finished.again |= started_before_reconnect && *class == Class::Disconnected;
-        if *class == Class::Refused && self.park(done, newest, finished.again) {
+        // The driver came back while this sync reported its absence: no other event will end the wait.
+        finished.again |= started_before_reconnect && error.class == Class::Disconnected;
+        if error.class == Class::Refused && self.park(done, newest, finished.again) {
             return;
         }
-        if *code == Some(RESOURCE_EXHAUSTED) {
+        if error.code == Some(RESOURCE_EXHAUSTED) {
             self.resource_exhausted_by_node.insert(&newest.node, &newest.name);
         }
-        let failed = Failed {
-            uid: newest.uid.clone(),
-            lane: lane(done, newest),
-            class: *class,
-            code: *code,
-            message: message.clone(),
-            retry_after: *retry_after,
-        };
+        let failed = error.into_failed(newest.uid.clone(), lane(done, newest));
         self.queue.fail(&key, finished, failed, now, self.random.f64());
     }
 
-    /// What follows when a job left nothing to repeat.
-    fn reconsider(
+    /// Enqueues what the newest state asks for after a sync that left nothing to repeat.
+    fn enqueue_next(
         &mut self,
         done: Operation,
         attachment: &Attachment,
@@ -294,24 +260,29 @@ impl ControllerState {
         };
         let key = Key::Attachment(newest.name.clone());
         if next == done && newest.uid == attachment.uid {
-            // The object that we knew is no more, and the watch has not told yet what took its
-            // place. It will; until then there is nothing to do but not to spin.
-            let failed = Failed {
-                uid: newest.uid.clone(),
-                lane: lane(next, newest),
-                class: Class::Final,
-                code: None,
-                message: LATE.into(),
-                retry_after: None,
-            };
+            // The watch has not shown the result yet. It will; backoff keeps the sync from spinning until then.
+            let failed = SyncError::watch_is_late().into_failed(newest.uid.clone(), lane(next, newest));
             self.queue.fail(&key, finished, failed, now, self.random.f64());
         } else {
             self.queue.enqueue(&key, lane(next, newest));
         }
     }
 
-    /// A detach frees the volume for another node, and a place on its node for another volume.
-    /// Attaches that failed for want of either need not wait out their backoff.
+    /// Keeps a result whose write failed for the next sync. To be called by the running sync.
+    pub fn keep_pending(&mut self, attachment: &Attachment, write: PendingStatusWrite) {
+        let is_known = self
+            .index
+            .attachment(&attachment.name)
+            .is_some_and(|newest| newest.uid == attachment.uid);
+        let is_outdated =
+            write.ends_with_connection() && self.started_before_reconnect.contains(&attachment.uid);
+        if is_known && !is_outdated {
+            self.pending.insert(attachment.uid.clone(), write);
+        }
+    }
+
+    /// Ends the backoff of attaches that may have failed for want of what a detach freed: the volume, or capacity on its
+    /// node.
     fn enqueue_waiting_for(&mut self, detached: &Attachment) {
         if let Some(volume) = detached.volume_name() {
             for name in self.index.attachments_of_volume(volume) {
@@ -322,7 +293,7 @@ impl ControllerState {
         for name in self.resource_exhausted_by_node.get(&detached.node) {
             let key = Key::Attachment(name.clone());
             let newest = self.index.attachment(name);
-            // Not what the status says: API servers may keep no code there.
+            // The status may lack the code, as older API servers do not store it.
             if newest.and_then(|newest| self.queue.failed_with(&key, &newest.uid)) == Some(RESOURCE_EXHAUSTED)
             {
                 self.queue.enqueue_if_pending_in(&key, &ATTACHES);
@@ -330,14 +301,14 @@ impl ControllerState {
         }
     }
 
-    /// Queues what the newest state of `key` asks for.
-    fn consider(&mut self, key: &Key) {
+    /// Enqueues what the newest state of `key` asks for.
+    fn reevaluate(&mut self, key: &Key) {
         let lane = match key {
             Key::Attachment(name) => self
                 .index
                 .attachment(name)
                 .and_then(|attachment| self.lane(attachment)),
-            Key::Volume(name) => self.wants_work_on(name).then_some(Lane::Volume),
+            Key::Volume(name) => self.needs_sync(name).then_some(Lane::Volume),
             Key::Target(target) => self.abandoned.contains_key(target).then_some(Lane::Detach),
         };
         match lane {
@@ -346,20 +317,20 @@ impl ControllerState {
         }
     }
 
-    /// Queues whatever any object's newest state asks for, also what waits out a backoff.
-    fn consider_all(&mut self) {
+    /// Enqueues what the newest state of all objects asks for, whatever their backoff.
+    fn reevaluate_all(&mut self) {
         let attachments = self.index.attachments().map(|a| Key::Attachment(a.name.clone()));
         let volumes = self.index.volumes().map(|v| Key::Volume(v.name.clone()));
         let targets = self.abandoned.keys().cloned().map(Key::Target);
         let mut keys: Vec<Key> = attachments.chain(volumes).chain(targets).collect();
-        // The index has no order, and the same calls are to give the same one.
+        // The store is unordered, and the simulation must be deterministic.
         keys.sort_unstable();
         for key in keys {
-            self.consider(&key);
+            self.reevaluate(&key);
         }
     }
 
-    /// Whether our finalizer is to come off this PersistentVolume.
+    /// Whether our finalizer must be removed from this PersistentVolume.
     pub fn is_releasable(&self, volume: &str) -> bool {
         self.index.volume(volume).is_some_and(|v| {
             release(
@@ -371,17 +342,13 @@ impl ControllerState {
     }
 }
 
-/// Why a job that left nothing to repeat is looked at again all the same.
-const LATE: &str = "the watch has not told yet what became of the object";
-
-/// The lanes of those who wait for room or for a volume.
+/// The lanes of attaches.
 const ATTACHES: [Lane; 2] = [Lane::Attach, Lane::Repair];
 
-/// gRPC's RESOURCE_EXHAUSTED: for ControllerPublishVolume, the node has no room for another volume.
+/// gRPC's RESOURCE_EXHAUSTED: of ControllerPublishVolume, the node's attach limit is reached.
 const RESOURCE_EXHAUSTED: i32 = 8;
 
-/// Locks the one state that dispatcher, worker and reconciler share. Jobs lock it themselves, so it must not be
-/// held while they are polled.
+/// Locks the state. Syncs do so themselves, so it must not be locked while they are polled.
 pub fn lock(state: &Mutex<ControllerState>) -> MutexGuard<'_, ControllerState> {
     state
         .lock()

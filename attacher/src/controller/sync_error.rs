@@ -1,45 +1,55 @@
-//! What goes wrong, as it is told to people.
+//! Why a sync failed: its message for the object's status, and how the queue retries it.
 
 use std::time::Duration;
 
-use super::Controller;
-use crate::controller::state::PendingStatusWrite;
-use crate::csi::ControllerClient;
-use crate::kube_api::{Cluster, Error, Side};
-use crate::model::{Attachment, Problem, PublishTarget};
+use crate::csi::{CallError, Reach};
+use crate::kube_api::Error;
+use crate::model::{PublishTarget, SecretRef, Uid};
 use crate::plan::{DetachPlan, PresentNodeId, Refusal};
-use crate::report::{chain, time};
-use crate::workqueue::Class;
+use crate::report::chain;
+use crate::workqueue::{Class, Failed, Lane};
 
-/// Why a job is to be tried again.
-#[derive(Debug)]
-pub(super) struct Failure {
-    /// What stands in the status.
-    pub(super) message: String,
-    /// The gRPC code, if the driver answered.
-    pub(super) code: Option<i32>,
-    /// How to wait.
-    pub(super) class: Class,
-    /// What the driver answered, if only its write failed.
-    pub(super) answer: Option<PendingStatusWrite>,
-    /// How long the API server asked to wait.
-    pub(super) retry_after: Option<Duration>,
-    /// Whether it belongs in the object's status.
-    pub(super) told: bool,
+/// Why a sync failed and must be repeated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncError {
+    /// For the status, the log and Events.
+    pub message: String,
+    /// The gRPC code, if the driver returned one.
+    pub code: Option<i32>,
+    /// Which backoff applies.
+    pub class: Class,
+    /// The least delay before the next sync, if the API server sent Retry-After.
+    pub retry_after: Option<Duration>,
+    /// Whether it belongs in the object's status and in an Event. Otherwise only the log has it.
+    pub reported: bool,
 }
 
-/// The API server refuses longer messages, and with them the whole status.
+/// The API server rejects longer messages, and the whole status with them.
 pub(super) const MESSAGE_BYTES: usize = 1024;
+/// How much of a message the queue keeps for `/statusz`. The object's status has all of it.
+const QUEUED_MESSAGE_BYTES: usize = 256;
 
-// === impl Failure ===
+// === impl SyncError ===
 
-impl Failure {
+impl SyncError {
+    /// An error without a gRPC code.
+    pub(super) fn new(class: Class, message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            code: None,
+            class,
+            retry_after: None,
+            reported: true,
+        }
+    }
+
     /// A request to the API server failed.
     pub(super) fn api(what: &str, error: &Error) -> Self {
         let class = match error {
-            // It may be over as soon as the API server is.
+            // Transient: it may succeed as soon as the API server recovers.
             Error::Unanswered(_)
             | Error::Throttled { .. }
+            | Error::NotLeading(_)
             | Error::Refused {
                 status: 429 | 500..=599,
                 ..
@@ -47,147 +57,133 @@ impl Failure {
             Error::NotFound(_) | Error::Replaced(_) | Error::Refused { .. } | Error::Unusable(_) => {
                 Class::Final
             }
-            Error::NotLeading(_) => Class::Uncertain,
         };
         Self {
-            message: format!("{what}: {}", chain(error)),
-            code: None,
-            class,
-            answer: None,
             retry_after: error.retry_after(),
-            // To tell it would be a write.
-            told: !matches!(error, Error::NotLeading(_)),
+            // A replica that does not lead must not write.
+            reported: !matches!(error, Error::NotLeading(_)),
+            ..Self::new(class, format!("{what}: {}", chain(error)))
         }
     }
 
-    /// A fault of ours, which is tried again all the same: other facts may not lead to it.
+    /// A Secret could not be read.
+    pub(super) fn secret(reference: &SecretRef, error: &Error) -> Self {
+        Self::api(
+            &format!("failed to load secret {:?}", reference.to_string()),
+            error,
+        )
+    }
+
+    /// A call to the driver failed.
+    pub(super) fn call(error: &CallError) -> Self {
+        Self {
+            code: Some(error.code.number()),
+            reported: error.reach != Reach::NotSent,
+            ..Self::new(error.class(), error.to_string())
+        }
+    }
+
+    /// A call to the driver failed that lacked the Secret `missing`.
+    pub(super) fn call_without(missing: Option<&SecretRef>, error: &CallError) -> Self {
+        let failed = Self::call(error);
+        match missing {
+            None => failed,
+            Some(secret) => Self {
+                message: format!(
+                    "{} (called without secret {:?}, which does not exist or may not be read)",
+                    failed.message,
+                    secret.to_string()
+                ),
+                ..failed
+            },
+        }
+    }
+
+    /// The call was not begun because the process is shutting down.
+    pub(super) fn draining() -> Self {
+        Self::call(&CallError::not_sent("the attacher is shutting down"))
+    }
+
+    /// The sync panicked. It is retried: other inputs may not lead to the panic.
     pub(super) fn panicked() -> Self {
-        Self {
-            message:
-                "the attacher failed by a fault of its own (a panic, which its log describes); it will try \
-                      again"
-                    .to_owned(),
-            code: None,
-            class: Class::Final,
-            answer: None,
-            retry_after: None,
-            told: true,
-        }
+        Self::new(Class::Final, "internal error (panic); see the csi-attacher log")
     }
 
-    /// Somebody else has the volume at `target`, and no finalizer that would get it detached one day.
-    pub(super) fn unguarded(target: &PublishTarget) -> Self {
-        let PublishTarget {
-            volume_id: handle,
-            node_id,
-        } = target;
-        Self {
-            message: format!(
-                "volume {handle:?} is attached to node id {node_id:?} by another VolumeAttachment, too, which lacks \
-                 our finalizer; waiting until that is back"
+    /// Another VolumeAttachment uses the target and lacks our finalizer, so nothing ensures that it is unpublished.
+    pub(super) fn missing_finalizer(target: &PublishTarget) -> Self {
+        let PublishTarget { volume_id, node_id } = target;
+        Self::new(
+            Class::Uncertain,
+            format!(
+                "volume {volume_id:?} is attached to node id {node_id:?} by another VolumeAttachment, too, which lacks our \
+                 finalizer; waiting until it is restored"
             ),
-            code: None,
-            class: Class::Uncertain,
-            answer: None,
-            retry_after: None,
-            told: true,
-        }
+        )
     }
 
-    /// What the attempt was planned from has changed since. The next one is planned from what is known by then.
+    /// The inputs changed during the sync. The next one plans from the new inputs.
     pub(super) fn outdated() -> Self {
         Self {
-            message: "the node's id, the PersistentVolume or the VolumeAttachment changed during the attempt"
-                .to_owned(),
-            code: None,
-            class: Class::Uncertain,
-            answer: None,
-            retry_after: None,
-            told: false,
+            reported: false,
+            ..Self::new(
+                Class::Uncertain,
+                "the node's id, the PersistentVolume or the VolumeAttachment changed during the sync",
+            )
         }
     }
 
-    /// The API server's answer to the write of a record holds another one.
-    pub(super) fn misrecorded() -> Self {
-        Self {
-            message:
-                "the API server did not store what the VolumeAttachment is to record (its finalizer and \
-                      annotations), or somebody changes it at once; publishing nothing until it is stored"
-                    .to_owned(),
-            code: None,
-            class: Class::Uncertain,
-            answer: None,
-            retry_after: None,
-            told: true,
-        }
+    /// The API server's response to the write of a record holds another record.
+    pub(super) fn not_recorded() -> Self {
+        Self::new(
+            Class::Uncertain,
+            "the API server did not store the VolumeAttachment's finalizer and annotations as written, or another client \
+             changed them at once; publishing nothing until they are stored",
+        )
     }
 
-    /// The driver understands none of the node ids under which the volume may be attached.
+    /// The driver accepts none of the node ids under which the volume may be attached.
     pub(super) fn unresolved(plan: &DetachPlan, last: &Self) -> Self {
-        let PublishTarget {
-            volume_id: handle,
-            node_id,
-        } = &plan.target;
+        let PublishTarget { volume_id, node_id } = &plan.target;
         let present = match &plan.present {
             PresentNodeId::Differs(present) => format!("the present one, {present:?}"),
             PresentNodeId::Same | PresentNodeId::Gone => "the CSINode shows none now".to_owned(),
         };
         Self {
-            message: format!(
-                "the driver does not accept the recorded node id {node_id:?} ({present}), so volume {handle:?} may \
-                 still be attached: make sure that it is detached, then remove our finalizer from the \
-                 VolumeAttachment; {}",
-                last.message
-            ),
             code: last.code,
-            class: Class::Final,
-            answer: None,
-            retry_after: None,
-            told: true,
+            ..Self::new(
+                Class::Final,
+                format!(
+                    "the driver does not accept the recorded node id {node_id:?} ({present}), so volume {volume_id:?} may \
+                     still be attached: make sure that it is detached, then remove our finalizer from the \
+                     VolumeAttachment; {}",
+                    last.message
+                ),
+            )
         }
     }
 
-    /// The object cannot be worked on as it is.
+    /// The sync left nothing to do, but the stored object still asks for it.
+    pub(super) fn watch_is_late() -> Self {
+        Self::new(
+            Class::Final,
+            "waiting for the watch to show the result of the last sync",
+        )
+    }
+
+    /// The plan refused the object in its present state.
     pub(super) fn refused(refusal: &Refusal) -> Self {
-        Self {
-            message: refusal.to_string(),
-            code: None,
-            class: Class::Refused,
-            answer: None,
-            retry_after: None,
-            told: true,
-        }
+        Self::new(Class::Refused, refusal.to_string())
     }
-}
 
-impl<K: Cluster, D: ControllerClient> Controller<K, D> {
-    /// Writes `failure` into the status of `attachment`, where the attach/detach controller reads it
-    /// and turns it into an event of the pod.
-    pub(super) async fn tell(&self, attachment: &Attachment, failure: &Failure) {
-        if !failure.told {
-            return;
-        }
-        let side = if attachment.deleting {
-            Side::Detach
-        } else {
-            Side::Attach
-        };
-        let problem = Problem {
-            time: time((self.clock)()),
-            message: cut(&failure.message, MESSAGE_BYTES).to_owned(),
-            code: failure.code.filter(|_| self.error_codes),
-        };
-        let known = match side {
-            Side::Attach => &attachment.attach_error,
-            Side::Detach => &attachment.detach_error,
-        };
-        if known.as_deref() == Some(&problem) {
-            return;
-        }
-        match self.cluster.save_problem(attachment, side, &problem).await {
-            Ok(attachment) => self.written(attachment),
-            Err(error) if error.is_gone() => self.departed(attachment),
-            Err(error) => tracing::warn!(error = chain(&error), "could not save the error in the status"),
+    /// The failure as the queue keeps it.
+    pub(super) fn into_failed(self, uid: Uid, lane: Lane) -> Failed {
+        Failed {
+            uid,
+            lane,
+            class: self.class,
+            code: self.code,
+            message: cut(&self.message, QUEUED_MESSAGE_BYTES).into(),
+            retry_after: self.retry_after,
         }
     }
 }

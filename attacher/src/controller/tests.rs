@@ -1,4 +1,4 @@
-//! Single jobs, with an API server and a driver that do as they are told.
+//! Single syncs with a fake API server and a fake driver.
 
 mod drain;
 mod republish;
@@ -16,15 +16,13 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::controller::state::tests::mk_state;
-use crate::controller::state::{TargetUsage, UsedBy};
-use crate::csi::{Caller, Code, ConnectionManager, ListRequest, Page, PublishRequest, UnpublishRequest};
-use crate::kube_api::{ApiServer, Clients, Released, Side, patch};
-use crate::leader_election::Leadership;
+use crate::controller::state::{PendingStatusWrite, TargetUsage, UsedBy};
+use crate::csi::{CallError, Code, ListRequest, Page, PublishRequest, Reach, UnpublishRequest};
+use crate::kube_api::{Released, Side, patch};
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Capabilities, Node, Problem, PublishTarget, Recorded, Version, VolumeSource};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 use crate::plan::{PvFinalizer, Record};
-use crate::workqueue::{Backoff, Limits};
 
 const FINALIZER: &str = "external-attacher/test";
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -298,26 +296,28 @@ impl Bench {
         self.state.lock().expect("no test panics with it")
     }
 
-    /// The next job, however long it has to wait for its turn.
-    fn job(&mut self) -> Option<Job> {
+    /// The next item, however long its backoff is.
+    fn item(&mut self) -> Option<Item> {
         self.now += FOREVER;
         let now = self.now;
         self.state().start(now)
     }
 
-    /// Runs the next job.
-    async fn turn(&mut self) -> Option<Outcome> {
-        let job = self.job()?;
-        let report = self.controller.run(job).await;
-        let outcome = report.outcome.clone();
-        let now = self.now;
-        self.state().finish(report, now);
-        Some(outcome)
+    /// Syncs the next item.
+    async fn sync_next(&mut self) -> Option<Result<(), SyncError>> {
+        let item = self.item()?;
+        let result = self.controller.sync(&item).await;
+        self.finish(&item, result.clone());
+        Some(result)
+    }
+
+    fn finish(&self, item: &Item, result: Result<(), SyncError>) {
+        self.state().finish(item, result, self.now);
     }
 
     async fn fails(&mut self) {
-        let outcome = self.turn().await;
-        assert!(matches!(outcome, Some(Outcome::Failed { .. })), "{outcome:?}");
+        let result = self.sync_next().await;
+        assert!(matches!(result, Some(Err(_))), "{result:?}");
     }
 
     fn refuse(&self, request: &'static str, error: Error) {
@@ -385,85 +385,10 @@ fn mk_leaving() -> Attachment {
     }
 }
 
-fn name_of(job: &Job) -> String {
-    match job.subject() {
-        Subject::Attachment(_, attachment) => attachment.name.to_string(),
-        Subject::Volume(volume) => volume.name.to_string(),
-        Subject::Target(abandoned) => abandoned.target.volume_id.to_string(),
-    }
-}
-
-/// Each job that waits for the driver is a future of its own, and there may be thousands: with the states of
-/// all steps side by side it had ten kilobytes, which made half of the process. A step that is not taken now
-/// takes no room, since it is in a box. What a call itself needs, two kilobytes, is in another one.
-#[tokio::test]
-async fn a_job_that_waits_for_the_driver_is_small() {
-    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-    let clients = Clients::new(&config, None).unwrap();
-    let (_keeper, link) = ConnectionManager::new("/nowhere".parse().unwrap(), FOREVER);
-    let driver = mk_driver();
-    let cluster = ApiServer::new(&clients, Leadership::unopposed(), Arc::new(driver.clone()));
-    let csi = Caller::new(link, FOREVER, Leadership::unopposed());
-    let limits = Limits {
-        attach: 1,
-        detach: 1,
-        volume: 1,
-    };
-    let backoff = Backoff {
-        start: FOREVER,
-        max: FOREVER,
-    };
-    let state = Arc::new(Mutex::new(ControllerState::new(limits, backoff, 0)));
-    let controller = Controller::new(cluster, csi, driver, state, || Timestamp::UNIX_EPOCH);
-    let facts = || AttachInputs {
-        attachment: Arc::new(mk_attachment("va")),
-        volume: None,
-        node: None,
-    };
-    let target = PublishTarget {
-        volume_id: "h".into(),
-        node_id: "n".into(),
-    };
-    let request = UnpublishRequest {
-        target,
-        secrets: Secrets::default(),
-        migrated: false,
-    };
-    let job = Job::Attachment {
-        wanted: Operation::Attach,
-        facts: facts(),
-        answer: None,
-        repair: false,
-    };
-    let (attachment, claim) = (
-        mk_attachment("va"),
-        PvFinalizer {
-            volume: "pv".into(),
-            uid: "uid".into(),
-        },
-    );
-    let record = Record {
-        annotations: Recorded::default(),
-        whole: false,
-    };
-    let cluster = &controller.cluster;
-    for (future, bytes, most) in [
-        // Each waits in line for the API server, maybe behind thousands.
-        ("a claim", size_of_val(&cluster.claim(&claim)), 1536),
-        (
-            "a record",
-            size_of_val(&cluster.record(&attachment, &record)),
-            1536,
-        ),
-        ("a job", size_of_val(&controller.run(job)), 768),
-        ("an attach", size_of_val(&controller.attach(facts(), None)), 1280),
-        (
-            "a detach",
-            size_of_val(&controller.detach(facts(), None, false)),
-            768,
-        ),
-        ("a call", size_of_val(&controller.csi.unpublish(request)), 896),
-    ] {
-        assert!(bytes <= most, "{future} takes {bytes} bytes, and may take {most}");
+fn name_of(item: &Item) -> String {
+    match item {
+        Item::Attachment { attachment, .. } => attachment.name.to_string(),
+        Item::Volume(volume) | Item::DeletedVolume { volume, .. } => volume.name.to_string(),
+        Item::Target(abandoned) => abandoned.target.volume_id.to_string(),
     }
 }

@@ -1,12 +1,11 @@
-//! Unpublish what nobody else would: the rest of an earlier attempt, and of an attach that lost its attachment.
+//! Unpublish targets that no detach will unpublish: those of an earlier attach, and of one whose VolumeAttachment is gone.
 
 use std::sync::Arc;
 
-use super::detach::{failed_without, knows_nothing};
+use super::detach::is_unknown_target;
 use super::keyed_mutex::KeyedGuard;
-use super::sync_error::Failure;
-use super::{Controller, called};
-use crate::controller::state::{AbandonedTarget, TargetUsage, UsedBy};
+use super::state::{AbandonedTarget, TargetUsage, UsedBy};
+use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, Reach, UnpublishRequest};
 use crate::kube_api::Cluster;
 use crate::model::{Attachment, PublishTarget};
@@ -14,57 +13,56 @@ use crate::plan::{self, AttachPlan, Operation, Stale};
 use crate::workqueue::Class;
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
-    /// Looks at the attachment afresh. What looks like the rest of a failed attempt may have succeeded,
-    /// if the answer to its last write was lost and the watch is late: that must not be unpublished.
-    pub(super) async fn is_still_wanted(&self, attachment: &Attachment) -> Result<bool, Failure> {
+    /// Reads the VolumeAttachment from the API server: if the response to an earlier status write was lost and the watch is
+    /// late, an attached volume looks like the rest of a failed attach, and must not be unpublished.
+    pub(super) async fn is_still_wanted(&self, attachment: &Attachment) -> Result<bool, SyncError> {
         let newest = self.cluster.attachment(attachment).await;
-        let wanted = self.taken_in(attachment, newest, "could not read VolumeAttachment", |newest| {
-            // Who is attached may be wanted again, but what he has is in use.
-            !newest.attached && plan::operation(newest, true) == Some(Operation::Attach)
-        })?;
+        let wanted =
+            self.store_response(attachment, newest, "could not read VolumeAttachment", |newest| {
+                // An attached volume may need a republish, but it is in use.
+                !newest.attached && plan::operation(newest, true) == Some(Operation::Attach)
+            })?;
         Ok(wanted.unwrap_or(false))
     }
 
-    /// Unpublishes what an earlier attempt published elsewhere, unless somebody else needs it there. The turn
-    /// there ends when the record is overwritten: until then others may leave the volume to this attachment.
+    /// Unpublishes what an earlier attach published elsewhere, unless another VolumeAttachment uses it. The guard must be
+    /// held until the record is overwritten: until then other detaches may leave the volume to this VolumeAttachment.
     pub(super) async fn undo(
         &self,
         attachment: &Attachment,
         stale: &Stale,
-        migrated: bool,
-    ) -> Result<KeyedGuard<'_, PublishTarget>, Failure> {
-        let read = self.secrets_if_there(stale.secret.as_ref());
+        plan: &AttachPlan,
+    ) -> Result<KeyedGuard<'_, PublishTarget>, SyncError> {
+        let read = self.secrets_if_present(stale.secret.as_ref());
         let (secrets, missing) = self.unless_draining(read).await?;
-        let turn = self.lock_target(&stale.target).await?;
-        if self.is_needed_at(attachment, &stale.target, UsedBy::Record)? {
-            // The id is another node's by now, and the volume is in use there.
-            return Ok(turn);
+        let guard = self.lock_target(&stale.target).await?;
+        if self.is_in_use(attachment, &stale.target, UsedBy::Record)? {
+            return Ok(guard);
         }
         tracing::info!(
             volume = %stale.target.volume_id,
             node_id = %stale.target.node_id,
-            "unpublishing from where it was published before"
+            "unpublishing the target of an earlier attach"
         );
         let request = UnpublishRequest {
             target: stale.target.clone(),
             secrets,
-            migrated,
+            migrated: plan.migrated,
         };
-        self.check_draining()?;
         match self.csi.unpublish(request).await {
-            Ok(()) => Ok(turn),
-            // A volume or node that the driver does not know holds nothing; the CSI specification leaves
-            // NOT_FOUND to drivers that cannot tell. Waiting for another answer would block the pod.
-            Err(error) if knows_nothing(&error, missing) => {
-                tracing::info!(%error, "the driver knows nothing of it");
-                Ok(turn)
+            Ok(()) => Ok(guard),
+            // Nothing is published for a volume or node that the driver does not know; the CSI specification leaves
+            // NOT_FOUND to drivers that cannot tell. Waiting for another response would block the pod.
+            Err(error) if is_unknown_target(&error, missing) => {
+                tracing::info!(%error, "the driver does not know the target");
+                Ok(guard)
             }
-            Err(error) => Err(failed_without(missing, &error)),
+            Err(error) => Err(SyncError::call_without(missing, &error)),
         }
     }
 
-    /// What a call that failed did all the same, perhaps, is undone if nobody is left to do so one day.
-    pub(super) async fn undo_if_departed(
+    /// Undoes a failed publish that may have been executed, if its VolumeAttachment is gone.
+    pub(super) async fn undo_if_deleted(
         &self,
         attachment: &Arc<Attachment>,
         plan: &AttachPlan,
@@ -80,12 +78,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Reach::Unsent | Reach::NotSent => false,
         };
         if may_have_been_done && !is_there() {
-            Box::pin(self.undo_orphan(attachment, plan)).await;
+            self.undo_orphan(attachment, plan).await;
         }
     }
 
-    /// The attachment vanished during its attach: its finalizer was removed by hand, or the API server had begun to delete
-    /// it before the finalizer was stored. Nothing else would ever unpublish the target.
+    /// The VolumeAttachment vanished during its attach: its finalizer was removed by hand, or the API server had begun to
+    /// delete it before the finalizer was stored. Nothing else would ever unpublish the target.
     ///
     /// The first attempt is made at once, under the lock of the attach. If it fails, the target becomes a work item of its
     /// own, so that it keeps neither the lock nor a place in a lane while it waits.
@@ -97,7 +95,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             migrated: plan.migrated,
             attachment: attachment.clone(),
         };
-        if let Err(error) = self.unpublish_abandoned_now(&abandoned).await {
+        if let Err(error) = self.unpublish_abandoned_locked(&abandoned).await {
             tracing::error!(
                 volume = %plan.target.volume_id,
                 node_id = %plan.target.node_id,
@@ -108,14 +106,13 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Unpublishes a target whose attachment is gone, unless another attachment is answerable for it by now.
-    pub(super) async fn unpublish_abandoned(&self, abandoned: &AbandonedTarget) -> Result<(), Failure> {
+    /// Unpublishes a target whose VolumeAttachment is gone, unless another one uses it now.
+    pub(super) async fn unpublish_abandoned(&self, abandoned: &AbandonedTarget) -> Result<(), SyncError> {
         let _guard = self.lock_target(&abandoned.target).await?;
-        self.check_draining()?;
-        self.unpublish_abandoned_now(abandoned).await
+        self.unpublish_abandoned_locked(abandoned).await
     }
 
-    async fn unpublish_abandoned_now(&self, abandoned: &AbandonedTarget) -> Result<(), Failure> {
+    async fn unpublish_abandoned_locked(&self, abandoned: &AbandonedTarget) -> Result<(), SyncError> {
         let AbandonedTarget {
             target,
             secret,
@@ -134,19 +131,19 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         match self.csi.unpublish(request).await {
             Ok(()) => Ok(()),
             Err(error) if error.code.is_not_found() => Ok(()),
-            Err(error) => Err(called(&error)),
+            Err(error) => Err(SyncError::call(&error)),
         }
     }
 
-    /// Whether another attachment with our finalizer holds the target, and unpublishes it when it is deleted. One that has
-    /// not stored our finalizer may be deleted before it does, or be attached elsewhere.
+    /// Whether another VolumeAttachment with our finalizer uses the target, and unpublishes it when it is deleted. One that
+    /// has not stored our finalizer may be deleted before it does, or be attached elsewhere.
     fn is_left_to_another(&self, abandoned: &AbandonedTarget) -> bool {
         let AbandonedTarget {
             target, attachment, ..
         } = abandoned;
         let mut state = self.state();
         match state.usage_besides(attachment, target, UsedBy::Record) {
-            // Its detach may rely on this very attachment.
+            // Its detach may rely on this very VolumeAttachment.
             TargetUsage::Unused | TargetUsage::Deleting => false,
             TargetUsage::MissingFinalizer => {
                 state.restore_finalizers(attachment, target, UsedBy::Record);

@@ -17,7 +17,7 @@ use crate::kube_api::OngoingFailure;
 /// Answers `/healthz`.
 pub(super) fn alive(view: &View) -> Page {
     // The rest of the work may take its whole grace; the dispatcher only waits for it.
-    match view.pulse.stalled(Instant::now()) {
+    match view.heartbeat.stalled(Instant::now()) {
         Some(stalled) if !view.shutdown.is_cancelled() => Page::plain(
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("the dispatcher has not moved for {} s\n", stalled.as_secs()),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::*;
-use crate::controller::Clock;
-use crate::controller::state::{Event, Outcome, Report};
+use crate::controller::state::Event;
+use crate::controller::{Clock, SyncError};
 use crate::informer::Change;
 use crate::kube_api::OngoingFailure;
 use crate::leader_election::{ElectionStatus, LeaseMeta, Settings, Timings};
@@ -56,7 +56,7 @@ pub(super) fn mk_view() -> View {
     View {
         calls: Calls::default(),
         requests: Requests::default(),
-        pulse: Heartbeat::default(),
+        heartbeat: Heartbeat::default(),
         elects: false,
         election: Mutex::default(),
         state: Mutex::default(),
@@ -90,19 +90,18 @@ pub(super) fn mk_state(attachments: &[String]) -> ControllerState {
     state
 }
 
-/// Starts one job and lets it fail.
+/// Starts one sync and lets it fail.
 pub(super) fn fail_one(state: &mut ControllerState, class: Class, message: &str) {
     let now = Instant::now().into_std();
-    let job = state.start(now).expect("there is work");
-    let outcome = Outcome::Failed {
-        class,
+    let item = state.start(now).expect("there is work");
+    let error = SyncError {
+        message: message.to_owned(),
         code: None,
-        answer: None,
+        class,
         retry_after: None,
-        message: message.into(),
+        reported: true,
     };
-    let subject = job.subject();
-    state.finish(Report { subject, outcome }, now);
+    state.finish(&item, Err(error), now);
 }
 
 fn get(view: &View, path: &str) -> (u16, String) {
@@ -333,7 +332,7 @@ async fn a_standby_is_ready_when_it_could_take_over() {
 async fn liveness_follows_the_dispatcher() {
     let view = mk_view();
     assert_eq!(get(&view, "/healthz").0, 200, "nothing has started yet");
-    view.pulse.beat(Instant::now());
+    view.heartbeat.beat(Instant::now());
     tokio::time::advance(Duration::from_secs(29)).await;
     assert_eq!(get(&view, "/healthz").0, 200);
     tokio::time::advance(Duration::from_secs(2)).await;

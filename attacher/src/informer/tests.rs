@@ -199,14 +199,14 @@ fn a_replaced_object_leaves_the_reverse_maps() {
 }
 
 #[test]
-fn facts_join_attachment_volume_and_node() {
+fn inputs_join_attachment_volume_and_node() {
     let mut index = Informer::default();
     index.attachments_changed(Change::Applied(mk_attachment("a")));
     index.volumes_changed(Change::Applied(mk_volume("pv")));
     index.nodes_changed(Change::Applied(mk_node("node", Some("id"))));
-    let facts = index.facts(index.attachment("a").unwrap());
-    assert_eq!(facts.volume.map(|v| v.name.clone()).as_deref(), Some("pv"));
-    assert_eq!(facts.node.and_then(|n| n.id.clone()).as_deref(), Some("id"));
+    let inputs = index.inputs(index.attachment("a").unwrap());
+    assert_eq!(inputs.volume.map(|v| v.name.clone()).as_deref(), Some("pv"));
+    assert_eq!(inputs.node.and_then(|n| n.id.clone()).as_deref(), Some("id"));
 }
 
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, Task, Tasks};
 use crate::args::Args;
-use crate::controller::event_loop::Heartbeat;
+use crate::controller::Heartbeat;
 use crate::csi::ConnectionManager;
 use crate::http_server::{View, server};
 use crate::kube_api::Clients;
@@ -23,7 +23,7 @@ pub(super) fn view(
     Arc::new(View {
         calls: keeper.calls(),
         requests: clients.counts.clone(),
-        pulse: Heartbeat::default(),
+        heartbeat: Heartbeat::default(),
         elects: args.election.enabled,
         election: Mutex::default(),
         state: Mutex::default(),

@@ -10,10 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, Task, Tasks};
 use crate::args::Args;
-use crate::controller::Controller;
-use crate::controller::event_loop::EventLoop;
 use crate::controller::reconcile::Reconciler;
 use crate::controller::state::{ControllerState, Event, lock};
+use crate::controller::{Controller, RunOptions};
 use crate::csi::{Caller, ConnectionState};
 use crate::http_server::View;
 use crate::kube_api::events::Recorder;
@@ -41,7 +40,7 @@ pub(super) fn spawn(
     tasks: &mut Tasks,
     args: &Args,
     clients: &Clients,
-    link: watch::Receiver<ConnectionState>,
+    connection: watch::Receiver<ConnectionState>,
     driver: Driver,
     leadership: Leadership,
     recorder: Recorder,
@@ -84,10 +83,10 @@ pub(super) fn spawn(
 
     let reconciler = Reconciler {
         state: state.clone(),
-        csi: Caller::new(link.clone(), args.timeout, leadership.clone())
+        csi: Caller::new(connection.clone(), args.timeout, leadership.clone())
             .logging_at_most(args.max_grpc_log_length),
         driver: driver.clone(),
-        link: link.clone(),
+        connection: connection.clone(),
         events_tx,
         interval: args.reconcile_sync,
         max_entries: args.max_entries,
@@ -98,26 +97,24 @@ pub(super) fn spawn(
         reconciler.run(stop_reconciling).await;
         Ok(())
     });
-    let worker = Controller::new(
+    let controller = Controller::new(
         ApiServer::new(clients, leadership.clone(), shared),
-        Caller::new(link.clone(), args.timeout, leadership).logging_at_most(args.max_grpc_log_length),
+        Caller::new(connection.clone(), args.timeout, leadership).logging_at_most(args.max_grpc_log_length),
         driver,
         state.clone(),
         Timestamp::now,
     )
     .with_recorder(recorder)
     .with_error_codes(args.features.error_codes);
-    let dispatcher = EventLoop {
-        state: state.clone(),
-        worker,
+    let options = RunOptions {
         events,
-        link,
+        connection,
         resync: args.resync,
-        pulse: view.pulse.clone(),
-        grace: args.shutdown_grace,
+        heartbeat: view.heartbeat.clone(),
+        shutdown_grace: args.shutdown_grace,
     };
     tasks.spawn(Task::Controller, async move {
-        dispatcher.run(shutdown).await;
+        controller.run(options, shutdown).await;
         Ok(())
     });
     state

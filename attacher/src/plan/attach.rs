@@ -27,7 +27,7 @@ pub struct AttachPlan {
     /// Whether the volume is an in-tree one that is migrated to CSI.
     pub migrated: bool,
     /// The PersistentVolume that lacks our finalizer, or is about to lose it.
-    pub claim: Option<PvFinalizer>,
+    pub pv_finalizer: Option<PvFinalizer>,
     /// What the VolumeAttachment still lacks.
     pub record: Option<Record>,
 }
@@ -114,7 +114,7 @@ pub fn attach(facts: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refus
         volume_context,
         secret,
         migrated: spec.is_migrated(),
-        claim: volume.and_then(claim),
+        pv_finalizer: volume.and_then(pv_finalizer),
         record: (!complete).then_some(Record {
             annotations,
             whole: attachment.finalizer,
@@ -138,7 +138,7 @@ fn target(attachment: &Attachment, csi: &CsiSource, today: &Arc<str>) -> (Publis
     (target, other)
 }
 
-fn claim(volume: &Volume) -> Option<PvFinalizer> {
+fn pv_finalizer(volume: &Volume) -> Option<PvFinalizer> {
     // Off a volume left in tree our finalizer comes with its last attachment, maybe at this very moment.
     (!volume.finalizer || volume.left_in_tree).then(|| PvFinalizer {
         volume: volume.name.clone(),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_attacher::controller::event_loop::Heartbeat;
+use csi_attacher::controller::Heartbeat;
 use csi_attacher::controller::state::{ControllerState, Event};
 use csi_attacher::csi::ConnectionManager;
 use csi_attacher::http_server::{View, server};
@@ -37,7 +37,7 @@ impl Served {
         let view = Arc::new(View {
             calls: keeper.calls(),
             requests: Requests::default(),
-            pulse: Heartbeat::default(),
+            heartbeat: Heartbeat::default(),
             elects: false,
             election: Mutex::default(),
             state: Mutex::default(),

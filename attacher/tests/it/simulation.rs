@@ -7,10 +7,9 @@ mod world;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_attacher::controller::Controller;
-use csi_attacher::controller::event_loop::{EventLoop, Heartbeat};
 use csi_attacher::controller::reconcile::Reconciler;
 use csi_attacher::controller::state::{ControllerState, lock};
+use csi_attacher::controller::{Controller, Heartbeat, RunOptions};
 use csi_attacher::csi::ConnectionState;
 use csi_attacher::model::{Capabilities, Driver};
 use csi_attacher::workqueue::{Backoff, Limits};
@@ -66,12 +65,12 @@ async fn attacher_at(pace: Pace, world: &World, seed: u64, stop: CancellationTok
     let state = Arc::new(Mutex::new(ControllerState::new(limits, pace.backoff, seed)));
     let driver = Driver::new(world::DRIVER, Capabilities::default(), "");
     let (events_tx, events) = mpsc::channel(8);
-    let (_link_tx, link) = watch::channel(ConnectionState::Down);
+    let (_connection_tx, connection) = watch::channel(ConnectionState::Down);
     let mut reconciler = Reconciler {
         state: state.clone(),
         csi: world.driver(),
         driver: driver.clone(),
-        link: link.clone(),
+        connection: connection.clone(),
         events_tx: events_tx.clone(),
         interval: pace.interval,
         max_entries: 0,
@@ -83,21 +82,19 @@ async fn attacher_at(pace: Pace, world: &World, seed: u64, stop: CancellationTok
             reconciler.round().await;
         }
     };
-    let worker = Controller::new(world.cluster(), world.driver(), driver, state.clone(), || {
+    let controller = Controller::new(world.cluster(), world.driver(), driver, state.clone(), || {
         Timestamp::UNIX_EPOCH
     });
-    let dispatcher = EventLoop {
-        state: state.clone(),
-        worker,
+    let options = RunOptions {
         events,
-        link,
+        connection,
         resync: pace.resync,
-        pulse: Heartbeat::default(),
-        grace: pace.grace,
+        heartbeat: Heartbeat::default(),
+        shutdown_grace: pace.grace,
     };
     tokio::select! {
         biased;
-        () = dispatcher.run(stop) => {}
+        () = controller.run(options, stop) => {}
         () = world.watch(events_tx) => unreachable!("a watch must not end"),
         () = reconciling => unreachable!("there is always another round"),
     }

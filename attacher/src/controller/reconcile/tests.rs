@@ -65,7 +65,7 @@ async fn round(interval: Duration, page: impl Fn(u32) -> Page + Send + Sync + 's
     })));
     assert!(state.start(Instant::now().into_std()).is_none());
     let (events_tx, mut events) = mpsc::channel(1);
-    let (_link_tx, link) = watch::channel(ConnectionState::Down);
+    let (_connection_tx, connection) = watch::channel(ConnectionState::Down);
     let mut reconciler = Reconciler {
         state: Arc::new(Mutex::new(state)),
         csi: Lister {
@@ -73,7 +73,7 @@ async fn round(interval: Duration, page: impl Fn(u32) -> Page + Send + Sync + 's
             pages: AtomicU32::new(0),
         },
         driver,
-        link,
+        connection,
         events_tx,
         interval,
         max_entries: 0,
@@ -139,13 +139,13 @@ fn tokens_that_go_round_are_noticed_whatever_the_circle() {
         let tokens = (0..before)
             .map(|n| format!("before-{n}"))
             .chain((0..).map(|n| format!("circle-{}", n % circle)));
-        let mut noticed = Circle::default();
+        let mut noticed = CycleDetector::default();
         let steps = tokens
             .take_while(|token| !noticed.closes_with(token))
             .take(10_000)
             .count();
         assert!(steps <= 4 * (before + circle) + 4, "{before} {circle}: {steps}");
     }
-    let mut straight = Circle::default();
+    let mut straight = CycleDetector::default();
     assert!((0..10_000).all(|n| !straight.closes_with(&n.to_string())));
 }

@@ -1,16 +1,15 @@
-//! Publish targets whose VolumeAttachment vanished during its attach: without an attachment nothing else would ever
-//! unpublish them.
+//! Publish targets whose VolumeAttachment vanished during its attach, so that no detach unpublishes them.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{AbandonedTarget, ControllerState, Outcome};
-use crate::workqueue::{Class, Failed, Key, Lane};
+use super::{AbandonedTarget, ControllerState, SyncError};
+use crate::workqueue::{Class, Key, Lane};
 
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// Has the target unpublished, and goes on until that works or another attachment is answerable for it.
+    /// Enqueues the target until it is unpublished or another VolumeAttachment uses it.
     pub fn abandon(&mut self, abandoned: AbandonedTarget) {
         let key = Key::Target(abandoned.target.clone());
         self.abandoned
@@ -26,39 +25,24 @@ impl ControllerState {
     pub(super) fn target_finished(
         &mut self,
         abandoned: &Arc<AbandonedTarget>,
-        outcome: Outcome,
+        result: Result<(), SyncError>,
         now: Instant,
     ) {
         let key = Key::Target(abandoned.target.clone());
         let finished = self.queue.finish(&key);
         let is_newest = self.abandoned.get(&abandoned.target) == Some(abandoned);
-        match outcome {
-            Outcome::Done if is_newest => {
+        match result {
+            Ok(()) if is_newest => {
                 self.abandoned.remove(&abandoned.target);
             }
-            // Another attachment abandoned it meanwhile.
-            Outcome::Done => self.consider(&key),
-            Outcome::Failed {
-                class,
-                code,
-                message,
-                retry_after,
-                ..
-            } => {
-                // No object changes that could end the wait.
-                let class = if class == Class::Refused {
-                    Class::Final
-                } else {
-                    class
-                };
-                let failed = Failed {
-                    uid: abandoned.attachment.uid.clone(),
-                    lane: Lane::Detach,
-                    class,
-                    code,
-                    message,
-                    retry_after,
-                };
+            // Another VolumeAttachment abandoned it meanwhile.
+            Ok(()) => self.reevaluate(&key),
+            Err(mut error) => {
+                // No object exists whose change could end the wait.
+                if error.class == Class::Refused {
+                    error.class = Class::Final;
+                }
+                let failed = error.into_failed(abandoned.attachment.uid.clone(), Lane::Detach);
                 self.queue.fail(&key, finished, failed, now, self.random.f64());
             }
         }

@@ -1,97 +1,86 @@
-//! PersistentVolumes that are gone before their attachments are.
+//! PersistentVolumes that are deleted before their VolumeAttachments.
 //!
-//! What we attach has its volume's handle on record. What the Go sidecar attached has not, and with the
-//! volume nobody would know any more what to unpublish. So the volume is remembered until the attachments
-//! have its handle.
+//! Our attach records the volume's handle on the VolumeAttachment, the Go sidecar's does not. So a deleted volume is kept
+//! until the VolumeAttachments have its handle.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{ControllerState, Job, LATE, Outcome};
+use super::{ControllerState, Item, SyncError};
 use crate::model::{Attachment, Volume};
 use crate::plan::AttachInputs;
-use crate::workqueue::{Class, Failed, Key, Lane};
+use crate::workqueue::{Key, Lane};
 
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// To be told of each volume that is gone.
-    pub(super) fn remember_gone(&mut self, volume: &Arc<Volume>) {
-        // Of two of one name, the attachments were published by the handle of the first.
+    /// Keeps a deleted volume whose handle is missing on VolumeAttachments.
+    pub(super) fn remember_deleted(&mut self, volume: &Arc<Volume>) {
+        // Of two volumes of one name, the VolumeAttachments were published with the handle of the first.
         if volume.spec.csi().is_some() && self.attachments_missing_id(&volume.name).next().is_some() {
             let name = volume.name.clone();
-            self.gone_volumes.entry(name).or_insert_with(|| volume.clone());
+            self.deleted_volumes.entry(name).or_insert_with(|| volume.clone());
         }
     }
 
-    /// To be told when an attachment of this volume changed.
-    pub(super) fn forget_gone(&mut self, volume: &str) {
-        if self.gone_volumes.contains_key(volume) && self.attachments_missing_id(volume).next().is_none() {
-            self.gone_volumes.remove(volume);
+    /// Drops a deleted volume whose handle no VolumeAttachment lacks any more.
+    pub(super) fn forget_deleted(&mut self, volume: &str) {
+        if self.deleted_volumes.contains_key(volume) && self.attachments_missing_id(volume).next().is_none() {
+            self.deleted_volumes.remove(volume);
         }
     }
 
-    /// The volume that the attachment was published as, where the attachment does not tell and the volume is
-    /// gone.
-    pub(super) fn gone_volume_of(&self, attachment: &Attachment) -> Option<&Arc<Volume>> {
-        let gone = self.gone_volumes.get(attachment.volume_name()?)?;
-        is_missing_id(attachment).then_some(gone)
+    /// The newest version of this very VolumeAttachment, its volume and its node.
+    pub fn inputs(&self, attachment: &Attachment) -> Option<AttachInputs> {
+        let newest = self.index.attachment(&attachment.name)?;
+        (newest.uid == attachment.uid).then(|| self.inputs_of(newest))
     }
 
-    /// What is known now about this very VolumeAttachment, its volume and its node.
-    pub fn facts(&self, known: &Attachment) -> Option<AttachInputs> {
-        let newest = self.index.attachment(&known.name)?;
-        (newest.uid == known.uid).then(|| {
-            let facts = self.index.facts(newest);
-            let gone = self.gone_volume_of(newest).filter(|_| newest.deleting);
-            AttachInputs {
-                volume: gone.cloned().or(facts.volume),
-                ..facts
-            }
-        })
+    /// `attachment`, with the newest version of its volume and its node.
+    pub fn inputs_of(&self, attachment: &Arc<Attachment>) -> AttachInputs {
+        let inputs = self.index.inputs(attachment);
+        let deleted = attachment
+            .volume_name()
+            .and_then(|name| self.deleted_volumes.get(name))
+            .filter(|_| attachment.deleting && is_missing_id(attachment));
+        AttachInputs {
+            volume: deleted.cloned().or(inputs.volume),
+            ..inputs
+        }
     }
 
-    /// Whether anything is to be written for the volume of this name.
-    pub(super) fn wants_work_on(&self, volume: &str) -> bool {
+    /// Whether anything must be written for the volume of this name.
+    pub(super) fn needs_sync(&self, volume: &str) -> bool {
         let is_missed =
-            self.gone_volumes.contains_key(volume) && self.attachments_missing_id(volume).next().is_some();
+            self.deleted_volumes.contains_key(volume) && self.attachments_missing_id(volume).next().is_some();
         is_missed || self.is_releasable(volume)
     }
 
-    /// What is left of a volume for its attachments.
-    pub(super) fn record_volume_id(&self, volume: &str) -> Option<Job> {
-        let gone = self.gone_volumes.get(volume)?.clone();
-        let attachments_missing_id: Vec<_> = self.attachments_missing_id(volume).cloned().collect();
-        (!attachments_missing_id.is_empty()).then_some(Job::RecordVolumeId {
-            volume: gone,
-            attachments: attachments_missing_id,
-        })
+    pub(super) fn volume_item(&self, name: &str) -> Option<Item> {
+        if let Some(volume) = self.deleted_volumes.get(name) {
+            let attachments: Vec<_> = self.attachments_missing_id(name).cloned().collect();
+            if !attachments.is_empty() {
+                let volume = volume.clone();
+                return Some(Item::DeletedVolume { volume, attachments });
+            }
+        }
+        let volume = self.index.volume(name).filter(|_| self.is_releasable(name))?;
+        Some(Item::Volume(volume.clone()))
     }
 
-    pub(super) fn volume_finished(&mut self, volume: &Arc<Volume>, outcome: Outcome, now: Instant) {
+    pub(super) fn volume_finished(
+        &mut self,
+        volume: &Arc<Volume>,
+        result: Result<(), SyncError>,
+        now: Instant,
+    ) {
         let key = Key::Volume(volume.name.clone());
         let finished = self.queue.finish(&key);
-        if !self.wants_work_on(&volume.name) {
+        if !self.needs_sync(&volume.name) {
             return;
         }
-        let (class, code, message, retry_after) = match outcome {
-            Outcome::Done => (Class::Final, None, LATE.into(), None),
-            Outcome::Failed {
-                class,
-                code,
-                message,
-                retry_after,
-                ..
-            } => (class, code, message, retry_after),
-        };
-        let failed = Failed {
-            uid: volume.uid.clone(),
-            lane: Lane::Volume,
-            class,
-            code,
-            message,
-            retry_after,
-        };
+        let error = result.err().unwrap_or_else(SyncError::watch_is_late);
+        let failed = error.into_failed(volume.uid.clone(), Lane::Volume);
         self.queue.fail(&key, finished, failed, now, self.random.f64());
     }
 
@@ -103,7 +92,7 @@ impl ControllerState {
     }
 }
 
-/// Whether something may be published for it and it does not say what.
+/// Whether a volume may be published for it whose handle it does not record.
 fn is_missing_id(attachment: &Attachment) -> bool {
     attachment.finalizer && attachment.recorded.handle.is_none()
 }

@@ -1,4 +1,4 @@
-//! What an event makes the state do: which keys it wakes, and which it leaves in peace.
+//! Which keys an event enqueues.
 
 use super::ControllerState;
 use crate::informer::{Change, StoreDelta};
@@ -22,7 +22,7 @@ impl ControllerState {
                     if let Some(replaced) = replaced {
                         self.attachment_gone(&replaced);
                     }
-                    self.consider(&key);
+                    self.reevaluate(&key);
                 }
                 StoreDelta::Changed { before } => self.attachment_changed(&key, &before, written),
                 StoreDelta::Gone { before } => {
@@ -33,36 +33,36 @@ impl ControllerState {
         }
     }
 
-    /// While a job runs, only the wish for its opposite matters: all else it reads or writes itself,
-    /// and the watch may well show its writes before their answers arrive.
+    /// While a sync runs, only a deletion marks it dirty: it reads and writes all else itself, and the watch may show its
+    /// writes before their responses arrive.
     fn attachment_changed(&mut self, key: &Key, before: &Attachment, written: bool) {
         let Key::Attachment(name) = key else { return };
         if let Some(volume) = before.volume_name() {
-            self.forget_gone(volume);
+            self.forget_deleted(volume);
         }
         let Some(after) = self.index.attachment(name) else {
             return;
         };
-        let turned = before.deleting != after.deleting;
+        let deleted = before.deleting != after.deleting;
         if self.queue.is_running(key) {
-            if turned {
+            if deleted {
                 self.queue.enqueue_if_pending(key);
             }
-        } else if turned || !(written || differ_in_errors_alone(before, after)) {
+        } else if deleted || !(written || differ_in_errors_alone(before, after)) {
             self.repairs.parked.remove(&before.uid);
-            self.consider(key);
+            self.reevaluate(key);
         }
     }
 
     fn attachment_gone(&mut self, attachment: &Attachment) {
-        self.answers.remove(&attachment.uid);
+        self.pending.remove(&attachment.uid);
         self.node_id_update_pending.remove(&attachment.uid);
         self.resource_exhausted_by_node
             .remove(&attachment.node, &attachment.name);
         self.forget_repairs(attachment);
         if let Some(volume) = attachment.volume_name() {
-            self.forget_gone(volume);
-            self.consider(&Key::Volume(volume.clone()));
+            self.forget_deleted(volume);
+            self.reevaluate(&Key::Volume(volume.clone()));
         }
     }
 
@@ -90,9 +90,9 @@ impl ControllerState {
                 replaced: Some(before),
             } = &effect
             {
-                self.remember_gone(before);
+                self.remember_deleted(before);
             }
-            self.consider(&Key::Volume(name));
+            self.reevaluate(&Key::Volume(name));
         }
     }
 
@@ -122,11 +122,11 @@ impl ControllerState {
         self.capabilities.is_none_or(|capabilities| capabilities.publish)
     }
 
-    /// The driver can be called again, and may be able to do more or less than before.
+    /// The driver is connected again, maybe with other capabilities.
     pub(super) fn driver_back(&mut self, capabilities: Capabilities) {
         let published = self.publishes();
         let changed = self.capabilities.replace(capabilities) != Some(capabilities);
-        self.answers.retain(|_, answer| !answer.is_of_its_time());
+        self.pending.retain(|_, write| !write.ends_with_connection());
         let running = self
             .index
             .attachments()
@@ -137,31 +137,29 @@ impl ControllerState {
         if !changed {
             return;
         }
-        // What was asked of the driver as it was says little about the one that is there now.
+        // Refusals and lists of the driver with its former capabilities say little about it now.
         self.repairs.dirty = None;
         self.repairs.parked.clear();
         match (published, capabilities.publish) {
             (true, false) => self.repairs.wanted.clear(),
             (false, true) => {
-                // What was attached without a call gets its call now, and so does what is being
-                // attached without one at this moment.
-                let unguarded = self.index.attachments().filter(|a| {
+                // Volumes that were attached without a call, or are being attached so now, need it.
+                let missing_finalizer = self.index.attachments().filter(|a| {
                     let is_running = || self.queue.is_running(&Key::Attachment(a.name.clone()));
                     !a.deleting && !a.finalizer && (a.attached || is_running())
                 });
                 self.repairs
                     .wanted
-                    .extend(unguarded.map(|a| (a.uid.clone(), Operation::Attach)));
+                    .extend(missing_finalizer.map(|a| (a.uid.clone(), Operation::Attach)));
             }
             (true, true) | (false, false) => {}
         }
-        self.consider_all();
+        self.reevaluate_all();
     }
 }
 
-/// Errors are written by us alone, so a change of nothing else is the echo of a write whose answer
-/// was lost. A change of what we do not even keep (somebody put a label on it) is a nudge from a
-/// person, who wants it tried again.
+/// Only this controller writes errors, so a change of errors alone is the echo of a write whose response was lost. Any other
+/// change, even of a label that the store does not keep, is an edit after which the user expects a retry.
 fn differ_in_errors_alone(before: &Attachment, after: &Attachment) -> bool {
     let errors_differ =
         before.attach_error != after.attach_error || before.detach_error != after.detach_error;

@@ -93,7 +93,7 @@ impl ControllerState {
             if self.queue.is_running(&Key::Attachment(attachment.name.clone())) {
                 continue;
             }
-            let Some(whereabouts) = whereabouts(&self.index.facts(attachment), driver) else {
+            let Some(whereabouts) = whereabouts(&self.index.inputs(attachment), driver) else {
                 continue;
             };
             if let Some(handle) = listed_handle(&whereabouts.target, driver) {

@@ -106,7 +106,7 @@ impl ControllerState {
     /// calls, what was published once stays so: then the status, as it is, gets it unpublished when the driver
     /// has calls again.
     fn is_to_be_marked(&self, attachment: &Attachment) -> bool {
-        let is_unpublished = || self.answers.get(&attachment.uid) == Some(&PendingStatusWrite::Unpublished);
+        let is_unpublished = || self.pending.get(&attachment.uid) == Some(&PendingStatusWrite::Unpublished);
         let is_known = || self.publishes() || attachment.recorded.node_id.is_none() || is_unpublished();
         plan::has_stale_status(attachment) && is_known()
     }
@@ -135,7 +135,7 @@ impl ControllerState {
             .attachment(name)
             .and_then(|attachment| self.repairs.parked.remove(&attachment.uid));
         if rested.is_some() {
-            self.consider(&key);
+            self.reevaluate(&key);
         } else {
             self.queue.enqueue_if_pending(&key);
         }
@@ -149,8 +149,8 @@ impl ControllerState {
         self.repairs.suspects.remove(uid);
         if self.is_parked(Operation::Attach, attachment) {
             self.repairs.wanted.remove(uid);
-            if attachment.attach_error.is_some() && !self.answers.contains_key(uid) {
-                self.answers.insert(uid.clone(), PendingStatusWrite::Listed);
+            if attachment.attach_error.is_some() && !self.pending.contains_key(uid) {
+                self.pending.insert(uid.clone(), PendingStatusWrite::Listed);
                 self.repairs.parked.remove(uid);
                 self.queue.enqueue(&key, Lane::Repair);
             }
@@ -164,8 +164,8 @@ impl ControllerState {
 
     /// The driver's list says otherwise by now.
     fn distrust(&mut self, attachment: &Attachment) {
-        if self.answers.get(&attachment.uid) == Some(&PendingStatusWrite::Listed) {
-            self.answers.remove(&attachment.uid);
+        if self.pending.get(&attachment.uid) == Some(&PendingStatusWrite::Listed) {
+            self.pending.remove(&attachment.uid);
         }
     }
 

@@ -153,7 +153,7 @@ impl ControllerState {
             volumes: self.queue.metrics(Lane::Volume).clone(),
             listed: self.listed,
             known: self.index.known(),
-            reached: self.reached.clone(),
+            reached: self.latency.clone(),
             surveys: self.tally(),
             last_survey: self.last_round().cloned(),
         }
@@ -164,9 +164,9 @@ impl ControllerState {
         self.listed
     }
 
-    /// Tells the time, from which it follows how long work waits.
-    pub fn tell(&mut self, now: Instant) {
-        self.queue.tell(now);
+    /// Sets the time, by which the queue measures how long items wait.
+    pub fn set_now(&mut self, now: Instant) {
+        self.queue.set_now(now);
     }
 
     /// Whether no sync is under way, and no target is still to be unpublished that no other process knows of.
@@ -174,11 +174,11 @@ impl ControllerState {
         self.queue.running() == 0 && !self.has_abandoned_targets()
     }
 
-    /// Counts what was reached so long after it was wished for.
-    pub fn reached(&mut self, what: Operation, after: Duration) {
-        match what {
-            Operation::Attach => &mut self.reached.attached,
-            Operation::Detach => &mut self.reached.detached,
+    /// Observes the time from the request of an operation to its end.
+    pub fn observe_latency(&mut self, operation: Operation, after: Duration) {
+        match operation {
+            Operation::Attach => &mut self.latency.attached,
+            Operation::Detach => &mut self.latency.detached,
         }
         .observe_duration(after);
     }

@@ -44,21 +44,21 @@ impl Bench {
         }
     }
 
-    pub(super) fn start(&mut self) -> Option<Subject> {
-        self.state.start(self.now).map(|job| job.subject())
+    pub(super) fn start(&mut self) -> Option<Item> {
+        self.state.start(self.now)
     }
 
-    fn starts(&mut self, name: &str) -> Subject {
+    fn starts(&mut self, name: &str) -> Item {
         match self.start() {
-            Some(Subject::Attachment(wanted, attachment)) if &*attachment.name == name => {
-                Subject::Attachment(wanted, attachment)
+            Some(item) if matches!(&item, Item::Attachment { attachment, .. } if &*attachment.name == name) => {
+                item
             }
             other => panic!("{name} must start, not {other:?}"),
         }
     }
 
-    pub(super) fn finish(&mut self, subject: Subject, outcome: Outcome) {
-        self.state.finish(Report { subject, outcome }, self.now);
+    pub(super) fn finish(&mut self, item: &Item, result: Result<(), SyncError>) {
+        self.state.finish(item, result, self.now);
     }
 
     pub(super) fn put(&mut self, attachment: Attachment) {
@@ -66,14 +66,8 @@ impl Bench {
     }
 }
 
-fn failed(class: Class) -> Outcome {
-    Outcome::Failed {
-        class,
-        code: None,
-        answer: None,
-        retry_after: None,
-        message: "failed".into(),
-    }
+fn failed(class: Class) -> Result<(), SyncError> {
+    Err(SyncError::new(class, "failed"))
 }
 
 fn newer(attachment: &Attachment, change: impl FnOnce(&mut Attachment)) -> Attachment {
@@ -87,11 +81,11 @@ fn newer(attachment: &Attachment, change: impl FnOnce(&mut Attachment)) -> Attac
 fn the_echo_of_a_failure_that_was_written_starts_nothing() {
     let va = mk_attachment("va");
     let mut bench = Bench::new([va.clone()]);
-    let subject = bench.starts("va");
+    let item = bench.starts("va");
     let told = newer(&va, |va| va.attach_error = Some(Box::new(Problem::default())));
     // The watch is quicker than the answer to our write, and later than it.
     bench.put(told.clone());
-    bench.finish(subject, failed(Class::Final));
+    bench.finish(&item, failed(Class::Final));
     assert!(bench.start().is_none());
     bench.put(newer(&told, |va| {
         va.attach_error = Some(Box::new(Problem {
@@ -116,7 +110,7 @@ fn nothing_that_a_failing_detach_brings_about_makes_its_pauses_start_anew() {
     bench.state.handle(Event::DriverBack(capabilities));
     let mut pauses = Vec::new();
     for attempt in 0..8 {
-        let subject = bench.starts("va");
+        let item = bench.starts("va");
         // UNAVAILABLE, say, which the driver answers. It is told in the status; the watch shows that before
         // and after the answer to the write.
         let told = newer(&va, |va| {
@@ -131,7 +125,7 @@ fn nothing_that_a_failing_detach_brings_about_makes_its_pauses_start_anew() {
         bench
             .state
             .handle(Event::Attachments(Change::LocallyUpdated(told.clone())));
-        bench.finish(subject, failed(Class::Uncertain));
+        bench.finish(&item, failed(Class::Uncertain));
         bench.put(told.clone());
         va = told;
         // The driver's connection is not what failed, but it comes and goes, too.
@@ -152,8 +146,8 @@ fn nothing_that_a_failing_detach_brings_about_makes_its_pauses_start_anew() {
 fn a_nudge_from_a_person_ends_the_wait() {
     let va = mk_attachment("va");
     let mut bench = Bench::new([va.clone()]);
-    let subject = bench.starts("va");
-    bench.finish(subject, failed(Class::Final));
+    let item = bench.starts("va");
+    bench.finish(&item, failed(Class::Final));
     assert!(bench.start().is_none());
     bench.put(newer(&va, |_| ()));
     bench.starts("va");
@@ -166,21 +160,24 @@ fn a_deletion_turns_a_failing_attach_into_a_detach_at_once() {
         ..mk_attachment("va")
     };
     let mut bench = Bench::new([va.clone()]);
-    let subject = bench.starts("va");
+    let item = bench.starts("va");
     bench.put(newer(&va, |va| va.deleting = true));
     assert!(bench.start().is_none(), "one run a key");
-    bench.finish(subject, failed(Class::Uncertain));
+    bench.finish(&item, failed(Class::Uncertain));
     assert!(matches!(
         bench.starts("va"),
-        Subject::Attachment(Operation::Detach, _)
+        Item::Attachment {
+            operation: Operation::Detach,
+            ..
+        }
     ));
 }
 
 #[test]
 fn a_node_that_gets_its_driver_ends_the_wait_of_its_attachments() {
     let mut bench = Bench::new([mk_attachment("va")]);
-    let subject = bench.starts("va");
-    bench.finish(subject, failed(Class::Final));
+    let item = bench.starts("va");
+    bench.finish(&item, failed(Class::Final));
     let unchanged = Node {
         version: Version(2),
         ..mk_node("node", Some("id"))
@@ -221,24 +218,21 @@ fn a_detach_lets_those_try_again_that_failed_for_want_of_it() {
         ("same-node", Some(RESOURCE_EXHAUSTED)),
         ("unrelated", None),
     ] {
-        let subject = bench.starts(name);
-        let outcome = Outcome::Failed {
-            class: Class::Final,
+        let item = bench.starts(name);
+        let error = SyncError {
             code,
-            answer: None,
-            retry_after: None,
-            message: "failed".into(),
+            ..SyncError::new(Class::Final, "failed")
         };
-        bench.finish(subject, outcome);
+        bench.finish(&item, Err(error));
     }
     bench.put(leaving.clone());
-    let subject = bench.starts("leaving");
+    let item = bench.starts("leaving");
     let departed = Change::LocallyDeleted {
         name: leaving.name.clone(),
         uid: leaving.uid,
     };
     bench.state.handle(Event::Attachments(departed));
-    bench.finish(subject, Outcome::Done);
+    bench.finish(&item, Ok(()));
     bench.starts("same-volume");
     bench.starts("same-node");
     assert!(bench.start().is_none());
@@ -247,46 +241,38 @@ fn a_detach_lets_those_try_again_that_failed_for_want_of_it() {
 #[test]
 fn those_that_met_no_driver_run_when_it_is_back() {
     let mut bench = Bench::new([mk_attachment("va")]);
-    let subject = bench.starts("va");
-    bench.finish(subject, failed(Class::Disconnected));
+    let item = bench.starts("va");
+    bench.finish(&item, failed(Class::Disconnected));
     assert!(bench.start().is_none());
     bench.state.handle(Event::DriverBack(mk_driver().capabilities));
-    let subject = bench.starts("va");
+    let item = bench.starts("va");
     // It came back while the failure was still being written down.
     bench.state.handle(Event::DriverBack(mk_driver().capabilities));
-    bench.finish(subject, failed(Class::Disconnected));
+    bench.finish(&item, failed(Class::Disconnected));
     bench.starts("va");
 }
 
 #[test]
 fn an_answer_that_could_not_be_written_is_handed_to_the_next_run() {
     let mut bench = Bench::new([mk_attachment("va")]);
-    let subject = bench.starts("va");
-    let answer = PendingStatusWrite::Published {
+    let item = bench.starts("va");
+    let pending = PendingStatusWrite::Published {
         target: PublishTarget {
             volume_id: "handle".into(),
             node_id: "id".into(),
         },
         context: BTreeMap::new(),
     };
-    bench.finish(
-        subject,
-        Outcome::Failed {
-            class: Class::Uncertain,
-            code: None,
-            answer: Some(answer.clone()),
-            retry_after: None,
-            message: "failed".into(),
-        },
-    );
+    bench.state.keep_pending(&mk_attachment("va"), pending.clone());
+    bench.finish(&item, failed(Class::Uncertain));
     bench.now += SECOND;
-    let Some(Job::Attachment {
-        answer: remembered, ..
+    let Some(Item::Attachment {
+        pending: remembered, ..
     }) = bench.state.start(bench.now)
     else {
         panic!("the attachment must be tried again");
     };
-    assert_eq!(remembered, Some(answer));
+    assert_eq!(remembered, Some(pending));
 }
 
 #[test]
@@ -309,7 +295,7 @@ fn a_volume_that_is_deleted_is_released_when_its_last_attachment_is_gone() {
         name: va.name,
         uid: va.uid,
     }));
-    assert!(matches!(bench.start(), Some(Subject::Volume(volume)) if &*volume.name == "pv"));
+    assert!(matches!(bench.start(), Some(Item::Volume(volume)) if &*volume.name == "pv"));
 }
 
 #[test]
@@ -339,11 +325,11 @@ fn a_volume_that_is_taken_back_from_us_is_released_when_it_is_free() {
         name: va.name,
         uid: va.uid,
     }));
-    assert!(matches!(bench.start(), Some(Subject::Volume(volume)) if &*volume.name == "pv"));
+    assert!(matches!(bench.start(), Some(Item::Volume(volume)) if &*volume.name == "pv"));
     let mut bench = Bench::new([]);
     bench.state.handle(Event::Volumes(Change::Applied(taken_back)));
     assert!(
-        matches!(bench.start(), Some(Subject::Volume(_))),
+        matches!(bench.start(), Some(Item::Volume(_))),
         "it was free already"
     );
 }
@@ -351,8 +337,8 @@ fn a_volume_that_is_taken_back_from_us_is_released_when_it_is_free() {
 #[test]
 fn a_job_that_changed_nothing_does_not_spin() {
     let mut bench = Bench::new([mk_attachment("va")]);
-    let subject = bench.starts("va");
-    bench.finish(subject, Outcome::Done);
+    let item = bench.starts("va");
+    bench.finish(&item, Ok(()));
     assert!(bench.start().is_none());
     bench.now += SECOND;
     bench.starts("va");

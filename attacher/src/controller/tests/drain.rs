@@ -7,14 +7,14 @@ async fn winding_up_drops_what_leads_to_a_call() {
     for silent in ["ready", "record", "claim", "get secret"] {
         let mut bench = Bench::new(mk_attachment("va"));
         bench.world.state().silent.push(silent);
-        let job = bench.job().expect("an attach");
+        let item = bench.item().expect("an attach");
         let drain = async {
             tokio::task::yield_now().await;
             bench.controller.drain();
         };
-        let both = async { futures::join!(bench.controller.run(job), drain).0 };
-        let report = timeout(FOREVER, both).await.expect("it must not wait");
-        assert!(matches!(report.outcome, Outcome::Failed { .. }));
+        let both = async { futures::join!(bench.controller.sync(&item), drain).0 };
+        let result = timeout(FOREVER, both).await.expect("it must not wait");
+        assert!(result.is_err());
         let seen = bench.seen();
         assert!(seen.contains(&silent), "{seen:?}");
         assert!(
@@ -33,13 +33,14 @@ async fn winding_up_drops_a_detach_before_its_call() {
             ..mk_attachment("va")
         });
         bench.world.state().silent.push(silent);
-        let job = bench.job().expect("a detach");
+        let item = bench.item().expect("a detach");
         let drain = async {
             tokio::task::yield_now().await;
             bench.controller.drain();
         };
-        let both = async { futures::join!(bench.controller.run(job), drain).0 };
-        timeout(FOREVER, both).await.expect("it must not wait");
+        let both = async { futures::join!(bench.controller.sync(&item), drain).0 };
+        let result = timeout(FOREVER, both).await.expect("it must not wait");
+        assert!(result.is_err());
         let seen = bench.seen();
         assert_eq!(seen.last(), Some(&silent), "{seen:?}");
         assert!(bench.attachment().finalizer);
@@ -50,8 +51,8 @@ async fn winding_up_drops_a_detach_before_its_call() {
 async fn winding_up_lets_a_call_and_its_status_write_end() {
     let mut bench = Bench::new(mk_attachment("va"));
     bench.world.state().silent.push("publish");
-    let job = bench.job().expect("an attach");
-    let run = bench.controller.run(job);
+    let item = bench.item().expect("an attach");
+    let run = bench.controller.sync(&item);
     let mut run = std::pin::pin!(run);
     assert!(
         timeout(FOREVER, run.as_mut()).await.is_err(),
@@ -60,6 +61,6 @@ async fn winding_up_lets_a_call_and_its_status_write_end() {
     bench.controller.drain();
     assert!(timeout(FOREVER, run.as_mut()).await.is_err(), "and still is");
     bench.world.answer.notify_one();
-    assert_eq!(run.await.outcome, Outcome::Done);
+    assert_eq!(run.await, Ok(()));
     assert!(bench.attachment().attached);
 }

@@ -22,19 +22,19 @@ async fn nobody_says_to_be_attached_elsewhere_while_somebody_else_calls_there() 
     let mut bench = Bench::new(mk_moved());
     let refused = ("publish", "old-id", "NotFound");
     bench.world.state().refused_at.push(refused);
-    let job = bench.job().expect("an attach");
+    let item = bench.item().expect("an attach");
     let there = PublishTarget {
         volume_id: "handle".into(),
         node_id: "id".into(),
     };
     let others = bench.controller.target_mutexes.lock(&there).await;
-    let run = bench.controller.run(job);
+    let run = bench.controller.sync(&item);
     let mut run = std::pin::pin!(run);
     assert!(timeout(FOREVER, run.as_mut()).await.is_err());
     assert!(bench.seen().contains(&"publish"));
     assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("old-id"));
     drop(others);
-    assert_eq!(run.await.outcome, Outcome::Done);
+    assert_eq!(run.await, Ok(()));
     assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("id"));
 }
 
@@ -52,9 +52,9 @@ async fn an_attach_elsewhere_that_fails_is_tried_again() {
     assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"));
     bench.world.state().refused_at.clear();
     bench.seen();
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert_eq!(bench.seen(), ["ready", "get secret", "publish", "mark attached"]);
-    assert_eq!(bench.turn().await, None);
+    assert_eq!(bench.sync_next().await, None);
 }
 
 /// No list of the driver's tells the next process that the volume is nowhere: what is stored must.
@@ -66,12 +66,12 @@ async fn a_process_that_dies_on_the_way_elsewhere_leaves_the_rest_to_the_next_on
         let refused = ("publish", "old-id", "NotFound");
         bench.world.state().refused_at.push(refused);
         bench.world.state().dies_after = Some(requests);
-        let job = bench.job().expect("an attach");
-        let survived = timeout(FOREVER, bench.controller.run(job)).await.is_ok();
+        let item = bench.item().expect("an attach");
+        let survived = timeout(FOREVER, bench.controller.sync(&item)).await.is_ok();
         bench.world.state().dies_after = None;
         let mut bench = Bench::on(bench.world);
-        while let Some(outcome) = bench.turn().await {
-            assert_eq!(outcome, Outcome::Done, "{requests}");
+        while let Some(result) = bench.sync_next().await {
+            assert_eq!(result, Ok(()), "{requests}");
         }
         let attachment = bench.attachment();
         assert!(attachment.attached && attachment.finalizer, "{requests}");
@@ -108,8 +108,8 @@ async fn an_attach_elsewhere_leaves_nothing_where_the_volume_was() {
         if let Some(code) = answer {
             bench.world.state().refused_at.push(("unpublish", "old-id", code));
         }
-        let outcome = bench.turn().await.expect("an attach");
-        assert_eq!(outcome == Outcome::Done, moves, "{answer:?}: {outcome:?}");
+        let result = bench.sync_next().await.expect("an attach");
+        assert_eq!(result.is_ok(), moves, "{answer:?}: {result:?}");
         assert_eq!(bench.world.state().unpublished.len(), 1, "{answer:?}");
         let recorded = bench.attachment().recorded.node_id;
         let expected = if moves { "id" } else { "old-id" };
@@ -140,7 +140,7 @@ async fn a_detach_that_tries_the_other_node_id_leaves_what_is_needed_there() {
             };
             bench.state().handle(Event::Attachments(Change::Applied(living)));
         }
-        assert_eq!(bench.turn().await, Some(Outcome::Done));
+        assert_eq!(bench.sync_next().await, Some(Ok(())));
         assert_eq!(bench.world.state().attachment, None);
         let ids: Vec<_> = bench.world.state().unpublished.drain(..).collect();
         let ids: Vec<_> = ids.iter().map(|target| &*target.node_id).collect();
@@ -169,8 +169,8 @@ async fn a_detach_without_its_secret_tries_the_other_node_id_only_if_the_node_is
         if missing {
             bench.refuse("get secret", Error::NotFound("no such secret".into()));
         }
-        let outcome = bench.turn().await.expect("a detach");
-        assert_eq!(outcome == Outcome::Done, done, "{missing} {code}: {outcome:?}");
+        let result = bench.sync_next().await.expect("a detach");
+        assert_eq!(result.is_ok(), done, "{missing} {code}: {result:?}");
         let calls = bench.world.state().unpublished.len();
         assert_eq!(calls, if done { 2 } else { 1 }, "{missing} {code}");
         assert_eq!(bench.world.state().attachment.is_none(), done, "{missing} {code}");
@@ -191,7 +191,7 @@ fn mk_leaving_of_old_id() -> Attachment {
 #[tokio::test]
 async fn detach_unpublishes_both_node_ids_although_the_driver_accepts_the_recorded_one() {
     let mut bench = Bench::new(mk_leaving_of_old_id());
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     let unpublished = bench.world.state().unpublished.clone();
     let ids: Vec<_> = unpublished.iter().map(|target| &*target.node_id).collect();
     assert_eq!(ids, ["old-id", "id"]);
@@ -208,7 +208,7 @@ async fn detach_keeps_the_finalizer_until_the_present_node_id_is_unpublished() {
     assert!(attachment.finalizer);
     assert_eq!(attachment.detach_error.and_then(|error| error.code), Some(14));
     bench.world.state().refused_at.clear();
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert_eq!(bench.world.state().attachment, None);
 }
 
@@ -227,7 +227,7 @@ async fn detach_leaves_the_present_node_id_to_an_attachment_that_uses_the_volume
             ..mk_attachment("living")
         };
         bench.state().handle(Event::Attachments(Change::Applied(living)));
-        assert_eq!(bench.turn().await, Some(Outcome::Done));
+        assert_eq!(bench.sync_next().await, Some(Ok(())));
         let unpublished = bench.world.state().unpublished.clone();
         let ids: Vec<_> = unpublished.iter().map(|target| &*target.node_id).collect();
         assert_eq!(ids, ["old-id"], "{recorded}");
@@ -262,8 +262,8 @@ async fn detach_error_names_both_node_ids_if_the_driver_accepts_neither() {
         };
         bench.state().handle(Event::Nodes(Change::Applied(node)));
         let now = bench.now;
-        let job = bench.state().start(now).expect("it must not wait");
-        assert_eq!(bench.controller.run(job).await.outcome, Outcome::Done);
+        let item = bench.state().start(now).expect("it must not wait");
+        assert_eq!(bench.controller.sync(&item).await, Ok(()));
         assert_eq!(bench.world.state().attachment, None);
     }
 }
@@ -271,10 +271,10 @@ async fn detach_error_names_both_node_ids_if_the_driver_accepts_neither() {
 #[tokio::test(start_paused = true)]
 async fn detach_unpublishes_an_id_under_which_the_node_registered_during_its_calls() {
     let mut bench = Bench::new(mk_leaving());
-    let outcome = bench.attach_during("unpublish", Bench::register_anew).await;
-    assert!(matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
+    let result = bench.attach_during("unpublish", Bench::register_anew).await;
+    assert!(result.is_err(), "{result:?}");
     assert!(bench.attachment().finalizer);
-    assert_eq!(bench.at_once().await, Outcome::Done);
+    assert_eq!(bench.at_once().await, Ok(()));
     let unpublished = bench.world.state().unpublished.clone();
     assert_eq!(unpublished.last().map(|target| &*target.node_id), Some("new-id"));
     assert_eq!(bench.world.state().attachment, None);

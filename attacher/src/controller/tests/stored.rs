@@ -19,7 +19,7 @@ async fn what_was_never_called_for_can_be_deleted_at_once() {
         assert!(told.message.contains(&error.to_string()), "{told:?}");
         bench.delete();
         assert_eq!(bench.world.state().attachment, None);
-        assert_eq!(bench.turn().await, None);
+        assert_eq!(bench.sync_next().await, None);
         let seen = bench.seen();
         assert!(
             !seen.contains(&"publish") && !seen.contains(&"unpublish"),
@@ -37,7 +37,7 @@ async fn a_retry_without_its_secret_writes_nothing_until_it_is_there() {
     bench.refuse("get secret", forbidden());
     bench.fails().await;
     assert_eq!(bench.seen(), ["ready", "get secret"]);
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert_eq!(
         bench.seen(),
         [
@@ -68,8 +68,8 @@ async fn our_finalizers_are_stored_side_by_side_and_before_the_call() {
     for [late, other] in [["claim", "record"], ["record", "claim"]] {
         let mut bench = Bench::new(mk_attachment("va"));
         bench.world.state().silent.push(late);
-        let job = bench.job().expect("an attach");
-        let run = bench.controller.run(job);
+        let item = bench.item().expect("an attach");
+        let run = bench.controller.sync(&item);
         let mut run = std::pin::pin!(run);
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
         let mut seen = bench.seen();
@@ -81,7 +81,7 @@ async fn our_finalizers_are_stored_side_by_side_and_before_the_call() {
         };
         assert!(stored, "{other} does not wait for {late}");
         bench.world.answer.notify_one();
-        assert_eq!(run.await.outcome, Outcome::Done);
+        assert_eq!(run.await, Ok(()));
         assert_eq!(bench.seen(), ["publish", "mark attached"]);
     }
 }
@@ -92,12 +92,12 @@ async fn each_of_our_finalizers_is_stored_though_the_other_is_refused() {
         let mut bench = Bench::new(mk_attachment("va"));
         bench.refuse(refused, forbidden());
         bench.world.state().silent.push(late);
-        let job = bench.job().expect("an attach");
-        let run = bench.controller.run(job);
+        let item = bench.item().expect("an attach");
+        let run = bench.controller.sync(&item);
         let mut run = std::pin::pin!(run);
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
         bench.world.answer.notify_one();
-        assert!(matches!(run.await.outcome, Outcome::Failed { .. }));
+        assert!(run.await.is_err());
         let volume = bench.state().volume("pv").is_some_and(|volume| volume.finalizer);
         assert_eq!(
             (bench.attachment().finalizer, volume),
@@ -124,14 +124,14 @@ async fn the_handle_of_a_volume_that_is_gone_is_recorded_on_what_the_go_sidecar_
         Event::Volumes(Change::Deleted { name, uid })
     };
     let mut bench = Bench::new(made_by_go.clone());
-    assert!(bench.job().is_none(), "while the volume is there, it tells");
+    assert!(bench.item().is_none(), "while the volume is there, it tells");
     bench.state().handle(gone());
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     let recorded = bench.attachment().recorded;
     assert_eq!(recorded.handle.as_deref(), Some("handle"));
     assert_eq!(recorded.node_id.as_deref(), Some("id"));
     assert_eq!(recorded.secret, SecretRef::parse("ns/secret"));
-    assert!(bench.job().is_none(), "once");
+    assert!(bench.item().is_none(), "once");
 
     // Nor has a detach to wait for that.
     let mut bench = Bench::new(made_by_go);
@@ -141,14 +141,14 @@ async fn the_handle_of_a_volume_that_is_gone_is_recorded_on_what_the_go_sidecar_
     bench.fails().await;
     bench.delete();
     while bench.world.state().attachment.is_some() {
-        bench.turn().await.expect("a detach");
+        bench.sync_next().await.expect("a detach").ok();
     }
     let unpublished = bench.world.state().unpublished.clone();
     assert_eq!(
         unpublished.iter().map(|t| &*t.volume_id).collect::<Vec<_>>(),
         ["handle"]
     );
-    assert!(bench.job().is_none());
+    assert!(bench.item().is_none());
 }
 
 #[tokio::test]
@@ -161,7 +161,7 @@ async fn a_record_that_is_in_doubt_is_written_again_before_the_call() {
     let mut bench = Bench::new(recorded.clone());
     bench.world.state().volume = None;
     bench.state().node_id_update_begins(&recorded);
-    let first = bench.turn().await;
+    let first = bench.sync_next().await;
     let seen = bench.seen();
     let record = seen.iter().position(|seen| *seen == "record").expect("a record");
     let publish = seen.iter().position(|seen| *seen == "publish").expect("a call");
@@ -185,7 +185,7 @@ async fn a_record_that_was_moved_unnoticed_is_moved_back_before_the_call() {
     if let Some(stored) = &mut bench.world.state().attachment {
         stored.recorded.node_id = Some("other-id".into());
     }
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert!(bench.seen().contains(&"publish"));
     let stored = bench.attachment();
     assert_eq!(stored.recorded.node_id.as_deref(), Some("id"));
@@ -202,7 +202,7 @@ async fn nothing_is_published_by_a_record_that_is_not_stored() {
     let told = bench.attachment().attach_error.expect("people must know");
     assert!(told.message.contains("did not store"), "{told:?}");
     bench.world.state().changes_records = false;
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("id"));
 }
 
@@ -219,7 +219,7 @@ async fn a_secret_that_may_not_be_read_any_more_does_not_hold_up_a_detach() {
         };
         let mut bench = Bench::new(leaving.clone());
         bench.refuse("get secret", error.clone());
-        assert_eq!(bench.turn().await, Some(Outcome::Done), "{error}");
+        assert_eq!(bench.sync_next().await, Some(Ok(())), "{error}");
         assert_eq!(bench.world.state().unpublished.len(), 1);
         let mut bench = Bench::new(leaving);
         bench.refuse("get secret", error.clone());

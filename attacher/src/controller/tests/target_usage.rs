@@ -8,21 +8,21 @@ async fn a_detach_leaves_nothing_to_an_attach_that_has_stored_no_finalizer() {
     let starting = Change::Applied(mk_attachment("other"));
     bench.state().handle(Event::Attachments(starting));
     bench.world.state().silent.push("record");
-    let attach = bench.job().expect("an attach");
-    let attach = bench.controller.run(attach);
+    let attach = bench.item().expect("an attach");
+    let attach = bench.controller.sync(&attach);
     let mut attach = std::pin::pin!(attach);
     assert!(attach.as_mut().now_or_never().is_none());
     let now = bench.now;
     let detach = bench.state().start(now).expect("a detach");
     assert!(matches!(
         detach,
-        Job::Attachment {
-            wanted: Operation::Detach,
+        Item::Attachment {
+            operation: Operation::Detach,
             ..
         }
     ));
-    let report = bench.controller.run(detach).await;
-    assert_eq!(report.outcome, Outcome::Done);
+    let result = bench.controller.sync(&detach).await;
+    assert_eq!(result, Ok(()));
     assert_eq!(bench.world.state().unpublished.len(), 1);
 }
 
@@ -31,8 +31,8 @@ async fn who_comes_to_need_a_volume_while_the_secret_is_read_keeps_it() {
     for (finalizer, unpublished, done) in [(true, 0, true), (false, 0, false)] {
         let mut bench = Bench::new(mk_leaving());
         bench.world.state().silent.push("get secret");
-        let job = bench.job().expect("a detach");
-        let run = bench.controller.run(job);
+        let item = bench.item().expect("a detach");
+        let run = bench.controller.sync(&item);
         let mut run = std::pin::pin!(run);
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
         let living = Attachment {
@@ -42,8 +42,8 @@ async fn who_comes_to_need_a_volume_while_the_secret_is_read_keeps_it() {
         };
         bench.state().handle(Event::Attachments(Change::Applied(living)));
         bench.world.answer.notify_one();
-        let report = run.await;
-        assert_eq!(report.outcome == Outcome::Done, done, "{:?}", report.outcome);
+        let result = run.await;
+        assert_eq!(result.is_ok(), done, "{:?}", result);
         assert_eq!(bench.world.state().unpublished.len(), unpublished);
     }
 }
@@ -52,8 +52,8 @@ async fn who_comes_to_need_a_volume_while_the_secret_is_read_keeps_it() {
 async fn an_attach_to_where_a_detach_is_under_way_waits_for_it() {
     let mut bench = Bench::new(mk_leaving());
     bench.world.state().silent.push("unpublish");
-    let detach = bench.job().expect("a detach");
-    let run = bench.controller.run(detach);
+    let detach = bench.item().expect("a detach");
+    let run = bench.controller.sync(&detach);
     let mut run = std::pin::pin!(run);
     assert!(timeout(FOREVER, run.as_mut()).await.is_err());
     let target = PublishTarget {
@@ -62,7 +62,7 @@ async fn an_attach_to_where_a_detach_is_under_way_waits_for_it() {
     };
     assert!(bench.controller.lock_target(&target).now_or_never().is_none());
     bench.world.answer.notify_one();
-    assert_eq!(run.await.outcome, Outcome::Done);
+    assert_eq!(run.await, Ok(()));
     assert!(bench.controller.lock_target(&target).now_or_never().is_some());
 }
 
@@ -88,7 +88,7 @@ async fn whose_volume_could_not_be_claimed_unpublishes_what_was_left_to_it() {
     );
     bench.seen();
     bench.delete();
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert_eq!(bench.world.state().unpublished, [target]);
     assert_eq!(bench.world.state().attachment, None);
 }
@@ -120,8 +120,8 @@ async fn nobody_leaves_a_volume_to_one_who_is_about_to_leave_it() {
         if answer == "lost" {
             bench.refuse("record", Error::Unanswered("lost".into()));
         }
-        let attach = bench.job().expect("an attach");
-        let mut attach = std::pin::pin!(bench.controller.run(attach));
+        let attach = bench.item().expect("an attach");
+        let mut attach = std::pin::pin!(bench.controller.sync(&attach));
         assert!(timeout(FOREVER, attach.as_mut()).await.is_err());
         assert_eq!(bench.world.state().unpublished, [], "it is left to the other one");
         let leaving = Attachment {
@@ -135,14 +135,14 @@ async fn nobody_leaves_a_volume_to_one_who_is_about_to_leave_it() {
         let now = bench.now;
         let detach = bench.state().start(now).expect("a detach");
         assert_eq!(name_of(&detach), "other");
-        let mut detach = std::pin::pin!(bench.controller.run(detach));
+        let mut detach = std::pin::pin!(bench.controller.sync(&detach));
         assert!(
             timeout(FOREVER, detach.as_mut()).await.is_err(),
             "it waits for its turn"
         );
         bench.world.answer.notify_one();
-        attach.await;
-        detach.await;
+        attach.await.ok();
+        assert_eq!(detach.await, Ok(()), "{answer}");
         let old = |target: &PublishTarget| &*target.node_id == "old-id";
         assert!(bench.world.state().unpublished.iter().any(old), "{answer}");
     }

@@ -38,31 +38,28 @@ impl Bench {
         &mut self,
         silent: &'static str,
         change: impl FnOnce(&Self),
-    ) -> Outcome {
+    ) -> Result<(), SyncError> {
         self.world.state().silent.push(silent);
-        let job = self.job().expect("an attach or a detach");
-        let report = {
-            let mut run = std::pin::pin!(self.controller.run(job));
+        let item = self.item().expect("an attach or a detach");
+        let result = {
+            let mut run = std::pin::pin!(self.controller.sync(&item));
             assert!(timeout(FOREVER, run.as_mut()).await.is_err(), "{silent}");
             change(self);
             self.world.answer.notify_one();
             self.world.state().silent.clear();
             run.await
         };
-        let outcome = report.outcome.clone();
-        let now = self.now;
-        self.state().finish(report, now);
-        outcome
+        self.finish(&item, result.clone());
+        result
     }
 
     /// Runs what starts at once, without any wait.
-    pub(super) async fn at_once(&mut self) -> Outcome {
+    pub(super) async fn at_once(&mut self) -> Result<(), SyncError> {
         let now = self.now;
-        let job = self.state().start(now).expect("it must not wait");
-        let report = self.controller.run(job).await;
-        let outcome = report.outcome.clone();
-        self.state().finish(report, now);
-        outcome
+        let item = self.state().start(now).expect("it must not wait");
+        let result = self.controller.sync(&item).await;
+        self.finish(&item, result.clone());
+        result
     }
 }
 
@@ -70,13 +67,13 @@ impl Bench {
 async fn an_attach_goes_to_where_the_node_is_when_the_call_begins() {
     for wait in WAITS {
         let mut bench = Bench::new(mk_attachment("va"));
-        let outcome = bench.attach_during(wait, Bench::register_anew).await;
+        let result = bench.attach_during(wait, Bench::register_anew).await;
         if wait == "ready" {
-            assert_eq!(outcome, Outcome::Done, "its plan is made after the wait");
+            assert_eq!(result, Ok(()), "its plan is made after the wait");
         } else {
             assert!(bench.world.state().published.is_empty(), "{wait}");
             assert_eq!(bench.attachment().attach_error, None, "{wait}");
-            assert_eq!(bench.at_once().await, Outcome::Done, "{wait}");
+            assert_eq!(bench.at_once().await, Ok(()), "{wait}");
         }
         assert_eq!(bench.world.state().published, [at("new-id")], "{wait}");
         let attachment = bench.attachment();
@@ -88,14 +85,14 @@ async fn an_attach_goes_to_where_the_node_is_when_the_call_begins() {
 #[tokio::test(start_paused = true)]
 async fn an_attach_looks_again_when_its_turn_has_come() {
     let mut bench = Bench::new(mk_attachment("va"));
-    let job = bench.job().expect("an attach");
+    let item = bench.item().expect("an attach");
     let others = bench.controller.target_mutexes.lock(&at("id")).await;
-    let mut run = std::pin::pin!(bench.controller.run(job));
+    let mut run = std::pin::pin!(bench.controller.sync(&item));
     assert!(timeout(FOREVER, run.as_mut()).await.is_err());
     assert!(bench.seen().contains(&"record"));
     bench.register_anew();
     drop(others);
-    assert!(matches!(run.await.outcome, Outcome::Failed { .. }));
+    assert!(run.await.is_err());
     assert!(bench.world.state().published.is_empty());
 }
 
@@ -103,9 +100,10 @@ async fn an_attach_looks_again_when_its_turn_has_come() {
 #[tokio::test(start_paused = true)]
 async fn a_publish_to_where_the_node_is_no_more_is_undone() {
     let mut bench = Bench::new(mk_attachment("va"));
-    bench.attach_during("publish", Bench::register_anew).await;
+    let result = bench.attach_during("publish", Bench::register_anew).await;
+    assert!(result.is_err());
     assert!(!bench.attachment().attached);
-    assert_eq!(bench.at_once().await, Outcome::Done);
+    assert_eq!(bench.at_once().await, Ok(()));
     let published = bench.world.state().published.clone();
     assert_eq!(published, [at("id"), at("new-id")]);
     assert_eq!(bench.world.state().unpublished, [at("id")]);
@@ -118,7 +116,8 @@ async fn a_publish_to_where_the_node_is_no_more_is_undone() {
 async fn a_volume_that_is_to_go_is_not_published() {
     for wait in WAITS {
         let mut bench = Bench::new(mk_attachment("va"));
-        bench.attach_during(wait, Bench::delete_volume).await;
+        let result = bench.attach_during(wait, Bench::delete_volume).await;
+        assert!(result.is_err(), "{wait}");
         assert!(bench.world.state().published.is_empty(), "{wait}");
         let told = bench.attachment().attach_error.expect("people must know");
         assert!(told.message.contains("marked for deletion"), "{wait}: {told:?}");
@@ -132,12 +131,12 @@ async fn an_attachment_that_is_deleted_before_its_call_gets_none() {
             foreign_finalizers: true,
             ..mk_attachment("va")
         });
-        let outcome = bench.attach_during(wait, Bench::delete).await;
-        assert_eq!(outcome, Outcome::Done, "{wait}");
+        let result = bench.attach_during(wait, Bench::delete).await;
+        assert_eq!(result, Ok(()), "{wait}");
         assert!(bench.world.state().published.is_empty(), "{wait}");
         // Its finalizer may be stored by then.
         while bench.attachment().finalizer {
-            assert_eq!(bench.at_once().await, Outcome::Done, "{wait}");
+            assert_eq!(bench.at_once().await, Ok(()), "{wait}");
         }
     }
 }
@@ -160,9 +159,9 @@ async fn a_repair_goes_to_where_the_node_is_when_its_call_begins() {
         bench.state().attach_again(&attached);
         let refused = ("publish", "old-id", "NotFound");
         bench.world.state().refused_at.push(refused);
-        let outcome = bench.attach_during(wait, Bench::register_anew).await;
-        assert!(matches!(outcome, Outcome::Failed { .. }), "{wait}");
-        assert_eq!(bench.at_once().await, Outcome::Done, "{wait}");
+        let result = bench.attach_during(wait, Bench::register_anew).await;
+        assert!(result.is_err(), "{wait}");
+        assert_eq!(bench.at_once().await, Ok(()), "{wait}");
         let published = bench.world.state().published.clone();
         assert!(!published.contains(&at("id")), "{wait}: {published:?}");
         assert_eq!(published.last(), Some(&at("new-id")), "{wait}");
@@ -176,6 +175,7 @@ async fn a_detach_goes_to_where_the_node_is_when_the_driver_is_back() {
         recorded: Recorded::default(),
         ..mk_leaving()
     });
-    bench.attach_during("ready", Bench::register_anew).await;
+    let result = bench.attach_during("ready", Bench::register_anew).await;
+    assert_eq!(result, Ok(()));
     assert_eq!(bench.world.state().unpublished, [at("new-id")]);
 }

@@ -9,8 +9,8 @@ async fn an_attach_that_may_have_failed_is_undone_when_the_attachment_is_gone() 
         let mut bench = Bench::new(mk_attachment("va"));
         bench.world.state().refused_at.push(("publish", "id", code));
         bench.world.state().silent.push("publish");
-        let job = bench.job().expect("an attach");
-        let mut run = std::pin::pin!(bench.controller.run(job));
+        let item = bench.item().expect("an attach");
+        let mut run = std::pin::pin!(bench.controller.sync(&item));
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
         let Attachment { name, uid, .. } = bench.attachment();
         bench.world.state().attachment = None;
@@ -18,22 +18,20 @@ async fn an_attach_that_may_have_failed_is_undone_when_the_attachment_is_gone() 
             .state()
             .handle(Event::Attachments(Change::Deleted { name, uid }));
         bench.world.answer.notify_one();
-        run.await;
+        assert!(run.await.is_err());
         assert_eq!(bench.world.state().unpublished.len(), undone, "{code}");
     }
 }
 
 impl Bench {
     /// Runs the next attempt to unpublish a target whose attachment is gone.
-    async fn unpublish_abandoned(&mut self) -> Outcome {
+    async fn unpublish_abandoned(&mut self) -> Result<(), SyncError> {
         loop {
-            let job = self.job().expect("the target must be retried");
-            if matches!(job.subject(), Subject::Target(_)) {
-                let report = self.controller.run(job).await;
-                let outcome = report.outcome.clone();
-                let now = self.now;
-                self.state().finish(report, now);
-                return outcome;
+            let item = self.item().expect("the target must be retried");
+            if matches!(item, Item::Target(_)) {
+                let result = self.controller.sync(&item).await;
+                self.finish(&item, result.clone());
+                return result;
             }
         }
     }
@@ -53,19 +51,18 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
         bench.world.state().silent.push("publish");
         let refused = ("unpublish", "id", "Unavailable");
         bench.world.state().refused_at.push(refused);
-        let job = bench.job().expect("an attach");
-        let (gone, report) = {
-            let mut run = std::pin::pin!(bench.controller.run(job));
+        let item = bench.item().expect("an attach");
+        let (gone, result) = {
+            let mut run = std::pin::pin!(bench.controller.sync(&item));
             assert!(timeout(FOREVER, run.as_mut()).await.is_err());
             let gone = bench.attachment();
             bench.world.state().attachment = None;
             bench.world.answer.notify_one();
             // It does not wait with a place in its lane and the lock of its target.
-            let report = timeout(Duration::from_millis(500), run.as_mut()).await;
-            (gone, report.expect("it must not wait"))
+            let result = timeout(Duration::from_millis(500), run.as_mut()).await;
+            (gone, result.expect("it must not wait"))
         };
-        let now = bench.now;
-        bench.state().finish(report, now);
+        bench.finish(&item, result);
         assert_eq!(bench.world.state().unpublished.len(), 1, "the first attempt");
         assert!(
             !bench.state().is_idle(),
@@ -90,8 +87,8 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
             bench.world.state().refused_at.clear();
         }
         for _ in 0..if ends { 1 } else { 3 } {
-            let outcome = bench.unpublish_abandoned().await;
-            assert_eq!(outcome == Outcome::Done, ends, "{successor:?}: {outcome:?}");
+            let result = bench.unpublish_abandoned().await;
+            assert_eq!(result.is_ok(), ends, "{successor:?}: {result:?}");
         }
         assert_eq!(bench.world.state().unpublished.len(), calls, "{successor:?}");
         assert_eq!(bench.state().has_abandoned_targets(), !ends, "{successor:?}");
@@ -124,8 +121,8 @@ async fn requeues_a_throttled_status_write_and_frees_lane_and_lock() {
             .start(now + after - Duration::from_millis(1))
             .is_none()
     );
-    let job = bench.state().start(now + after).expect("the time is over");
-    assert_eq!(bench.controller.run(job).await.outcome, Outcome::Done);
+    let item = bench.state().start(now + after).expect("the time is over");
+    assert_eq!(bench.controller.sync(&item).await, Ok(()));
     assert!(bench.attachment().attached);
     let seen = bench.seen();
     assert_eq!(seen.iter().filter(|seen| **seen == "publish").count(), 1);
@@ -138,18 +135,17 @@ async fn an_answer_does_not_outlive_the_driver_that_gave_it() {
         let mut bench = Bench::new(mk_attachment("va"));
         bench.refuse("mark attached", Error::Unanswered("no answer".into()));
         let back = Event::DriverBack(mk_driver().capabilities);
-        let job = bench.job().expect("an attach");
-        let report = bench.controller.run(job).await;
-        let now = bench.now;
+        let item = bench.item().expect("an attach");
+        let result = bench.controller.sync(&item).await;
         if while_it_is_written {
             bench.state().handle(back);
-            bench.state().finish(report, now);
+            bench.finish(&item, result);
         } else {
-            bench.state().finish(report, now);
+            bench.finish(&item, result);
             bench.state().handle(back);
         }
         bench.seen();
-        assert_eq!(bench.turn().await, Some(Outcome::Done));
+        assert_eq!(bench.sync_next().await, Some(Ok(())));
         assert!(bench.seen().contains(&"publish"), "{while_it_is_written}");
     }
 }
@@ -164,7 +160,7 @@ async fn an_answer_that_the_api_server_refuses_is_asked_for_again() {
         bench.refuse("mark attached", Error::Refused { status, message });
         bench.fails().await;
         assert_eq!(bench.attachment().attach_error.is_some(), shown, "{status}");
-        assert_eq!(bench.turn().await, Some(Outcome::Done));
+        assert_eq!(bench.sync_next().await, Some(Ok(())));
         let seen = bench.seen();
         let made = seen.iter().filter(|seen| **seen == "publish").count();
         assert_eq!(made, calls, "{status}");
@@ -197,10 +193,10 @@ async fn a_status_that_outlives_our_finalizer_is_written_however_often_that_fail
         assert_eq!(called, attempt == 0, "{attempt}: {seen:?}");
         assert!(bench.attachment().attached && !bench.attachment().finalizer);
     }
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert_eq!(bench.seen(), ["mark detached"]);
     assert!(!bench.attachment().says_attached());
-    assert!(bench.job().is_none());
+    assert!(bench.item().is_none());
 }
 
 /// As the Go sidecar leaves it behind when it dies between its two writes, and we when a finalizer came that we had not
@@ -214,7 +210,7 @@ async fn a_status_that_is_wrong_after_a_crash_is_put_right_without_our_finalizer
         ..mk_leaving()
     };
     let mut bench = Bench::new(left.clone());
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert_eq!(
         bench.seen(),
         [
@@ -227,7 +223,7 @@ async fn a_status_that_is_wrong_after_a_crash_is_put_right_without_our_finalizer
     );
     let after = bench.attachment();
     assert!(!after.says_attached() && !after.finalizer && after.foreign_finalizers);
-    assert!(bench.job().is_none());
+    assert!(bench.item().is_none());
 
     // Not before it is certain that the volume is not there.
     let mut bench = Bench::new(left.clone());
@@ -240,7 +236,7 @@ async fn a_status_that_is_wrong_after_a_crash_is_put_right_without_our_finalizer
     let after = bench.attachment();
     assert!(after.attached && after.detach_error.is_some() && !after.finalizer);
     bench.world.state().refused_at.clear();
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert!(!bench.attachment().says_attached());
 
     // Whoever else needs it there keeps it.
@@ -251,14 +247,14 @@ async fn a_status_that_is_wrong_after_a_crash_is_put_right_without_our_finalizer
         ..mk_attachment("living")
     };
     bench.state().handle(Event::Attachments(Change::Applied(living)));
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert_eq!(bench.world.state().unpublished, []);
     assert!(!bench.attachment().says_attached());
 
     // Its successor by name is nothing to it.
     let mut bench = Bench::new(left);
     bench.world.state().attachment = None;
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert_eq!(bench.seen(), ["get attachment"]);
 }
 
@@ -277,7 +273,7 @@ async fn a_status_without_a_record_is_put_right_without_a_call_where_none_can_be
         version: Version(2),
         ..node
     })));
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert_eq!(bench.world.state().unpublished, []);
     assert!(!bench.attachment().says_attached());
 }
@@ -292,16 +288,22 @@ async fn an_error_that_is_outdated_is_cleared_without_a_call() {
         ..mk_leaving()
     };
     let mut bench = Bench::new(attached);
-    let Some(Job::Attachment { wanted, facts, .. }) = bench.job() else {
+    let Some(Item::Attachment {
+        attachment,
+        operation,
+        repair,
+        ..
+    }) = bench.item()
+    else {
         panic!("an attach");
     };
-    let job = Job::Attachment {
-        wanted,
-        facts,
-        answer: Some(PendingStatusWrite::Listed),
-        repair: false,
+    let item = Item::Attachment {
+        attachment,
+        operation,
+        repair,
+        pending: Some(PendingStatusWrite::Listed),
     };
-    assert_eq!(bench.controller.run(job).await.outcome, Outcome::Done);
+    assert_eq!(bench.controller.sync(&item).await, Ok(()));
     assert_eq!(bench.seen(), ["mark attached"]);
     assert_eq!(bench.attachment().attach_error, None);
 }
@@ -313,7 +315,7 @@ async fn an_answer_is_written_while_the_driver_is_away() {
     bench.fails().await;
     assert!(!bench.attachment().attached);
     bench.world.state().away = true;
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert!(bench.attachment().attached);
     let calls = bench.seen();
     assert_eq!(calls.iter().filter(|seen| **seen == "publish").count(), 1);
@@ -332,7 +334,7 @@ async fn an_answer_outlasts_a_failure_to_read_what_it_needs() {
     bench.state().handle(Event::Volumes(unknown));
     bench.refuse("get volume", Error::Unanswered("no answer".into()));
     bench.fails().await;
-    assert_eq!(bench.turn().await, Some(Outcome::Done));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
     let calls = bench.seen();
     assert_eq!(calls.iter().filter(|seen| **seen == "publish").count(), 1);
 }
@@ -343,5 +345,5 @@ async fn a_panic_is_told_in_the_status() {
     bench.world.state().panics = true;
     bench.fails().await;
     let told = bench.attachment().attach_error.expect("people must know");
-    assert!(told.message.contains("a fault of its own"), "{told:?}");
+    assert!(told.message.contains("internal error (panic)"), "{told:?}");
 }

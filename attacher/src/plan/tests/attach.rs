@@ -9,7 +9,7 @@ fn a_first_attach_claims_the_volume_and_records_what_it_will_send() {
     let plan = attach(&facts, &mk_driver()).unwrap();
     assert_eq!(plan.target, target("handle", "id-1"));
     assert_eq!(
-        plan.claim,
+        plan.pv_finalizer,
         Some(PvFinalizer {
             volume: "pv".into(),
             uid: "uid-pv".into()
@@ -35,7 +35,7 @@ fn a_repeated_attach_writes_nothing_that_is_there_already() {
         attachment.recorded.handle = Some("handle".into());
     });
     let plan = attach(&facts, &mk_driver()).unwrap();
-    assert_eq!((plan.claim, plan.record, plan.stale), (None, None, None));
+    assert_eq!((plan.pv_finalizer, plan.record, plan.stale), (None, None, None));
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn an_inline_volume_claims_no_persistent_volume() {
     let facts = mk_facts(|attachment, _, _| attachment.source = Source::Inline(Box::new(mk_spec("inline"))));
     let plan = attach(&facts, &mk_driver()).unwrap();
     assert_eq!(plan.target, target("inline", "id-1"));
-    assert_eq!(plan.claim, None);
+    assert_eq!(plan.pv_finalizer, None);
     let annotations = Recorded {
         node_id: Some("id-1".into()),
         ..Recorded::default()
@@ -240,6 +240,6 @@ fn a_volume_left_in_tree_is_claimed_at_each_attach() {
             volume.left_in_tree = left_in_tree;
         });
         let plan = attach(&facts, &mk_driver()).unwrap();
-        assert_eq!(plan.claim.is_some(), claims, "{finalizer} {left_in_tree}");
+        assert_eq!(plan.pv_finalizer.is_some(), claims, "{finalizer} {left_in_tree}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::controller::state::reconcile::tests::{Bench, attached, newer};
-use crate::controller::state::{Event, Job, Outcome};
+use crate::controller::state::{Event, Item};
 use crate::model::Version;
 use crate::plan::tests::{mk_attachment, mk_volume};
 
@@ -11,26 +11,29 @@ fn a_driver_without_calls_lets_go_of_everything_and_one_with_calls_takes_it_back
     let va = attached("va");
     let mut bench = Bench::new([va.clone()]);
     bench.capabilities(|c| c.publish = false);
-    let job = bench.start().expect("our finalizer must come off");
+    let item = bench.start().expect("our finalizer must come off");
     assert!(matches!(
-        job.subject(),
-        super::super::Subject::Attachment(Operation::Attach, _)
+        item,
+        Item::Attachment {
+            operation: Operation::Attach,
+            ..
+        }
     ));
     let without = Attachment {
         finalizer: false,
         ..newer(&va)
     };
     bench.put(without.clone());
-    bench.finish(&job, Outcome::Done);
+    bench.finish(&item, Ok(()));
     assert!(bench.start().is_none());
 
     bench.capabilities(|c| c.publish = true);
-    let job = bench.start().expect("our finalizer must be put back");
+    let item = bench.start().expect("our finalizer must be put back");
     bench.put(Attachment {
         finalizer: true,
         ..newer(&without)
     });
-    bench.finish(&job, Outcome::Done);
+    bench.finish(&item, Ok(()));
     assert!(bench.start().is_none(), "once is enough");
 }
 
@@ -40,14 +43,14 @@ fn what_is_being_attached_without_a_call_when_the_driver_gets_calls_is_attached_
     bench.capabilities(|c| c.publish = false);
     let va = mk_attachment("va");
     bench.put(va.clone());
-    let job = bench.start().expect("it must be marked attached");
+    let item = bench.start().expect("it must be marked attached");
     bench.capabilities(|c| c.publish = true);
     let marked = Attachment {
         attached: true,
         ..newer(&va)
     };
     bench.put(marked);
-    bench.finish(&job, Outcome::Done);
+    bench.finish(&item, Ok(()));
     bench.starts(Operation::Attach);
 }
 
@@ -62,5 +65,5 @@ fn a_volume_is_let_go_of_at_once_by_a_driver_without_calls() {
     bench.state.handle(Event::Volumes(Change::Applied(volume)));
     assert!(bench.start().is_none(), "it lives");
     bench.capabilities(|c| c.publish = false);
-    assert!(matches!(bench.start(), Some(Job::Release { .. })));
+    assert!(matches!(bench.start(), Some(Item::Volume(_))));
 }

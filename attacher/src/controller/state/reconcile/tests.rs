@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::controller::SyncError;
 use crate::controller::state::tests::mk_state;
-use crate::controller::state::{Event, Job, Outcome, Report};
+use crate::controller::state::{Event, Item};
 use crate::informer::Change;
 use crate::model::{Capabilities, Recorded, Version};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
@@ -42,7 +43,7 @@ impl Bench {
         bench
     }
 
-    pub(in crate::controller::state) fn start(&mut self) -> Option<Job> {
+    pub(in crate::controller::state) fn start(&mut self) -> Option<Item> {
         self.state.start(self.now)
     }
 
@@ -75,18 +76,17 @@ impl Bench {
         self.end(survey, listed);
     }
 
-    pub(in crate::controller::state) fn starts(&mut self, expected: Operation) -> Job {
-        let job = self.start().expect("a job must start");
+    pub(in crate::controller::state) fn starts(&mut self, expected: Operation) -> Item {
+        let item = self.start().expect("a item must start");
         assert!(
-            matches!(&job, Job::Attachment { wanted, repair: true, .. } if *wanted == expected),
-            "{job:?}"
+            matches!(&item, Item::Attachment { operation, repair: true, .. } if *operation == expected),
+            "{item:?}"
         );
-        job
+        item
     }
 
-    pub(in crate::controller::state) fn finish(&mut self, job: &Job, outcome: Outcome) {
-        let subject = job.subject();
-        self.state.finish(Report { subject, outcome }, self.now);
+    pub(in crate::controller::state) fn finish(&mut self, item: &Item, result: Result<(), SyncError>) {
+        self.state.finish(item, result, self.now);
     }
 
     pub(in crate::controller::state) fn put(&mut self, attachment: Attachment) {
@@ -138,8 +138,8 @@ fn a_lost_attachment_is_published_again_and_told() {
     let findings = bench.state.take_findings();
     assert_eq!(findings.len(), 1);
     assert_eq!((findings[0].fault, findings[0].times), (Fault::Lost, 1));
-    let job = bench.starts(Operation::Attach);
-    bench.finish(&job, Outcome::Done);
+    let item = bench.starts(Operation::Attach);
+    bench.finish(&item, Ok(()));
     assert!(bench.start().is_none(), "once is enough");
     let tally = bench.state.tally();
     assert_eq!((tally.rounds, tally.lost, tally.repaired), (1, 1, 1));
@@ -179,7 +179,7 @@ fn what_was_just_attached_is_not_lost_by_one_list() {
         bench.survey(Listed::NotAtAll);
         let va = mk_attachment("va");
         bench.put(va.clone());
-        let job = bench.start().expect("an attach");
+        let item = bench.start().expect("an attach");
         let done = Attachment {
             version: Version(va.version.0 + 1),
             ..attached("va")
@@ -187,7 +187,7 @@ fn what_was_just_attached_is_not_lost_by_one_list() {
         bench
             .state
             .handle(Event::Attachments(Change::LocallyUpdated(done)));
-        bench.finish(&job, Outcome::Done);
+        bench.finish(&item, Ok(()));
         bench.survey(Listed::Nowhere);
         assert_eq!(bench.state.take_findings(), []);
         bench.survey(second);
@@ -246,11 +246,11 @@ fn a_job_that_ran_while_the_driver_listed_makes_the_list_worthless() {
         let mut bench = Bench::new([va]);
         bench.survey(Listed::Nowhere);
         bench.state.take_findings();
-        let mut job = starts_before.then(|| bench.starts(Operation::Attach));
+        let mut item = starts_before.then(|| bench.starts(Operation::Attach));
         let survey = bench.begin();
-        let job = job.take().unwrap_or_else(|| bench.starts(Operation::Attach));
+        let item = item.take().unwrap_or_else(|| bench.starts(Operation::Attach));
         if ends_before {
-            bench.finish(&job, Outcome::Done);
+            bench.finish(&item, Ok(()));
         }
         bench.end(survey, Listed::Nowhere);
         assert_eq!(bench.state.take_findings(), [], "{starts_before} {ends_before}");

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::*;
+use crate::controller::SyncError;
 use crate::controller::state::reconcile::tests::{Bench, Listed, attached, let_go, newer};
-use crate::controller::state::{Event, Job, Outcome, Subject};
+use crate::controller::state::{Event, Item};
 use crate::informer::Change;
 use crate::model::{Problem, Recorded, Version};
 use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
@@ -13,14 +14,11 @@ use crate::workqueue::Class;
 /// Longer than any pause.
 const LONG: Duration = Duration::from_secs(24 * 60 * 60);
 
-fn refused() -> Outcome {
-    Outcome::Failed {
-        class: Class::Refused,
-        code: None,
-        answer: None,
-        retry_after: None,
-        message: "PersistentVolume \"pv\" is marked for deletion".into(),
-    }
+fn refused() -> Result<(), SyncError> {
+    Err(SyncError::new(
+        Class::Refused,
+        "PersistentVolume \"pv\" is marked for deletion",
+    ))
 }
 
 /// With an error in its status.
@@ -31,22 +29,28 @@ fn failing(attachment: &Attachment) -> Attachment {
     }
 }
 
-/// The next job, which must be an attach that the status asks for.
-fn attaches(bench: &mut Bench) -> Job {
-    let job = bench.start().expect("a job must start");
+/// The next item, which must be an attach that the status asks for.
+fn attaches(bench: &mut Bench) -> Item {
+    let item = bench.start().expect("a item must start");
     assert!(
-        matches!(job.subject(), Subject::Attachment(Operation::Attach, _)),
-        "{job:?}"
+        matches!(
+            item,
+            Item::Attachment {
+                operation: Operation::Attach,
+                ..
+            }
+        ),
+        "{item:?}"
     );
-    job
+    item
 }
 
 /// Lost, and refused when it was to be attached again.
 fn mk_resting() -> Bench {
     let mut bench = Bench::new([attached("va")]);
     bench.survey(Listed::Nowhere);
-    let job = bench.starts(Operation::Attach);
-    bench.finish(&job, refused());
+    let item = bench.starts(Operation::Attach);
+    bench.finish(&item, refused());
     bench
 }
 
@@ -57,17 +61,17 @@ fn a_new_attach_does_not_stand_in_line_behind_repairs() {
     let mut bench = Bench::new(names.iter().map(|name| attached(name)));
     bench.survey(Listed::Nowhere);
     bench.put(mk_attachment("new"));
-    let mut jobs: Vec<Job> = std::iter::from_fn(|| bench.start()).collect();
-    assert_eq!(jobs.len(), 5 + 1, "half of the lane's places, and one more");
-    let is_new = |job: &Job| matches!(job, Job::Attachment { repair: false, .. });
-    assert_eq!(jobs.iter().filter(|job| is_new(job)).count(), 1);
+    let mut items: Vec<Item> = std::iter::from_fn(|| bench.start()).collect();
+    assert_eq!(items.len(), 5 + 1, "half of the lane's places, and one more");
+    let is_new = |item: &Item| matches!(item, Item::Attachment { repair: false, .. });
+    assert_eq!(items.iter().filter(|item| is_new(item)).count(), 1);
     let mut done = 0;
-    while let Some(job) = jobs.pop() {
-        bench.finish(&job, Outcome::Done);
+    while let Some(item) = items.pop() {
+        bench.finish(&item, Ok(()));
         done += 1;
-        jobs.extend(std::iter::from_fn(|| bench.start()));
+        items.extend(std::iter::from_fn(|| bench.start()));
     }
-    assert_eq!(bench.state.tally().repaired, 40, "of {done} jobs");
+    assert_eq!(bench.state.tally().repaired, 40, "of {done} syncs");
 }
 
 #[test]
@@ -89,22 +93,15 @@ fn nobody_waits_for_a_repair_since_the_attachment_was_made() {
 fn a_repair_that_fails_waits_and_further_lists_do_not_hurry_it() {
     let mut bench = Bench::new([attached("va")]);
     bench.survey(Listed::Nowhere);
-    let job = bench.starts(Operation::Attach);
-    let failed = Outcome::Failed {
-        class: Class::Final,
-        code: None,
-        answer: None,
-        retry_after: None,
-        message: "failed".into(),
-    };
-    bench.finish(&job, failed);
+    let item = bench.starts(Operation::Attach);
+    bench.finish(&item, Err(SyncError::new(Class::Final, "failed")));
     bench.survey(Listed::Nowhere);
     assert!(bench.start().is_none(), "it waits out its backoff");
     assert_eq!(bench.state.tally().lost, 1, "it is the same loss");
     // The volume is there after all; another call clears the error in the status.
     bench.survey(Listed::OnNode);
-    let job = bench.starts(Operation::Attach);
-    bench.finish(&job, Outcome::Done);
+    let item = bench.starts(Operation::Attach);
+    bench.finish(&item, Ok(()));
     assert!(bench.start().is_none());
 }
 
@@ -117,11 +114,11 @@ fn a_repair_that_is_overtaken_by_a_deletion_is_a_detach() {
         deleting: true,
         ..newer(&va)
     });
-    let job = bench.start().expect("the detach must start");
+    let item = bench.start().expect("the detach must start");
     assert!(matches!(
-        job,
-        Job::Attachment {
-            wanted: Operation::Detach,
+        item,
+        Item::Attachment {
+            operation: Operation::Detach,
             repair: false,
             ..
         }
@@ -134,8 +131,8 @@ fn a_list_that_never_agrees_is_believed_less_and_less() {
     let mut repaired_in = Vec::new();
     for round in 1..=20 {
         bench.survey(Listed::Nowhere);
-        if let Some(job) = bench.start() {
-            bench.finish(&job, Outcome::Done);
+        if let Some(item) = bench.start() {
+            bench.finish(&item, Ok(()));
             repaired_in.push(round);
         }
     }
@@ -212,14 +209,14 @@ fn a_repair_that_rests_is_tried_again_when_something_changes() {
     for (name, act) in acts {
         let mut bench = mk_resting();
         act(&mut bench);
-        let job = bench.starts(Operation::Attach);
-        bench.finish(&job, refused());
+        let item = bench.starts(Operation::Attach);
+        bench.finish(&item, refused());
         assert!(bench.start().is_none(), "{name}: it rests again");
         act(&mut bench);
         assert!(bench.start().is_none(), "{name}: the same is no change");
         bench.put(newer(&newer(&attached("va"))));
-        let job = bench.starts(Operation::Attach);
-        bench.finish(&job, Outcome::Done);
+        let item = bench.starts(Operation::Attach);
+        bench.finish(&item, Ok(()));
         let tally = bench.state.tally();
         assert_eq!((tally.refused, tally.repaired), (2, 1), "{name}");
         assert!(bench.start().is_none(), "{name}");
@@ -230,13 +227,13 @@ fn a_repair_that_rests_is_tried_again_when_something_changes() {
 fn what_changes_while_a_repair_is_being_refused_is_not_missed() {
     let mut bench = Bench::new([attached("va")]);
     bench.survey(Listed::Nowhere);
-    let job = bench.starts(Operation::Attach);
+    let item = bench.starts(Operation::Attach);
     let node = crate::model::Node {
         version: Version(9),
         ..mk_node("node", Some("id-2"))
     };
     bench.state.handle(Event::Nodes(Change::Applied(node)));
-    bench.finish(&job, refused());
+    bench.finish(&item, refused());
     bench.starts(Operation::Attach);
 }
 
@@ -244,8 +241,8 @@ fn what_changes_while_a_repair_is_being_refused_is_not_missed() {
 fn a_first_attach_that_is_refused_does_not_rest() {
     let mut bench = Bench::new([]);
     bench.put(mk_attachment("va"));
-    let job = bench.start().expect("an attach");
-    bench.finish(&job, refused());
+    let item = bench.start().expect("an attach");
+    bench.finish(&item, refused());
     bench.now += LONG;
     assert!(bench.start().is_some(), "a pod waits for it");
     assert_eq!(bench.state.tally().refused, 0);
@@ -257,16 +254,16 @@ fn what_a_status_tells_of_a_repair_that_was_refused_goes_when_the_list_agrees() 
     bench.put(failing(&attached("va")));
     assert!(bench.start().is_none(), "that is our own doing");
     bench.survey(Listed::OnNode);
-    let job = attaches(&mut bench);
+    let item = attaches(&mut bench);
     assert!(matches!(
-        job,
-        Job::Attachment {
-            answer: Some(PendingStatusWrite::Listed),
+        item,
+        Item::Attachment {
+            pending: Some(PendingStatusWrite::Listed),
             ..
         }
     ));
     bench.put(newer(&newer(&attached("va"))));
-    bench.finish(&job, Outcome::Done);
+    bench.finish(&item, Ok(()));
     assert!(bench.start().is_none());
     assert_eq!(bench.state.tally().repaired, 0, "nobody did anything");
 
@@ -275,8 +272,8 @@ fn what_a_status_tells_of_a_repair_that_was_refused_goes_when_the_list_agrees() 
     bench.put(failing(&attached("va")));
     bench.survey(Listed::OnNode);
     bench.survey(Listed::Nowhere);
-    let job = attaches(&mut bench);
-    assert!(matches!(job, Job::Attachment { answer: None, .. }), "{job:?}");
+    let item = attaches(&mut bench);
+    assert!(matches!(item, Item::Attachment { pending: None, .. }), "{item:?}");
 }
 
 /// Nothing but its status tells a process that has just started of the last attempt.
@@ -284,8 +281,8 @@ fn what_a_status_tells_of_a_repair_that_was_refused_goes_when_the_list_agrees() 
 fn who_is_attached_with_an_error_is_attached_again() {
     let mut bench = Bench::new([]);
     bench.put(failing(&attached("va")));
-    let job = attaches(&mut bench);
-    bench.finish(&job, refused());
+    let item = attaches(&mut bench);
+    bench.finish(&item, refused());
     bench.now += LONG;
     assert!(bench.start().is_none(), "and rests if that is refused");
 
@@ -333,14 +330,20 @@ fn who_was_let_go_of_and_says_that_he_is_attached_is_put_right() {
             assert!(bench.start().is_none(), "{what}");
             continue;
         }
-        let job = bench.starts(Operation::Detach);
-        assert!(matches!(job.subject(), Subject::Attachment(Operation::Detach, _)));
+        let item = bench.starts(Operation::Detach);
+        assert!(matches!(
+            item,
+            Item::Attachment {
+                operation: Operation::Detach,
+                ..
+            }
+        ));
         let right = Attachment {
             attached: false,
             ..newer(&va)
         };
         bench.put(right);
-        bench.finish(&job, Outcome::Done);
+        bench.finish(&item, Ok(()));
         assert!(bench.start().is_none(), "{what}");
     }
 }

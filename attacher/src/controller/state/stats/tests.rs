@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::controller::state::{Job, Outcome, Report};
+use crate::controller::SyncError;
+use crate::controller::state::Item;
 use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -28,20 +29,12 @@ fn mk_state(attachments: &[&str]) -> ControllerState {
     state
 }
 
-fn start(state: &mut ControllerState, now: Instant) -> Vec<Job> {
+fn start(state: &mut ControllerState, now: Instant) -> Vec<Item> {
     std::iter::from_fn(|| state.start(now)).collect()
 }
 
-fn fail(state: &mut ControllerState, job: &Job, class: Class, message: &str, now: Instant) {
-    let outcome = Outcome::Failed {
-        class,
-        code: None,
-        answer: None,
-        retry_after: None,
-        message: message.into(),
-    };
-    let subject = job.subject();
-    state.finish(Report { subject, outcome }, now);
+fn fail(state: &mut ControllerState, item: &Item, class: Class, message: &str, now: Instant) {
+    state.finish(item, Err(SyncError::new(class, message)), now);
 }
 
 fn names(pending: &[Pending]) -> Vec<&str> {
@@ -65,10 +58,10 @@ fn names(pending: &[Pending]) -> Vec<&str> {
 fn what_runs_what_is_in_line_and_what_waits_are_told_apart() {
     let begin = epoch();
     let mut state = mk_state(&["a", "b", "c", "d"]);
-    state.tell(begin);
-    let jobs = start(&mut state, begin + SECOND);
-    assert_eq!(jobs.len(), 2, "the lane has two places");
-    fail(&mut state, &jobs[0], Class::Final, "no room", begin + 3 * SECOND);
+    state.set_now(begin);
+    let items = start(&mut state, begin + SECOND);
+    assert_eq!(items.len(), 2, "the lane has two places");
+    fail(&mut state, &items[0], Class::Final, "no room", begin + 3 * SECOND);
     let stats = state.stats(begin + 4 * SECOND, 10);
 
     let lane = &stats.lanes[&Lane::Attach];
@@ -107,12 +100,12 @@ fn what_runs_what_is_in_line_and_what_waits_are_told_apart() {
 fn a_row_of_failures_is_as_old_as_its_first_and_shows_its_last() {
     let begin = epoch();
     let mut state = mk_state(&["a"]);
-    let jobs = start(&mut state, begin);
-    fail(&mut state, &jobs[0], Class::Final, "first", begin);
-    let jobs = start(&mut state, begin + SECOND);
+    let items = start(&mut state, begin);
+    fail(&mut state, &items[0], Class::Final, "first", begin);
+    let items = start(&mut state, begin + SECOND);
     fail(
         &mut state,
-        &jobs[0],
+        &items[0],
         Class::Disconnected,
         "second",
         begin + 2 * SECOND,
@@ -136,12 +129,12 @@ fn a_row_of_failures_is_as_old_as_its_first_and_shows_its_last() {
 fn no_more_is_named_than_was_asked_for_and_the_oldest_come_first() {
     let begin = epoch();
     let mut state = mk_state(&["d", "c"]);
-    state.tell(begin);
+    state.set_now(begin);
     for name in ["a", "b"] {
         let mut late = mk_attachment(name);
         late.uid = name.into();
         state.handle(Event::Attachments(Change::Applied(late)));
-        state.tell(begin + SECOND);
+        state.set_now(begin + SECOND);
     }
     let stats = state.stats(begin + SECOND, 3);
     assert_eq!(stats.lanes[&Lane::Attach].ready, 4);
@@ -153,7 +146,7 @@ fn no_more_is_named_than_was_asked_for_and_the_oldest_come_first() {
 fn the_oldest_wish_is_that_of_the_objects_not_that_of_this_process() {
     let begin = epoch();
     let mut state = mk_state(&["a", "b"]);
-    state.tell(begin);
+    state.set_now(begin);
     let stats = state.stats(begin + SECOND, 0);
     let lane = &stats.lanes[&Lane::Attach];
     assert_eq!(lane.oldest, Timestamp::from_second(10).ok());
@@ -167,12 +160,12 @@ fn the_oldest_wish_is_that_of_the_objects_not_that_of_this_process() {
 fn times_in_line_and_at_work_are_measured() {
     let begin = epoch();
     let mut state = mk_state(&["a"]);
-    state.tell(begin);
-    let jobs = start(&mut state, begin + 2 * SECOND);
+    state.set_now(begin);
+    let items = start(&mut state, begin + 2 * SECOND);
     let busy = state.stats(begin + 5 * SECOND, 0);
     let lane = &busy.lanes[&Lane::Attach];
     assert_eq!((lane.unfinished, lane.longest_running), (3 * SECOND, 3 * SECOND));
-    fail(&mut state, &jobs[0], Class::Final, "m", begin + 6 * SECOND);
+    fail(&mut state, &items[0], Class::Final, "m", begin + 6 * SECOND);
     let tally = state.stats(begin + 6 * SECOND, 0).attachments;
     assert_eq!(tally.adds, 1);
     assert_eq!((tally.waited.count(), tally.waited.sum()), (1, 2.0));
@@ -195,9 +188,9 @@ fn lists_are_complete_when_all_three_are() {
 #[test]
 fn what_was_reached_is_counted_by_what_it_was() {
     let mut state = mk_state(&[]);
-    state.reached(Operation::Attach, SECOND);
-    state.reached(Operation::Detach, 2 * SECOND);
-    state.reached(Operation::Detach, 4 * SECOND);
+    state.observe_latency(Operation::Attach, SECOND);
+    state.observe_latency(Operation::Detach, 2 * SECOND);
+    state.observe_latency(Operation::Detach, 4 * SECOND);
     let tally = state.stats(epoch(), 0).reached;
     assert_eq!((tally.attached.count(), tally.attached.sum()), (1, 1.0));
     assert_eq!((tally.detached.count(), tally.detached.sum()), (2, 6.0));

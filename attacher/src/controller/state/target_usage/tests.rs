@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::super::tests::Bench;
 use super::*;
-use crate::controller::state::{Event, Outcome, RESOURCE_EXHAUSTED, Subject};
+use crate::controller::SyncError;
+use crate::controller::state::{Event, Item, RESOURCE_EXHAUSTED};
 use crate::informer::Change;
 use crate::model::{Recorded, Source, Version, Volume};
 use crate::plan::tests::{mk_attachment, mk_node, mk_spec, mk_volume};
@@ -162,7 +163,7 @@ proptest! {
     #[test]
     fn who_waits_for_room_on_a_node_is_what_a_scan_finds(steps in steps()) {
         let mut bench = Bench::new([]);
-        let mut running: Vec<Subject> = Vec::new();
+        let mut running: Vec<Item> = Vec::new();
         for (version, step) in (1..).zip(steps) {
             match step {
                 Step::Put(attachment) => {
@@ -179,10 +180,9 @@ proptest! {
                 Step::Start => running.extend(bench.start()),
                 Step::Finish { which, code } => {
                     if !running.is_empty() {
-                        let subject = running.swap_remove(which % running.len());
-                        let class = Class::Final;
-                        let failed = Outcome::Failed { class, code, answer: None, retry_after: None, message: "failed".into() };
-                        bench.finish(subject, if code.is_some() { failed } else { Outcome::Done });
+                        let item = running.swap_remove(which % running.len());
+                        let error = SyncError { code, ..SyncError::new(Class::Final, "failed") };
+                        bench.finish(&item, if code.is_some() { Err(error) } else { Ok(()) });
                     }
                 }
                 Step::Wait => bench.now += std::time::Duration::from_secs(300),

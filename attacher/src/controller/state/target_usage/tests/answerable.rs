@@ -1,7 +1,7 @@
 //! Who is answerable for a volume on a node, case by case.
 
 use crate::controller::state::reconcile::tests::{Bench, attached, let_go, newer};
-use crate::controller::state::{Event, Outcome, TargetUsage, UsedBy};
+use crate::controller::state::{Event, TargetUsage, UsedBy};
 use crate::informer::Change;
 use crate::model::{Attachment, PublishTarget, Recorded};
 use crate::plan::Operation;
@@ -192,13 +192,13 @@ fn who_holds_a_volume_without_our_finalizer_is_attached_again_to_have_it() {
         node_id: "id".into(),
     };
     bench.state.restore_finalizers(&va, &target, UsedBy::Record);
-    let job = bench.starts(Operation::Attach);
+    let item = bench.starts(Operation::Attach);
     bench.state.restore_finalizers(&va, &target, UsedBy::Record);
     let guarded = Attachment {
         finalizer: true,
         ..newer(&unguarded)
     };
     bench.put(guarded);
-    bench.finish(&job, Outcome::Done);
+    bench.finish(&item, Ok(()));
     assert!(bench.start().is_none());
 }

@@ -1,0 +1,145 @@
+//! How a sync shows: its span, the error in the object's status, and the Events on its objects.
+
+use tracing::{Span, field, info_span};
+
+use super::state::{Fault, Finding, Item};
+use super::sync_error::{MESSAGE_BYTES, cut};
+use super::{Controller, SyncError};
+use crate::csi::ControllerClient;
+use crate::kube_api::events::{Reason, Regarding};
+use crate::kube_api::{Cluster, Side};
+use crate::model::{Attachment, Driver, Problem};
+use crate::plan::Operation;
+use crate::report::{chain, time};
+use crate::trace;
+
+/// The span of a sync.
+pub(super) fn span(item: &Item, driver: &Driver) -> Span {
+    let driver = &driver.name;
+    match item {
+        Item::Attachment {
+            attachment: a,
+            operation: wanted @ Operation::Attach,
+            ..
+        } => info_span!(
+            "attach", va = %a.name, pv = a.volume_name().map(|name| &**name), node = %a.node,
+            // A republish is not part of the trace of the first attach, which ended long ago.
+            otel.trace_id = (!a.attached).then(|| field::display(trace::Id { uid: &a.uid, wanted: *wanted })),
+            otel.uid = %a.uid, otel.driver = %driver, otel.status_description = field::Empty
+        ),
+        Item::Attachment {
+            attachment: a,
+            operation: wanted @ Operation::Detach,
+            ..
+        } => info_span!(
+            "detach", va = %a.name, pv = a.volume_name().map(|name| &**name), node = %a.node,
+            otel.trace_id = %trace::Id { uid: &a.uid, wanted: *wanted },
+            otel.uid = %a.uid, otel.driver = %driver, otel.status_description = field::Empty
+        ),
+        Item::Target(abandoned) => info_span!(
+            "unpublish", va = %abandoned.attachment.name, node = %abandoned.attachment.node,
+            otel.uid = %abandoned.attachment.uid, otel.driver = %driver, otel.status_description = field::Empty
+        ),
+        Item::Volume(volume) | Item::DeletedVolume { volume, .. } => info_span!(
+            "release", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
+            otel.status_description = field::Empty
+        ),
+    }
+}
+
+impl<K: Cluster, D: ControllerClient> Controller<K, D> {
+    /// Reports a failed sync in an Event, the status and the log.
+    pub(super) async fn report_failure(&self, item: &Item, error: &SyncError) {
+        let SyncError { message, class, .. } = error;
+        if let Item::Attachment {
+            attachment,
+            operation,
+            ..
+        } = item
+            && error.reported
+        {
+            let Attachment { name, node, .. } = &**attachment;
+            let (reason, what) = match operation {
+                Operation::Attach => (Reason::AttachFailed, "attach to"),
+                Operation::Detach => (Reason::DetachFailed, "detach from"),
+            };
+            let event = format!("cannot {what} node {node} (VolumeAttachment {name}): {message}");
+            self.announce(attachment, reason, event);
+            self.write_error(attachment, error).await;
+        }
+        Span::current().record(trace::FAILED, message.as_str());
+        tracing::warn!(error = message, %class, "sync failed, requeuing");
+    }
+
+    /// Writes `error` into the status, from which the attach/detach controller makes an Event of the pod.
+    async fn write_error(&self, attachment: &Attachment, error: &SyncError) {
+        let (side, known) = match attachment.deleting {
+            true => (Side::Detach, &attachment.detach_error),
+            false => (Side::Attach, &attachment.attach_error),
+        };
+        let problem = Problem {
+            time: time((self.clock)()),
+            message: cut(&error.message, MESSAGE_BYTES).to_owned(),
+            code: error.code.filter(|_| self.error_codes),
+        };
+        if known.as_deref() == Some(&problem) {
+            return;
+        }
+        match self.cluster.save_problem(attachment, side, &problem).await {
+            Ok(attachment) => self.store(attachment),
+            Err(error) if error.is_gone() => self.store_deleted(attachment),
+            Err(error) => tracing::warn!(error = chain(&error), "could not write the error to the status"),
+        }
+    }
+
+    /// Sends an Event after a success, if failures were reported before it. The status remembers them over restarts.
+    pub(super) fn announce_recovery(&self, operation: Operation, attachment: &Attachment) {
+        let Attachment { name, node, .. } = attachment;
+        let (failed, reason, what) = match operation {
+            // A republish.
+            Operation::Attach if attachment.attached => {
+                let message = format!("published to node {node} again (VolumeAttachment {name})");
+                return self.announce(attachment, Reason::AttachmentRestored, message);
+            }
+            Operation::Attach => (
+                attachment.attach_error.is_some(),
+                Reason::AttachRecovered,
+                "attached to",
+            ),
+            Operation::Detach => (
+                attachment.detach_error.is_some(),
+                Reason::DetachRecovered,
+                "detached from",
+            ),
+        };
+        if failed {
+            let message = format!("{what} node {node} after earlier failures (VolumeAttachment {name})");
+            self.announce(attachment, reason, message);
+        }
+    }
+
+    /// Sends an Event for a drift that may have cost a pod its volume.
+    pub(super) fn announce_finding(&self, finding: &Finding) {
+        let Attachment { name, node, .. } = &*finding.attachment;
+        match finding.fault {
+            Fault::Lost => {
+                let message = format!(
+                    "the driver does not list the volume on node {node} any more (VolumeAttachment {name}); publishing it again"
+                );
+                self.announce(&finding.attachment, Reason::AttachmentLost, message);
+            }
+            Fault::Leftover => {}
+        }
+    }
+
+    /// Sends an Event about a VolumeAttachment and its PersistentVolume.
+    fn announce(&self, attachment: &Attachment, reason: Reason, message: String) {
+        let volume = attachment
+            .volume_name()
+            .and_then(|name| self.state().volume(name).map(|volume| Regarding::from(&**volume)));
+        if let Some(volume) = volume {
+            self.recorder.tell(volume, reason, message.clone());
+        }
+        self.recorder.tell(attachment, reason, message);
+    }
+}

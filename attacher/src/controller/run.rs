@@ -1,0 +1,165 @@
+//! The control loop: feeds events to the [`ControllerState`] and polls the syncs of the items that it starts.
+//!
+//! All syncs are futures of one task, and nothing is spawned.
+
+use std::pin::pin;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::state::{ControllerState, Event, Item, lock};
+use super::{Controller, Heartbeat, SyncError, reconcile};
+use crate::csi::{ConnectionState, ControllerClient};
+use crate::kube_api::Cluster;
+
+/// What [`Controller::run`] needs.
+pub struct RunOptions {
+    /// Events of the watches and of reconcile.
+    pub events: mpsc::Receiver<Event>,
+    /// The state of the driver's connection.
+    pub connection: watch::Receiver<ConnectionState>,
+    /// `--resync`: how often all objects are enqueued again, whatever their backoff; zero disables it.
+    pub resync: Duration,
+    /// Beats in each iteration.
+    pub heartbeat: Heartbeat,
+    /// `--shutdown-grace`: how long syncs may run after shutdown begins.
+    pub shutdown_grace: Duration,
+}
+
+/// Limits how many events one iteration handles, so that a burst of them does not keep syncs from starting.
+const EVENTS_AT_ONCE: usize = 256;
+/// Limits how many results one iteration handles, so that short syncs do not keep events waiting.
+const RESULTS_AT_ONCE: usize = 256;
+
+// === impl Controller ===
+
+impl<K: Cluster, D: ControllerClient> Controller<K, D> {
+    /// Works until `shutdown`, then waits for running syncs. Items whose syncs the grace period cuts off stay running in
+    /// the state.
+    ///
+    /// # Cancellation
+    ///
+    /// Like a crash of the process: the next one repairs it.
+    pub async fn run(&self, options: RunOptions, shutdown: CancellationToken) {
+        let RunOptions {
+            mut events,
+            mut connection,
+            resync,
+            heartbeat,
+            shutdown_grace,
+        } = options;
+        let state = &*self.state;
+        let mut running = FuturesUnordered::new();
+        driver_back(state, &mut connection);
+        let mut resyncs = resyncs(resync);
+        loop {
+            heartbeat.beat(Instant::now());
+            // Each iteration handles both events and results, so that a flood of one does not delay the other.
+            self.handle(std::iter::from_fn(|| events.try_recv().ok()).take(EVENTS_AT_ONCE));
+            let next_start = {
+                let mut state = self.state();
+                state.set_now(now());
+                let synced = state.listed().all();
+                while let Some(item) = synced.then(|| state.start(now())).flatten() {
+                    running.push(self.sync_and_return(item));
+                }
+                state.next_start()
+            };
+            let next_beat = Instant::now() + Heartbeat::PERIOD;
+            let due = next_start.map_or(next_beat, |start| next_beat.min(start.into()));
+            let mut due = pin!(tokio::time::sleep_until(due));
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                Some((item, result)) = running.next(), if !running.is_empty() => {
+                    // Syncs lock the state themselves, so it must not be locked while they are polled.
+                    self.state().finish(&item, result, now());
+                    for _ in 1..RESULTS_AT_ONCE {
+                        let Some(Some((item, result))) = running.next().now_or_never() else { break };
+                        self.state().finish(&item, result, now());
+                    }
+                }
+                Ok(()) = connection.changed() => driver_back(state, &mut connection),
+                event = events.recv() => {
+                    // The watches never end; the manager stops this task if one does.
+                    let Some(event) = event else { break };
+                    self.handle(std::iter::once(event));
+                }
+                () = &mut due => {}
+                _ = resyncs.tick() => self.state().handle(Event::Resync),
+            }
+        }
+        self.drain();
+        tracing::info!(
+            running = running.len(),
+            "shutting down; waiting for running syncs"
+        );
+        let finished = tokio::time::timeout(
+            shutdown_grace,
+            running.by_ref().for_each(|(item, result)| {
+                self.state().finish(&item, result, now());
+                std::future::ready(())
+            }),
+        );
+        if finished.await.is_err() {
+            tracing::warn!(
+                left = running.len(),
+                "the grace period ended before all syncs did; the next process completes them"
+            );
+        }
+    }
+
+    /// From now on syncs begin no call; see [`Controller::unless_draining`].
+    pub(super) fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    async fn sync_and_return(&self, item: Item) -> (Item, Result<(), SyncError>) {
+        let result = self.sync(&item).await;
+        (item, result)
+    }
+
+    fn handle(&self, events: impl Iterator<Item = Event>) {
+        let (findings, now_synced) = {
+            let mut state = self.state();
+            let synced = state.listed().all();
+            for event in events {
+                state.handle(event);
+            }
+            (state.take_findings(), !synced && state.listed().all())
+        };
+        if now_synced {
+            tracing::info!("caches synced, starting workers");
+        }
+        for finding in &findings {
+            reconcile::log(finding);
+            self.announce_finding(finding);
+        }
+    }
+}
+
+/// Tells the state that the driver can be called, if it can.
+fn driver_back(state: &Mutex<ControllerState>, connection: &mut watch::Receiver<ConnectionState>) {
+    if let Some(session) = connection.borrow_and_update().session() {
+        lock(state).handle(Event::DriverBack(session.capabilities));
+    }
+}
+
+/// Ticks each `period`, the first time after one.
+fn resyncs(period: Duration) -> Interval {
+    const NEVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);
+    let period = if period.is_zero() { NEVER } else { period };
+    let mut ticks = tokio::time::interval_at(Instant::now() + period, period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// The state's clock; follows tokio's paused clock.
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
