@@ -38,54 +38,55 @@ pub use logging::{LogFormat, Logging};
                   The kubectl plugin csi-attach explains where a volume is stuck: kubectl csi-attach explain --help"
 )]
 pub struct Args {
-    /// Socket of the CSI driver: an absolute path, or unix:// and an absolute path.
+    /// Address of the CSI driver's socket: an absolute path, or unix:// and an absolute path.
     #[arg(long, default_value = "/run/csi/socket", value_name = "ADDRESS")]
     pub csi_address: Socket,
 
-    /// Kubeconfig file to use outside of a cluster. Empty: the service account of the pod.
+    /// Path to the kubeconfig file. Empty: the pod's service account.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path, value_name = "FILE")]
     pub kubeconfig: MaybePath,
 
-    /// How often everything is looked at afresh, though nothing has changed. 0: never.
+    /// Resync period of the controller. 0 disables it.
     #[arg(long, default_value = "10m", value_parser = duration::not_negative, value_name = "DURATION")]
     pub resync: Duration,
 
-    /// Deadline of each call to the CSI driver.
+    /// Timeout of each call to the CSI driver.
     #[arg(long, default_value = "15s", value_parser = duration::positive, value_name = "DURATION")]
     pub timeout: Duration,
 
-    /// First pause before a failed attach or detach is tried again; it doubles with each failure.
+    /// Initial retry interval of a failed attach or detach. It doubles with each failure, up to
+    /// --retry-interval-max.
     #[arg(long, default_value = "1s", value_parser = duration::positive, value_name = "DURATION")]
     pub retry_interval_start: Duration,
 
-    /// Longest pause before a failed attach or detach is tried again. A tenth of it (but at least
-    /// --retry-interval-start) where the driver left the result open, as by UNAVAILABLE: asking again is how it is
-    /// learnt.
+    /// Maximum retry interval of a failed attach or detach. A tenth of it (but at least
+    /// --retry-interval-start) applies after a gRPC code that leaves the result unknown, such as UNAVAILABLE.
     #[arg(long, default_value = "5m", value_parser = duration::positive, value_name = "DURATION")]
     pub retry_interval_max: Duration,
 
-    /// How many attaches, and how many detaches, may run at once.
+    /// Maximum number of concurrent attaches, and of concurrent detaches.
     #[arg(long, default_value = "10", value_parser = number::at_least_one, value_name = "N")]
     pub worker_threads: NonZeroUsize,
 
-    /// How many attaches may run at once, if not as many as --worker-threads.
+    /// Maximum number of concurrent attaches. Default: --worker-threads.
     #[arg(long, value_parser = number::at_least_one, value_name = "N")]
     pub attach_concurrency: Option<NonZeroUsize>,
 
-    /// How many detaches may run at once, if not as many as --worker-threads.
+    /// Maximum number of concurrent detaches. Default: --worker-threads.
     #[arg(long, value_parser = number::at_least_one, value_name = "N")]
     pub detach_concurrency: Option<NonZeroUsize>,
 
-    /// How often the driver's list of published volumes is compared with the VolumeAttachments.
+    /// Resync period of the VolumeAttachment reconciler, which compares ListVolumes with the
+    /// VolumeAttachments.
     #[arg(long, default_value = "1m", value_parser = duration::positive, value_name = "DURATION")]
     pub reconcile_sync: Duration,
 
-    /// Most entries in a page of that list. 0: as many as the driver likes.
+    /// Maximum number of entries per page of ListVolumes. 0 means no limit.
     #[arg(long, default_value = "0", allow_negative_numbers = true,
           value_parser = number::entries, value_name = "N")]
     pub max_entries: i32,
 
-    /// Filesystem type of volumes that name none. Empty: the driver chooses.
+    /// Default filesystem type of volumes without one. Empty: the driver's default.
     #[arg(
         long = "default-fstype",
         default_value = "",
@@ -94,16 +95,16 @@ pub struct Args {
     )]
     pub default_fs_type: String,
 
-    /// How long attaches and detaches under way may go on after SIGTERM. If one does not end by then, the lease is
-    /// not given back, and the next replica waits until it lapses.
+    /// Maximum time for running attaches and detaches to finish after SIGTERM. If one does not, the lease is
+    /// not released, and the next replica waits until it expires.
     #[arg(long, default_value = "20s", value_parser = duration::not_negative, value_name = "DURATION")]
     pub shutdown_grace: Duration,
 
-    /// Replicas and their lease.
+    /// Leader election.
     #[command(flatten)]
     pub election: Election,
 
-    /// Limits of our own on requests to the API server.
+    /// Client-side rate limit of requests to the API server.
     #[command(flatten)]
     pub kube_api: KubeApi,
 
@@ -111,8 +112,8 @@ pub struct Args {
     #[command(flatten)]
     pub http: Http,
 
-    /// URL of the OTLP/gRPC collector that receives traces, as in http://collector:4317 or https://collector:4317.
-    /// Empty: the value of OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.
+    /// URL of the OTLP/gRPC collector for traces, such as http://collector:4317 or https://collector:4317.
+    /// Default: the value of OTEL_EXPORTER_OTLP_ENDPOINT.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = go_style::non_empty, value_name = "URL")]
     pub otlp_endpoint: MaybeText,
 
@@ -120,20 +121,20 @@ pub struct Args {
     #[command(flatten)]
     pub log: Logging,
 
-    /// Most characters of a driver's answer that are logged. 0 or less: all.
+    /// Maximum number of characters logged of a gRPC response. 0 or less means no limit.
     #[arg(long, default_value = "-1", allow_negative_numbers = true, value_parser = number::length,
           value_name = "N")]
     pub max_grpc_log_length: i64,
 
-    /// Gates of experimental features, as in ReleaseLeaderElectionOnExit=true.
+    /// Feature gates, such as ReleaseLeaderElectionOnExit=true.
     #[arg(long, value_name = "GATE=BOOL,...", action = clap::ArgAction::Append)]
     feature_gates: Vec<features::Gates>,
 
-    /// What the feature gates are set to.
+    /// The parsed feature gates.
     #[arg(skip)]
     pub features: Features,
 
-    /// Without meaning here, where one thread does all the work; taken for the sake of manifests that set it.
+    /// Ignored, because the attacher is single-threaded. Accepted for compatibility with the Go sidecar.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
           default_value = "false", hide_default_value = true, value_parser = go_style::boolean,
           action = clap::ArgAction::Set, value_name = "BOOL")]
@@ -155,11 +156,11 @@ pub type MaybePath = Option<PathBuf>;
 // === impl Args ===
 
 impl Args {
-    /// Reads a command line, the program's name first.
+    /// Parses a command line, the program's name first.
     ///
     /// # Errors
     ///
-    /// What clap has to say, `--help` included: print it and exit with its code (0 or 2), as Go does.
+    /// clap's error, `--help` included: print it and exit with its code (0 or 2), as Go does.
     pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
         let line = go_style::rewritten(line, &command);
@@ -173,7 +174,7 @@ impl Args {
         Ok(args)
     }
 
-    /// What flags must not be together, each of them being well by itself.
+    /// Checks combinations of flags.
     fn check(&self) -> Result<(), String> {
         if self.retry_interval_max < self.retry_interval_start {
             return Err(format!(
@@ -186,8 +187,7 @@ impl Args {
         self.http.check()
     }
 
-    /// The collector that traces are sent to, if to any: that of `--otlp-endpoint`, or else of the
-    /// environment's `OTEL_EXPORTER_OTLP_ENDPOINT`.
+    /// The trace collector, if any: `--otlp-endpoint`, else the environment's `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub fn collector(&self) -> Option<Endpoint> {
         let variable = otlp::from_environment(otlp::ENDPOINT);
         let endpoint = otlp::endpoint(self.otlp_endpoint.as_deref(), variable.as_deref())
@@ -196,7 +196,7 @@ impl Args {
         endpoint.map(|endpoint| endpoint.trusting(certificate))
     }
 
-    /// What a person should know about the flags that were given, though they can be obeyed.
+    /// Warnings about valid flags.
     pub fn warnings(&self) -> Vec<String> {
         let Self {
             http,

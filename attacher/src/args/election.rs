@@ -8,13 +8,13 @@ use super::{duration, go_style, kube_name};
 /// How replicas agree on the one that works.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Election {
-    /// Work only while holding a lease, so that several replicas can run.
+    /// Enable leader election.
     #[arg(id = "leader-election", long = "leader-election", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", default_value = "false", hide_default_value = true,
           value_parser = go_style::boolean, action = clap::ArgAction::Set, value_name = "BOOL")]
     pub enabled: bool,
 
-    /// Namespace of the lease. Empty: that of the pod.
+    /// Namespace of the lease. Default: the pod's namespace.
     #[arg(
         id = "leader-election-namespace",
         long = "leader-election-namespace",
@@ -25,22 +25,22 @@ pub struct Election {
     )]
     pub namespace: Name,
 
-    /// How long the other replicas wait for a holder that does not renew before one of them takes over.
+    /// Duration that non-leader candidates wait before they acquire a lease that its holder does not renew.
     #[arg(id = "leader-election-lease-duration", long = "leader-election-lease-duration",
           default_value = "15s", value_parser = duration::positive, value_name = "DURATION")]
     pub lease_duration: Duration,
 
-    /// How long the holder tries to renew before it stops working.
+    /// Duration that the leader retries to renew the lease before it gives up leadership.
     #[arg(id = "leader-election-renew-deadline", long = "leader-election-renew-deadline",
           default_value = "10s", value_parser = duration::positive, value_name = "DURATION")]
     pub renew_deadline: Duration,
 
-    /// Pause between two attempts to get or renew the lease.
+    /// Duration between attempts to acquire or renew the lease.
     #[arg(id = "leader-election-retry-period", long = "leader-election-retry-period",
           default_value = "5s", value_parser = duration::positive, value_name = "DURATION")]
     pub retry_period: Duration,
 
-    /// Labels that the lease gets, as in key:value,key2:value2. Given several times, they add up.
+    /// Labels of the lease, such as key:value,key2:value2. Repeatable.
     #[arg(
         id = "leader-election-labels",
         long = "leader-election-labels",
@@ -65,17 +65,17 @@ const JITTER: f64 = 1.2;
 // === impl Election ===
 
 impl Election {
-    /// The labels of all `--leader-election-labels`; of one key the last value, as in the Go sidecar.
+    /// The labels of all `--leader-election-labels`; the last value of a key wins, as in the Go sidecar.
     pub fn labels(&self) -> Labels {
         let pairs = self.labels.iter().flatten();
         pairs.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
-    /// Whether the timings leave room for an attempt to renew before others take over.
+    /// Checks that the timings allow an attempt to renew before the lease expires.
     ///
     /// # Errors
     ///
-    /// A sentence that names the flag to change.
+    /// A message that names the flag to change.
     pub fn check(&self) -> Result<(), String> {
         if !self.enabled {
             return Ok(());

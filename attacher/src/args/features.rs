@@ -7,10 +7,10 @@ use super::go_style;
 /// What the gates that concern the attacher are set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// MutableCSINodeAllocatableCount: an error in a status carries the gRPC code.
+    /// MutableCSINodeAllocatableCount: errors in the status have the gRPC code.
     pub error_codes: bool,
-    /// ReleaseLeaderElectionOnExit. We always release the lease; the gate is taken for the sake of
-    /// manifests that set it.
+    /// ReleaseLeaderElectionOnExit. Without effect, because the lease is always released; accepted for
+    /// compatibility with the Go sidecar.
     pub release_lease_on_exit: bool,
 }
 
@@ -21,15 +21,15 @@ pub struct Gates(Vec<(String, bool)>);
 /// Why gates cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {
-    /// Not a list of pairs.
+    /// Not a list of key=value pairs.
     #[error("{0:?} is not of the form Gate=true or Gate=false")]
     Malformed(String),
-    /// A setting that is no boolean.
+    /// A value that is not a boolean.
     #[error("gate {gate}: {problem}")]
     Value {
         /// The gate.
         gate: String,
-        /// What is wrong with its setting.
+        /// The error of its value.
         problem: String,
     },
     /// A gate that external-attacher does not have.
@@ -119,8 +119,7 @@ fn is_known(gate: &str) -> bool {
 // === impl Features ===
 
 impl Features {
-    /// What several `--feature-gates` set together: a later pair wins, and a gate that is named wins
-    /// over AllAlpha.
+    /// The combination of several `--feature-gates`: a later pair wins, and a named gate wins over AllAlpha.
     pub fn from_gates<'g>(gates: impl IntoIterator<Item = &'g Gates>) -> Self {
         let mut all_alpha = false;
         let mut error_codes = true;

@@ -5,7 +5,7 @@ use super::go_style;
 /// Where metrics and health are served.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Http {
-    /// Address at which metrics, health and status are served, as in :8080. Empty: nowhere.
+    /// Address of the HTTP server for metrics, health and status, such as :8080. Empty: disabled.
     #[arg(
         id = "http-endpoint",
         long = "http-endpoint",
@@ -16,15 +16,15 @@ pub struct Http {
     )]
     pub endpoint: Address,
 
-    /// Deprecated: use --http-endpoint. Address at which metrics are served.
+    /// Deprecated: use --http-endpoint. Address of the HTTP server.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = address, value_name = "ADDRESS")]
     pub metrics_address: Address,
 
-    /// Path of the metrics.
+    /// HTTP path of the metrics.
     #[arg(long, default_value = "/metrics", value_parser = path, value_name = "PATH")]
     pub metrics_path: String,
 
-    /// Serve /statusz, which shows names of volumes and nodes to everyone who reaches the port.
+    /// Serve /statusz, which shows names of volumes and nodes to every client of the port.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
           default_value = "true", value_parser = go_style::boolean,
           action = clap::ArgAction::Set, value_name = "BOOL")]
@@ -40,11 +40,11 @@ pub type Address = Option<String>;
 // === impl Http ===
 
 impl Http {
-    /// Whether there is one address at most.
+    /// Checks that at most one address is given.
     ///
     /// # Errors
     ///
-    /// A sentence that names the flags.
+    /// A message that names the flags.
     pub fn check(&self) -> Result<(), String> {
         if self.endpoint.is_some() && self.metrics_address.is_some() {
             return Err(

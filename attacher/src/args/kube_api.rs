@@ -6,11 +6,11 @@ use super::number;
 /// to 5 a second unless told otherwise; the API server has limits of its own (priority and fairness).
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
 pub struct KubeApi {
-    /// Most requests a second to the API server in the long run. Not given, or negative: no limit.
+    /// Maximum requests per second to the API server (QPS). Not given, or negative: no limit.
     #[arg(id = "kube-api-qps", long = "kube-api-qps", allow_negative_numbers = true, value_parser = rate, value_name = "N")]
     pub qps: Option<f64>,
 
-    /// Most requests to the API server at once. It needs --kube-api-qps.
+    /// Burst of requests to the API server. Needs --kube-api-qps.
     #[arg(id = "kube-api-burst", long = "kube-api-burst", value_parser = number::count, value_name = "N")]
     pub burst: Option<u32>,
 }
@@ -18,9 +18,9 @@ pub struct KubeApi {
 /// A token bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Tokens a second.
+    /// Tokens per second.
     pub qps: f64,
-    /// Tokens at most.
+    /// Size of the bucket.
     pub burst: u32,
 }
 
@@ -31,7 +31,7 @@ const DEFAULT_BURST: u32 = 10;
 // === impl KubeApi ===
 
 impl KubeApi {
-    /// The limit to keep, with client-go's meaning of zero, of a negative rate, and of one without end.
+    /// The limit, with client-go's meaning of zero, negative and infinite rates.
     pub fn rate(&self) -> Option<Rate> {
         let qps = self.qps.filter(|qps| *qps >= 0.0 && qps.is_finite())?;
         Some(Rate {

@@ -8,12 +8,12 @@ use super::{duration, go_style, number};
 /// What is logged, and how.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Logging {
-    /// How much to log: 0 tells what changes and what fails, 2 every attach and detach, 5 every call.
+    /// Log verbosity: 0 for changes and failures, 2 for every attach and detach, 5 for every call.
     #[arg(id = "v", short = None, long = "v", default_value = "0", allow_negative_numbers = true,
           value_parser = number::verbosity, value_name = "LEVEL")]
     pub verbosity: u8,
 
-    /// Other levels for single modules, as in worker=5,csi*=2.
+    /// Verbosity of single modules, such as worker=5,csi*=2.
     #[arg(
         long,
         default_value = "",
@@ -22,7 +22,7 @@ pub struct Logging {
     )]
     pub vmodule: Modules,
 
-    /// Form of the log.
+    /// Log format.
     #[arg(
         id = "logging-format",
         long = "logging-format",
@@ -31,24 +31,24 @@ pub struct Logging {
     )]
     pub format: LogFormat,
 
-    /// Maximum number of seconds between log flushes. Ignored: lines are written at once.
+    /// Maximum number of seconds between log flushes. Ignored: lines are written immediately.
     #[arg(id = "log-flush-frequency", long = "log-flush-frequency", default_value = "5s",
           value_parser = duration::positive, value_name = "DURATION")]
     pub flush_frequency: Duration,
 
-    /// In text format: errors to standard error, everything else to standard output.
+    /// In text format: write errors to stderr and everything else to stdout.
     #[arg(id = "log-text-split-stream", long = "log-text-split-stream", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", default_value = "false", hide_default_value = true,
           value_parser = go_style::boolean, action = clap::ArgAction::Set, value_name = "BOOL")]
     pub text_split_stream: bool,
 
-    /// In JSON format: errors to standard error, everything else to standard output.
+    /// In JSON format: write errors to stderr and everything else to stdout.
     #[arg(id = "log-json-split-stream", long = "log-json-split-stream", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", default_value = "false", hide_default_value = true,
           value_parser = go_style::boolean, action = clap::ArgAction::Set, value_name = "BOOL")]
     pub json_split_stream: bool,
 
-    /// In text format with split streams: how much may be held back, as in 512, 4K or 2Mi.
+    /// In text format with split streams: size of the info buffer, such as 512, 4K or 2Mi.
     #[arg(
         id = "log-text-info-buffer-size",
         long = "log-text-info-buffer-size",
@@ -58,7 +58,7 @@ pub struct Logging {
     )]
     pub text_info_buffer_size: Bytes,
 
-    /// In JSON format with split streams: how much may be held back, as in 512, 4K or 2Mi.
+    /// In JSON format with split streams: size of the info buffer, such as 512, 4K or 2Mi.
     #[arg(
         id = "log-json-info-buffer-size",
         long = "log-json-info-buffer-size",
@@ -72,9 +72,9 @@ pub struct Logging {
 /// The form of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Lines for people.
+    /// klog's text format.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
