@@ -1,9 +1,9 @@
-//! gRPC clients of other languages against every socket of the mock driver: grpc-go, dialling as kubelet and
-//! as the sidecars do, and grpcio, which is gRPC's C core (Python, C++, Ruby, PHP). Both send the path of the
-//! socket as `:authority`.
+//! gRPC clients of other languages against every socket of the mock driver: grpc-go, dialling as kubelet and as the
+//! sidecars do, and grpcio, which is gRPC's C core (Python, C++, Ruby, PHP). Both send the path of the socket as
+//! `:authority`.
 //!
-//! grpcio comes from PyPI: the test is skipped if `python3` has no module `grpc`, and fails then if
-//! `CSI_E2E_REQUIRE_GRPCIO` is set, as by `.ci/run`. `CSI_E2E_PYTHON` names the interpreter.
+//! grpcio comes from PyPI: the test is left out where `python3` has no module `grpc`, and fails there when
+//! `CSI_E2E_REQUIRE_GRPCIO` is set, as `.ci/run` does. `CSI_E2E_PYTHON` names the interpreter.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -19,18 +19,18 @@ use tokio::process::Command;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep};
 
-/// Maximum time for a driver to listen, and to exit.
+/// How long a driver may take to listen, and to end.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Timeout of a client, whose calls take milliseconds.
+/// How long a client may take; its calls take milliseconds.
 const CLIENT: Duration = Duration::from_secs(60);
-/// Poll interval for a socket.
+/// Between two looks whether a socket is there.
 const PAUSE: Duration = Duration::from_millis(20);
 
 const DRIVER: &str = "clients.csi.local";
-/// Calls GetPluginInfo or GetInfo on each given socket.
+/// Calls GetPluginInfo or GetInfo of each socket it is given.
 const GRPCIO_CLIENT: &str = include_str!("client.py");
 
-/// Shared state of the tests.
+/// What the tests share.
 struct Bench {
     runtime: Runtime,
     toolchain: Toolchain,
@@ -141,7 +141,7 @@ fn has_grpcio(python: &Path) -> bool {
     import.is_ok_and(|output| output.status.success())
 }
 
-/// Output of a client.
+/// What a client prints.
 async fn output(command: &mut Command) -> Result<String> {
     let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = tokio::time::timeout(CLIENT, running)
@@ -191,7 +191,7 @@ impl Drivers {
         Ok(drivers)
     }
 
-    /// The sockets, each with its service.
+    /// Each with the service that it has.
     fn sockets(&self) -> [(&'static str, PathBuf); 3] {
         [
             ("csi", self.dir.join("csi.sock")),
@@ -200,7 +200,7 @@ impl Drivers {
         ]
     }
 
-    /// Result of a readiness probe.
+    /// What a readiness probe would find.
     async fn is_ready(&self) -> Result<bool> {
         let endpoint = format!("--admin-endpoint={}", self.dir.join("admin.sock").display());
         let probe = Command::new(&self.binary)

@@ -1,4 +1,4 @@
-//! The set-ups of csi-sanity.
+//! The set-ups in which csi-sanity is run.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,18 +13,18 @@ use tokio::time::{Instant, sleep};
 use crate::Bench;
 use crate::report::Report;
 
-/// Timeout of a round of csi-sanity.
+/// How long a round of csi-sanity may take.
 const ROUND: Duration = Duration::from_secs(240);
-/// Maximum time for a driver to listen, and to exit.
+/// How long a driver may take to listen, and to end.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Poll interval for the socket.
+/// Between two looks whether it listens.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Small, because xfs and ext4 are really created on loop devices.
+/// Small, since xfs and ext4 are really made on it where there are devices.
 const VOLUME_BYTES: u64 = 512 << 20;
 const EXPANDED_BYTES: u64 = 1 << 30;
-/// More than csi-sanity attaches outside of the spec for the attach limit.
+/// More than csi-sanity has attached outside of the spec that looks for the limit.
 const ATTACH_LIMIT: u32 = 20;
-/// Calls that need a secret in the set-ups with secrets, with csi-sanity's name for it.
+/// The calls that must bring a credential where credentials are wanted, with csi-sanity's name for their secret.
 const SECRETS: &[(&str, &str)] = &[
     ("CreateVolume", "CreateVolumeSecret"),
     ("DeleteVolume", "DeleteVolumeSecret"),
@@ -44,20 +44,21 @@ const SECRETS: &[(&str, &str)] = &[
     ("GetSnapshot", "GetSnapshotSecret"),
 ];
 
-/// One configuration of driver and suite.
+/// One way to run driver and suite.
 pub(crate) struct SetUp {
-    /// Name in test names.
+    /// Its name in test names.
     pub(crate) name: &'static str,
     access: &'static str,
     split: bool,
     secrets: bool,
-    /// Whether csi-sanity connects through a fault proxy without faults.
+    /// Whether the driver stands behind a fault proxy, one without faults.
     proxied: bool,
-    /// Whether both run without options except node name and paths: the first try of a CSI driver's author.
+    /// Whether both run without options but the names of the node and of files: what an author of a CSI driver tries
+    /// first.
     plain: bool,
 }
 
-/// Devices of attached volumes.
+/// What the driver makes of attached volumes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Devices {
     /// Directories and regular files.
@@ -66,7 +67,7 @@ pub(crate) enum Devices {
     Loop,
 }
 
-/// The processes of a set-up: one driver, or a controller and a node, or a driver and its proxy.
+/// The driver of a set-up: one process, or one for the controller and one for the node, or one with its proxy.
 pub(crate) struct Started {
     processes: Vec<Process>,
 }
@@ -133,7 +134,7 @@ impl Devices {
         }
     }
 
-    /// What is missing on this machine.
+    /// What this machine lacks for them.
     pub(crate) fn missing(self) -> Option<String> {
         if self == Self::Emulated {
             return None;
@@ -152,7 +153,7 @@ impl Devices {
 // === impl SetUp ===
 
 impl SetUp {
-    /// Starts the driver with the state in `dir`, and waits until it listens.
+    /// Starts the driver with the state it has in `dir`, and waits until it listens.
     pub(crate) async fn start(&self, bench: &Bench, devices: Devices, dir: &Path) -> Result<Started> {
         let binary = bench.toolchain.csi_mock_driver().await?;
         let common = |name: &str, socket: &str| {
@@ -224,7 +225,7 @@ impl SetUp {
         Ok(started)
     }
 
-    /// Runs csi-sanity; all specs must pass.
+    /// Runs csi-sanity, all of which must pass.
     pub(crate) async fn verify(&self, bench: &Bench, dir: &Path) -> Result<()> {
         let report = dir.join("report.json");
         let write = |name: &str, value: &Value| -> Result<PathBuf> {
@@ -235,7 +236,7 @@ impl SetUp {
         };
         let mutable = write("mutable-parameters.yaml", &json!({"iops": "500"}))?;
         let path = |name: &str| dir.join(name).display().to_string();
-        // Explicit directories, because two runs would share the default ones in /tmp.
+        // Where its directories are is no option: two runs would share those in /tmp.
         let mut command = Spec::new("csi-sanity", bench.toolchain.peer(Peer::CsiSanity).await?)
             .dir(dir)
             .arg(format!("--csi.endpoint=unix://{}", path(SOCKET)))
@@ -285,7 +286,7 @@ impl SetUp {
 // === impl Started ===
 
 impl Started {
-    /// Sends SIGTERM to the node before the controller, and to the proxy before its driver.
+    /// Asks the processes to end, the node's before the controller's and the proxy before its driver.
     pub(crate) async fn stop(&self) -> Result<()> {
         for process in self.processes.iter().rev() {
             process.ensure_alive()?;
@@ -308,7 +309,7 @@ impl Started {
 
 const SOCKET: &str = "csi.sock";
 const CONTROLLER: &str = "controller.sock";
-/// The driver's socket if csi-sanity connects to a proxy.
+/// The driver's socket where csi-sanity speaks to a proxy.
 const BEHIND: &str = "behind.sock";
 
 async fn listens(socket: &Path) -> Result<()> {
@@ -324,7 +325,7 @@ async fn listens(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// No mount, loop device or link of a set-up exists after its driver has stopped.
+/// No mount, loop device or link of a set-up is left when its driver has stopped.
 pub(crate) fn nothing_is_left(dir: &Path) -> Result<()> {
     let ours = dir.display().to_string();
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("read the mounts")?;
@@ -332,7 +333,7 @@ pub(crate) fn nothing_is_left(dir: &Path) -> Result<()> {
     ensure!(left.is_empty(), "mounts are left: {left:?}");
     for device in std::fs::read_dir("/sys/block").context("list the block devices")? {
         let backing = device?.path().join("loop/backing_file");
-        // Absent for other devices and for free loop devices.
+        // Absent of what is no loop device, or a free one.
         let backing = std::fs::read_to_string(backing).unwrap_or_default();
         ensure!(
             !backing.contains(&ours),
