@@ -1,19 +1,17 @@
-//! Leader election: of all replicas, only the one that holds the Lease works.
+//! Leader election: of all replicas, only the one that holds the Lease writes and calls the driver.
 //!
-//! The Lease, its fields and their meaning are client-go's, so that replicas of the Go sidecar and of
-//! this one take turns. What is ours is how safe it is to believe that one leads: [`Leadership`] is a
-//! value that runs out by itself, and whoever is about to write or to call the driver asks it first.
+//! The Lease, its fields and their meaning are client-go's, so that replicas of the Go sidecar and of this attacher can share
+//! it. Unlike client-go's, [`Leadership`] is a value that expires by itself, and is checked before each write and call.
 //!
 //! Invariants:
-//! - nobody else's clock is read: another's lease lapses when it has not changed for its duration, by our
-//!   own monotonic clock, since we saw it change;
-//! - leadership is valid for the renew deadline from the moment at which the last successful renewal was
-//!   *sent*. Others wait for the lease's duration, which is longer, from when they *saw* it;
-//! - the Lease is only ever written over the very version that was read;
-//! - leadership that was lost does not come back: the process ends.
+//! - clock skew is irrelevant: another holder's lease expires when it has not changed for its duration, by our own monotonic
+//!   clock, since its last observed change;
+//! - leadership is valid for the renew deadline, counted from when the last successful renewal was *sent*. Other replicas wait
+//!   for the lease duration, which is longer, counted from when they *observed* it;
+//! - each write of the Lease carries the resourceVersion that was read;
+//! - lost leadership does not come back: the process ends.
 //!
-//! [`ElectionState`] decides and is pure; [`LeaderElector`] does the waiting and the requests. See
-//! docs/adr/0021-leader-election.md.
+//! [`ElectionState`] is pure and decides; [`LeaderElector`] waits and sends requests. See docs/adr/0021-leader-election.md.
 
 mod election_state;
 mod fence;
@@ -33,20 +31,20 @@ pub use server::{ApiLease, LeaseServer};
 
 use crate::model::driver::sanitized;
 
-/// Whose lease, and how often.
+/// The election's parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Which Lease.
+    /// The Lease.
     pub place: LeaseMeta,
-    /// What we call ourselves in it.
+    /// Our `holderIdentity`.
     pub identity: String,
-    /// What it is labelled with; other labels stay as they are.
+    /// Labels of the Lease; others are kept.
     pub labels: BTreeMap<String, String>,
-    /// When.
+    /// Durations and periods.
     pub timings: Timings,
 }
 
-/// Where the Lease is.
+/// Namespace and name of the Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseMeta {
     /// Its namespace.
@@ -59,26 +57,26 @@ pub struct LeaseMeta {
 /// the second, and that one longer than 1.2 times the third.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timings {
-    /// How long the others wait for a holder that shows no sign of life.
+    /// How long other replicas wait for a holder that does not renew.
     pub lease_duration: Duration,
-    /// How long a renewal lets us lead.
+    /// How long a renewal is valid.
     pub renew_deadline: Duration,
-    /// Pause between two renewals, or two looks at another's lease.
+    /// The interval of renewals, and of reads by a standby.
     pub retry_period: Duration,
 }
 
-/// Where Kubernetes tells a pod its namespace.
+/// The pod's namespace, mounted by Kubernetes.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-/// Where Linux tells the name of the machine; in a container, of the pod.
+/// The host name; in a container, the name of the pod.
 const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 
-/// The name of this machine cannot serve as an identity.
+/// The host name cannot serve as an identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// It cannot be read.
+    /// Reading it failed.
     #[error("cannot read the host name, which is to be our identity in the lease, from {HOST_NAME_FILE}")]
     Unreadable(#[source] std::io::Error),
-    /// There is none.
+    /// It is empty.
     #[error("the host name is empty, and it is to be our identity in the lease: give the pod one")]
     Empty,
 }
@@ -86,8 +84,8 @@ pub enum IdentityError {
 // === impl LeaseMeta ===
 
 impl LeaseMeta {
-    /// Where the replicas that serve `driver` meet. Namespaces in the order in which they count: of the
-    /// flag, of POD_NAMESPACE, of the service account.
+    /// The Lease of the replicas that serve `driver`. Its namespace is that of the flag, of POD_NAMESPACE, or of the service
+    /// account, in this order.
     pub fn of(driver: &str, flag: Option<&str>, variable: Option<&str>) -> Self {
         Self::with_file(driver, flag, variable, Path::new(NAMESPACE_FILE))
     }
@@ -117,12 +115,12 @@ impl std::fmt::Display for LeaseMeta {
     }
 }
 
-/// Name of the lease by which attachers of `driver` choose their leader.
+/// The name of the Lease of `driver`'s attachers.
 pub fn name(driver: &str) -> String {
     sanitized(&format!("external-attacher-leader-{driver}"))
 }
 
-/// The name of the machine; in a container, of the pod.
+/// The host name; in a container, the name of the pod.
 ///
 /// # Errors
 ///
@@ -132,11 +130,11 @@ pub fn host_name() -> std::io::Result<String> {
     Ok(name.trim().to_owned())
 }
 
-/// What we call ourselves in the lease: the host name, which is the pod's name.
+/// Our identity in the lease: the host name, which is the pod's name.
 ///
 /// # Errors
 ///
-/// When there is none.
+/// When it cannot be read or is empty.
 pub fn identity() -> Result<String, IdentityError> {
     match host_name().map_err(IdentityError::Unreadable)?.as_str() {
         "" => Err(IdentityError::Empty),

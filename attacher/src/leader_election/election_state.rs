@@ -1,5 +1,4 @@
-//! What to do next about the lease: pure, as the other cores are. Records that were seen and the time go
-//! in, the next request comes out.
+//! The election's decisions: observed Leases and the time go in, the next request comes out. Pure.
 
 mod record;
 mod step;
@@ -21,53 +20,52 @@ pub use step::{LeaseError, Lost, Request, Step};
 pub struct ElectionState {
     settings: Settings,
     observed: Option<Observed>,
-    /// Whether we know what there is; there may be no lease yet.
+    /// Whether the Lease was read. It may not exist.
     looked: bool,
     term: Option<Term>,
     turn: Turn,
-    /// Whether the version that we know was written by us and not found outdated since.
+    /// Whether we wrote the known version, and no conflict has shown another since.
     current: bool,
-    /// The `acquireTime` of claims that may have been granted without our knowing.
+    /// The `acquireTime` of claims that may have succeeded without a response.
     pending_renew: Option<Timestamp>,
-    /// The `renewTime` of our last write that was granted, and of all since that may be.
+    /// The `renewTime` of our last successful write, and of all later ones without a response.
     marks: BTreeSet<Timestamp>,
     slow_renewals: u64,
 }
 
-/// Our time as the leader.
+/// The time as leader.
 #[derive(Clone, Copy, Debug)]
 struct Term {
-    /// `acquireTime`, which tells our term from that of another process of the same name.
+    /// `acquireTime`, which distinguishes our term from that of another process with our identity.
     acquired: Timestamp,
     /// When the last successful renewal was sent.
     renewed: Instant,
 }
 
-/// Whose move it is.
+/// The next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     /// Read the lease.
     Look,
-    /// Write over what was just read.
+    /// Update the version that was just read.
     Write,
-    /// Write over what was read or written last, which nobody but us should have touched.
+    /// Update the version that was read or written last, without another read.
     Renew,
-    /// Nobody's until then.
+    /// None until then.
     Rest(Instant),
 }
 
-/// A standby looks this much later than the retry period at most, as client-go's does.
+/// The jitter of a standby's reads, as a factor of the retry period; client-go's.
 const JITTER: f64 = 1.2;
-/// An answer that takes longer than this part of the renew deadline is given up, so that another
-/// attempt, over another connection, still fits in.
+/// The timeout of a request as a part of the renew deadline, so that a retry over another connection still fits in.
 const ATTEMPTS: u32 = 3;
-/// A failed renewal is tried again after this part of the retry period, or twice that.
+/// The delay of a retried renewal as a part of the retry period; at most twice that.
 const HASTE: u32 = 4;
 
 // === impl ElectionState ===
 
 impl ElectionState {
-    /// Somebody who has not looked at the lease yet.
+    /// Before the first read.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -82,7 +80,7 @@ impl ElectionState {
         }
     }
 
-    /// What to do now. `wall` is what stands in the lease for people to read.
+    /// The next step. `wall` becomes the Lease's timestamp.
     pub fn next(&mut self, now: Instant, wall: Timestamp) -> Step {
         if self.valid_until().is_some_and(|until| now >= until) {
             return Step::Stop(self.lost(Lost::Unrenewed {
@@ -111,12 +109,11 @@ impl ElectionState {
         }
     }
 
-    /// Takes in what the lease was when [`Request::Look`] was answered. `random` is from 0 to 1, here and
-    /// below.
+    /// Handles the response to [`Request::Look`]. `random` is from 0 to 1, here and below.
     ///
     /// # Errors
     ///
-    /// When it shows that we lead no longer.
+    /// When it shows that leadership was lost.
     pub fn looked(
         &mut self,
         answer: Result<Option<Lease>, LeaseError>,
@@ -135,7 +132,7 @@ impl ElectionState {
         } else if self.is_claimable(now) {
             self.turn = Turn::Write;
         } else {
-            // If a claim of ours had been granted, the lease would say so.
+            // A successful claim of ours would be visible.
             self.pending_renew = None;
             self.marks.clear();
             self.rest(now, random);
@@ -143,11 +140,11 @@ impl ElectionState {
         Ok(())
     }
 
-    /// Takes in the answer to a [`Request::Create`] or [`Request::Update`] that was sent at `sent`.
+    /// Handles the response to a [`Request::Create`] or [`Request::Update`] that was sent at `sent`.
     pub fn wrote(&mut self, answer: Result<Lease, LeaseError>, sent: Instant, now: Instant, random: f64) {
         match answer {
             Ok(lease) => {
-                // What was sent before was not granted, and is of an outdated version now.
+                // Earlier writes failed: their resourceVersion is outdated.
                 self.marks = Record::of(&lease).renewed.into_iter().collect();
                 self.observe(Some(lease), now);
                 self.current = true;
@@ -155,7 +152,7 @@ impl ElectionState {
                 if let Some(term) = &mut self.term {
                     term.renewed = sent;
                 } else if now >= sent + self.settings.timings.renew_deadline {
-                    // It took so long that others may see it lapse any moment.
+                    // It took so long that the lease may have expired for other replicas.
                     self.turn = Turn::Look;
                 } else if let Some(acquired) = self.pending_renew.take() {
                     self.term = Some(Term {
@@ -178,8 +175,7 @@ impl ElectionState {
         }
     }
 
-    /// Takes in a change of the lease that was seen while waiting; nothing: it was deleted. Only a
-    /// standby wants to know.
+    /// Handles a watch event of a standby; `None` is a deletion.
     pub fn seen(&mut self, lease: Option<Lease>, now: Instant, random: f64) {
         if self.term.is_some() {
             return;
@@ -192,14 +188,14 @@ impl ElectionState {
         }
     }
 
-    /// Stops leading, so that the lease can be given back.
+    /// Stops leading, so that the lease can be released.
     pub fn resign(&mut self) {
         if let Some(term) = self.term.take() {
             self.pending_renew = Some(term.acquired);
         }
     }
 
-    /// What `lease` is to be when we let go of it, after [`ElectionState::resign`]; nothing if it is not ours.
+    /// `lease` as released after [`ElectionState::resign`]; `None` if it is not ours.
     pub fn released(&self, mut lease: Lease, wall: Timestamp) -> Option<Lease> {
         let acquired = self.pending_renew?;
         let record = Record::of(&lease);
@@ -209,19 +205,19 @@ impl ElectionState {
         let now = MicroTime(micros(wall));
         let spec = lease.spec.get_or_insert_default();
         spec.holder_identity = Some(String::new());
-        // The shortest there is: a peer that takes an empty holder for somebody waits no longer.
+        // The shortest duration, in case a peer takes an empty holder for another replica.
         spec.lease_duration_seconds = Some(1);
         spec.acquire_time = Some(now.clone());
         spec.renew_time = Some(now);
         Some(lease)
     }
 
-    /// Whether the lease may be ours, also if we do not know for certain.
+    /// Whether the lease is ours, or may be.
     pub fn may_hold(&self) -> bool {
         self.term.is_some() || self.pending_renew.is_some()
     }
 
-    /// Until when we may work; nothing if we do not lead.
+    /// When leadership expires; `None` if we do not lead.
     pub fn valid_until(&self) -> Option<Instant> {
         let term = self.term.as_ref()?;
         Some(term.renewed + self.settings.timings.renew_deadline)
@@ -237,7 +233,7 @@ impl ElectionState {
         self.term.is_none() && matches!(self.turn, Turn::Write)
     }
 
-    /// Who holds the lease, as far as we know. Empty: nobody. Nothing: no look at it has succeeded yet.
+    /// The last observed holder. Empty: the lease is free. `None`: it has not been read yet.
     pub fn holder(&self) -> Option<&str> {
         match &self.observed {
             Some(observed) => Some(&observed.record.holder),
@@ -245,12 +241,12 @@ impl ElectionState {
         }
     }
 
-    /// The lease as it was seen last.
+    /// The last observed Lease.
     pub fn lease(&self) -> Option<&Lease> {
         self.observed.as_ref()?.lease.as_ref()
     }
 
-    /// How often a renewal had to look at the lease first.
+    /// How many renewals had to read the lease first.
     pub fn slow_renewals(&self) -> u64 {
         self.slow_renewals
     }
@@ -259,7 +255,7 @@ impl ElectionState {
         self.looked = true;
         match (lease, &mut self.observed) {
             (None, None) => {}
-            // Who held it may not have noticed yet, so what we know of him stays.
+            // The former holder may still work, so its record stays.
             (None, Some(observed)) => observed.lease = None,
             (Some(lease), Some(observed)) if observed.is(&lease) => {}
             (Some(lease), observed) => {
@@ -279,7 +275,7 @@ impl ElectionState {
             ..
         }) = &self.observed
         else {
-            // It was deleted. Whoever is first to create it holds it.
+            // It was deleted, and the first replica that creates it holds it.
             return Ok(());
         };
         let lease = self.settings.place.to_string();
@@ -299,8 +295,8 @@ impl ElectionState {
         Err(self.lost(lost))
     }
 
-    /// Whether a record in our name was written by us, in the term that began then. A process of the same
-    /// name may keep our `acquireTime`: client-go takes a record that bears its name for its own.
+    /// Whether a record with our identity is of the term that began at `acquired`. Another process with our identity may keep
+    /// our `acquireTime`: client-go takes any record with its identity for its own.
     fn is_of_term(&self, record: &Record, acquired: Timestamp) -> bool {
         let is_marked = record
             .renewed
@@ -314,7 +310,7 @@ impl ElectionState {
         lost
     }
 
-    /// Whether we may take the lease: it is free, or lapsed, or an earlier process of ours had it.
+    /// Whether we may acquire the lease: it is free, expired, or held by an earlier process with our identity.
     fn is_claimable(&self, now: Instant) -> bool {
         let Some(observed) = &self.observed else {
             return true;
@@ -338,7 +334,7 @@ impl ElectionState {
         self.turn = Turn::Rest(self.valid_until().map_or(until, |valid| until.min(valid)));
     }
 
-    /// The lease in our name.
+    /// The Lease with our identity.
     fn written(&mut self, wall: Timestamp) -> Request {
         let now = micros(wall);
         let known = self.observed.as_ref();
@@ -360,7 +356,7 @@ impl ElectionState {
         let changes_hands = exists && record.holder != self.settings.identity;
         let acquired = match &self.term {
             Some(term) => term.acquired,
-            // Claims that may yet be granted must be known for ours by one and the same mark.
+            // All claims without a response carry one acquireTime, by which they are recognized.
             None => *self.pending_renew.get_or_insert(now),
         };
         self.marks.insert(now);

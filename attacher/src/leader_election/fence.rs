@@ -1,9 +1,7 @@
-//! The last look at the leadership, at the moment when a request is handed to a connection.
+//! Checks leadership when a connection takes a request's body.
 //!
-//! Whoever is about to write or to call asks first. But then a connection may have to be made, or the
-//! request may stand in line for a free stream, and the process may be suspended for as long as it likes.
-//! What a request asks for is in its body, and no server acts on one whose body is cut off: so the body
-//! asks once more when it is taken.
+//! Leadership is checked before each request. But then the request may wait for a connection or a free stream, or the process
+//! may be suspended. A server does not execute a request with a truncated body, so the body checks leadership again.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,11 +11,11 @@ use tower::BoxError;
 
 use super::Leadership;
 
-/// A request's body that fails unless we lead when it is taken.
+/// A request's body that fails unless we lead when the connection takes it.
 #[derive(Debug)]
 pub struct Fenced<B> {
     body: B,
-    /// None: it changes nothing, and anybody may send it.
+    /// `None` for a read, which needs no leadership.
     leadership: Option<Leadership>,
 }
 

@@ -29,28 +29,27 @@ pub struct LeaderElector<S> {
 /// What callbacks are called for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// We lead.
+    /// A term began.
     StartedLeading,
-    /// We do no longer.
+    /// It ended.
     StoppedLeading,
 }
 
 /// Called when this replica starts or stops leading.
 type Callback = dyn Fn(Change, &Lease) + Send;
 
-/// How long a leader that stops tries to give the lease back.
+/// The timeout of a leader's release.
 const RELEASE: Duration = Duration::from_secs(5);
-/// The same for a standby whose claim may have been granted a moment ago.
+/// The timeout of a standby's release, whose claim may have succeeded.
 const RELEASE_PENDING: Duration = Duration::from_secs(1);
-/// A connection that the API server closed, or a renewal of ours that it carries out late, costs one.
+/// Retries of a release: a closed connection, or a renewal that is executed late, costs one.
 const RELEASE_ATTEMPTS: u32 = 4;
 const RELEASE_PAUSE: Duration = Duration::from_millis(100);
 
 // === impl LeaderElector ===
 
 impl<S: LeaseServer> LeaderElector<S> {
-    /// A elector that has not begun. `clock` is what stands in the lease for people to read, and nothing
-    /// else depends on it.
+    /// An elector that has not begun. `clock` makes the Lease's timestamps, which are for information only.
     pub fn new(server: S, settings: Settings, clock: fn() -> Timestamp, seed: u64) -> (Self, Leadership) {
         let (status_tx, status) = watch::channel(ElectionStatus::new(&settings));
         let elector = Self {
@@ -65,22 +64,21 @@ impl<S: LeaseServer> LeaderElector<S> {
         (elector, status.into())
     }
 
-    /// Calls `tell` when a term begins or ends. It must not wait.
-    pub fn with_callback(mut self, tell: impl Fn(Change, &Lease) + Send + 'static) -> Self {
-        self.callback = Box::new(tell);
+    /// Calls `callback` when a term begins or ends. It must not block.
+    pub fn with_callback(mut self, callback: impl Fn(Change, &Lease) + Send + 'static) -> Self {
+        self.callback = Box::new(callback);
         self
     }
 
-    /// Takes part until `stop`, then gives the lease back if it is ours. Whoever gives it must have
-    /// stopped working.
+    /// Takes part until `stop`, then releases the lease if it is ours. The caller must have stopped all work.
     ///
     /// # Errors
     ///
-    /// [`Lost`], when we led and do no longer: at that time the [`Leadership`] has ended already.
+    /// [`Lost`], when leadership was lost. The [`Leadership`] has expired by then.
     ///
     /// # Cancellation
     ///
-    /// Like a crash: others wait until the lease lapses.
+    /// Like a crash: other replicas wait until the lease expires.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), Lost> {
         let result = self.run_until_lost(&stop).await;
         match &result {
@@ -103,7 +101,7 @@ impl<S: LeaseServer> LeaderElector<S> {
                         () = stop.cancelled() => return Ok(()),
                         change = next_change(&mut self.changes) => {
                             self.state.seen(change, now(), self.random.f64());
-                            // That somebody else was granted the lease is told here, and by no look for minutes.
+                            // A watch shows a new holder minutes before the next read.
                             self.note(None, false);
                         }
                         () = sleep_until(until.into()) => {}
@@ -132,7 +130,7 @@ impl<S: LeaseServer> LeaderElector<S> {
         }
     }
 
-    /// Sends a request and hands its answer to the state.
+    /// Sends a request and passes its response to the state.
     async fn send(
         &mut self,
         request: Request,
@@ -182,7 +180,7 @@ impl<S: LeaseServer> LeaderElector<S> {
         result
     }
 
-    /// A standby is told at once when the lease becomes free; a leader need not be.
+    /// Watches the lease as a standby, so that a release is seen at once. A leader needs no watch.
     fn watch(&mut self) {
         if self.state.valid_until().is_some() || self.changes.is_some() {
             return;
@@ -196,7 +194,7 @@ impl<S: LeaseServer> LeaderElector<S> {
         }
     }
 
-    /// Gives the lease back if it is ours, or may be.
+    /// Releases the lease if it is ours, or may be.
     async fn leave(&mut self) {
         if !self.state.may_hold() {
             return;
@@ -217,7 +215,7 @@ impl<S: LeaseServer> LeaderElector<S> {
     }
 
     async fn release(&mut self, led: bool) -> Result<(), String> {
-        // What we wrote last is what it is, most probably.
+        // The version that was written last is most probably still current.
         let mut known = if led { self.state.lease().cloned() } else { None };
         let mut error = String::new();
         for _ in 0..RELEASE_ATTEMPTS {
@@ -262,18 +260,18 @@ impl<S: LeaseServer> LeaderElector<S> {
                 changed = true;
             }
             status.valid_until = valid_until;
-            // Kept when leadership is lost: whether we end then is what health is about.
+            // Kept after a loss: the health check reports a process that does not end then.
             status.renewed = state.renewed().map(Instant::from).or(status.renewed);
             status.slow_renewals = state.slow_renewals();
             changed
         });
     }
 
-    /// Keeps for people what came of the last request. That somebody else was quicker is no trouble.
+    /// Keeps the last failure for `/statusz`. A conflict is no failure.
     fn note(&self, failure: Option<&LeaseError>, is_claim: bool) {
         self.status_tx.send_if_modified(|status| {
             match (failure, &mut status.ongoing_failure) {
-                // The lease can be read and is to be claimed, which came to nothing the last time.
+                // The lease can be read and claimed, but the last claim failed.
                 (None, _) if status.claim_failed && self.state.is_claiming() => return false,
                 (None | Some(LeaseError::Conflict), trouble) => {
                     *trouble = None;
@@ -289,7 +287,7 @@ impl<S: LeaseServer> LeaderElector<S> {
             if matches!(failure, Some(LeaseError::Unanswered(_) | LeaseError::Refused(_))) {
                 status.claim_failed |= is_claim;
             }
-            // Nobody waits for it.
+            // There may be no receiver.
             false
         });
     }
@@ -301,7 +299,7 @@ impl<S: LeaseServer> LeaderElector<S> {
     }
 }
 
-/// Whether there was none in time, and the answer.
+/// Whether the response timed out, and the response.
 async fn answer<T>(
     deadline: Instant,
     request: impl Future<Output = Result<T, LeaseError>>,
@@ -315,7 +313,7 @@ async fn answer<T>(
     }
 }
 
-/// The next change; never, once there are no more to come.
+/// The next change; pending for ever once the watch has ended.
 async fn next_change(changes: &mut Option<BoxStream<'static, Option<Lease>>>) -> Option<Lease> {
     if let Some(stream) = changes {
         if let Some(change) = stream.next().await {

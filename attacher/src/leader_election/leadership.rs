@@ -1,4 +1,4 @@
-//! Leadership as a value that runs out by itself.
+//! Leadership as a value that expires by itself.
 
 use std::time::Duration;
 
@@ -8,59 +8,58 @@ use tokio::time::Instant;
 use super::Settings;
 use crate::kube_api::OngoingFailure;
 
-/// Whether we lead, for everybody who must know. Cheap to clone and to ask.
+/// Whether this replica leads. Cheap to clone and to check.
 ///
-/// It is a value with an end, not a flag that somebody sets in time: a process that was suspended finds
-/// it run out before it has noticed anything else.
+/// It is a deadline and not a flag: for a process that was suspended it has expired before any task runs again.
 #[derive(Clone, Debug)]
 pub struct Leadership(Option<watch::Receiver<ElectionStatus>>);
 
-/// Where we stand in the election.
+/// The election as this replica sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElectionStatus {
-    /// Until when we may work without another look at the lease. Nothing: we do not lead.
+    /// When our leadership expires unless it is renewed. `None`: we do not lead.
     pub valid_until: Option<Instant>,
-    /// When the lease was last renewed by us; nothing once it was given back.
+    /// When we last renewed the lease; `None` after its release.
     pub renewed: Option<Instant>,
-    /// Who holds the lease, as far as we know. Empty: nobody. Nothing: no look at it has succeeded yet.
+    /// The last observed holder. Empty: the lease is free. `None`: it has not been read yet.
     pub holder: Option<String>,
-    /// What we call ourselves.
+    /// Our identity.
     pub identity: String,
-    /// Why the last request about the lease came to nothing, if it did. Why a claim did, for as long as the lease
-    /// can be claimed: that it can be read is no comfort then.
+    /// Why the last request failed, if it did. The failure of a claim is kept as long as the lease can be claimed, even if
+    /// reads succeed.
     pub ongoing_failure: Option<OngoingFailure>,
-    /// Whether the last claim came to nothing, and the lease could still be claimed when we last looked.
+    /// Whether the last claim failed, and the lease could still be claimed when it was last read.
     pub claim_failed: bool,
-    /// How often a renewal had to look at the lease first.
+    /// How many renewals had to read the lease first.
     pub slow_renewals: u64,
     /// Name of the lease, for messages.
     pub lease: String,
-    /// How long the lease lasts.
+    /// The lease duration.
     pub(super) lease_duration: Duration,
 }
 
-/// We do not lead, so nothing may be written and nobody called.
+/// This replica does not lead, so it must not write or call the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this replica does not lead (any more), so it does nothing")]
 pub struct NotLeading;
 
-/// We should have stopped long ago, and have not.
+/// The lease expired long ago, and the process still runs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed election to renew leadership on lease {0}")]
 pub struct Unrenewed(String);
 
-/// How long after the lease's end a leader that has not ended counts as sick; the Go sidecar's value.
+/// How long after the lease's expiry a leader that still runs is unhealthy; the Go sidecar's value.
 const HEALTH_TOLERANCE: Duration = Duration::from_secs(20);
 
 // === impl Leadership ===
 
 impl Leadership {
-    /// For a replica that is the only one (no `--leader-election`): it always leads.
+    /// Of a single replica (no `--leader-election`), which always leads.
     pub fn unopposed() -> Self {
         Self(None)
     }
 
-    /// One that nobody renews.
+    /// One that is never renewed.
     #[cfg(test)]
     pub(crate) fn until(at: Instant) -> Self {
         let settings = super::election_state::tests::mk_settings("a");
@@ -71,11 +70,11 @@ impl Leadership {
         watch::channel(status).1.into()
     }
 
-    /// Fails unless we lead at this moment. To be asked right before each write and each driver call.
+    /// Fails unless we lead at this moment. Checked right before each write and each driver call.
     ///
     /// # Errors
     ///
-    /// [`NotLeading`]: do not go on, and tell nobody in the cluster, as that would be a write.
+    /// [`NotLeading`]: do not continue, and do not report it in the cluster, as that would be a write.
     pub fn check(&self) -> Result<(), NotLeading> {
         match &self.0 {
             None => Ok(()),
@@ -84,8 +83,8 @@ impl Leadership {
         }
     }
 
-    /// Waits until we lead. Others may have led before, and what we know may be older than what they did:
-    /// [`Leadership::is_elected`] says so.
+    /// Waits until we lead. If [`Leadership::is_elected`], others may have led before, and the caches may be older than their
+    /// writes.
     ///
     /// # Cancellation
     ///
@@ -95,13 +94,12 @@ impl Leadership {
         let mut status = status.clone();
         let leads = status.wait_for(|status| status.leads_at(Instant::now()));
         if leads.await.is_err() {
-            // The election is over, and we have not won it.
+            // The election ended without a term of ours.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Waits until we lead no longer, however often the lease is renewed until then; for ever, without an
-    /// election.
+    /// Waits until leadership expires or is lost; for ever, without an election.
     ///
     /// # Cancellation
     ///
@@ -118,26 +116,25 @@ impl Leadership {
             };
             let renewed = async {
                 if status.changed().await.is_err() {
-                    // The election is over, and what we have is all there is.
+                    // The election ended, so there are no more renewals.
                     std::future::pending::<()>().await;
                 }
             };
-            // Either way the next look tells.
+            // The next iteration checks the new status.
             tokio::time::timeout_at(until, renewed).await.ok();
         }
     }
 
-    /// Whether there is an election, and so others who may have led before us.
+    /// Whether there is an election, so that others may have led before.
     pub fn is_elected(&self) -> bool {
         self.0.is_some()
     }
 
-    /// What `/healthz/leader-election` tells.
+    /// The result of `/healthz/leader-election`.
     ///
     /// # Errors
     ///
-    /// We held the lease, have not renewed it since long after its end, and are still there. A standby is
-    /// always well.
+    /// When our lease expired long ago without renewal. A standby is always healthy.
     pub fn health(&self) -> Result<(), Unrenewed> {
         let Some(status) = &self.0 else { return Ok(()) };
         let status = status.borrow();
@@ -148,7 +145,7 @@ impl Leadership {
         }
     }
 
-    /// Where we stand; nothing without an election.
+    /// The status; `None` without an election.
     pub fn status(&self) -> Option<ElectionStatus> {
         Some(self.0.as_ref()?.borrow().clone())
     }
@@ -163,7 +160,7 @@ impl From<watch::Receiver<ElectionStatus>> for Leadership {
 // === impl ElectionStatus ===
 
 impl ElectionStatus {
-    /// Of somebody who has not looked at the lease yet.
+    /// Before the first read of the lease.
     pub fn new(settings: &Settings) -> Self {
         Self {
             valid_until: None,
@@ -178,8 +175,7 @@ impl ElectionStatus {
         }
     }
 
-    /// Whether we could take over: somebody holds the lease, as we were told, and when nobody did, as far as we
-    /// know, it was granted to us.
+    /// Whether this standby could take over: the lease was read, and no claim of a free lease has failed since.
     pub fn could_take_over(&self) -> bool {
         self.holder.as_deref().is_some_and(|holder| !holder.is_empty()) && !self.claim_failed
     }

@@ -1,4 +1,4 @@
-//! The one Lease, at the API server.
+//! Requests for the Lease.
 
 use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
@@ -10,31 +10,30 @@ use super::{LeaseError, LeaseMeta};
 use crate::kube_api::{Access, ConnectError, Requests};
 use crate::report::chain;
 
-/// Where the Lease is kept.
+/// The API server, as far as the election uses it.
 ///
 /// # Cancellation
 ///
-/// Dropping a write may leave it done, undone, or to be done later.
+/// A dropped write may be executed, now or later, or not at all.
 pub trait LeaseServer: Send + Sync + 'static {
-    /// Reads it; nothing: there is none.
+    /// Reads the Lease; `None` if it does not exist.
     fn get(&self) -> impl Future<Output = Result<Option<Lease>, LeaseError>> + Send;
 
-    /// Creates it.
+    /// Creates the Lease.
     fn create(&self, lease: &Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
 
-    /// Replaces the version of it that `lease` carries, and no other.
+    /// Replaces the version that `lease` carries.
     fn update(&self, lease: &Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
 
-    /// Its changes after `version`; nothing: it was deleted. May end at any time: it is a help, and what
-    /// it does not show is found by looking.
+    /// Watches the Lease from `version`; `None` is a deletion. The stream may end at any time, as the elector also reads the
+    /// Lease periodically.
     fn changes(&self, version: &str) -> BoxStream<'static, Option<Lease>>;
 
-    /// An answer did not come: do not ask over the same connection again.
+    /// Abandons the connection after a timeout.
     fn reconnect(&mut self);
 }
 
-/// The API server of the cluster that we serve, over a connection of the election's own: neither the work
-/// nor a slow watch can hold up a renewal.
+/// The API server over a connection of its own, so that no other request delays a renewal.
 pub struct ApiLease {
     access: Access,
     place: LeaseMeta,
@@ -45,11 +44,11 @@ pub struct ApiLease {
 // === impl ApiLease ===
 
 impl ApiLease {
-    /// The Lease at `place`; requests count among `counts`. Nothing is connected before it is used.
+    /// The Lease at `place`; `counts` counts the requests. Connects with the first request.
     ///
     /// # Errors
     ///
-    /// When the configuration cannot be used at all.
+    /// When the configuration is unusable.
     pub fn new(config: &kube::Config, place: LeaseMeta, counts: Requests) -> Result<Self, ConnectError> {
         let access = Access::new(config)?;
         let client = access.connect(None, counts.clone());
@@ -67,7 +66,7 @@ impl LeaseServer for ApiLease {
     async fn get(&self) -> Result<Option<Lease>, LeaseError> {
         match self.api.get(&self.place.name).await {
             Ok(lease) => Ok(Some(lease)),
-            // A load balancer says 404 too.
+            // A load balancer may return 404, too.
             Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
             Err(error) => Err(failure(&error)),
         }
@@ -130,7 +129,7 @@ fn failure(error: &kube::Error) -> LeaseError {
     match code {
         409 => LeaseError::Conflict,
         400..=499 => LeaseError::Refused(chain(error)),
-        // What a server in trouble did with it is not known.
+        // A server error does not tell whether the write was executed.
         _ => LeaseError::Unanswered(chain(error)),
     }
 }

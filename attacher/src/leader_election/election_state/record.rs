@@ -1,4 +1,4 @@
-//! What a Lease says, and since when we know.
+//! The part of a Lease that the election reads, and when it was observed.
 
 use std::time::{Duration, Instant};
 
@@ -7,17 +7,17 @@ use k8s_openapi::api::coordination::v1::Lease;
 
 use crate::leader_election::Timings;
 
-/// The newest state of the lease that we have seen.
+/// The last observed Lease.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
-    /// The object; nothing if it has been deleted since.
+    /// `None` if it has been deleted since.
     pub(super) lease: Option<Lease>,
     pub(super) record: Record,
-    /// When we saw it change last.
+    /// When its last change was observed.
     pub(super) at: Instant,
 }
 
-/// The part of a lease that an election is about.
+/// The part of a Lease that the election reads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Record {
     pub(super) holder: String,
@@ -30,12 +30,12 @@ pub(super) struct Record {
 // === impl Observed ===
 
 impl Observed {
-    /// When others may take the lease, if it does not change until then.
+    /// When the lease expires unless it changes.
     pub(super) fn lapses(&self) -> Instant {
         self.at + self.record.duration
     }
 
-    /// Whether this is what we saw. A write that changes nothing that we look at is a sign of life.
+    /// Whether `lease` is the observed version. Any write counts as a renewal.
     pub(super) fn is(&self, lease: &Lease) -> bool {
         let version = |lease: &Lease| lease.metadata.resource_version.clone();
         let known = self.lease.as_ref();
@@ -46,7 +46,7 @@ impl Observed {
 // === impl Record ===
 
 impl Record {
-    /// What it says.
+    /// Reads a Lease.
     pub(super) fn of(lease: &Lease) -> Self {
         let Some(spec) = &lease.spec else {
             return Self::default();
@@ -63,14 +63,14 @@ impl Record {
 }
 
 impl Timings {
-    /// What the lease says. Not less than what we mean, or others would take it too early.
+    /// `leaseDurationSeconds`, rounded up, or other replicas would acquire the lease too early.
     pub(super) fn lease_seconds(&self) -> i32 {
         let seconds = self.lease_duration.as_secs() + u64::from(self.lease_duration.subsec_nanos() > 0);
         seconds.try_into().unwrap_or(i32::MAX)
     }
 }
 
-/// As precise as the API server keeps times.
+/// Truncates a time to the API server's precision.
 pub(super) fn micros(time: Timestamp) -> Timestamp {
     Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
 }

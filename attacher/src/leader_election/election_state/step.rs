@@ -1,4 +1,4 @@
-//! What an elector asks for, what comes of it, and how its time ends.
+//! The elector's steps, their failures, and the end of a term.
 
 use std::time::{Duration, Instant};
 
@@ -7,17 +7,17 @@ use k8s_openapi::api::coordination::v1::Lease;
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Send this, and hand its answer to [`ElectionState::looked`](super::ElectionState::looked) or
+    /// Send this, and pass the response to [`ElectionState::looked`](super::ElectionState::looked) or
     /// [`ElectionState::wrote`](super::ElectionState::wrote).
     Send {
-        /// What.
+        /// The request.
         request: Request,
-        /// Give up waiting for the answer then.
+        /// The timeout of its response.
         deadline: Instant,
     },
-    /// Nothing before this time, unless the lease is seen to change.
+    /// Wait until then, or until the watch shows a change.
     Wait(Instant),
-    /// Stop working: we lead no longer, and never will again.
+    /// Stop: leadership was lost for good.
     Stop(Lost),
 }
 
@@ -28,25 +28,25 @@ pub enum Request {
     Look,
     /// Create it.
     Create(Box<Lease>),
-    /// Replace the version of it that was read.
+    /// Replace the version that was read.
     Update(Box<Lease>),
 }
 
-/// A request that was not granted.
+/// A request that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseError {
-    /// The lease is another than the one that was read: look again.
+    /// The Lease changed since it was read (409).
     Conflict,
-    /// Nobody knows whether it was granted, or will be yet.
+    /// No response: it may have been executed, or will be.
     Unanswered(String),
-    /// It was not, for this reason.
+    /// It was rejected, for this reason.
     Refused(String),
 }
 
-/// Why we lead no longer.
+/// Why leadership was lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
-    /// The API server could not be reached in time, or we were suspended.
+    /// The API server was unreachable, or the process suspended, for too long.
     #[error("the lease {lease} could not be renewed within {within:?}")]
     Unrenewed {
         /// The lease.
@@ -54,22 +54,22 @@ pub enum Lost {
         /// `--leader-election-renew-deadline`.
         within: Duration,
     },
-    /// Somebody else holds it.
+    /// Another replica holds the lease.
     #[error("the lease {lease} is held by {holder:?} now")]
     Taken {
         /// The lease.
         lease: String,
-        /// By whom; empty: somebody emptied it.
+        /// The holder; empty if the lease was emptied.
         holder: String,
     },
-    /// Somebody holds it in our name.
+    /// Another process holds the lease with our identity.
     #[error(
         "another process that calls itself {identity:?} has taken the lease {lease}: give each replica a host name of its own"
     )]
     SameIdentity {
         /// The lease.
         lease: String,
-        /// Our name.
+        /// Our identity.
         identity: String,
     },
 }
