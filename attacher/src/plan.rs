@@ -10,6 +10,7 @@ mod capability;
 mod detach;
 mod pv_finalizer;
 pub mod reconcile;
+mod target_usage;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ pub use attach::{AttachPlan, PvFinalizer, Record, Stale, attach};
 pub use capability::{Access, AccessMode, Capability, Unsupported};
 pub use detach::{DetachOutcome, DetachPlan, PresentNodeId, UnpublishResult, detach, detach_outcome};
 pub use pv_finalizer::release;
+pub use target_usage::{OtherAttachment, TargetUsage, UsedBy, target_usage};
 
 use crate::migration::Untranslatable;
 use crate::model::{Attachment, CsiSource, Driver, Node, SourceFault, Volume, VolumeSource, VolumeSpec};

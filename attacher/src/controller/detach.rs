@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use super::state::{PendingStatusWrite, TargetUsage, UsedBy};
+use super::keyed_mutex::KeyedGuard;
+use super::state::PendingStatusWrite;
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, UnpublishRequest};
 use crate::kube_api::{Cluster, Error, Released, Secrets};
 use crate::model::{Attachment, Driver, PublishTarget, Recorded, SecretRef};
-use crate::plan::{self, AttachInputs, DetachOutcome, DetachPlan, Operation, PresentNodeId, UnpublishResult};
+use crate::plan::{
+    self, AttachInputs, DetachOutcome, DetachPlan, Operation, TargetUsage, UnpublishResult, UsedBy,
+};
 use crate::report::chain;
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
@@ -90,26 +93,24 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             migrated: plan.migrated,
         };
         let failed = |error| SyncError::call_without(missing, &error);
+        // Both at once: a publish under the present id may be of the same machine as the recorded one.
+        let _guards = self.unless_draining(self.lock_targets(plan)).await?;
         let recorded = request(plan.target.clone());
         let recorded = self
             .unpublish_unless_in_use(attachment, recorded, UsedBy::Record)
             .await?;
         let (recorded, mut error) = summarized(recorded, missing);
         let mut outcome = plan::detach_outcome(recorded, &plan.present, None);
-        let mut unpublished = vec![&plan.target.node_id];
-        if let (DetachOutcome::UnpublishPresent, PresentNodeId::Differs(node_id)) = (outcome, &plan.present) {
-            tracing::info!(recorded = %plan.target.node_id, present = %node_id, "the node has another id now; unpublishing that, too");
-            let present = PublishTarget {
-                node_id: node_id.clone(),
-                ..plan.target.clone()
-            };
+        let mut unpublished = vec![plan.target.node_id.clone()];
+        if let (DetachOutcome::UnpublishPresent, Some(present)) = (outcome, plan.present_target()) {
+            tracing::info!(recorded = %plan.target.node_id, present = %present.node_id, "the node has another id now; unpublishing that, too");
+            unpublished.push(present.node_id.clone());
             let result = self
                 .unpublish_unless_in_use(attachment, request(present), UsedBy::RecordOrPresentId)
                 .await?;
             let (present, present_error) = summarized(result, missing);
             outcome = plan::detach_outcome(recorded, &plan.present, Some(present));
             error = present_error.or(error);
-            unpublished.push(node_id);
         }
         match (outcome, error) {
             (DetachOutcome::Detached, _) => self.verify_unpublished(attachment, &unpublished),
@@ -119,15 +120,24 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// The node may have registered again during the calls: then its new id is not unpublished yet.
-    fn verify_unpublished(
+    async fn lock_targets(
         &self,
-        attachment: &Attachment,
-        unpublished: &[&Arc<str>],
-    ) -> Result<(), SyncError> {
+        plan: &DetachPlan,
+    ) -> Result<[Option<KeyedGuard<'_, PublishTarget>>; 2], SyncError> {
+        Ok(match plan.present_target() {
+            Some(present) => {
+                let (recorded, present) = self.target_mutexes.lock_both(&plan.target, &present).await;
+                [Some(recorded), Some(present)]
+            }
+            None => [Some(self.target_mutexes.lock(&plan.target).await), None],
+        })
+    }
+
+    /// The node may have registered again during the calls: then its new id is not unpublished yet.
+    fn verify_unpublished(&self, attachment: &Attachment, unpublished: &[Arc<str>]) -> Result<(), SyncError> {
         let inputs = self.state().inputs(attachment);
         let present = inputs.and_then(|inputs| inputs.node?.id.clone());
-        match present.is_none_or(|id| unpublished.contains(&&id)) {
+        match present.is_none_or(|id| unpublished.contains(&id)) {
             true => Ok(()),
             false => Err(SyncError::outdated()),
         }
@@ -144,7 +154,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let mut state = self.state();
         let PublishTarget { volume_id, node_id } = target;
         match state.usage_besides(attachment, target, used_by) {
-            TargetUsage::Unused | TargetUsage::Deleting => Ok(false),
+            TargetUsage::Unused | TargetUsage::Deleting | TargetUsage::Ambiguous => Ok(false),
             TargetUsage::MissingFinalizer => {
                 state.restore_finalizers(attachment, target, used_by);
                 match used_by {
@@ -160,15 +170,22 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Calls the driver, unless another VolumeAttachment uses the target (`None`). The lock keeps others from publishing
-    /// there between this check and the response.
+    /// Calls the driver, unless another VolumeAttachment uses the target (`None`). The target's lock keeps others from
+    /// publishing there between this check and the response.
     async fn unpublish_unless_in_use(
         &self,
         attachment: &Attachment,
         request: UnpublishRequest,
         used_by: UsedBy,
     ) -> Result<Option<Result<(), CallError>>, SyncError> {
-        let _guard = self.lock_target(&request.target).await?;
+        let usage = self.state().usage_besides(attachment, &request.target, used_by);
+        if usage == TargetUsage::Ambiguous {
+            if attachment.finalizer {
+                return Err(SyncError::ambiguous_node_id(&request.target));
+            }
+            // Its detach ended before. If the volume is published there all the same, reconcile finds it.
+            return Ok(None);
+        }
         if self.is_in_use(attachment, &request.target, used_by)? {
             return Ok(None);
         }

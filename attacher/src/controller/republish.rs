@@ -1,13 +1,12 @@
 //! Republish to a node's present id: a machine that registered again under another id gets its volumes again.
 
 use super::attach::Published;
-use super::state::UsedBy;
 use super::sync_error::{MESSAGE_BYTES, cut};
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, UnpublishRequest};
 use crate::kube_api::{Cluster, Secrets, Side};
 use crate::model::{Attachment, Problem, PublishTarget, Recorded};
-use crate::plan::{AttachPlan, Record};
+use crate::plan::{AttachPlan, Record, UsedBy};
 use crate::report::time;
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {

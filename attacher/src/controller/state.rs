@@ -31,7 +31,6 @@ use crate::workqueue::{Backoff, Class, Finished, Key, Lane, Limits, Queue};
 pub use item::{AbandonedTarget, Item, PendingStatusWrite};
 pub use reconcile::{Fault, Finding, LastRound, ReconcileMetrics, Round};
 use repair::{Repairs, lane};
-pub use target_usage::{TargetUsage, UsedBy};
 
 /// See the module.
 #[derive(Debug)]

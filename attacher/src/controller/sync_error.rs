@@ -121,6 +121,18 @@ impl SyncError {
         )
     }
 
+    /// Another VolumeAttachment on the same node was published under another node id.
+    pub(super) fn ambiguous_node_id(target: &PublishTarget) -> Self {
+        let PublishTarget { volume_id, node_id } = target;
+        Self::new(
+            Class::Uncertain,
+            format!(
+                "another VolumeAttachment has volume {volume_id:?} on the same node under another node id than {node_id:?}, \
+                 and both may be the same machine: not unpublishing before that VolumeAttachment is deleted"
+            ),
+        )
+    }
+
     /// The inputs changed during the sync. The next one plans from the new inputs.
     pub(super) fn outdated() -> Self {
         Self {

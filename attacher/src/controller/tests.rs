@@ -15,14 +15,14 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::*;
+use crate::controller::state::PendingStatusWrite;
 use crate::controller::state::tests::mk_state;
-use crate::controller::state::{PendingStatusWrite, TargetUsage, UsedBy};
 use crate::csi::{CallError, Code, ListRequest, Page, PublishRequest, Reach, UnpublishRequest};
 use crate::kube_api::{Released, Side, patch};
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Capabilities, Node, Problem, PublishTarget, Recorded, Version, VolumeSource};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
-use crate::plan::{PvFinalizer, Record};
+use crate::plan::{PvFinalizer, Record, TargetUsage, UsedBy};
 
 const FINALIZER: &str = "external-attacher/test";
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);

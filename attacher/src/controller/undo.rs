@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::detach::is_unknown_target;
 use super::keyed_mutex::KeyedGuard;
-use super::state::{AbandonedTarget, TargetUsage, UsedBy};
+use super::state::AbandonedTarget;
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, Reach, UnpublishRequest};
 use crate::kube_api::Cluster;
 use crate::model::{Attachment, PublishTarget};
-use crate::plan::{self, AttachPlan, Operation, Stale};
+use crate::plan::{self, AttachPlan, Operation, Stale, TargetUsage, UsedBy};
 use crate::workqueue::Class;
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
@@ -144,7 +144,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let mut state = self.state();
         match state.usage_besides(attachment, target, UsedBy::Record) {
             // Its detach may rely on this very VolumeAttachment.
-            TargetUsage::Unused | TargetUsage::Deleting => false,
+            TargetUsage::Unused | TargetUsage::Deleting | TargetUsage::Ambiguous => false,
             TargetUsage::MissingFinalizer => {
                 state.restore_finalizers(attachment, target, UsedBy::Record);
                 true

@@ -58,6 +58,21 @@ pub enum DetachOutcome {
     Retry,
 }
 
+// === impl DetachPlan ===
+
+impl DetachPlan {
+    /// The target by the node's present id, where that differs.
+    pub fn present_target(&self) -> Option<PublishTarget> {
+        let PresentNodeId::Differs(node_id) = &self.present else {
+            return None;
+        };
+        Some(PublishTarget {
+            node_id: node_id.clone(),
+            ..self.target.clone()
+        })
+    }
+}
+
 /// Plans the detach of `facts.attachment`.
 ///
 /// What was recorded before the publish call wins over what the PersistentVolume says: it is what was

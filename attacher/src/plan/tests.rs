@@ -2,6 +2,7 @@
 
 mod attach;
 mod detach;
+mod target_usage;
 
 use super::*;
 use crate::migration::{Fault, Plugin, UnsupportedKind};

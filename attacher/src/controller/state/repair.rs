@@ -13,10 +13,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::reconcile::{Fault, Finding, LastRound, ReconcileMetrics};
-use super::{ControllerState, PendingStatusWrite, TargetUsage, UsedBy};
+use super::{ControllerState, PendingStatusWrite};
 use crate::model::{Attachment, Uid};
 use crate::plan::reconcile::Subject;
-use crate::plan::{self, Operation};
+use crate::plan::{self, Operation, TargetUsage, UsedBy};
 use crate::workqueue::{Key, Lane};
 
 /// What the state knows of surveys and repairs.

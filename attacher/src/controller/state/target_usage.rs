@@ -1,99 +1,81 @@
-//! Who else needs a volume to stay where it is.
-//!
-//! Kubernetes makes one VolumeAttachment for a volume and a node, but nothing keeps people from making a
-//! second one, and a node's id may come to another node. Whoever is about to unpublish asks here first.
+//! Which other VolumeAttachments use a publish target; [`plan::target_usage`] has the rule.
 
 use std::sync::Arc;
 
 use super::ControllerState;
 use crate::model::{Attachment, PublishTarget};
-
-/// Who else is answerable for a volume on a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TargetUsage {
-    /// Nobody.
-    Unused,
-    /// Only attachments that are being deleted themselves, and unpublish it when they are.
-    Deleting,
-    /// An attachment that is attached, and lacks the finalizer for which it would be detached one day.
-    MissingFinalizer,
-    /// An attachment that is to stay.
-    InUse,
-}
-
-/// Which attachments count as using a volume at a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UsedBy {
-    /// Those whose record names it: that is where they were published.
-    Record,
-    /// Those, too, whose node has its node id now: their machine may be known by that id, whatever their record says.
-    /// For a target that is only unpublished because it may be another name of the recorded one.
-    RecordOrPresentId,
-}
+use crate::plan::{OtherAttachment, TargetUsage, UsedBy, target_usage};
 
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// Who else than `attachment` holds `target`.
-    ///
-    /// Only our finalizer makes anybody answerable. An attachment whose first job is about to store it has
-    /// called nobody yet, and may fail before it does.
+    /// How VolumeAttachments besides `attachment` use `target`.
     pub fn usage_besides(
         &self,
         attachment: &Attachment,
         target: &PublishTarget,
         used_by: UsedBy,
     ) -> TargetUsage {
-        let held = self.others_at(attachment, target, used_by).map(|other| {
-            if other.deleting {
-                TargetUsage::Deleting
-            } else if other.finalizer {
-                TargetUsage::InUse
-            } else {
-                TargetUsage::MissingFinalizer
-            }
-        });
-        held.max().unwrap_or(TargetUsage::Unused)
+        self.others_of_volume(attachment, &target.volume_id)
+            .map(|other| self.usage_by(other, attachment, target, used_by))
+            .max()
+            .unwrap_or(TargetUsage::Unused)
     }
 
-    /// Has all that hold `target` without our finalizer attached again, which puts it on them.
+    /// Enqueues an attach of all VolumeAttachments that use `target` without our finalizer, which adds it.
     pub fn restore_finalizers(&mut self, attachment: &Attachment, target: &PublishTarget, used_by: UsedBy) {
-        let unguarded: Vec<_> = self
-            .others_at(attachment, target, used_by)
+        let missing: Vec<_> = self
+            .others_of_volume(attachment, &target.volume_id)
             .filter(|other| !other.finalizer && self.operation(other).is_none())
+            .filter(|other| {
+                self.usage_by(other, attachment, target, used_by) == TargetUsage::MissingFinalizer
+            })
             .cloned()
             .collect();
-        for other in unguarded {
+        for other in missing {
             self.attach_again(&other);
         }
     }
 
-    /// The record of `attachment` is about to be changed to another target. Until it is known what became of
-    /// that, nobody is to rely on the one that is known: the answer to the write may be lost.
+    /// A write begins that changes the recorded target of `attachment`. Until its result is known, the stored record is
+    /// uncertain: the response may be lost.
     pub fn node_id_update_begins(&mut self, attachment: &Attachment) {
         self.node_id_update_pending.insert(attachment.uid.clone());
     }
 
-    /// What is known of its record holds.
+    /// The stored record of `attachment` is certain again.
     pub fn node_id_update_ends(&mut self, attachment: &Attachment) {
         self.node_id_update_pending.remove(&attachment.uid);
     }
 
-    /// Whether its record may be another one than the one that is known.
+    /// Whether the stored record of `attachment` is uncertain.
     pub fn is_node_id_update_pending(&self, attachment: &Attachment) -> bool {
         self.node_id_update_pending.contains(&attachment.uid)
     }
 
-    /// Other attachments of the volume and the node id of `target`, by which the driver knows them, whatever
-    /// their objects are called.
-    fn others_at<'e>(
+    fn usage_by(
+        &self,
+        other: &Attachment,
+        attachment: &Attachment,
+        target: &PublishTarget,
+        used_by: UsedBy,
+    ) -> TargetUsage {
+        let node = self.index.node(&other.node);
+        let other = OtherAttachment {
+            attachment: other,
+            present_id: node.and_then(|node| node.id.as_ref()),
+            is_record_certain: !self.is_node_id_update_pending(other),
+        };
+        target_usage(attachment, target, used_by, other)
+    }
+
+    /// VolumeAttachments of the volume by its handle, whatever their objects are called. One whose handle is unknown is
+    /// assumed to have that of `attachment` if both name the same PersistentVolume.
+    fn others_of_volume<'e>(
         &'e self,
         attachment: &'e Attachment,
-        target: &'e PublishTarget,
-        used_by: UsedBy,
+        volume_id: &'e str,
     ) -> impl Iterator<Item = &'e Arc<Attachment>> {
-        // Of those whose handle nobody knows any more, the ones of the same volume object have that of
-        // `attachment`, one supposes.
         let by_volume = attachment
             .volume_name()
             .map(|volume| self.index.attachments_of_volume(volume));
@@ -103,24 +85,9 @@ impl ControllerState {
             .filter_map(|name| self.index.attachment(name))
             .filter(|other| self.index.handle(other).is_none());
         self.index
-            .attachments_of_handle(&target.volume_id)
+            .attachments_of_handle(volume_id)
             .filter_map(|name| self.index.attachment(name))
             .chain(of_unknown_handle)
-            .filter(move |other| {
-                // One whose node has the target's id keeps the volume there, whatever becomes of its record.
-                let is_reliable =
-                    used_by == UsedBy::RecordOrPresentId || !self.is_node_id_update_pending(other);
-                other.uid != attachment.uid && is_reliable
-            })
-            .filter(move |other| self.is_at(other, &target.node_id, used_by))
-            .filter(|other| other.finalizer || !other.deleting && other.attached)
-    }
-
-    fn is_at(&self, other: &Attachment, node_id: &Arc<str>, used_by: UsedBy) -> bool {
-        let present = || self.index.node(&other.node)?.id.as_ref();
-        let recorded = other.recorded.node_id.as_ref();
-        let by_record = recorded.or_else(present) == Some(node_id);
-        by_record || used_by == UsedBy::RecordOrPresentId && present() == Some(node_id)
     }
 }
 

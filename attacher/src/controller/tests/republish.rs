@@ -136,8 +136,10 @@ async fn a_detach_that_tries_the_other_node_id_leaves_what_is_needed_there() {
             let living = Attachment {
                 finalizer: true,
                 attached: true,
+                node: "node-2".into(),
                 ..mk_attachment("living")
             };
+            bench.move_id_to_another_node("id");
             bench.state().handle(Event::Attachments(Change::Applied(living)));
         }
         assert_eq!(bench.sync_next().await, Some(Ok(())));
@@ -174,6 +176,14 @@ async fn a_detach_without_its_secret_tries_the_other_node_id_only_if_the_node_is
         let calls = bench.world.state().unpublished.len();
         assert_eq!(calls, if done { 2 } else { 1 }, "{missing} {code}");
         assert_eq!(bench.world.state().attachment.is_none(), done, "{missing} {code}");
+    }
+}
+
+impl Bench {
+    /// Another node has this id, too.
+    fn move_id_to_another_node(&self, id: &str) {
+        let node = mk_node("node-2", Some(id));
+        self.state().handle(Event::Nodes(Change::Applied(node)));
     }
 }
 
@@ -224,8 +234,10 @@ async fn detach_leaves_the_present_node_id_to_an_attachment_that_uses_the_volume
                 node_id: Some(recorded.into()),
                 ..mk_leaving().recorded
             },
+            node: "node-2".into(),
             ..mk_attachment("living")
         };
+        bench.move_id_to_another_node("id");
         bench.state().handle(Event::Attachments(Change::Applied(living)));
         assert_eq!(bench.sync_next().await, Some(Ok(())));
         let unpublished = bench.world.state().unpublished.clone();

@@ -93,10 +93,10 @@ async fn whose_volume_could_not_be_claimed_unpublishes_what_was_left_to_it() {
     assert_eq!(bench.world.state().attachment, None);
 }
 
-/// Two attachments of one volume on a node that has another id by now. The first to be detached may leave the
-/// volume only to somebody who does not leave it himself.
+/// Two VolumeAttachments of one volume on a node that has another id now. The record of the first is being changed to that id,
+/// so the second must not leave the recorded one to it, nor unpublish it while the first may be published on the same machine.
 #[tokio::test(start_paused = true)]
-async fn nobody_leaves_a_volume_to_one_who_is_about_to_leave_it() {
+async fn detach_waits_for_an_attachment_whose_record_changes_to_another_node_id() {
     for answer in ["in time", "lost"] {
         let moving = Attachment {
             finalizer: true,
@@ -141,9 +141,76 @@ async fn nobody_leaves_a_volume_to_one_who_is_about_to_leave_it() {
             "it waits for its turn"
         );
         bench.world.answer.notify_one();
-        attach.await.ok();
-        assert_eq!(detach.await, Ok(()), "{answer}");
-        let old = |target: &PublishTarget| &*target.node_id == "old-id";
-        assert!(bench.world.state().unpublished.iter().any(old), "{answer}");
+        let (_, detached) = futures::join!(attach.as_mut(), detach.as_mut());
+        assert!(detached.is_err(), "{answer}");
+        assert!(!bench.seen().contains(&"release"), "{answer}");
+        assert_eq!(bench.world.state().unpublished, [], "{answer}");
     }
+}
+
+/// The node registered again under another id, and may be the same machine: to unpublish one of the ids could take the volume
+/// away from the pod of the other VolumeAttachment, and to release the finalizer without that could leave it published.
+#[tokio::test]
+async fn detach_waits_for_an_attachment_that_was_published_under_another_id_of_the_node() {
+    for (recorded, others) in [("old-id", "id"), ("id", "old-id"), ("old-id", "older-id")] {
+        let mut bench = Bench::new(Attachment {
+            recorded: Recorded {
+                node_id: Some(recorded.into()),
+                ..mk_leaving().recorded
+            },
+            ..mk_leaving()
+        });
+        let other = Attachment {
+            finalizer: true,
+            attached: true,
+            recorded: Recorded {
+                node_id: Some(others.into()),
+                ..mk_leaving().recorded
+            },
+            ..mk_attachment("other")
+        };
+        bench
+            .state()
+            .handle(Event::Attachments(Change::Applied(other.clone())));
+        bench.fails().await;
+        assert_eq!(bench.world.state().unpublished, [], "{recorded} {others}");
+        let attachment = bench.attachment();
+        assert!(attachment.finalizer);
+        let error = attachment.detach_error.expect("users must see it");
+        assert!(error.message.contains("under another node id"), "{error:?}");
+        let Attachment { name, uid, .. } = other;
+        bench
+            .state()
+            .handle(Event::Attachments(Change::Deleted { name, uid }));
+        assert_eq!(bench.sync_next().await, Some(Ok(())), "{recorded} {others}");
+        let unpublished = bench.world.state().unpublished.clone();
+        assert_eq!(unpublished[0].node_id, recorded.into());
+        assert_eq!(unpublished.len(), if recorded == "id" { 1 } else { 2 });
+        assert_eq!(bench.world.state().attachment, None);
+    }
+}
+
+/// As above, but its finalizer is gone, so that only its status is wrong.
+#[tokio::test]
+async fn corrects_a_status_without_unpublishing_under_another_id_of_the_node() {
+    let mut bench = Bench::new(Attachment {
+        finalizer: false,
+        foreign_finalizers: true,
+        attached: true,
+        recorded: Recorded {
+            node_id: Some("old-id".into()),
+            ..mk_leaving().recorded
+        },
+        ..mk_leaving()
+    });
+    let other = Attachment {
+        finalizer: true,
+        attached: true,
+        recorded: mk_leaving().recorded,
+        ..mk_attachment("other")
+    };
+    bench.state().handle(Event::Attachments(Change::Applied(other)));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
+    assert_eq!(bench.world.state().unpublished, []);
+    assert!(!bench.attachment().says_attached());
 }

@@ -11,9 +11,10 @@ use crate::controller::state::{Event, Item, RESOURCE_EXHAUSTED};
 use crate::informer::Change;
 use crate::model::{Recorded, Source, Version, Volume};
 use crate::plan::tests::{mk_attachment, mk_node, mk_spec, mk_volume};
+use crate::plan::{TargetUsage, UsedBy};
 use crate::workqueue::{Class, Key};
 
-/// Who else than `attachment` holds `target`, by looking at all attachments.
+/// How others than `attachment` use `target`, by a scan of all attachments.
 fn usage_by_a_scan(state: &ControllerState, attachment: &Attachment, target: &PublishTarget) -> TargetUsage {
     let handle = |other: &Attachment| match (&other.recorded.handle, &other.source) {
         (Some(recorded), _) => Some(recorded.clone()),
@@ -26,23 +27,28 @@ fn usage_by_a_scan(state: &ControllerState, attachment: &Attachment, target: &Pu
     let today = |other: &Attachment| state.index.node(&other.node).and_then(|node| node.id.clone());
     let is_there = |other: &Attachment| {
         let node_id = other.recorded.node_id.clone().or_else(|| today(other));
+        node_id.as_ref() == Some(&target.node_id)
+    };
+    let others = state.index.attachments().filter(|other| {
         let same_volume = match handle(other) {
             Some(handle) => handle == target.volume_id,
             None => other.source == attachment.source,
         };
-        same_volume && node_id.as_ref() == Some(&target.node_id)
-    };
-    let others = state
-        .index
-        .attachments()
-        .filter(|other| other.uid != attachment.uid && is_there(other));
-    let held = others.map(|other| match (other.deleting, other.finalizer, other.attached) {
-        (true, true, _) => TargetUsage::Deleting,
-        (false, true, _) => TargetUsage::InUse,
-        (false, false, true) => TargetUsage::MissingFinalizer,
-        (true, false, _) | (false, false, false) => TargetUsage::Unused,
+        other.uid != attachment.uid && same_volume
     });
-    held.max().unwrap_or(TargetUsage::Unused)
+    let usages = others.map(|other| {
+        let there = is_there(other);
+        match (other.deleting, other.finalizer, other.attached) {
+            (true, true, _) if there => TargetUsage::Deleting,
+            (false, true, _) if there => TargetUsage::InUse,
+            (false, false, true) if there => TargetUsage::MissingFinalizer,
+            (false, true, _) | (false, false, true) if other.node == attachment.node => {
+                TargetUsage::Ambiguous
+            }
+            _ => TargetUsage::Unused,
+        }
+    });
+    usages.max().unwrap_or(TargetUsage::Unused)
 }
 
 /// What is put next. `spec` is immutable, so with another volume or node it is another object of the same name.

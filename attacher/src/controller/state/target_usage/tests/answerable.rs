@@ -1,11 +1,11 @@
 //! Who is answerable for a volume on a node, case by case.
 
+use crate::controller::state::Event;
 use crate::controller::state::reconcile::tests::{Bench, attached, let_go, newer};
-use crate::controller::state::{Event, TargetUsage, UsedBy};
 use crate::informer::Change;
 use crate::model::{Attachment, PublishTarget, Recorded};
-use crate::plan::Operation;
 use crate::plan::tests::{mk_attachment, mk_volume};
+use crate::plan::{Operation, TargetUsage, UsedBy};
 
 /// How a volume is held on a node besides by `va`, if there is also `other`.
 fn held_beside(other: Attachment) -> TargetUsage {
@@ -75,9 +75,9 @@ fn who_else_holds_a_volume_on_a_node() {
     }
 }
 
-/// The answer to the write that moves the record may be lost, and then nobody knows where it stands.
+/// The response to the write that changes the record may be lost.
 #[test]
-fn whose_record_is_being_moved_holds_nothing() {
+fn a_record_that_is_being_changed_makes_the_usage_ambiguous() {
     let (va, other) = (attached("va"), attached("other"));
     let target = PublishTarget {
         volume_id: "handle".into(),
@@ -91,7 +91,7 @@ fn whose_record_is_being_moved_holds_nothing() {
     state.node_id_update_begins(&other);
     assert_eq!(
         state.usage_besides(&va, &target, UsedBy::Record),
-        TargetUsage::Unused
+        TargetUsage::Ambiguous
     );
     state.node_id_update_ends(&other);
     assert_eq!(
