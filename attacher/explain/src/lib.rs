@@ -25,6 +25,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use jiff::Timestamp;
 
 use self::api::ApiReader;
@@ -37,6 +38,11 @@ use self::report::State;
 const STUCK: u8 = 1;
 /// Wrong usage, or the object or the cluster cannot be read.
 const FAILED: u8 = 2;
+
+/// The command line, for man pages and completions.
+pub fn command() -> clap::Command {
+    Args::command()
+}
 
 /// Runs the command line, the program's name first, and returns the process's exit code.
 pub async fn run(line: impl IntoIterator<Item = OsString>) -> ExitCode {
