@@ -1,6 +1,6 @@
 //! The admin API without its server: resources, endpoints and the client.
 
-pub use self::endpoint::{Endpoint, NoEndpoint};
+pub use self::endpoint::{Endpoint, InvalidEndpoint};
 
 pub mod client;
 pub mod resource;

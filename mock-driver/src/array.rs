@@ -8,7 +8,7 @@
 //! Invariants:
 //! - a name belongs to at most one volume, at most one snapshot and at most one group;
 //! - every attachment stands both in its volume and in its node's set;
-//! - two nodes hold one volume only if their modes tolerate each other ([`Hold::tolerates`]);
+//! - two nodes hold one volume only if their modes tolerate each other ([`PublishParams::tolerates`]);
 //! - a node never gains a volume beyond its limit (it may stand above a limit that was lowered);
 //! - a group is there with all of its snapshots or not at all;
 //! - a pool never promises more than it has (it may stand above a capacity that was lowered);
@@ -19,22 +19,22 @@ use std::sync::Arc;
 
 use siphasher::sip::SipHasher24;
 
-pub use self::capability::{Access, AccessMode, Capability, Hold};
+pub use self::capability::{Access, AccessMode, Capability, PublishParams};
 pub use self::change::{Change, Image};
-pub use self::create::Prospect;
+pub use self::create::CreateOutcome;
 pub use self::error::{Error, Kind};
-pub use self::group::{Group, GroupIds, Members, WantedGroup};
-pub use self::health::{Ailment, Severity, Sick, StorageAilment, StorageSeverity};
+pub use self::group::{CreateGroupParams, Group, GroupIds, Members};
+pub use self::health::{HealthIssue, Severity, StorageHealthIssue, StorageSeverity, UnhealthyVolume};
 pub use self::id::{GroupId, NodeId, PoolName, SnapshotId, VolumeId};
 pub use self::listing::{Entry, Page};
-pub use self::moment::Moment;
+pub use self::moment::UnixTime;
 pub use self::node::{Node, NodeSettings};
-pub use self::pool::{Filling, Pool, Room};
-pub use self::publish::{Publication, serial};
-pub use self::qos::{NoParameter, Pace, QosRule, Values};
-pub use self::snapshot::{Snapshot, SnapshotFilter, Timing, WantedSnapshot};
+pub use self::pool::{CapacityInfo, Pool, PoolUsage};
+pub use self::publish::{PublishInfo, serial};
+pub use self::qos::{CopyRate, InvalidQosRule, QosRule, Values};
+pub use self::snapshot::{CreateSnapshotParams, Snapshot, SnapshotFilter, Timing};
 pub use self::topology::{Requirement, Segments};
-pub use self::volume::{Attachment, SizeRange, SizeRule, Source, Spec, Volume, Wanted};
+pub use self::volume::{Attachment, CreateVolumeParams, SizeRange, SizeRule, Source, Spec, Volume};
 
 pub(crate) mod quantity;
 
@@ -78,7 +78,7 @@ pub struct Settings {
     /// What becomes of copies when what they were made of is deleted.
     pub dependants: Dependants,
     /// Where it is laxer or stricter than CSI asks.
-    pub lax: Lax,
+    pub deviations: SpecDeviations,
     /// The most entries in one page of a listing, whatever the caller asks; none for no bound.
     pub page_limit: Option<usize>,
 }
@@ -95,7 +95,7 @@ pub enum Dependants {
 
 /// Where an array differs from what CSI asks, as some do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lax {
+pub struct SpecDeviations {
     /// A volume is deleted although nodes have it.
     pub delete_in_use: bool,
     /// Detaching a volume that is gone, or from a node that is gone, fails.
@@ -125,9 +125,9 @@ pub struct Array {
     used: BTreeMap<PoolName, u64>,
     /// What pools were given at run time, whatever the settings say.
     resized: BTreeMap<PoolName, u64>,
-    sick: BTreeMap<VolumeId, Vec<Ailment>>,
+    sick: BTreeMap<VolumeId, Vec<HealthIssue>>,
     /// What ails the storage behind a node; none for that behind all nodes.
-    storage: BTreeMap<Option<NodeId>, Vec<StorageAilment>>,
+    storage: BTreeMap<Option<NodeId>, Vec<StorageHealthIssue>>,
     /// How many volumes were made on request, deleted ones included.
     created: u64,
     /// How many snapshots and groups were made, deleted ones included.
@@ -177,7 +177,7 @@ impl Default for Settings {
             sizes: SizeRule::default(),
             qos: QosRule::default(),
             dependants: Dependants::default(),
-            lax: Lax::default(),
+            deviations: SpecDeviations::default(),
             page_limit: None,
         }
     }

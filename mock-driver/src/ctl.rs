@@ -64,7 +64,7 @@ enum Done {
     /// What was asked for, and whether it is as was asserted.
     Text(String, bool),
     /// It was told while it happened.
-    Told,
+    Printed,
 }
 
 /// Why a command failed.
@@ -79,7 +79,7 @@ enum Failure {
 }
 
 /// Whether a command line is meant for `ctl`.
-pub fn is_meant(args: &[OsString]) -> bool {
+pub fn is_ctl(args: &[OsString]) -> bool {
     args.get(1).is_some_and(|word| word == "ctl")
 }
 
@@ -98,7 +98,7 @@ pub async fn run(args: &[OsString]) -> io::Result<ExitCode> {
     };
     let client = Client::new(ctl.admin_endpoint);
     match ctl.command.run(&client, ctl.output).await {
-        Ok(Done::Told) => Ok(ExitCode::SUCCESS),
+        Ok(Done::Printed) => Ok(ExitCode::SUCCESS),
         Ok(Done::Text(text, as_asserted)) => {
             let mut out = io::stdout().lock();
             unless_seen_enough(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;

@@ -17,7 +17,7 @@ use self::readiness::Readiness;
 use self::registration::Registrar;
 use self::remote::RemoteArray;
 use self::seed::{random, seed_of_run};
-use self::service_config::Conduct;
+use self::service_config::ServiceConfig;
 use crate::admin_api;
 use crate::array::{self, PoolName, Segments};
 use crate::error_chain;
@@ -26,29 +26,29 @@ use crate::fault::{self, FaultFile, Faults, LoadError};
 use crate::journal::clock::Clock;
 use crate::journal::{self, Journal};
 use crate::node::{self, Node};
-use crate::rpc::capabilities::{LiveOffer, Offer};
-use crate::socket::Door;
-use crate::store::volume_files::{self, Media};
+use crate::rpc::capabilities::{CapabilitySet, LiveCapabilities};
+use crate::socket::SocketControl;
+use crate::store::volume_files::{self, VolumeFiles};
 use crate::store::{self, Store};
 
 use self::directories::{absolute, claim, media_in, open_faults, open_journal, open_store};
 
+mod backend_faults;
+mod device_release;
 mod directories;
 pub(crate) mod error;
 pub mod exit;
-mod follow;
 mod in_process;
-mod listing;
+mod list_overlay;
 pub mod locks;
 pub mod mode;
+mod node_devices;
 pub mod readiness;
 pub mod registration;
 mod remote;
+mod remote_sync;
 mod seed;
 pub mod service_config;
-mod site;
-mod trouble;
-mod usage;
 mod volumes;
 
 /// Everything a driver is started with.
@@ -59,7 +59,7 @@ pub struct Settings {
     /// Its array.
     pub array: array::Settings,
     /// How its services behave where CSI leaves a choice.
-    pub conduct: Conduct,
+    pub config: ServiceConfig,
     /// How many volumes, `vol-0` and on, are there from the start.
     pub premade: u64,
     /// How long attaching and detaching take.
@@ -77,7 +77,7 @@ pub struct Settings {
     /// How its side of the work is done.
     pub node: node::Settings,
     /// What it says it can do.
-    pub offer: Offer,
+    pub capabilities: CapabilitySet,
     /// Where the array is kept; none for as long as the process lives.
     pub state_dir: Option<PathBuf>,
     /// Where the bytes of volumes lie; none for the state directory, or a private one without that.
@@ -85,7 +85,7 @@ pub struct Settings {
     /// Where calls are recorded.
     pub journal: Option<PathBuf>,
     /// Who else reads what is recorded.
-    pub readers: journal::Readers,
+    pub readers: journal::JournalConfig,
     /// Where fault rules come from.
     pub faults: Option<PathBuf>,
     /// The built-in scenarios to play.
@@ -115,10 +115,10 @@ pub enum OpenError {
     Faults(#[from] LoadError),
     /// Two scenarios that do not go together.
     #[error("--scenario")]
-    Scenario(#[from] fault::Taken),
+    Scenario(#[from] fault::IdConflict),
     /// The media directory.
     #[error(transparent)]
-    Media(#[from] volume_files::ClaimError),
+    VolumeFiles(#[from] volume_files::ClaimError),
     /// The node's side.
     #[error(transparent)]
     Node(#[from] node::Error),
@@ -144,7 +144,8 @@ impl OpenError {
     pub fn is_in_use(&self) -> bool {
         matches!(
             self,
-            Self::Store(store::OpenError::InUse { .. }) | Self::Media(volume_files::ClaimError::InUse { .. })
+            Self::Store(store::OpenError::InUse { .. })
+                | Self::VolumeFiles(volume_files::ClaimError::InUse { .. })
         )
     }
 }
@@ -158,17 +159,17 @@ pub struct Driver {
     pub(crate) registrar: Option<Arc<Registrar>>,
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) latency: Duration,
-    pub(crate) offer: Arc<LiveOffer>,
-    pub(crate) conduct: Conduct,
+    pub(crate) capabilities: Arc<LiveCapabilities>,
+    pub(crate) config: ServiceConfig,
     pub(crate) readiness: Readiness,
     pub(crate) places: BTreeMap<PoolName, Segments>,
     pub(crate) store: Arc<Store>,
     pub(crate) clock: Clock,
-    pub(crate) media: Media,
+    pub(crate) media: VolumeFiles,
     /// What calls and operations have locked.
     pub(crate) locks: LockTable,
     pub(crate) faults: Arc<Faults>,
-    pub(crate) door: Arc<Door>,
+    pub(crate) socket_control: Arc<SocketControl>,
     pub(crate) exit: ExitOrder,
     pub(crate) proxy_to: Option<PathBuf>,
     pub(crate) journal: Option<Arc<Journal>>,
@@ -192,7 +193,7 @@ impl Default for Settings {
                 nodes: array::Settings::numbered_nodes(3),
                 ..array::Settings::default()
             },
-            conduct: Conduct::default(),
+            config: ServiceConfig::default(),
             premade: 0,
             latency: Duration::ZERO,
             busy: BusyRule::Abort,
@@ -201,11 +202,11 @@ impl Default for Settings {
             registration: None,
             node_id: None,
             node: node::Settings::default(),
-            offer: Offer::default(),
+            capabilities: CapabilitySet::default(),
             state_dir: None,
             media_dir: None,
             journal: None,
-            readers: journal::Readers::default(),
+            readers: journal::JournalConfig::default(),
             faults: None,
             scenarios: Vec::new(),
             seed: None,
@@ -226,7 +227,7 @@ impl Driver {
         let Settings {
             name,
             array,
-            conduct,
+            config,
             premade,
             latency,
             busy,
@@ -235,7 +236,7 @@ impl Driver {
             registration,
             node_id,
             mut node,
-            offer,
+            capabilities,
             state_dir,
             media_dir,
             journal,
@@ -263,7 +264,7 @@ impl Driver {
             journal.as_deref(),
         )?;
         let epoch = match seed {
-            Some(_) => u128::from(rules.seed().mark(b"array")),
+            Some(_) => u128::from(rules.seed().keyed_hash(b"array")),
             None => u128::from_le_bytes(random()?),
         };
         let media = media_in(media_dir, state_dir.as_deref(), node.devices);
@@ -282,7 +283,7 @@ impl Driver {
         if mode.has_array() && proxy_to.is_none() {
             claim(&media, &store, epoch, state_dir.as_deref())?;
         }
-        site::take_current_id(node.as_deref().filter(|_| remote.is_none()), &store);
+        node_devices::take_current_id(node.as_deref().filter(|_| remote.is_none()), &store);
         let driver = Self {
             name,
             mode,
@@ -290,16 +291,16 @@ impl Driver {
             registrar,
             node,
             latency,
-            offer: Arc::new(LiveOffer::new(offer)),
-            readiness: Readiness::after(conduct.ready_after),
-            conduct,
+            capabilities: Arc::new(LiveCapabilities::new(capabilities)),
+            readiness: Readiness::after(config.ready_after),
+            config,
             places,
             store: Arc::new(store),
             clock,
             media,
             locks: LockTable::new(busy),
             faults: Arc::new(rules),
-            door: Arc::default(),
+            socket_control: Arc::default(),
             exit: ExitOrder::default(),
             proxy_to,
             journal,
@@ -317,8 +318,8 @@ impl Driver {
     }
 
     /// What the driver says it can do; it may be changed while calls are answered.
-    pub fn offer(&self) -> &LiveOffer {
-        &self.offer
+    pub fn capabilities(&self) -> &LiveCapabilities {
+        &self.capabilities
     }
 
     /// The fault rules.
@@ -332,8 +333,8 @@ impl Driver {
     }
 
     /// The socket and the connections that came in over it.
-    pub fn door(&self) -> &Door {
-        &self.door
+    pub fn socket_control(&self) -> &SocketControl {
+        &self.socket_control
     }
 
     /// The way to end the driver from inside.
@@ -347,7 +348,7 @@ impl Driver {
     }
 
     /// The bytes of its volumes and snapshots.
-    pub fn media(&self) -> &Media {
+    pub fn media(&self) -> &VolumeFiles {
         &self.media
     }
 

@@ -1,5 +1,5 @@
 //! Faults on demand: an ordered list of rules, of which the first that matches a call decides what goes wrong
-//! with it, and troubles of the array itself ([`trouble`]).
+//! with it, and backend faults of the array itself ([`backend_fault`]).
 //!
 //! Rules are written in YAML:
 //!
@@ -24,7 +24,7 @@
 //! | field | meaning |
 //! |---|---|
 //! | `id` | the rule's name in the journal |
-//! | `enabled` | `false` for a rule that somebody switches on later |
+//! | `enabled` | `false` for a rule that is enabled later |
 //! | `match` | all that is there must fit; what is absent matches every call |
 //! | `match.method` | a name (`Probe`), a pattern (`Node*`), a path (`/csi.v1.Node/NodeGetInfo`, `/vendor.v1.Copy/Start`) |
 //! | `match.volume`, `.node`, `.name` | patterns (`*`, `?`) for ids and for the name of what is to be created |
@@ -36,7 +36,7 @@
 //! | `phase` | `before` (the default) or `after` the effect; `background`: the caller is answered (DEADLINE_EXCEEDED unless `code` says otherwise), then comes the effect |
 //! | `action` | first `delay`, then `hang`, then one end |
 //! | `action.delay` | `250ms`, `{uniform: [1s, 2s]}` or `{exponential: 2s, max: 20s}` |
-//! | `action.hang` | a time, `client-cancel`, or `release` (until somebody releases the rule) |
+//! | `action.hang` | a time, `client-cancel`, or `release` (until the rule is released) |
 //! | `action.code`, `.message` | end: the call fails |
 //! | `action.edit` | end: fields of the reply are changed, such as `{publish_context.device: /dev/sdz}`; null takes one away |
 //! | `action.drop-connection` | end: the caller's connection breaks |
@@ -61,31 +61,34 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use serde::Serialize;
 
-use self::armed::Armed;
-pub use self::armed::{Fired, Report};
-pub use self::claim::{Claim, Claims};
-pub use self::draw::{Seed, Spread};
+pub use self::backend_fault::{ArrayUsage, BackendFault, BackendFaultKind, Injection, Loses, Scope};
+pub use self::backend_faults::{BackendFaultReport, BackendFaults, FaultDecision};
 pub use self::file::{FaultFile, LoadError};
-pub use self::rule::{Action, End, Exit, Hang, Match, Methods, Occasion, Phase, Place, PlaceIs, Rule, Turn};
+pub use self::overlay::{DeviceOverlay, DiskOverlay, Freeze, ListOverlay, Loss};
+pub use self::parse::{Part, RuleError};
+pub use self::random::{DelayDistribution, Seed};
+pub use self::reservation::{Reservation, Reservations};
+pub use self::rule::{
+    Action, CallInfo, CallNumbers, End, Exit, Hang, LocationMatch, Match, Methods, Phase, Rule,
+    VolumeLocation,
+};
+use self::rule_state::RuleState;
+pub use self::rule_state::{ActiveFault, Report};
 pub use self::script::Script;
-pub use self::trouble::{Loses, Obstacle, Scope, Stock, Trouble, TroubleKind};
-pub use self::troubles::{Met, TroubleReport, Troubles};
-pub use self::view::{DeviceView, DiskView, Freeze, ListingView, Loss};
-pub use self::written::{Part, RuleError};
 
-mod armed;
-mod claim;
-mod draw;
+pub mod backend_fault;
+mod backend_faults;
 pub mod duration;
 mod edit;
 mod file;
+mod overlay;
+mod parse;
+mod random;
+mod reservation;
 mod rule;
+mod rule_state;
 pub mod scenario;
 mod script;
-pub mod trouble;
-mod troubles;
-mod view;
-mod written;
 
 /// The state the rules are in before one sets another.
 const FIRST_STATE: &str = "start";
@@ -94,9 +97,9 @@ const FIRST_STATE: &str = "start";
 #[derive(Debug)]
 pub struct Faults {
     seed: Seed,
-    armed: RwLock<Arc<[Arc<Armed>]>>,
+    armed: RwLock<Arc<[Arc<RuleState>]>>,
     state: RwLock<Arc<str>>,
-    troubles: Troubles,
+    backend_faults: BackendFaults,
 }
 
 /// Where a rule comes from, in the order in which they are asked.
@@ -111,10 +114,10 @@ pub enum Origin {
     Scenario,
 }
 
-/// An id is taken by a rule or trouble of another origin.
+/// An id is taken by a rule or backend fault of another origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("id \"{id}\" belongs to a {kind} of the {owner:?} already: take another, or remove that one")]
-pub struct Taken {
+pub struct IdConflict {
     id: String,
     kind: &'static str,
     owner: Origin,
@@ -135,7 +138,7 @@ impl Faults {
             seed,
             armed: RwLock::default(),
             state: RwLock::new(FIRST_STATE.into()),
-            troubles: Troubles::default(),
+            backend_faults: BackendFaults::default(),
         }
     }
 
@@ -144,33 +147,33 @@ impl Faults {
         self.seed
     }
 
-    /// The troubles of the array.
-    pub fn troubles(&self) -> &Troubles {
-        &self.troubles
+    /// The backend faults of the array.
+    pub fn backend_faults(&self) -> &BackendFaults {
+        &self.backend_faults
     }
 
     /// Puts a script into force in place of all that came from the same origin.
     ///
     /// # Errors
     /// As for [`Faults::replace`].
-    pub fn load(&self, origin: Origin, script: Script) -> Result<(), Taken> {
+    pub fn load(&self, origin: Origin, script: Script) -> Result<(), IdConflict> {
         // So that nothing of it comes into force if anything is refused.
-        self.troubles.check(origin, &script.troubles)?;
+        self.backend_faults.check(origin, &script.troubles)?;
         self.replace(origin, script.rules)?;
-        self.troubles.replace(origin, script.troubles)
+        self.backend_faults.replace(origin, script.troubles)
     }
 
-    /// Puts a script into force at run time beside what is there, as [`Faults::put`] and [`Troubles::put`] do it
+    /// Puts a script into force at run time beside what is there, as [`Faults::put`] and [`BackendFaults::put`] do it
     /// with each of its parts. Rules come into force all at once.
     ///
     /// # Errors
-    /// If an id belongs to a rule or trouble of another origin; nothing has changed then.
-    pub fn put_all(&self, script: Script) -> Result<(), Taken> {
-        self.troubles.check(Origin::Admin, &script.troubles)?;
+    /// If an id belongs to a rule or backend fault of another origin; nothing has changed then.
+    pub fn put_all(&self, script: Script) -> Result<(), IdConflict> {
+        self.backend_faults.check(Origin::Admin, &script.troubles)?;
         check(&self.rules(), Origin::Admin, &script.rules)?;
         // Before the rules, which may end the process. The last one put is the first one asked.
         for trouble in script.troubles.into_iter().rev() {
-            self.troubles.put(trouble)?;
+            self.backend_faults.put(trouble)?;
         }
         self.change(|old| {
             check(old, Origin::Admin, &script.rules)?;
@@ -186,7 +189,7 @@ impl Faults {
     ///
     /// # Errors
     /// If an id belongs to a rule of another origin; nothing has changed then.
-    pub fn replace(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), Taken> {
+    pub fn replace(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), IdConflict> {
         self.change(|old| {
             check(old, origin, &rules)?;
             let same = |rule: &Rule| {
@@ -196,7 +199,7 @@ impl Faults {
             };
             let new = rules
                 .into_iter()
-                .map(|rule| same(&rule).unwrap_or_else(|| Armed::new(rule, origin)));
+                .map(|rule| same(&rule).unwrap_or_else(|| RuleState::new(rule, origin)));
             let new: Vec<_> = new.collect();
             let others = old.iter().filter(|armed| armed.origin != origin).cloned();
             Ok(others.chain(new).collect())
@@ -208,7 +211,7 @@ impl Faults {
     ///
     /// # Errors
     /// If its id belongs to a rule of another origin, which would take it away with its next reload.
-    pub fn put(&self, rule: Rule) -> Result<(), Taken> {
+    pub fn put(&self, rule: Rule) -> Result<(), IdConflict> {
         self.change(|old| {
             check(old, Origin::Admin, std::slice::from_ref(&rule))?;
             let mut new = old.to_vec();
@@ -220,7 +223,7 @@ impl Faults {
     /// Takes a rule out of force, and says whether there was one.
     pub fn remove(&self, id: &str) -> bool {
         let mut found = false;
-        let outcome: Result<(), Taken> = self.change(|old| {
+        let outcome: Result<(), IdConflict> = self.change(|old| {
             let (gone, rest): (Vec<_>, Vec<_>) = old.iter().cloned().partition(|armed| armed.rule.id == id);
             found = !gone.is_empty();
             Ok(rest)
@@ -238,7 +241,7 @@ impl Faults {
         armed.is_some()
     }
 
-    /// Lets the calls go that hang until they are released: a rule's, or everybody's. Says how many calls the
+    /// Lets the calls go that hang until they are released: a rule's, or all. Says how many calls the
     /// rules had in their hands; none if there is no such rule.
     pub fn release(&self, id: Option<&str>) -> Option<u64> {
         match id {
@@ -281,7 +284,7 @@ impl Faults {
     }
 
     /// The first rule that matches, and counts it. A rule of phase `after` has not acted yet: see [`Faults::act`].
-    pub fn fire(&self, occasion: &dyn Occasion) -> Option<Fired> {
+    pub fn fire(&self, occasion: &dyn CallInfo) -> Option<ActiveFault> {
         let rules = self.rules();
         if rules.is_empty() {
             return None;
@@ -289,8 +292,8 @@ impl Faults {
         // Held until the rule has acted: each call is one step, and each rule is asked once about it.
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let mut fired = rules.iter().find_map(|armed| {
-            let is_meant = armed.is_enabled() && armed.rule.matches.covers(occasion, &state);
-            is_meant.then(|| armed.take(occasion, self.seed)).flatten()
+            let is_ctl = armed.is_enabled() && armed.rule.matches.covers(occasion, &state);
+            is_ctl.then(|| armed.take(occasion, self.seed)).flatten()
         })?;
         if fired.rule().phase != Phase::After {
             fired.acts(&mut state);
@@ -300,7 +303,7 @@ impl Faults {
 
     /// Has a rule of phase `after` act that fired: it sets the state. None if it was for a state that another call
     /// has ended meanwhile; the firing is taken back then.
-    pub fn act(&self, mut fired: Fired) -> Option<Fired> {
+    pub fn act(&self, mut fired: ActiveFault) -> Option<ActiveFault> {
         if fired.has_acted() {
             return Some(fired);
         }
@@ -313,16 +316,19 @@ impl Faults {
         Some(fired)
     }
 
-    fn rules(&self) -> Arc<[Arc<Armed>]> {
+    fn rules(&self) -> Arc<[Arc<RuleState>]> {
         self.armed.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn find(&self, id: &str) -> Option<Arc<Armed>> {
+    fn find(&self, id: &str) -> Option<Arc<RuleState>> {
         self.rules().iter().find(|armed| armed.rule.id == id).cloned()
     }
 
     /// Exchanges the list, keeps it in order, and lets go what the rules that left had in their hands.
-    fn change<E>(&self, change: impl FnOnce(&[Arc<Armed>]) -> Result<Vec<Arc<Armed>>, E>) -> Result<(), E> {
+    fn change<E>(
+        &self,
+        change: impl FnOnce(&[Arc<RuleState>]) -> Result<Vec<Arc<RuleState>>, E>,
+    ) -> Result<(), E> {
         let mut armed = self.armed.write().unwrap_or_else(PoisonError::into_inner);
         let mut new = change(&armed)?;
         new.sort_by_key(|armed| armed.origin);
@@ -337,9 +343,9 @@ impl Faults {
     }
 }
 
-fn put_into(rules: &mut Vec<Arc<Armed>>, rule: Rule) {
+fn put_into(rules: &mut Vec<Arc<RuleState>>, rule: Rule) {
     let known = rules.iter().position(|armed| armed.rule.id == rule.id);
-    let armed = Armed::new(rule, Origin::Admin);
+    let armed = RuleState::new(rule, Origin::Admin);
     match known {
         Some(place) => rules[place] = armed,
         None => rules.push(armed),
@@ -347,7 +353,7 @@ fn put_into(rules: &mut Vec<Arc<Armed>>, rule: Rule) {
 }
 
 /// Checks that no id of rules of an origin belongs to a rule of another one.
-fn check(there: &[Arc<Armed>], origin: Origin, rules: &[Rule]) -> Result<(), Taken> {
+fn check(there: &[Arc<RuleState>], origin: Origin, rules: &[Rule]) -> Result<(), IdConflict> {
     let there = there.iter().map(|armed| (&*armed.rule.id, armed.origin));
     none_taken("rule", there, origin, |id| rules.iter().any(|rule| rule.id == id))
 }
@@ -358,10 +364,10 @@ fn none_taken<'a>(
     mut there: impl Iterator<Item = (&'a str, Origin)>,
     origin: Origin,
     is_wanted: impl Fn(&str) -> bool,
-) -> Result<(), Taken> {
+) -> Result<(), IdConflict> {
     match there.find(|(id, owner)| *owner != origin && is_wanted(id)) {
         None => Ok(()),
-        Some((id, owner)) => Err(Taken {
+        Some((id, owner)) => Err(IdConflict {
             id: id.to_owned(),
             kind,
             owner,

@@ -13,9 +13,9 @@
 //! Invariants:
 //! - a call has ended in every part of the journal before its client can see the answer;
 //! - no secret value is ever kept, nor a pod's tokens in `volume_context`: in its place stands a hash that only this process can make, so
-//!   that equal secrets can be told from different ones (unless [`Readers::show_secrets`] is set);
+//!   that equal secrets can be told from different ones (unless [`JournalConfig::show_secrets`] is set);
 //! - memory is bounded by calls and by bytes; messages are kept as they were on the wire and become
-//!   JSON when somebody looks, so keeping them costs a call next to nothing.
+//!   JSON on read, so keeping them costs a call next to nothing.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -37,7 +37,7 @@ use self::file::{File, Line};
 use self::memory::Memory;
 use self::message::Renderer;
 
-pub use self::call::{Call, CallRecord, End, Late, WorkRecord};
+pub use self::call::{Call, CallRecord, End, LateResult, WorkRecord};
 pub use self::file::OpenError;
 pub(crate) use self::memory::BOUNDS;
 pub use self::memory::{Cursor, Filter, Look, Tally, TallyKey};
@@ -56,8 +56,8 @@ const EVENTS_AHEAD: usize = 1024;
 
 /// Who reads a journal, beside its file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Readers {
-    /// How many ended calls to keep in memory; 0 if nobody will look.
+pub struct JournalConfig {
+    /// How many ended calls to keep in memory; 0 without readers.
     pub kept: usize,
     /// Whether each call becomes a `gRPCCall:` line of the log.
     pub grpc_call_lines: bool,
@@ -109,7 +109,7 @@ pub struct Outcome {
 
 // === impl Readers ===
 
-impl Readers {
+impl JournalConfig {
     /// Whether there is any.
     pub fn any(self) -> bool {
         self.kept > 0 || self.grpc_call_lines
@@ -126,11 +126,11 @@ impl Journal {
     /// If the file cannot be opened.
     pub fn open(
         file: Option<&Path>,
-        readers: Readers,
+        readers: JournalConfig,
         key: [u8; 16],
         clock: Clock,
     ) -> Result<Self, OpenError> {
-        let Readers {
+        let JournalConfig {
             kept,
             grpc_call_lines,
             show_secrets,
@@ -161,7 +161,9 @@ impl Journal {
     /// Records that a call arrived whose message is known as bytes only, on their way to another
     /// driver. What is no CSI message is counted and not shown: it may hold anything.
     pub fn begin_wire(self: &Arc<Self>, method: &str, peer: Option<Peer>, request: &[u8]) -> CallRecord {
-        let request = self.renderer.keep_wire(method, message::Side::Request, request);
+        let request = self
+            .renderer
+            .keep_wire(method, message::Direction::Request, request);
         self.begin_kept(method.to_owned().into(), peer, request)
     }
 
@@ -169,7 +171,7 @@ impl Journal {
         self: &Arc<Self>,
         method: Cow<'static, str>,
         peer: Option<Peer>,
-        request: message::Kept,
+        request: message::RedactedMessage,
     ) -> CallRecord {
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let subject = self.renderer.subject(&request);

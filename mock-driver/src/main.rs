@@ -17,7 +17,7 @@ fn main() -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the async runtime")?;
-    if ctl::is_meant(&words) {
+    if ctl::is_ctl(&words) {
         return runtime.block_on(ctl::run(&words)).context("cannot print");
     }
     let args = match Args::read(words) {

@@ -14,29 +14,29 @@ use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
-use self::device::{Devices, Kind, Trouble};
+use self::device::{DeviceFault, Devices, Kind};
 pub use self::error::Error;
-use self::mount::{Disk, Mounter, Spoilt};
+use self::mount::{Disk, DiskFault, Mounter};
 pub(crate) use self::record::{Map, Record, Role};
 use self::record::{Progress, Records};
-use crate::array::{self, Ailment, Attachment, Segments};
-use crate::store::volume_files::{Media, Medium};
+use crate::array::{self, Attachment, HealthIssue, Segments};
+use crate::store::volume_files::{FileId, VolumeFiles};
 
-mod bring;
-mod claim;
+mod compatibility;
 pub mod device;
 mod error;
 pub(crate) mod exec;
-mod look;
 pub(crate) mod mount;
-mod own;
+mod path_state;
+mod private_staging;
+mod quiesce;
 mod record;
-mod rules;
-mod still;
-mod take;
+mod stage_publish;
+mod stats_expand;
+mod unpublish;
 
-pub(crate) use self::bring::{Inline, Publish, Stage, Ways};
-pub(crate) use self::look::{Finding, Gauge};
+pub(crate) use self::stage_publish::{InlineVolume, NodeFeatures, Publish, Stage};
+pub(crate) use self::stats_expand::{NodeVolumeIssue, VolumeSpace};
 
 /// How a node's side is built.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ pub struct Settings {
 
 /// What the node tells about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct NodeInfo {
     /// Its id.
     pub id: String,
     /// How many volumes it says it takes; none for what the array's limit is.
@@ -71,9 +71,9 @@ pub struct Node {
     home: String,
     /// What the array hears of its place when the process starts; empty to leave that to the array.
     place: Segments,
-    told: RwLock<Told>,
+    info: RwLock<NodeInfo>,
     strict_gone: bool,
-    media: Media,
+    media: VolumeFiles,
     devices: Devices,
     mounter: Mounter,
     records: Records,
@@ -81,7 +81,7 @@ pub struct Node {
     /// Work on threads that may block.
     work: TaskTracker,
     /// What is wrong with the content of volumes' disks, on demand.
-    spoilt: Mutex<BTreeMap<String, Spoilt>>,
+    disk_fault: Mutex<BTreeMap<String, DiskFault>>,
 }
 
 /// A volume as the array has it for one node.
@@ -91,14 +91,14 @@ pub(crate) struct View {
     /// Its attachment to the node.
     pub(crate) attachment: Option<Attachment>,
     /// What ails it.
-    pub(crate) ailments: Vec<Ailment>,
+    pub(crate) ailments: Vec<HealthIssue>,
 }
 
 /// A volume's disk, as it is found on this node.
 #[derive(Clone, Debug)]
-struct Unit {
+struct VolumeDisk {
     volume: String,
-    medium: Medium,
+    file_id: FileId,
     serial: String,
     bytes: u64,
     writable: bool,
@@ -121,12 +121,12 @@ impl Default for Settings {
 
 // === impl Unit ===
 
-impl Unit {
+impl VolumeDisk {
     /// An array's volume, as far as its id tells.
     fn of_volume(volume: &str) -> Self {
         Self {
             volume: volume.to_owned(),
-            medium: Medium::Volume(volume.to_owned()),
+            file_id: FileId::Volume(volume.to_owned()),
             serial: array::serial(volume),
             bytes: 0,
             writable: true,
@@ -137,7 +137,7 @@ impl Unit {
     fn of_ephemeral(volume: &str) -> Self {
         Self {
             volume: volume.to_owned(),
-            medium: Medium::Ephemeral(volume.to_owned()),
+            file_id: FileId::Ephemeral(volume.to_owned()),
             serial: array::serial(&format!("ephemeral/{volume}")),
             bytes: 0,
             writable: true,
@@ -155,7 +155,7 @@ impl Node {
     pub(crate) fn open(
         id: String,
         settings: Settings,
-        media: Media,
+        media: VolumeFiles,
         state_dir: Option<PathBuf>,
     ) -> Result<Self, Error> {
         let kind = settings.devices.settle()?;
@@ -170,7 +170,7 @@ impl Node {
         Ok(Self {
             home: id.clone(),
             place: settings.topology.into_iter().collect(),
-            told: RwLock::new(Told {
+            info: RwLock::new(NodeInfo {
                 id,
                 limit: None,
                 topology: Map::new(),
@@ -185,18 +185,18 @@ impl Node {
             records,
             device_timeout: settings.device_timeout,
             work: TaskTracker::new(),
-            spoilt: Mutex::default(),
+            disk_fault: Mutex::default(),
         })
     }
 
     /// What the node tells about itself at this moment.
-    pub fn told(&self) -> Told {
-        self.told.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn info(&self) -> NodeInfo {
+        self.info.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes what the node tells about itself from now on. Whoever asked before is not told.
-    pub fn tell(&self, change: impl FnOnce(&mut Told)) {
-        change(&mut self.told.write().unwrap_or_else(PoisonError::into_inner));
+    pub fn tell(&self, change: impl FnOnce(&mut NodeInfo)) {
+        change(&mut self.info.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// What the array hears of the node's place when the process starts; empty to leave that to the array.
@@ -220,21 +220,21 @@ impl Node {
     }
 
     /// Lets something be wrong with a volume's device from now on, or nothing any more.
-    pub fn trouble(&self, volume: &str, trouble: Option<Trouble>) {
+    pub fn trouble(&self, volume: &str, trouble: Option<DeviceFault>) {
         self.devices.trouble(&array::serial(volume), trouble);
     }
 
     /// Lets something be wrong with what is on a volume's disk from now on, or nothing any more.
-    pub fn spoil(&self, volume: &str, spoilt: Option<Spoilt>) {
-        let mut all = self.spoilt.lock().unwrap_or_else(PoisonError::into_inner);
-        match spoilt {
-            Some(spoilt) => all.insert(volume.to_owned(), spoilt),
+    pub fn apply_disk_fault(&self, volume: &str, disk_fault: Option<DiskFault>) {
+        let mut all = self.disk_fault.lock().unwrap_or_else(PoisonError::into_inner);
+        match disk_fault {
+            Some(disk_fault) => all.insert(volume.to_owned(), disk_fault),
             None => all.remove(volume),
         };
     }
 
-    fn spoilt(&self, volume: &str) -> Option<Spoilt> {
-        let all = self.spoilt.lock().unwrap_or_else(PoisonError::into_inner);
+    fn disk_fault(&self, volume: &str) -> Option<DiskFault> {
+        let all = self.disk_fault.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(volume).copied()
     }
 
@@ -246,7 +246,7 @@ impl Node {
     ///
     /// # Errors
     /// If the device cannot be made or taken away.
-    pub(crate) async fn settle_device(
+    pub(crate) async fn reconcile_device(
         self: &Arc<Self>,
         volume: &str,
         view: Option<&View>,
@@ -256,10 +256,10 @@ impl Node {
         }
         match view.and_then(|view| Some((view.bytes, view.attachment.as_ref()?))) {
             Some((bytes, attachment)) => {
-                let unit = Unit {
+                let unit = VolumeDisk {
                     bytes,
                     writable: attachment.hold.writes(),
-                    ..Unit::of_volume(volume)
+                    ..VolumeDisk::of_volume(volume)
                 };
                 self.attach(&unit).await?;
             }
@@ -272,29 +272,29 @@ impl Node {
         Ok(())
     }
 
-    async fn attach(self: &Arc<Self>, unit: &Unit) -> Result<(), Error> {
+    async fn attach(self: &Arc<Self>, unit: &VolumeDisk) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());
         }
-        let disk = self.media.ensure(&unit.medium, unit.bytes).await?;
+        let disk = self.media.ensure(&unit.file_id, unit.bytes).await?;
         let (serial, writable) = (unit.serial.clone(), unit.writable);
         self.blocking(move |node| Ok(node.devices.attach(&serial, &disk, writable)?))
             .await
     }
 
     /// Lets the device of a unit see that its disk has grown.
-    async fn refresh(self: &Arc<Self>, unit: &Unit, disk: &Disk) -> Result<(), Error> {
+    async fn refresh(self: &Arc<Self>, unit: &VolumeDisk, disk: &Disk) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());
         }
-        self.media.grow(&unit.medium, unit.bytes).await?;
+        self.media.grow(&unit.file_id, unit.bytes).await?;
         let (serial, disk) = (unit.serial.clone(), disk.clone());
         self.blocking(move |node| Ok(node.devices.refresh(&serial, &disk.file, &disk.device)?))
             .await
     }
 
     /// The unit's disk with its device, and how large that is.
-    async fn disk(self: &Arc<Self>, unit: &Unit) -> Result<(Disk, u64), Error> {
+    async fn disk(self: &Arc<Self>, unit: &VolumeDisk) -> Result<(Disk, u64), Error> {
         if self.devices.kind() == Kind::None {
             return Err(Error::WithoutDevices {
                 volume: unit.volume.clone(),
@@ -316,7 +316,7 @@ impl Node {
     }
 
     /// Looks the unit's device up once. Blocks.
-    fn find(&self, unit: &Unit) -> Result<Option<(Disk, u64)>, Error> {
+    fn find(&self, unit: &VolumeDisk) -> Result<Option<(Disk, u64)>, Error> {
         if self.is_simulated() {
             if !self.devices.is_simulated_there(&unit.serial)? {
                 return Ok(None);
@@ -332,14 +332,14 @@ impl Node {
             };
             return Ok(Some((disk, unit.bytes)));
         }
-        let file = self.media.disk(&unit.medium)?;
+        let file = self.media.disk(&unit.file_id)?;
         let Some(device) = self.devices.find(&unit.serial, &file)? else {
             return Ok(None);
         };
         let bytes = device.bytes;
         let disk = Disk {
-            tree: self.media.tree(&unit.medium)?,
-            formatting: self.media.formatting_mark(&unit.medium)?,
+            tree: self.media.tree(&unit.file_id)?,
+            formatting: self.media.formatting_mark(&unit.file_id)?,
             file,
             device: device.path,
             _held: Some(device.held),
@@ -349,19 +349,19 @@ impl Node {
     }
 
     /// The unit behind a record.
-    fn unit_of(&self, record: &Record, view: Option<&View>) -> Unit {
+    fn unit_of(&self, record: &Record, view: Option<&View>) -> VolumeDisk {
         let volume = record.volume.clone();
         match record.inline {
-            Some(bytes) => Unit {
+            Some(bytes) => VolumeDisk {
                 bytes,
-                ..Unit::of_ephemeral(&volume)
+                ..VolumeDisk::of_ephemeral(&volume)
             },
-            None => Unit {
+            None => VolumeDisk {
                 bytes: view.map_or(0, |view| view.bytes),
                 writable: view
                     .and_then(|view| view.attachment.as_ref())
                     .is_none_or(|attachment| attachment.hold.writes()),
-                ..Unit::of_volume(&volume)
+                ..VolumeDisk::of_volume(&volume)
             },
         }
     }

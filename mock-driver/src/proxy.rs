@@ -27,7 +27,7 @@ use self::remote::Remote;
 use self::seen::Seen;
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::fault::{Claims, Fired, Met, Obstacle, Phase, Stock};
+use crate::fault::{ActiveFault, ArrayUsage, FaultDecision, Injection, Phase, Reservations};
 use crate::journal::{CallRecord, Journal, Outcome, Peer};
 use crate::rpc::schema::Rpc;
 use crate::socket::ConnectionInfo;
@@ -128,7 +128,7 @@ impl Journey {
         if let Some(fired) = acting {
             self.tell_fault(&fired.rule().id);
         }
-        let met = self.meet_troubles(&passing, acting.is_none());
+        let met = self.decide_faults(&passing, acting.is_none());
         let (before, after) = match fired {
             Some(mut fired) if fired.rule().replaces_effect() => {
                 drop(met);
@@ -143,7 +143,7 @@ impl Journey {
             None => (None, None),
         };
         // The claim lives until it is known whether the call took what it wanted.
-        let Met {
+        let FaultDecision {
             obstacle,
             claim: _claim,
         } = met;
@@ -151,10 +151,10 @@ impl Journey {
             fired.pause().await;
         }
         match obstacle {
-            Some((_, Obstacle::Refuse { code, message })) => {
+            Some((_, Injection::Refuse { code, message })) => {
                 return self.fail(&Error::Injected { code, message });
             }
-            Some((_, Obstacle::Wait(time))) => time::sleep(time).await,
+            Some((_, Injection::Wait(time))) => time::sleep(time).await,
             None => {}
         }
         let response = match self.proxy.remote.call(request).await {
@@ -180,8 +180,8 @@ impl Journey {
     /// Answers at once and lets the call go on without its caller.
     fn leave(
         &mut self,
-        mut fired: Fired,
-        met: Met,
+        mut fired: ActiveFault,
+        met: FaultDecision,
         request: http::Request<Body>,
         passing: Passing,
     ) -> http::Response<Body> {
@@ -190,15 +190,15 @@ impl Journey {
         let remote = self.proxy.remote.clone();
         let seen = self.proxy.seen.clone();
         self.proxy.driver.work.spawn(async move {
-            let Met {
+            let FaultDecision {
                 obstacle,
                 claim: _claim,
             } = met;
             fired.pause().await;
             let outcome = match obstacle {
-                Some((_, Obstacle::Refuse { code, message })) => Outcome { code, message },
+                Some((_, Injection::Refuse { code, message })) => Outcome { code, message },
                 wait => {
-                    if let Some((_, Obstacle::Wait(time))) = wait {
+                    if let Some((_, Injection::Wait(time))) = wait {
                         time::sleep(time).await;
                     }
                     match remote.call(without_deadline(request)).await {
@@ -224,7 +224,7 @@ impl Journey {
     async fn finish(
         &mut self,
         response: http::Response<Body>,
-        after: Option<Fired>,
+        after: Option<ActiveFault>,
         passing: &Passing,
     ) -> http::Response<Body> {
         let mut reply = match Reply::read(response).await {
@@ -274,14 +274,14 @@ impl Journey {
         })
     }
 
-    fn meet_troubles(&mut self, passing: &Passing, is_named: bool) -> Met {
-        let troubles = self.proxy.driver.faults.troubles();
-        let stock = |claims: &Claims| Stock {
+    fn decide_faults(&mut self, passing: &Passing, is_named: bool) -> FaultDecision {
+        let troubles = self.proxy.driver.faults.backend_faults();
+        let stock = |claims: &Reservations| ArrayUsage {
             on_node: self.proxy.seen.on_node(passing, claims),
-            is_repeat: crate::fault::Occasion::place(passing).is_some_and(|place| place.here),
-            ..Stock::default()
+            is_repeat: crate::fault::CallInfo::place(passing).is_some_and(|place| place.here),
+            ..ArrayUsage::default()
         };
-        let met = troubles.meet(passing, passing.changes(), &stock);
+        let met = troubles.decide(passing, passing.changes(), &stock);
         if let Some((id, _)) = met.obstacle.as_ref().filter(|_| is_named) {
             self.tell_fault(id);
         }

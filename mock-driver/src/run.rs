@@ -117,7 +117,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let listener = match args.faults.listen_after {
         Duration::ZERO => Listener::bind(&args.endpoint).map_err(Error::Bind)?,
         late => {
-            driver.door.take_away(Some(late));
+            driver.socket_control.take_away(Some(late));
             Listener::later(&args.endpoint)
         }
     };
@@ -219,7 +219,7 @@ pub async fn serve(
         cause = driver.store.failed() => Err(Error::StateLost(cause)),
         how = driver.exit.ordered() => {
             // As in a crash, nobody gets time to end.
-            driver.door.cut_all();
+            driver.socket_control.cut_all();
             tasks.shutdown().await;
             driver.leave().await;
             driver.close();
@@ -319,7 +319,7 @@ where
         .max_concurrent_streams(MAX_STREAMS)
         .serve_with_incoming_shutdown(
             CatchPanic::custom(services, panicked),
-            listener.incoming(driver.door.clone()),
+            listener.incoming(driver.socket_control.clone()),
             stop.clone().cancelled_owned(),
         );
     async move {

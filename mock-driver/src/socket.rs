@@ -16,11 +16,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time;
 
-use self::door::Presence;
-pub use self::door::{Connection, ConnectionInfo, Door, Wire};
+use self::control::Presence;
+pub use self::control::{Connection, ConnectionHandle, ConnectionInfo, SocketControl};
 
 mod authority;
-mod door;
+mod control;
 mod hpack;
 
 /// How many connections may wait to be accepted. Clients keep one each, so this is plenty.
@@ -42,7 +42,7 @@ pub struct Endpoint(PathBuf);
 #[error(
     "\"{text}\" is no endpoint: write unix:///path/csi.sock, unix:/path/csi.sock or /path/csi.sock{hint}"
 )]
-pub struct NoEndpoint {
+pub struct InvalidEndpoint {
     text: String,
     hint: &'static str,
 }
@@ -118,12 +118,12 @@ impl From<PathBuf> for Endpoint {
 }
 
 impl FromStr for Endpoint {
-    type Err = NoEndpoint;
+    type Err = InvalidEndpoint;
 
-    fn from_str(text: &str) -> Result<Self, NoEndpoint> {
-        let no_endpoint = || NoEndpoint {
+    fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
+        let no_endpoint = || InvalidEndpoint {
             hint: if text.starts_with("tcp:") { NO_TCP } else { "" },
-            ..NoEndpoint::of(text)
+            ..InvalidEndpoint::of(text)
         };
         let path = match text.split_once(':') {
             Some(("unix", rest)) => rest.strip_prefix("//").unwrap_or(rest),
@@ -139,7 +139,7 @@ impl FromStr for Endpoint {
 
 // === impl NoEndpoint ===
 
-impl NoEndpoint {
+impl InvalidEndpoint {
     pub(crate) fn of(text: &str) -> Self {
         Self {
             text: text.to_owned(),
@@ -163,7 +163,7 @@ impl Listener {
         })
     }
 
-    /// A place whose socket is bound only when its door says so.
+    /// A place whose socket is bound only when its socket_control says so.
     pub fn later(endpoint: &Endpoint) -> Self {
         Self {
             endpoint: endpoint.clone(),
@@ -177,12 +177,15 @@ impl Listener {
     }
 
     /// The connections that come in, for ever. The socket lives as long as the stream and is there as the
-    /// door says.
-    pub fn incoming(self, door: Arc<Door>) -> impl Stream<Item = io::Result<Connection>> + Send {
-        let wanted = door.watch();
+    /// socket_control says.
+    pub fn incoming(
+        self,
+        socket_control: Arc<SocketControl>,
+    ) -> impl Stream<Item = io::Result<Connection>> + Send {
+        let wanted = socket_control.watch();
         stream::unfold(
-            (self, door, wanted, 0),
-            async |(mut place, door, mut wanted, mut edition)| {
+            (self, socket_control, wanted, 0),
+            async |(mut place, socket_control, mut wanted, mut edition)| {
                 loop {
                     let now = *wanted.borrow_and_update();
                     if now.presence != Presence::There || now.edition != edition {
@@ -194,11 +197,11 @@ impl Listener {
                     }
                     tokio::select! {
                         biased;
-                        changed = wanted.changed() => changed.expect("the door must outlive its watcher"),
-                        () = over(now.presence) => door.renew(),
+                        changed = wanted.changed() => changed.expect("the socket_control must outlive its watcher"),
+                        () = over(now.presence) => socket_control.renew(),
                         connection = place.accept() => {
-                            let connection = door.admit(connection);
-                            return Some((Ok(connection), (place, door, wanted, edition)));
+                            let connection = socket_control.admit(connection);
+                            return Some((Ok(connection), (place, socket_control, wanted, edition)));
                         }
                     }
                 }
@@ -208,12 +211,12 @@ impl Listener {
 
     /// Binds the socket unless it is bound. What keeps it from that is told once and tried again.
     async fn be_bound(&mut self) {
-        let mut told = false;
+        let mut info = false;
         while self.bound.is_none() {
             match Bound::to(&self.endpoint) {
                 Ok(bound) => self.bound = Some(bound),
                 Err(error) => {
-                    if !std::mem::replace(&mut told, true) {
+                    if !std::mem::replace(&mut info, true) {
                         let error = crate::error_chain(&error);
                         tracing::error!(error, "the socket cannot be put back yet");
                     }

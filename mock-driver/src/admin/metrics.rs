@@ -206,7 +206,7 @@ fn faults(admin: &Admin, text: &mut Exposition) {
         "counter",
         "How often a trouble of the array stood in the way of a call since it began.",
     );
-    for report in admin.driver.faults.troubles().reports() {
+    for report in admin.driver.faults.backend_faults().reports() {
         text.sample(
             "csi_mock_troubles_met_total",
             &[("trouble", &report.id)],

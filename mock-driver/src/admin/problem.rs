@@ -100,22 +100,22 @@ impl From<store::Error> for Refusal {
 /// The field that an error is about and its text, in the words of this API; none for an error that speaks of no
 /// field.
 fn in_terms_of_the_api(error: &Error) -> Option<(Option<String>, String)> {
-    let told = |field: &str, reason: &str| {
+    let info = |field: &str, reason: &str| {
         let field = field_of(field);
         let message = format!("{field}: {reason}");
         Some((Some(field), message))
     };
     if let Error::Invalid(Invalid { field, reason }) = error {
-        return told(field, reason);
+        return info(field, reason);
     }
     let Error::Store(store::Error::Refused(refusal)) = error else {
         return None;
     };
     if let array::Error::Illegal { field, reason } = refusal {
-        return told(field, reason);
+        return info(field, reason);
     }
     if let array::Error::SizeOutOfRange { reason } = refusal {
-        return told("capacity_range", &reason.replace("required_bytes ", ""));
+        return info("capacity_range", &reason.replace("required_bytes ", ""));
     }
     if let array::Error::NameTaken { field, .. } | array::Error::AttachedDifferently { field, .. } = refusal {
         let message = error.message().replace(

@@ -25,7 +25,7 @@ mod storage;
 mod trouble;
 mod volume;
 
-/// How many items a page has unless somebody says otherwise.
+/// How many items a page has by default.
 const DEFAULT_LIMIT: usize = 100;
 
 /// The most items in a page.

@@ -3,7 +3,7 @@
 //! As Kubernetes' tests of its CSI client do it: neighbours with the same method and code count as
 //! one, and calls of methods that nobody tracks are passed over.
 
-use crate::admin_api::resource::{Expected, Squashed, Verdict, VerdictKind};
+use crate::admin_api::resource::{ExpectationResult, ExpectationStatus, Expected, Squashed};
 
 /// Adds calls, neighbours with the same method and code as one. Methods come without their service.
 pub(super) fn squash<'a>(
@@ -32,7 +32,7 @@ pub(super) fn short(method: &str) -> &str {
 }
 
 /// Compares what came with what was expected.
-pub(super) fn judge(expected: &[Expected], calls: &[Squashed]) -> Verdict {
+pub(super) fn judge(expected: &[Expected], calls: &[Squashed]) -> ExpectationResult {
     let same = |(expected, call): &(&Expected, &Squashed)| {
         short(&expected.method) == call.method && expected.code == call.code
     };
@@ -47,15 +47,15 @@ pub(super) fn judge(expected: &[Expected], calls: &[Squashed]) -> Verdict {
     let name = |expected: &Expected| format!("{} {}", short(&expected.method), expected.code);
     let (verdict, message) = match (wanted.get(alike), calls.get(alike)) {
         (None, None) => (
-            VerdictKind::Complete,
+            ExpectationStatus::Complete,
             "all expected calls came, and no others".to_owned(),
         ),
         (Some(missing), None) => (
-            VerdictKind::Incomplete,
+            ExpectationStatus::Incomplete,
             format!("call {} did not come: {}", alike + 1, name(missing)),
         ),
         (missing, Some(call)) => (
-            VerdictKind::Mismatch,
+            ExpectationStatus::Mismatch,
             format!(
                 "call {} is {} {}, expected was {}",
                 alike + 1,
@@ -65,7 +65,7 @@ pub(super) fn judge(expected: &[Expected], calls: &[Squashed]) -> Verdict {
             ),
         ),
     };
-    Verdict {
+    ExpectationResult {
         verdict,
         matched: alike,
         message,
@@ -99,38 +99,43 @@ mod tests {
         ];
         // (expected, verdict, matched, words)
         let table = [
-            ("Stage=ABORTED Stage Publish", VerdictKind::Complete, 3, "all"),
+            (
+                "Stage=ABORTED Stage Publish",
+                ExpectationStatus::Complete,
+                3,
+                "all",
+            ),
             (
                 "/csi.v1.Node/Stage=ABORTED Stage Publish",
-                VerdictKind::Complete,
+                ExpectationStatus::Complete,
                 3,
                 "all",
             ),
             (
                 "Stage=ABORTED Stage=ABORTED Stage Publish",
-                VerdictKind::Complete,
+                ExpectationStatus::Complete,
                 3,
                 "all",
             ),
             (
                 "Stage=ABORTED Stage Publish Unpublish",
-                VerdictKind::Incomplete,
+                ExpectationStatus::Incomplete,
                 3,
                 "call 4 did not come: Unpublish OK",
             ),
             (
                 "Stage=ABORTED Publish",
-                VerdictKind::Mismatch,
+                ExpectationStatus::Mismatch,
                 1,
                 "call 2 is Stage OK, expected was Publish OK",
             ),
             (
                 "Stage=ABORTED Stage",
-                VerdictKind::Mismatch,
+                ExpectationStatus::Mismatch,
                 2,
                 "call 3 is Publish OK, expected was no more",
             ),
-            ("", VerdictKind::Mismatch, 0, "no more"),
+            ("", ExpectationStatus::Mismatch, 0, "no more"),
         ];
         for (expected, kind, matched, words) in table {
             let mut squashed = Vec::new();
@@ -143,6 +148,6 @@ mod tests {
             assert_eq!(verdict.calls[0].calls, 2);
             assert_eq!(verdict.calls[0].place, 4, "the last of them");
         }
-        assert_eq!(judge(&[], &[]).verdict, VerdictKind::Complete);
+        assert_eq!(judge(&[], &[]).verdict, ExpectationStatus::Complete);
     }
 }

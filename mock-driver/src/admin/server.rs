@@ -27,7 +27,7 @@ use crate::driver::error::Error;
 use crate::error_chain;
 use crate::journal::Journal;
 use crate::service::call::{self, Rpc};
-use crate::socket::{self, Connection, Door};
+use crate::socket::{self, Connection, SocketControl};
 
 /// A bound admin endpoint.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl Server {
                     .await
             }
             Listener::Unix(listener) => {
-                let incoming = listener.incoming(Arc::new(Door::default()));
+                let incoming = listener.incoming(Arc::new(SocketControl::default()));
                 axum::serve(Sockets(Box::pin(incoming)), app(admin, Guard::unix()))
                     .with_graceful_shutdown(stopped)
                     .await
@@ -176,12 +176,12 @@ impl Admin {
     /// volume: a call that a rule holds up stops nobody here, only one whose work is being done is waited
     /// for. Goes on to its end although the client has left, as a call does.
     pub(super) async fn perform<Q: Rpc>(&self, request: Q) -> Result<Q::Reply, Refusal> {
-        let plan = request.check()?;
+        let params = request.validate()?;
         let keys = call::keys(&request);
         let driver = self.driver.clone();
         let work = self
             .driver
-            .spawn_work(async move { driver.execute::<Q>(plan, keys).await });
+            .spawn_work(async move { driver.execute::<Q>(params, keys).await });
         let reply = work.await.ok().flatten().unwrap_or(Err(Error::Broken));
         self.touch();
         Ok(reply?)

@@ -26,7 +26,7 @@ use serde::de::DeserializeOwned;
 use tokio::time;
 
 use super::endpoint::Endpoint;
-use super::resource::{Call, Expectation, Page, Problem, Verdict};
+use super::resource::{Call, Expectation, ExpectationResult, Page, Problem};
 
 mod array;
 mod exchange;
@@ -51,7 +51,7 @@ pub struct Client {
 /// Why a request was not answered with what it asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody listens there.
+    /// Connection refused.
     #[error("cannot reach the driver at {endpoint}: is it running, with --admin-endpoint={endpoint}?")]
     Unreachable {
         /// Where.
@@ -99,7 +99,7 @@ pub struct Calls(Vec<(&'static str, String)>);
 
 /// Something that a stream of calls tells.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Happened {
+pub enum CallEvent {
     /// A call arrived.
     Begin(Box<Call>),
     /// It was answered.
@@ -219,8 +219,8 @@ impl Client {
     /// Compares the calls that came with those that are expected.
     ///
     /// # Errors
-    /// As for every request: [`Error`]. Other calls than expected are no error but a [`Verdict`].
-    pub async fn judge(&self, expectation: &Expectation) -> Result<Verdict, Error> {
+    /// As for every request: [`Error`]. Other calls than expected are no error but a [`ExpectationResult`].
+    pub async fn judge(&self, expectation: &Expectation) -> Result<ExpectationResult, Error> {
         self.send(Method::POST, "/api/v1/journal/assert", Some(expectation))
             .await
     }
@@ -240,7 +240,7 @@ impl Client {
     pub async fn follow(
         &self,
         calls: &Calls,
-        mut hear: impl FnMut(Happened) -> ControlFlow<()>,
+        mut hear: impl FnMut(CallEvent) -> ControlFlow<()>,
     ) -> Result<(), Error> {
         let path = with_query("/api/v1/events", &calls.0);
         exchange::follow(&self.endpoint, &path, |event, data| match happened(event, data) {
@@ -319,13 +319,13 @@ impl Client {
     }
 }
 
-fn happened(event: &str, data: &str) -> Option<Happened> {
+fn happened(event: &str, data: &str) -> Option<CallEvent> {
     let call = || serde_json::from_str(data).ok();
     match event {
-        "begin" => call().map(Happened::Begin),
-        "end" => call().map(Happened::End),
-        "late" => call().map(Happened::Late),
-        "lost" => data.parse().ok().map(Happened::Lost),
+        "begin" => call().map(CallEvent::Begin),
+        "end" => call().map(CallEvent::End),
+        "late" => call().map(CallEvent::Late),
+        "lost" => data.parse().ok().map(CallEvent::Lost),
         _ => None,
     }
 }

@@ -30,7 +30,7 @@ pub enum Endpoint {
 #[error(
     "\"{text}\" is no endpoint: write 127.0.0.1:9810, [::1]:9810, example.org:9810, unix:///path/admin.sock or /path/admin.sock"
 )]
-pub struct NoEndpoint {
+pub struct InvalidEndpoint {
     text: String,
 }
 
@@ -53,10 +53,10 @@ impl Endpoint {
 }
 
 impl FromStr for Endpoint {
-    type Err = NoEndpoint;
+    type Err = InvalidEndpoint;
 
-    fn from_str(text: &str) -> Result<Self, NoEndpoint> {
-        let no_endpoint = || NoEndpoint {
+    fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
+        let no_endpoint = || InvalidEndpoint {
             text: text.to_owned(),
         };
         if text.is_empty() {

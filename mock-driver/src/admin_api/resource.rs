@@ -4,14 +4,16 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use self::array::{
-    Ailment, Attach, Attachment, Capability, CapabilityChange, Node, NodeChange, NodeNew, Volume,
+    Attach, Attachment, Capability, CapabilityChange, HealthIssue, Node, NodeChange, NodeNew, Volume,
     VolumeChange, VolumeNew,
 };
-pub use self::call::{Answer, Call, Caller, Expectation, Expected, Squashed, Verdict, VerdictKind};
+pub use self::call::{
+    Answer, Call, Caller, Expectation, ExpectationResult, ExpectationStatus, Expected, Squashed,
+};
 pub use self::fault::{FaultChange, FaultRule, Faults, Released, Scenario, Trouble};
 pub use self::info::{Changed, Counts, Info};
 pub use self::snapshot::{GroupSnapshot, GroupSnapshotNew, Snapshot, SnapshotNew};
-pub use self::storage::{NodeStorage, Pool, PoolChange, Storage, StorageAilment, StorageChange};
+pub use self::storage::{NodeStorage, Pool, PoolChange, Storage, StorageChange, StorageHealthIssue};
 
 mod array;
 mod call;

@@ -56,7 +56,7 @@ pub enum AccessMode {
 
 /// A capability together with the `readonly` flag of a publish call: one node's hold on a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hold {
+pub struct PublishParams {
     /// How the node uses the volume.
     pub capability: Capability,
     /// Whether the caller asked for a read-only attachment.
@@ -170,7 +170,7 @@ impl AccessMode {
         }
     }
 
-    /// Whether nobody may write.
+    /// Whether writes are refused.
     pub fn is_reader_only(self) -> bool {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
     }
@@ -178,7 +178,7 @@ impl AccessMode {
 
 // === impl Hold ===
 
-impl Hold {
+impl PublishParams {
     /// Whether this hold can write.
     pub fn writes(&self) -> bool {
         !self.readonly && !self.capability.mode.is_reader_only()
@@ -187,13 +187,13 @@ impl Hold {
     /// Whether `self` on one node and `other` on another node may exist together.
     ///
     /// Symmetric: both modes must be multi-node, and neither may write where the other one's mode
-    /// promises that nobody else does.
+    /// excludes other writers.
     pub fn tolerates(&self, other: &Self) -> bool {
         let both_multi_node = self.capability.mode.is_multi_node() && other.capability.mode.is_multi_node();
-        both_multi_node && self.bears_writer(other) && other.bears_writer(self)
+        both_multi_node && self.allows_writer(other) && other.allows_writer(self)
     }
 
-    fn bears_writer(&self, other: &Self) -> bool {
+    fn allows_writer(&self, other: &Self) -> bool {
         if !other.writes() {
             return true;
         }
@@ -216,8 +216,8 @@ impl Hold {
 mod tests {
     use super::*;
 
-    fn mk_hold(mode: AccessMode, readonly: bool) -> Hold {
-        Hold {
+    fn mk_hold(mode: AccessMode, readonly: bool) -> PublishParams {
+        PublishParams {
             capability: Capability {
                 access: Access::Block,
                 mode,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::group::Group;
-use super::health::{Sick, StorageAilment};
+use super::health::{StorageHealthIssue, UnhealthyVolume};
 use super::node::NodeSettings;
 use super::snapshot::Snapshot;
 use super::volume::{Attachment, Spec, Volume};
@@ -57,13 +57,13 @@ pub enum Change {
         qos: BTreeMap<String, String>,
     },
     /// A volume fell ill or became well.
-    VolumeHealth(Sick),
+    VolumeHealth(UnhealthyVolume),
     /// The storage behind a node, or behind all of them, fell ill or became well.
     StorageHealth {
         /// The node; none for all.
         node: Option<NodeId>,
         /// All that ails it from now on.
-        ailments: Vec<StorageAilment>,
+        ailments: Vec<StorageHealthIssue>,
     },
     /// A snapshot was taken.
     Snapshotted {
@@ -137,10 +137,10 @@ pub struct Image {
     pub groups: Vec<Arc<Group>>,
     /// The sick volumes, sorted by id.
     #[serde(default)]
-    pub sick: Vec<Sick>,
+    pub sick: Vec<UnhealthyVolume>,
     /// What ails the storage behind nodes; none for all nodes.
     #[serde(default)]
-    pub storage: Vec<(Option<NodeId>, Vec<StorageAilment>)>,
+    pub storage: Vec<(Option<NodeId>, Vec<StorageHealthIssue>)>,
     /// What was changed for single nodes.
     #[serde(default)]
     pub nodes: Vec<(NodeId, NodeSettings)>,
@@ -185,7 +185,7 @@ impl Array {
 
     /// The state as data; [`Array::from_image`] is the way back.
     pub fn image(&self) -> Image {
-        let sick = self.sick.iter().map(|(volume, ailments)| Sick {
+        let sick = self.sick.iter().map(|(volume, ailments)| UnhealthyVolume {
             volume: volume.clone(),
             ailments: ailments.clone(),
         });

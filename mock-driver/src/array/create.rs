@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::error::listed;
-use super::pool::Wish;
-use super::volume::{SizeRange, Source, Spec, Wanted};
-use super::{Array, Change, Dependants, Done, Error, Kind, Moment, PoolName, VolumeId};
+use super::pool::PlacementRequest;
+use super::volume::{CreateVolumeParams, SizeRange, Source, Spec};
+use super::{Array, Change, Dependants, Done, Error, Kind, PoolName, UnixTime, VolumeId};
 
 /// What would come of a request for a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Prospect {
+pub enum CreateOutcome {
     /// The volume made for the same request before.
     Existing(Arc<Spec>),
     /// A new one of this size.
@@ -30,10 +30,14 @@ impl Array {
     ///
     /// # Errors
     /// As for [`Array::create_volume`].
-    pub fn foresee_volume(&self, wanted: &Wanted, now: Moment) -> Result<Prospect, Error> {
+    pub fn validate_create(
+        &self,
+        wanted: &CreateVolumeParams,
+        now: UnixTime,
+    ) -> Result<CreateOutcome, Error> {
         match self.find_volume(wanted)? {
-            Some(existing) => Ok(Prospect::Existing(existing)),
-            None => Ok(Prospect::New(self.plan(wanted, now)?.capacity_bytes)),
+            Some(existing) => Ok(CreateOutcome::Existing(existing)),
+            None => Ok(CreateOutcome::New(self.plan(wanted, now)?.capacity_bytes)),
         }
     }
 
@@ -42,7 +46,11 @@ impl Array {
     /// # Errors
     /// If the name is taken for another request, the source is gone or not ready, a parameter is not
     /// taken, or there is no size or place for it.
-    pub fn create_volume(&mut self, wanted: &Wanted, now: Moment) -> Result<Done<Arc<Spec>>, Error> {
+    pub fn create_volume(
+        &mut self,
+        wanted: &CreateVolumeParams,
+        now: UnixTime,
+    ) -> Result<Done<Arc<Spec>>, Error> {
         let id = self.volume_id(&wanted.name);
         self.create_volume_as(wanted, id, now)
     }
@@ -62,9 +70,9 @@ impl Array {
     /// As for [`Array::create_volume`].
     pub fn create_volume_as(
         &mut self,
-        wanted: &Wanted,
+        wanted: &CreateVolumeParams,
         id: VolumeId,
-        now: Moment,
+        now: UnixTime,
     ) -> Result<Done<Arc<Spec>>, Error> {
         if let Some(existing) = self.find_volume(wanted)? {
             return Ok(Done {
@@ -88,7 +96,7 @@ impl Array {
 
     /// Whether deleting a volume asks nobody who uses it: the array is that lax, or the volume is gone.
     pub fn deletes_in_use(&self, id: &str) -> bool {
-        self.settings.lax.delete_in_use || !self.volumes.contains_key(id)
+        self.settings.deviations.delete_in_use || !self.volumes.contains_key(id)
     }
 
     /// Deletes a volume. One that is gone already is no error.
@@ -103,7 +111,7 @@ impl Array {
             });
         };
         let id = volume.spec.id.clone();
-        if !volume.attachments.is_empty() && !self.settings.lax.delete_in_use {
+        if !volume.attachments.is_empty() && !self.settings.deviations.delete_in_use {
             let nodes = volume.attachments.keys().cloned().collect();
             return Err(Error::InUse { volume: id, nodes });
         }
@@ -117,7 +125,7 @@ impl Array {
     /// # Errors
     /// If it is gone, published and may not be, or no size will do.
     pub fn expand_volume(&mut self, id: &str, range: SizeRange, online: bool) -> Result<Done<u64>, Error> {
-        let capacity_bytes = self.foresee_expansion(id, range, online)?;
+        let capacity_bytes = self.validate_expand(id, range, online)?;
         let spec = &self.volume(id)?.spec;
         if spec.capacity_bytes == capacity_bytes {
             return Ok(Done {
@@ -137,7 +145,7 @@ impl Array {
     ///
     /// # Errors
     /// As for [`Array::expand_volume`].
-    pub fn foresee_expansion(&self, id: &str, range: SizeRange, online: bool) -> Result<u64, Error> {
+    pub fn validate_expand(&self, id: &str, range: SizeRange, online: bool) -> Result<u64, Error> {
         let volume = self.volume(id)?;
         let spec = &volume.spec;
         let has = spec.capacity_bytes;
@@ -177,7 +185,7 @@ impl Array {
     ///
     /// # Errors
     /// As for [`Array::modify_volume`].
-    pub fn foresee_modification(&self, id: &str, asked: &BTreeMap<String, String>) -> Result<(), Error> {
+    pub fn validate_modify(&self, id: &str, asked: &BTreeMap<String, String>) -> Result<(), Error> {
         self.volume(id)?;
         self.check_qos(asked)
     }
@@ -206,7 +214,7 @@ impl Array {
         })
     }
 
-    fn find_volume(&self, wanted: &Wanted) -> Result<Option<Arc<Spec>>, Error> {
+    fn find_volume(&self, wanted: &CreateVolumeParams) -> Result<Option<Arc<Spec>>, Error> {
         let Some(existing) = self.names.get(&wanted.name).and_then(|id| self.volumes.get(id)) else {
             return Ok(None);
         };
@@ -227,7 +235,7 @@ impl Array {
         }
     }
 
-    fn plan(&self, wanted: &Wanted, now: Moment) -> Result<Plan, Error> {
+    fn plan(&self, wanted: &CreateVolumeParams, now: UnixTime) -> Result<Plan, Error> {
         self.check_qos(&wanted.mutable_parameters)?;
         self.check_class(&wanted.parameters)?;
         let source = match &wanted.source {
@@ -239,7 +247,7 @@ impl Array {
             None => sizes.choose(wanted.size)?,
             Some((bytes, _)) => sizes.choose_holding(wanted.size, *bytes)?,
         };
-        let wish = Wish {
+        let wish = PlacementRequest {
             pool: self.pool_named(&wanted.parameters),
             beside: source.as_ref().map(|(_, pool)| *pool),
             requirement: wanted.requirement.as_ref(),
@@ -249,7 +257,7 @@ impl Array {
     }
 
     /// The size and the pool of what a volume is to be made from.
-    fn source(&self, source: &Source, now: Moment) -> Result<(u64, &PoolName), Error> {
+    fn source(&self, source: &Source, now: UnixTime) -> Result<(u64, &PoolName), Error> {
         match source {
             Source::Volume(id) => {
                 let spec = &self.volume(id.as_str())?.spec;

@@ -101,7 +101,7 @@ pub enum Error {
         /// What was made of it.
         dependants: String,
     },
-    /// It can only grow while nobody has it.
+    /// It can only grow while it is not published.
     #[error(
         "volume \"{volume}\" is published to node {} and can only be expanded offline: unpublish it first",
         list(.nodes)

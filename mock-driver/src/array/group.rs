@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::error::listed;
 use super::snapshot::{Snapshot, Timing};
 use super::volume::Source;
-use super::{Array, Change, Done, Error, GroupId, Kind, Moment, PoolName, SnapshotId, VolumeId};
+use super::{Array, Change, Done, Error, GroupId, Kind, PoolName, SnapshotId, UnixTime, VolumeId};
 
 /// A group of snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,12 +24,12 @@ pub struct Group {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
     /// When it was taken.
-    pub created: Moment,
+    pub created: UnixTime,
 }
 
-/// A group somebody asks for.
+/// A requested group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WantedGroup {
+pub struct CreateGroupParams {
     /// The caller's name for it, the key of idempotency.
     pub name: String,
     /// The volumes, each once.
@@ -60,7 +60,7 @@ pub struct GroupIds {
 
 impl Members {
     /// Whether volumes can be made from all of them.
-    pub fn are_ready(&self, now: Moment) -> bool {
+    pub fn are_ready(&self, now: UnixTime) -> bool {
         self.snapshots.iter().all(|snapshot| snapshot.is_ready(now))
     }
 }
@@ -73,7 +73,7 @@ impl Array {
     ///
     /// # Errors
     /// As for [`Array::create_group`].
-    pub fn find_group(&self, wanted: &WantedGroup) -> Result<Option<Members>, Error> {
+    pub fn find_group(&self, wanted: &CreateGroupParams) -> Result<Option<Members>, Error> {
         if let Some(existing) = self.group_names.get(&wanted.name) {
             let existing = self.group(existing.as_str(), &[])?;
             return match wanted.difference(&existing.group) {
@@ -90,7 +90,7 @@ impl Array {
     }
 
     /// Ids for a group that will be made of these volumes under this name.
-    pub fn group_ids(&self, wanted: &WantedGroup) -> GroupIds {
+    pub fn group_ids(&self, wanted: &CreateGroupParams) -> GroupIds {
         let taken = |id: &str| self.groups.contains_key(id);
         let group = self.fresh("group", "group", self.made, &wanted.name, taken);
         let member = |volume: &String| {
@@ -111,7 +111,7 @@ impl Array {
     /// or there is no room. Nothing is taken then.
     pub fn create_group(
         &mut self,
-        wanted: &WantedGroup,
+        wanted: &CreateGroupParams,
         ids: GroupIds,
         timing: Timing,
     ) -> Result<Done<Members>, Error> {
@@ -196,7 +196,7 @@ impl Array {
         self.groups.values()
     }
 
-    fn check_group(&self, wanted: &WantedGroup) -> Result<(), Error> {
+    fn check_group(&self, wanted: &CreateGroupParams) -> Result<(), Error> {
         let mut sizes: BTreeMap<&PoolName, u64> = BTreeMap::new();
         for source in &wanted.sources {
             let spec = &self.volume(source)?.spec;
@@ -222,7 +222,7 @@ impl Array {
 
 // === impl WantedGroup ===
 
-impl WantedGroup {
+impl CreateGroupParams {
     fn difference(&self, existing: &Group) -> Option<&'static str> {
         let same = existing.members.keys().map(VolumeId::as_str);
         if !same.eq(self.sources.iter().map(String::as_str)) {

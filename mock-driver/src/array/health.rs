@@ -8,7 +8,7 @@ use super::{Array, Capability, Change, Done, Error, NodeId, VolumeId};
 /// Something wrong with a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ailment {
+pub struct HealthIssue {
     /// How bad it is.
     pub status: Severity,
     /// A driver's own word, for machines.
@@ -21,7 +21,7 @@ pub struct Ailment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Severity {
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
     /// It works worse than it should.
     Degraded,
@@ -34,7 +34,7 @@ pub enum Severity {
 /// Something wrong with the storage behind the volumes of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct StorageAilment {
+pub struct StorageHealthIssue {
     /// How bad it is.
     pub status: StorageSeverity,
     /// A driver's own word, for machines.
@@ -50,7 +50,7 @@ pub struct StorageAilment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum StorageSeverity {
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
     /// It works worse than it should.
     Degraded,
@@ -61,11 +61,11 @@ pub enum StorageSeverity {
 /// A volume and what ails it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sick {
+pub struct UnhealthyVolume {
     /// The volume.
     pub volume: VolumeId,
     /// What ails it; empty for a healthy one.
-    pub ailments: Vec<Ailment>,
+    pub ailments: Vec<HealthIssue>,
 }
 
 // === impl Array ===
@@ -75,7 +75,7 @@ impl Array {
     ///
     /// # Errors
     /// If the volume does not exist.
-    pub fn set_volume_health(&mut self, id: &str, ailments: Vec<Ailment>) -> Result<Done<()>, Error> {
+    pub fn set_volume_health(&mut self, id: &str, ailments: Vec<HealthIssue>) -> Result<Done<()>, Error> {
         let volume = self.volume(id)?.spec.id.clone();
         if self.ailments(id) == ailments {
             return Ok(Done {
@@ -83,7 +83,7 @@ impl Array {
                 change: None,
             });
         }
-        Ok(self.done((), Change::VolumeHealth(Sick { volume, ailments })))
+        Ok(self.done((), Change::VolumeHealth(UnhealthyVolume { volume, ailments })))
     }
 
     /// Makes the storage behind a node, or behind all of them, sick or well again.
@@ -93,7 +93,7 @@ impl Array {
     pub fn set_storage_health(
         &mut self,
         node: Option<&str>,
-        ailments: Vec<StorageAilment>,
+        ailments: Vec<StorageHealthIssue>,
     ) -> Result<Done<()>, Error> {
         let node = match node {
             Some(node) if self.storage.contains_key(&Some(NodeId::from(node))) => Some(NodeId::from(node)),
@@ -113,9 +113,9 @@ impl Array {
     ///
     /// # Errors
     /// If it does not exist.
-    pub fn volume_health(&self, id: &str) -> Result<Sick, Error> {
+    pub fn volume_health(&self, id: &str) -> Result<UnhealthyVolume, Error> {
         let volume = self.volume(id)?;
-        Ok(Sick {
+        Ok(UnhealthyVolume {
             volume: volume.spec.id.clone(),
             ailments: self.ailments(id).to_vec(),
         })
@@ -125,10 +125,14 @@ impl Array {
     ///
     /// # Errors
     /// If the token is not one this array gave out for this listing.
-    pub fn list_health(&self, max_entries: usize, token: Option<&str>) -> Result<Page<Sick>, Error> {
+    pub fn list_health(
+        &self,
+        max_entries: usize,
+        token: Option<&str>,
+    ) -> Result<Page<UnhealthyVolume>, Error> {
         let listing = Listing::begin(self, "health", max_entries, token)?;
         let rest = self.sick.range::<str, _>(listing.rest());
-        let sick = rest.map(|(volume, ailments)| Sick {
+        let sick = rest.map(|(volume, ailments)| UnhealthyVolume {
             volume: volume.clone(),
             ailments: ailments.clone(),
         });
@@ -136,18 +140,18 @@ impl Array {
     }
 
     /// What ails a volume; nothing for one that is not there.
-    pub fn ailments(&self, id: &str) -> &[Ailment] {
+    pub fn ailments(&self, id: &str) -> &[HealthIssue] {
         self.sick.get(id).map_or(&[], Vec::as_slice)
     }
 
     /// What ails the storage behind single nodes and, by no node, behind all of them. Only what is sick.
-    pub fn sick_storage(&self) -> impl Iterator<Item = (Option<&NodeId>, &[StorageAilment])> {
+    pub fn sick_storage(&self) -> impl Iterator<Item = (Option<&NodeId>, &[StorageHealthIssue])> {
         let all = self.storage.iter();
         all.map(|(node, ailments)| (node.as_ref(), ailments.as_slice()))
     }
 
     /// What ails the storage as seen from a node: its own troubles after those of all nodes.
-    pub fn storage_health(&self, node: &str) -> Vec<StorageAilment> {
+    pub fn storage_health(&self, node: &str) -> Vec<StorageHealthIssue> {
         let own = self.storage.get(&Some(NodeId::from(node)));
         let all = self.storage.get(&None);
         all.into_iter().chain(own).flatten().cloned().collect()

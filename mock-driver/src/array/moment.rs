@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 /// A moment, in nanoseconds since the beginning of 1970 in UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Moment(u64);
+pub struct UnixTime(u64);
 
 // === impl Moment ===
 
-impl Moment {
+impl UnixTime {
     /// A moment by its nanoseconds since 1970.
     pub fn from_nanos(nanos: u64) -> Self {
         Self(nanos)

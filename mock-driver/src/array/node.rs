@@ -22,7 +22,7 @@ pub struct Node {
     pub segments: Segments,
     /// The volumes attached to it.
     pub attached: BTreeSet<VolumeId>,
-    /// The id that the machine has by now, if somebody gave it another one.
+    /// The id that the machine has by now, if it was renamed.
     pub became: Option<NodeId>,
 }
 
@@ -51,7 +51,7 @@ pub struct NodeSettings {
     pub joined_at: Option<Segments>,
 }
 
-/// A node in the array's books; what is told of it is worked out when somebody asks.
+/// A node in the array's books; what is told of it is worked out on request.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) registered: bool,
@@ -145,7 +145,7 @@ impl Array {
         self.done((), Change::NodeSet { node, settings })
     }
 
-    /// Takes a node out of the register. Volumes attached to it stay so until somebody detaches them.
+    /// Takes a node out of the register. Volumes attached to it stay so until they are detached.
     ///
     /// # Errors
     /// If it is not registered.
@@ -161,7 +161,7 @@ impl Array {
     }
 
     /// Gives a machine another id: to the array it is another node. The old one is no longer registered,
-    /// and volumes attached to it stay so until somebody detaches them.
+    /// and volumes attached to it stay so until they are detached.
     ///
     /// # Errors
     /// If the old one is not registered, or the new one is.

@@ -22,7 +22,7 @@ pub struct Pool {
 
 /// A pool and how it is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filling<'a> {
+pub struct PoolUsage<'a> {
     /// The pool.
     pub pool: &'a Pool,
     /// The bytes promised to volumes and snapshots. More than it has if its capacity was lowered by another
@@ -32,7 +32,7 @@ pub struct Filling<'a> {
 
 /// What GetCapacity tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct CapacityInfo {
     /// Bytes left, in all pools asked about.
     pub available: u64,
     /// The largest volume that could be made.
@@ -43,7 +43,7 @@ pub struct Room {
 
 /// Where something new may go.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wish<'a> {
+pub(super) struct PlacementRequest<'a> {
     /// The pool named in the parameters.
     pub(super) pool: Option<&'a str>,
     /// The pool its content is in: copies stay beside what they share blocks with.
@@ -65,7 +65,7 @@ impl Pool {
 
 // === impl Filling ===
 
-impl Filling<'_> {
+impl PoolUsage<'_> {
     /// The bytes that are left.
     pub fn left(&self) -> u64 {
         self.pool.capacity.saturating_sub(self.used)
@@ -79,7 +79,7 @@ impl Array {
     ///
     /// # Errors
     /// If the pool named does not exist.
-    pub fn room_for(&self, pool: Option<&str>, place: Option<&Segments>) -> Result<Room, Error> {
+    pub fn capacity_for(&self, pool: Option<&str>, place: Option<&Segments>) -> Result<CapacityInfo, Error> {
         self.known_pool(pool)?;
         let SizeRule { min, max, .. } = self.settings.sizes;
         let left = self
@@ -92,7 +92,7 @@ impl Array {
         let (available, largest) = left.fold((0_u64, 0_u64), |(sum, largest), left| {
             (sum.saturating_add(left), largest.max(left))
         });
-        Ok(Room {
+        Ok(CapacityInfo {
             available,
             largest: if largest < min { 0 } else { largest.min(max) },
             smallest: min,
@@ -113,7 +113,7 @@ impl Array {
     }
 
     /// The pools, in the order in which they were written, and how each is filled.
-    pub fn pools(&self) -> impl Iterator<Item = Filling<'_>> {
+    pub fn pools(&self) -> impl Iterator<Item = PoolUsage<'_>> {
         self.settings.pools.iter().map(|pool| self.filling(pool))
     }
 
@@ -121,7 +121,7 @@ impl Array {
     ///
     /// # Errors
     /// If it does not exist.
-    pub fn pool(&self, name: &str) -> Result<Filling<'_>, Error> {
+    pub fn pool(&self, name: &str) -> Result<PoolUsage<'_>, Error> {
         let mut pools = self.settings.pools.iter();
         match pools.find(|pool| pool.name.as_str() == name) {
             Some(pool) => Ok(self.filling(pool)),
@@ -137,7 +137,7 @@ impl Array {
     /// # Errors
     /// If the pool does not exist, if more is promised in it, or if no caller could add so much up.
     pub fn resize_pool(&mut self, name: &str, capacity: u64) -> Result<Done<()>, Error> {
-        let Filling { pool, used } = self.pool(name)?;
+        let PoolUsage { pool, used } = self.pool(name)?;
         if capacity > Pool::DEFAULT_CAPACITY {
             return Err(Error::PoolTooLarge {
                 pool: pool.name.clone(),
@@ -163,7 +163,7 @@ impl Array {
 
     /// The pool for something of `bytes`: the first wish that can be fulfilled, and there the pool with
     /// the most space.
-    pub(super) fn place(&self, bytes: u64, wish: &Wish<'_>) -> Result<PoolName, Error> {
+    pub(super) fn place(&self, bytes: u64, wish: &PlacementRequest<'_>) -> Result<PoolName, Error> {
         self.known_pool(wish.pool)?;
         let allowed: Vec<&Pool> = self
             .settings
@@ -232,8 +232,8 @@ impl Array {
         self.resized.insert(name, capacity);
     }
 
-    fn filling<'a>(&self, pool: &'a Pool) -> Filling<'a> {
-        Filling {
+    fn filling<'a>(&self, pool: &'a Pool) -> PoolUsage<'a> {
+        PoolUsage {
             pool,
             used: self.used.get(&pool.name).copied().unwrap_or(0),
         }

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use siphasher::sip::SipHasher24;
 
 use super::volume::Attachment;
-use super::{Array, Change, Done, Error, Hold, NodeId};
+use super::{Array, Change, Done, Error, NodeId, PublishParams};
 
 /// What a node needs to find the device of a volume attached to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Publication {
+pub struct PublishInfo {
     /// The attachment's number: the same for a repeated call, another after detach and attach.
     pub number: u64,
     /// The device's serial number, the same on every node.
@@ -23,7 +23,12 @@ pub struct Publication {
 
 impl Array {
     /// Attaches a volume to a node, or finds it attached there in the same way.
-    pub fn publish(&mut self, volume: &str, node: &str, hold: &Hold) -> Result<Done<Publication>, Error> {
+    pub fn publish(
+        &mut self,
+        volume: &str,
+        node: &str,
+        hold: &PublishParams,
+    ) -> Result<Done<PublishInfo>, Error> {
         let held = self.volume(volume)?;
         let (node, room) = self.room(node)?;
         let id = held.spec.id.clone();
@@ -31,7 +36,7 @@ impl Array {
         if let Some(attachment) = held.attachments.get(&node) {
             return match difference(&attachment.hold, hold) {
                 None => Ok(Done {
-                    reply: Publication::of(id.as_str(), attachment),
+                    reply: PublishInfo::of(id.as_str(), attachment),
                     change: None,
                 }),
                 Some(field) => Err(Error::AttachedDifferently {
@@ -72,7 +77,7 @@ impl Array {
             number: self.attached + 1,
             hold: hold.clone(),
         };
-        let publication = Publication::of(id.as_str(), &attachment);
+        let publication = PublishInfo::of(id.as_str(), &attachment);
         Ok(self.done(
             publication,
             Change::Attached {
@@ -96,7 +101,7 @@ impl Array {
             reply: (),
             change: None,
         };
-        let strict = self.settings.lax.unpublish_not_found;
+        let strict = self.settings.deviations.unpublish_not_found;
         let Some(held) = self.volumes.get(volume) else {
             if strict {
                 self.volume(volume)?;
@@ -156,7 +161,7 @@ pub fn serial(volume: &str) -> String {
     format!("{mark:016x}")
 }
 
-fn difference(held: &Hold, asked: &Hold) -> Option<&'static str> {
+fn difference(held: &PublishParams, asked: &PublishParams) -> Option<&'static str> {
     if held.capability != asked.capability {
         Some("volume_capability")
     } else if held.readonly != asked.readonly {
@@ -168,7 +173,7 @@ fn difference(held: &Hold, asked: &Hold) -> Option<&'static str> {
 
 // === impl Publication ===
 
-impl Publication {
+impl PublishInfo {
     /// The key of the attachment's number in the context.
     pub(crate) const ATTACHMENT: &'static str = "attachment";
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Array, Change, Done, Error, Source, Wanted};
+use super::{Array, Change, CreateVolumeParams, Done, Error, Source};
 
 /// The mutable parameters an array knows, and the values it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Values {
 
 /// How fast an array copies what belongs to a volume. The default is as fast as it can.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pace {
+pub struct CopyRate {
     iops: Option<u64>,
     /// In MiB a second.
     throughput: Option<u64>,
@@ -35,7 +35,7 @@ pub struct Pace {
     "\"{text}\" describes no mutable parameter: write key for any value, key=LOW..HIGH for whole numbers, \
      or key=ONE|OTHER for a choice"
 )]
-pub struct NoParameter {
+pub struct InvalidQosRule {
     text: String,
 }
 
@@ -45,7 +45,7 @@ impl QosRule {
     /// The parameter that slows attaching and detaching down, in milliseconds.
     pub const LATENCY: &str = "latency";
 
-    /// The parameter that bounds the requests a second of copies, each of [`Pace::REQUEST`] bytes.
+    /// The parameter that bounds the requests a second of copies, each of [`CopyRate::REQUEST`] bytes.
     pub const IOPS: &str = "iops";
 
     /// The parameter that bounds the bytes a second of copies, in MiB.
@@ -109,7 +109,7 @@ impl Default for QosRule {
 
 // === impl Pace ===
 
-impl Pace {
+impl CopyRate {
     /// What one request of a copy moves: as much as block storage commonly counts as one.
     pub const REQUEST: u64 = 256 << 10;
 
@@ -177,14 +177,14 @@ impl std::fmt::Display for Values {
 }
 
 impl FromStr for QosRule {
-    type Err = NoParameter;
+    type Err = InvalidQosRule;
 
     /// Reads `iops=1..1000,tier=gold|silver,note`, and `*` for all that are not named.
-    fn from_str(text: &str) -> Result<Self, NoParameter> {
+    fn from_str(text: &str) -> Result<Self, InvalidQosRule> {
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
         items
             .map(|item| {
-                let no_parameter = || NoParameter {
+                let no_parameter = || InvalidQosRule {
                     text: item.to_owned(),
                 };
                 let (key, values) = match item.split_once('=') {
@@ -243,16 +243,16 @@ impl Array {
     }
 
     /// How fast a volume is copied.
-    pub fn pace(&self, id: &str) -> Pace {
+    pub fn pace(&self, id: &str) -> CopyRate {
         let volume = self.volumes.get(id);
-        volume.map_or_else(Pace::default, |volume| {
-            Pace::of(&volume.spec.parameters, &volume.qos)
+        volume.map_or_else(CopyRate::default, |volume| {
+            CopyRate::of(&volume.spec.parameters, &volume.qos)
         })
     }
 
     /// How fast the content of a new volume is copied there: as the slower of it and of the volume it comes from.
-    pub fn pace_to(&self, wanted: &Wanted) -> Pace {
-        let own = Pace::of(&wanted.parameters, &wanted.mutable_parameters);
+    pub fn pace_to(&self, wanted: &CreateVolumeParams) -> CopyRate {
+        let own = CopyRate::of(&wanted.parameters, &wanted.mutable_parameters);
         match &wanted.source {
             Some(Source::Volume(source)) => own.and(self.pace(source.as_str())),
             Some(Source::Snapshot(_)) | None => own,
@@ -339,18 +339,18 @@ mod tests {
             (&[("throughput", "fast")], &[("iops", "0")], 8 * MIB, 0),
         ];
         for (class, qos, bytes, millis) in table {
-            let pace = Pace::of(&mk_parameters(class), &mk_parameters(qos));
+            let pace = CopyRate::of(&mk_parameters(class), &mk_parameters(qos));
             assert_eq!(
                 pace.time(bytes).as_millis(),
                 u128::from(millis),
                 "{class:?} {qos:?}"
             );
         }
-        let slow = Pace::of(
+        let slow = CopyRate::of(
             &BTreeMap::new(),
             &mk_parameters(&[("iops", "1"), ("throughput", "9")]),
         );
-        let fast = Pace::of(&BTreeMap::new(), &mk_parameters(&[("iops", "5")]));
+        let fast = CopyRate::of(&BTreeMap::new(), &mk_parameters(&[("iops", "5")]));
         assert_eq!(
             (slow.and(fast).iops, slow.and(fast).throughput),
             (Some(1), Some(9))

@@ -7,9 +7,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::listing::{Listing, Page};
-use super::pool::Wish;
+use super::pool::PlacementRequest;
 use super::volume::Source;
-use super::{Array, Change, Done, Error, GroupId, Kind, Moment, PoolName, Requirement, SnapshotId, VolumeId};
+use super::{
+    Array, Change, Done, Error, GroupId, Kind, PoolName, Requirement, SnapshotId, UnixTime, VolumeId,
+};
 
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,9 +27,9 @@ pub struct Snapshot {
     /// The size of that volume at the time.
     pub size_bytes: u64,
     /// When it was taken.
-    pub created: Moment,
+    pub created: UnixTime,
     /// From when on volumes can be made from it.
-    pub ready: Moment,
+    pub ready: UnixTime,
     /// The group it was taken with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
@@ -39,9 +41,9 @@ pub struct Snapshot {
     pub parameters: BTreeMap<String, String>,
 }
 
-/// A snapshot somebody asks for.
+/// A requested snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WantedSnapshot {
+pub struct CreateSnapshotParams {
     /// The caller's name for it, the key of idempotency.
     pub name: String,
     /// The volume.
@@ -65,7 +67,7 @@ pub struct SnapshotFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Now.
-    pub now: Moment,
+    pub now: UnixTime,
     /// How long the array works on it.
     pub delay: Duration,
 }
@@ -74,7 +76,7 @@ pub struct Timing {
 
 impl Snapshot {
     /// Whether volumes can be made from it.
-    pub fn is_ready(&self, now: Moment) -> bool {
+    pub fn is_ready(&self, now: UnixTime) -> bool {
         now >= self.ready
     }
 }
@@ -87,7 +89,7 @@ impl Array {
     ///
     /// # Errors
     /// As for [`Array::create_snapshot`].
-    pub fn find_snapshot(&self, wanted: &WantedSnapshot) -> Result<Option<Arc<Snapshot>>, Error> {
+    pub fn find_snapshot(&self, wanted: &CreateSnapshotParams) -> Result<Option<Arc<Snapshot>>, Error> {
         if let Some(existing) = self.snapshot_names.get(&wanted.name) {
             let existing = self.snapshot(existing.as_str())?;
             if existing.source.as_str() == wanted.source {
@@ -115,7 +117,7 @@ impl Array {
     /// If the volume is gone, the name is taken for another volume, or there is no room.
     pub fn create_snapshot(
         &mut self,
-        wanted: &WantedSnapshot,
+        wanted: &CreateSnapshotParams,
         id: SnapshotId,
         timing: Timing,
     ) -> Result<Done<Arc<Snapshot>>, Error> {
@@ -222,7 +224,7 @@ impl Array {
     }
 
     /// The pool for a snapshot: the volume's own if no other is preferred.
-    fn pool_of_snapshot(&self, wanted: &WantedSnapshot) -> Result<PoolName, Error> {
+    fn pool_of_snapshot(&self, wanted: &CreateSnapshotParams) -> Result<PoolName, Error> {
         let volume = self.volume(&wanted.source)?;
         let bytes = volume.spec.capacity_bytes;
         let own = &volume.spec.pool;
@@ -234,10 +236,10 @@ impl Array {
         if admitted && self.left_beside(own) >= bytes {
             return Ok(own.clone());
         }
-        let wish = Wish {
+        let wish = PlacementRequest {
             beside: wanted.requirement.is_none().then_some(own),
             requirement: wanted.requirement.as_ref(),
-            ..Wish::default()
+            ..PlacementRequest::default()
         };
         self.place(bytes, &wish)
     }

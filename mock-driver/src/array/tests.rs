@@ -7,8 +7,8 @@ fn mk_settings() -> Settings {
     }
 }
 
-fn mk_hold() -> Hold {
-    Hold {
+fn mk_hold() -> PublishParams {
+    PublishParams {
         capability: Capability {
             access: Access::Block,
             mode: AccessMode::SingleNodeWriter,
@@ -17,12 +17,12 @@ fn mk_hold() -> Hold {
     }
 }
 
-fn mk_wanted(name: &str) -> Wanted {
-    Wanted {
+fn mk_wanted(name: &str) -> CreateVolumeParams {
+    CreateVolumeParams {
         name: name.to_owned(),
         size: SizeRange::default(),
         capabilities: vec![mk_hold().capability],
-        ..Wanted::default()
+        ..CreateVolumeParams::default()
     }
 }
 
@@ -31,7 +31,7 @@ fn ids_depend_on_the_array_and_on_what_it_made_before() {
     let make = |epoch| {
         let mut array = Array::new(mk_settings(), epoch);
         let first = array
-            .create_volume(&mk_wanted("a"), Moment::default())
+            .create_volume(&mk_wanted("a"), UnixTime::default())
             .unwrap()
             .reply
             .id
@@ -40,7 +40,7 @@ fn ids_depend_on_the_array_and_on_what_it_made_before() {
         (
             first,
             array
-                .create_volume(&mk_wanted("a"), Moment::default())
+                .create_volume(&mk_wanted("a"), UnixTime::default())
                 .unwrap()
                 .reply
                 .id
@@ -164,12 +164,12 @@ fn nodes_stay_in_the_zone_they_joined_in() {
 
     // What anybody says counts for more, and so does a pool's place if no pool is where it was.
     let places = [(NodeId::from("node-b"), [("zone", "zone-1")].into_iter().collect())];
-    let told = Settings {
+    let info = Settings {
         places: places.into(),
         ..mk_zones()
     };
     assert_eq!(
-        zone_of(&Array::from_image(told, array.image()), "node-b"),
+        zone_of(&Array::from_image(info, array.image()), "node-b"),
         "{zone=zone-1}"
     );
     let mut moved = mk_zones();

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::capability::{Capability, Hold};
+use super::capability::{Capability, PublishParams};
 use super::{Error, NodeId, PoolName, Requirement, SnapshotId, VolumeId};
 
 /// Sizes are whole sectors, so that a volume can back a real block device.
 const SECTOR: u64 = 512;
 
-/// What a volume was made as. Shared with replies, so a page of a listing copies no text.
+/// What a volume was made as. Reading with replies, so a page of a listing copies no text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
     /// The id on the wire.
@@ -65,12 +65,12 @@ pub struct Attachment {
     pub number: u64,
     /// How the node holds the volume.
     #[serde(flatten)]
-    pub hold: Hold,
+    pub hold: PublishParams,
 }
 
-/// A volume somebody asks for.
+/// A requested volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct CreateVolumeParams {
     /// The caller's name for it, the key of idempotency.
     pub name: String,
     /// The sizes that would do.
@@ -109,7 +109,7 @@ pub struct SizeRule {
 
 // === impl Wanted ===
 
-impl Wanted {
+impl CreateVolumeParams {
     /// Puts the capabilities into the order in which they are compared and stored.
     pub(super) fn sorted_capabilities(&self) -> Vec<Capability> {
         let mut capabilities = self.capabilities.clone();

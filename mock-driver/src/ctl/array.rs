@@ -5,7 +5,7 @@ use clap::Subcommand;
 use super::print::{done, print};
 use super::{Done, Failure, Output};
 use crate::admin_api::client::Client;
-use crate::admin_api::resource::{Ailment, NodeChange, NodeNew, VolumeChange, VolumeNew};
+use crate::admin_api::resource::{HealthIssue, NodeChange, NodeNew, VolumeChange, VolumeNew};
 
 /// What to do with a volume.
 #[derive(Clone, Debug, Subcommand)]
@@ -137,7 +137,7 @@ impl VolumeCommand {
                 status,
                 reason,
             } => {
-                let ailment = Ailment {
+                let ailment = HealthIssue {
                     status: status.clone(),
                     reason: reason.clone(),
                     message: "made sick by csi-mock-driver ctl".to_owned(),
@@ -149,7 +149,7 @@ impl VolumeCommand {
     }
 }
 
-fn health(ailments: Vec<Ailment>) -> VolumeChange {
+fn health(ailments: Vec<HealthIssue>) -> VolumeChange {
     VolumeChange {
         health: Some(ailments),
         ..VolumeChange::default()

@@ -8,12 +8,12 @@ use clap::{Args, Subcommand};
 use super::print::{json, print};
 use super::table::shown;
 use super::{Done, Failure, Output};
-use crate::admin_api::client::{Calls, Client, Happened};
-use crate::admin_api::resource::{Call, Expectation, Expected, VerdictKind};
+use crate::admin_api::client::{CallEvent, Calls, Client};
+use crate::admin_api::resource::{Call, Expectation, ExpectationStatus, Expected};
 
 /// Which calls.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Which {
+pub(super) struct CallFilterArgs {
     /// Those of this method.
     #[arg(long)]
     method: Option<String>,
@@ -40,7 +40,7 @@ pub(super) struct Which {
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct JournalArgs {
     #[command(flatten)]
-    which: Which,
+    which: CallFilterArgs,
     /// At most so many, the latest ones.
     #[arg(long, default_value_t = 50)]
     limit: usize,
@@ -53,7 +53,7 @@ enum What {
     /// Waits until such calls have ended; exit code 1 if they do not come.
     Wait {
         #[command(flatten)]
-        which: Which,
+        which: CallFilterArgs,
         /// How many.
         #[arg(long, default_value_t = 1)]
         count: usize,
@@ -85,7 +85,7 @@ enum What {
     /// Tells of calls as they happen, until interrupted.
     Follow {
         #[command(flatten)]
-        which: Which,
+        which: CallFilterArgs,
     },
     /// Forgets the calls that ended.
     Forget,
@@ -93,7 +93,7 @@ enum What {
 
 // === impl Which ===
 
-impl Which {
+impl CallFilterArgs {
     fn calls(&self) -> Calls {
         let given = [
             ("method", self.method.clone()),
@@ -154,7 +154,7 @@ impl JournalArgs {
                     timeout: timeout.clone(),
                 };
                 let verdict = client.judge(&expectation).await?;
-                let as_expected = verdict.verdict == VerdictKind::Complete;
+                let as_expected = verdict.verdict == ExpectationStatus::Complete;
                 let text = match output {
                     Output::Json => json(&verdict),
                     Output::Table => format!("{}\n", shown(&verdict.message)),
@@ -178,15 +178,15 @@ fn expectation(text: &str) -> Expected {
     }
 }
 
-async fn follow(client: &Client, which: &Which, output: Output) -> Result<Done, Failure> {
+async fn follow(client: &Client, which: &CallFilterArgs, output: Output) -> Result<Done, Failure> {
     let mut out = io::stdout();
-    let tell = |happened: Happened| {
+    let tell = |happened: CallEvent| {
         let text = match output {
             Output::Json => match &happened {
-                Happened::Begin(call) | Happened::End(call) | Happened::Late(call) => {
+                CallEvent::Begin(call) | CallEvent::End(call) | CallEvent::Late(call) => {
                     serde_json::to_string(call).unwrap_or_default()
                 }
-                Happened::Lost(missed) => format!("{{\"lost\":{missed}}}"),
+                CallEvent::Lost(missed) => format!("{{\"lost\":{missed}}}"),
             },
             Output::Table => line(&happened),
         };
@@ -196,10 +196,10 @@ async fn follow(client: &Client, which: &Which, output: Output) -> Result<Done, 
         }
     };
     client.follow(&which.calls(), tell).await?;
-    Ok(Done::Told)
+    Ok(Done::Printed)
 }
 
-fn line(happened: &Happened) -> String {
+fn line(happened: &CallEvent) -> String {
     let about = |call: &Call| {
         let subject = [call.volume.as_str(), call.node.as_str()];
         let subject: Vec<&str> = subject.into_iter().filter(|text| !text.is_empty()).collect();
@@ -213,9 +213,9 @@ fn line(happened: &Happened) -> String {
         None => String::new(),
     };
     match happened {
-        Happened::Begin(call) => format!("begin  {}", about(call)),
-        Happened::End(call) => format!("end    {}: {}", about(call), answer(call.answer.as_ref())),
-        Happened::Late(call) => format!("late   {}: {}", about(call), answer(call.late.as_ref())),
-        Happened::Lost(missed) => format!("lost   {missed} events: too many to follow"),
+        CallEvent::Begin(call) => format!("begin  {}", about(call)),
+        CallEvent::End(call) => format!("end    {}: {}", about(call), answer(call.answer.as_ref())),
+        CallEvent::Late(call) => format!("late   {}: {}", about(call), answer(call.late.as_ref())),
+        CallEvent::Lost(missed) => format!("lost   {missed} events: too many to follow"),
     }
 }

@@ -74,7 +74,7 @@ pub(super) enum Command {
     Attachments(AttachmentsArgs),
     /// Attaches a volume out of band.
     Attach(AttachArgs),
-    /// Detaches a volume out of band: nobody who believes it attached is told.
+    /// Detaches a volume out of band: the attacher does not see it.
     Detach {
         /// The volume's id.
         volume: String,

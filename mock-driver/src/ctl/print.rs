@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::table::{Table, shown, size};
 use super::{Done, Failure, Output};
 use crate::admin_api::resource::{
-    Attachment, Call, Capability, FaultRule, Info, Node, Page, Scenario, StorageAilment, Trouble, Volume,
+    Attachment, Call, Capability, FaultRule, Info, Node, Page, Scenario, StorageHealthIssue, Trouble, Volume,
 };
 
 mod storage;
@@ -263,7 +263,7 @@ fn calls(calls: &[Call]) -> Table {
 }
 
 /// What ails storage, in words that fit into a table.
-fn ailments(health: &[StorageAilment]) -> String {
+fn ailments(health: &[StorageHealthIssue]) -> String {
     let all: Vec<&str> = health.iter().map(|ailment| ailment.status.as_str()).collect();
     well_or(&all)
 }

@@ -5,7 +5,7 @@ use clap::Subcommand;
 use super::print::print;
 use super::{Done, Failure, Output};
 use crate::admin_api::client::Client;
-use crate::admin_api::resource::{NodeChange, StorageAilment};
+use crate::admin_api::resource::{NodeChange, StorageHealthIssue};
 
 /// What to do with a pool.
 #[derive(Clone, Debug, Subcommand)]
@@ -77,7 +77,7 @@ pub(super) async fn storage(
             node,
             capability,
         }) => {
-            let ailment = StorageAilment {
+            let ailment = StorageHealthIssue {
                 status: status.clone(),
                 reason: reason.clone(),
                 message: "made sick by csi-mock-driver ctl".to_owned(),

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::{OpenError, random};
 use crate::array::Settings;
-use crate::driver::volumes::media_of;
+use crate::driver::volumes::file_ids_of;
 use crate::fault::scenario::{self, Scenario};
 use crate::fault::{FaultFile, Faults, Seed};
 use crate::journal::clock::Clock;
-use crate::journal::{Journal, Readers};
+use crate::journal::{Journal, JournalConfig};
 use crate::node::device;
 use crate::store::Store;
-use crate::store::volume_files::{Media, Owner};
+use crate::store::volume_files::{Owner, VolumeFiles};
 
 pub(super) fn absolute(path: PathBuf) -> Result<PathBuf, OpenError> {
     std::path::absolute(&path).map_err(|source| OpenError::Relative { path, source })
@@ -23,19 +23,19 @@ pub(super) fn media_in(
     media_dir: Option<PathBuf>,
     state_dir: Option<&Path>,
     devices: device::Choice,
-) -> Media {
+) -> VolumeFiles {
     match (media_dir, state_dir) {
-        _ if devices == device::Choice::Simulated => Media::nowhere(),
-        (Some(directory), _) => Media::kept(directory),
-        (None, Some(directory)) => Media::kept(directory.join("media")),
-        (None, None) => Media::private(),
+        _ if devices == device::Choice::Simulated => VolumeFiles::nowhere(),
+        (Some(directory), _) => VolumeFiles::kept(directory),
+        (None, Some(directory)) => VolumeFiles::kept(directory.join("media")),
+        (None, None) => VolumeFiles::private(),
     }
 }
 
 /// The journal, if anybody reads it.
 pub(super) fn open_journal(
     file: Option<&Path>,
-    readers: Readers,
+    readers: JournalConfig,
     clock: &Clock,
 ) -> Result<Option<Arc<Journal>>, OpenError> {
     if file.is_none() && !readers.any() {
@@ -72,14 +72,14 @@ pub(super) fn open_store(
         Some(directory) => Store::open(directory, settings, epoch, premade)?,
         None => Store::in_memory(settings, epoch, premade),
     };
-    let store = store.keeping_past(rules.troubles().frozen());
-    store.lose(|| *rules.troubles().loss().borrow())?;
+    let store = store.keeping_past(rules.backend_faults().frozen());
+    store.lose(|| *rules.backend_faults().loss().borrow())?;
     Ok(store)
 }
 
 /// Makes the media directory the array's own.
 pub(super) fn claim(
-    media: &Media,
+    media: &VolumeFiles,
     store: &Store,
     epoch: u128,
     state_dir: Option<&Path>,
@@ -91,7 +91,7 @@ pub(super) fn claim(
     let (owner, known) = match store.identity(u128::from_le_bytes(random()?))? {
         Some(array) => {
             let is_kept = true;
-            (Owner { array, is_kept }, store.peek(media_of))
+            (Owner { array, is_kept }, store.peek(file_ids_of))
         }
         None => {
             let (array, is_kept) = (format!("{epoch:032x}"), false);

@@ -31,7 +31,7 @@ pub enum Error {
     },
     /// The bytes of a volume or snapshot cannot be had.
     #[error(transparent)]
-    Media(#[from] volume_files::Error),
+    VolumeFiles(#[from] volume_files::Error),
     /// The node's side refused or failed.
     #[error(transparent)]
     Node(#[from] node::Error),
@@ -101,8 +101,8 @@ impl Error {
                 array::Error::ForeignToken | array::Error::NotReady { .. } => Code::Aborted,
             },
             Self::Store(store::Error::Lost(_)) | Self::Broken => Code::Internal,
-            Self::Media(error) if error.is_no_space() => Code::ResourceExhausted,
-            Self::Media(_) => Code::Internal,
+            Self::VolumeFiles(error) if error.is_no_space() => Code::ResourceExhausted,
+            Self::VolumeFiles(_) => Code::Internal,
             Self::Unauthenticated { .. } => Code::Unauthenticated,
             Self::OffsetOutOfRange { .. } => Code::OutOfRange,
             Self::Unhealthy => Code::FailedPrecondition,

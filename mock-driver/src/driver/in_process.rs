@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Driver, OpenError, Settings, site};
+use super::{Driver, OpenError, Settings, node_devices};
 use crate::admin_api;
 use crate::driver::exit::ExitOrder;
 use crate::driver::locks::LockTable;
@@ -16,7 +16,7 @@ use crate::driver::mode::Mode;
 use crate::driver::readiness::Readiness;
 use crate::node::device::Choice;
 use crate::node::{self, Node};
-use crate::store::volume_files::Media;
+use crate::store::volume_files::VolumeFiles;
 
 // === impl Driver ===
 
@@ -55,13 +55,13 @@ impl Driver {
     /// # Errors
     /// If the node cannot be had.
     pub fn on_node(&self, id: &str) -> Result<Arc<Self>, OpenError> {
-        let media = Media::nowhere();
+        let media = VolumeFiles::nowhere();
         let settings = node::Settings {
             devices: Choice::Simulated,
             ..node::Settings::default()
         };
         let node = Node::open(id.to_owned(), settings, media.clone(), None)?;
-        site::take_current_id(Some(&node), &self.store);
+        node_devices::take_current_id(Some(&node), &self.store);
         Ok(Arc::new(Self {
             name: self.name.clone(),
             mode: Mode::Node,
@@ -69,8 +69,8 @@ impl Driver {
             registrar: None,
             node: Some(Arc::new(node)),
             latency: self.latency,
-            offer: self.offer.clone(),
-            conduct: self.conduct.clone(),
+            capabilities: self.capabilities.clone(),
+            config: self.config.clone(),
             readiness: Readiness::after(Duration::ZERO),
             places: self.places.clone(),
             store: self.store.clone(),
@@ -78,7 +78,7 @@ impl Driver {
             media,
             locks: LockTable::new(self.locks.rule()),
             faults: self.faults.clone(),
-            door: Arc::default(),
+            socket_control: Arc::default(),
             exit: ExitOrder::default(),
             proxy_to: None,
             journal: self.journal.clone(),

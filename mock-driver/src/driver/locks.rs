@@ -53,11 +53,11 @@ pub enum Key {
 
 /// How a key is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Share {
+pub enum LockMode {
     /// Exclusively, to change it.
-    Whole,
+    Exclusive,
     /// Together with others that only read.
-    Reading,
+    Shared,
 }
 
 /// How many readers one key has at a time. More get ABORTED or wait.
@@ -83,12 +83,12 @@ struct Lock {
 #[derive(Debug)]
 pub struct Guard {
     _permit: OwnedSemaphorePermit,
-    _user: User,
+    _user: LockEntry,
 }
 
 /// Who holds a lock or waits for it, counted so that the last one removes it.
 #[derive(Debug)]
-struct User {
+struct LockEntry {
     locks: Arc<Mutex<Locks>>,
     key: (Scope, Key),
 }
@@ -119,11 +119,11 @@ impl LockTable {
     ///
     /// # Cancellation
     /// Dropped while it waits, it loses its place and nothing else.
-    pub async fn lock(&self, scope: Scope, key: Key, share: Share) -> Result<Guard, Busy> {
+    pub async fn lock(&self, scope: Scope, key: Key, share: LockMode) -> Result<Guard, Busy> {
         let (semaphore, user) = self.use_lock((scope, key));
         let permits = match share {
-            Share::Whole => READERS,
-            Share::Reading => 1,
+            LockMode::Exclusive => READERS,
+            LockMode::Shared => 1,
         };
         let permit = match (scope, self.rule) {
             (Scope::Call, BusyRule::Abort) => semaphore
@@ -147,7 +147,7 @@ impl LockTable {
     ///
     /// # Cancellation
     /// As for [`LockTable::lock`].
-    pub async fn lock_all(&self, scope: Scope, mut keys: Vec<(Key, Share)>) -> Result<Vec<Guard>, Busy> {
+    pub async fn lock_all(&self, scope: Scope, mut keys: Vec<(Key, LockMode)>) -> Result<Vec<Guard>, Busy> {
         keys.sort();
         // Of a key that is there twice, the larger share comes first.
         keys.dedup_by(|(later, _), (first, _)| later == first);
@@ -158,14 +158,14 @@ impl LockTable {
         Ok(locked)
     }
 
-    fn use_lock(&self, key: (Scope, Key)) -> (Arc<Semaphore>, User) {
+    fn use_lock(&self, key: (Scope, Key)) -> (Arc<Semaphore>, LockEntry) {
         let mut locks = all(&self.locks);
         let lock = locks.entry(key.clone()).or_insert_with(|| Lock {
             semaphore: Arc::new(Semaphore::new(READERS as usize)),
             users: 0,
         });
         lock.users += 1;
-        let user = User {
+        let user = LockEntry {
             locks: self.locks.clone(),
             key,
         };
@@ -173,7 +173,7 @@ impl LockTable {
     }
 }
 
-impl Drop for User {
+impl Drop for LockEntry {
     fn drop(&mut self) {
         let mut locks = all(&self.locks);
         if let Some(lock) = locks.get_mut(&self.key) {
@@ -216,25 +216,46 @@ mod tests {
     #[tokio::test]
     async fn abort_refuses_the_second_call_and_only_for_the_same_volume() {
         let table = LockTable::new(BusyRule::Abort);
-        let held = table.lock(Scope::Call, mk_key("a"), Share::Whole).await.unwrap();
-        assert!(table.lock(Scope::Call, mk_key("a"), Share::Whole).await.is_err());
-        assert!(table.lock(Scope::Call, mk_key("b"), Share::Whole).await.is_ok());
+        let held = table
+            .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
+            .await
+            .unwrap();
         assert!(
             table
-                .lock(Scope::Call, Key::Name("a".into()), Share::Whole)
+                .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
+                .await
+                .is_err()
+        );
+        assert!(
+            table
+                .lock(Scope::Call, mk_key("b"), LockMode::Exclusive)
+                .await
+                .is_ok()
+        );
+        assert!(
+            table
+                .lock(Scope::Call, Key::Name("a".into()), LockMode::Exclusive)
                 .await
                 .is_ok()
         );
         drop(held);
-        assert!(table.lock(Scope::Call, mk_key("a"), Share::Whole).await.is_ok());
+        assert!(
+            table
+                .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
+                .await
+                .is_ok()
+        );
     }
 
     #[tokio::test]
     async fn wait_lets_calls_in_one_after_the_other_and_forgets_the_volume() {
         let table = LockTable::new(BusyRule::Wait);
-        let first = table.lock(Scope::Call, mk_key("a"), Share::Whole).await.unwrap();
-        let mut second = task::spawn(table.lock(Scope::Call, mk_key("a"), Share::Whole));
-        let mut third = task::spawn(table.lock(Scope::Call, mk_key("a"), Share::Whole));
+        let first = table
+            .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
+            .await
+            .unwrap();
+        let mut second = task::spawn(table.lock(Scope::Call, mk_key("a"), LockMode::Exclusive));
+        let mut third = task::spawn(table.lock(Scope::Call, mk_key("a"), LockMode::Exclusive));
         assert_pending!(second.poll());
         assert_pending!(third.poll());
         drop(first);
@@ -250,21 +271,34 @@ mod tests {
     async fn readers_bear_one_another_and_nobody_else() {
         let table = LockTable::new(BusyRule::Abort);
         let first = table
-            .lock(Scope::Call, mk_key("a"), Share::Reading)
+            .lock(Scope::Call, mk_key("a"), LockMode::Shared)
             .await
             .unwrap();
         let second = table
-            .lock(Scope::Call, mk_key("a"), Share::Reading)
+            .lock(Scope::Call, mk_key("a"), LockMode::Shared)
             .await
             .unwrap();
-        assert!(table.lock(Scope::Call, mk_key("a"), Share::Whole).await.is_err());
-        drop(first);
-        assert!(table.lock(Scope::Call, mk_key("a"), Share::Whole).await.is_err());
-        drop(second);
-        let whole = table.lock(Scope::Call, mk_key("a"), Share::Whole).await.unwrap();
         assert!(
             table
-                .lock(Scope::Call, mk_key("a"), Share::Reading)
+                .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
+                .await
+                .is_err()
+        );
+        drop(first);
+        assert!(
+            table
+                .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
+                .await
+                .is_err()
+        );
+        drop(second);
+        let whole = table
+            .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
+            .await
+            .unwrap();
+        assert!(
+            table
+                .lock(Scope::Call, mk_key("a"), LockMode::Shared)
                 .await
                 .is_err()
         );
@@ -275,33 +309,42 @@ mod tests {
     #[tokio::test]
     async fn several_are_held_together_or_not_at_all() {
         let table = LockTable::new(BusyRule::Abort);
-        let both = |share| vec![(mk_key("b"), share), (mk_key("a"), Share::Whole)];
+        let both = |share| vec![(mk_key("b"), share), (mk_key("a"), LockMode::Exclusive)];
         let held = table
-            .lock(Scope::Call, mk_key("b"), Share::Reading)
+            .lock(Scope::Call, mk_key("b"), LockMode::Shared)
             .await
             .unwrap();
         assert_eq!(
-            table.lock_all(Scope::Call, both(Share::Whole)).await.unwrap_err(),
+            table
+                .lock_all(Scope::Call, both(LockMode::Exclusive))
+                .await
+                .unwrap_err(),
             Busy(mk_key("b"))
         );
         assert!(
-            table.lock(Scope::Call, mk_key("a"), Share::Whole).await.is_ok(),
+            table
+                .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
+                .await
+                .is_ok(),
             "given back"
         );
         assert_eq!(
             table
-                .lock_all(Scope::Call, both(Share::Reading))
+                .lock_all(Scope::Call, both(LockMode::Shared))
                 .await
                 .unwrap()
                 .len(),
             2
         );
         drop(held);
-        let twice = vec![(mk_key("a"), Share::Reading), (mk_key("a"), Share::Whole)];
+        let twice = vec![
+            (mk_key("a"), LockMode::Shared),
+            (mk_key("a"), LockMode::Exclusive),
+        ];
         let held = table.lock_all(Scope::Call, twice).await.unwrap();
         assert!(
             table
-                .lock(Scope::Call, mk_key("a"), Share::Reading)
+                .lock(Scope::Call, mk_key("a"), LockMode::Shared)
                 .await
                 .is_err()
         );
@@ -312,8 +355,11 @@ mod tests {
     #[tokio::test]
     async fn calls_that_want_the_same_in_any_order_do_not_block_one_another_for_ever() {
         let table = LockTable::new(BusyRule::Wait);
-        let wanted =
-            |first: &str, second: &str| [first, second].map(|id| (mk_key(id), Share::Whole)).to_vec();
+        let wanted = |first: &str, second: &str| {
+            [first, second]
+                .map(|id| (mk_key(id), LockMode::Exclusive))
+                .to_vec()
+        };
         let first = table.lock_all(Scope::Call, wanted("a", "b")).await.unwrap();
         let mut second = task::spawn(table.lock_all(Scope::Call, wanted("b", "a")));
         assert_pending!(second.poll());
@@ -324,12 +370,15 @@ mod tests {
     #[tokio::test]
     async fn operations_wait_for_one_another_and_not_for_calls() {
         let table = LockTable::new(BusyRule::Abort);
-        let call = table.lock(Scope::Call, mk_key("a"), Share::Whole).await.unwrap();
-        let operation = table
-            .lock(Scope::Operation, mk_key("a"), Share::Whole)
+        let call = table
+            .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
             .await
             .unwrap();
-        let mut other = task::spawn(table.lock(Scope::Operation, mk_key("a"), Share::Whole));
+        let operation = table
+            .lock(Scope::Operation, mk_key("a"), LockMode::Exclusive)
+            .await
+            .unwrap();
+        let mut other = task::spawn(table.lock(Scope::Operation, mk_key("a"), LockMode::Exclusive));
         assert_pending!(other.poll());
         drop(call);
         assert_pending!(other.poll());

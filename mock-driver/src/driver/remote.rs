@@ -16,9 +16,10 @@ use crate::admin_api::Endpoint;
 use crate::admin_api::client::{self, Client};
 use crate::admin_api::resource;
 use crate::array::{
-    Ailment, Attachment, Capability, Hold, Segments, Severity, StorageAilment, StorageSeverity,
+    Attachment, Capability, HealthIssue, PublishParams, Segments, Severity, StorageHealthIssue,
+    StorageSeverity,
 };
-use crate::driver::locks::{BusyRule, Guard, Key, LockTable, Scope, Share};
+use crate::driver::locks::{BusyRule, Guard, Key, LockMode, LockTable, Scope};
 use crate::error_chain;
 use crate::node::{self, View};
 use crate::rpc::code;
@@ -40,16 +41,16 @@ pub(crate) struct RemoteArray {
     endpoint: Endpoint,
     /// Whoever acts on an answer about a volume has its turn from the question on.
     turns: LockTable,
-    /// Shared by those who bring devices, which takes no longer than that: the sweep takes none away meanwhile.
+    /// Reading by those who bring devices, which takes no longer than that: the sweep takes none away meanwhile.
     devices: RwLock<()>,
     /// Whether this process has said where its node is.
     has_said: Mutex<bool>,
-    seen: std::sync::Mutex<Seen>,
+    seen: std::sync::Mutex<SweepState>,
 }
 
 /// What was attached to this process's node when it looked last.
 #[derive(Debug, Default)]
-struct Seen {
+struct SweepState {
     here: BTreeSet<String>,
     /// Those of which that was found since the sweep asked: its answer may be older.
     since: BTreeSet<String>,
@@ -57,9 +58,9 @@ struct Seen {
 
 /// What the array has of a node.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct RemoteNode {
     pub(crate) id: String,
-    /// The id that the node has by now, if somebody gave it another one.
+    /// The id that the node has by now, if it was renamed.
     pub(crate) became: Option<String>,
     /// How many volumes it is to say it takes.
     pub(crate) advertised: Option<usize>,
@@ -104,7 +105,7 @@ impl RemoteArray {
     /// Takes note of whether one volume is attached.
     pub(crate) fn note(&self, volume: &str, is_attached: bool) {
         let mut seen = self.seen();
-        let Seen { here, since } = &mut *seen;
+        let SweepState { here, since } = &mut *seen;
         for set in [here, since] {
             if is_attached {
                 set.insert(volume.to_owned());
@@ -119,14 +120,17 @@ impl RemoteArray {
         self.seen().here.contains(volume)
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+    fn seen(&self) -> std::sync::MutexGuard<'_, SweepState> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The right to act on answers about a volume.
     pub(crate) async fn turn(&self, volume: &str) -> Option<Guard> {
         let key = Key::OnNode(volume.to_owned());
-        self.turns.lock(Scope::Operation, key, Share::Whole).await.ok()
+        self.turns
+            .lock(Scope::Operation, key, LockMode::Exclusive)
+            .await
+            .ok()
     }
 
     /// Held while a device is brought here.
@@ -165,14 +169,14 @@ impl RemoteArray {
         }))
     }
 
-    /// What the array has of a node; none if it has never heard of it. One that somebody took out of the
+    /// What the array has of a node; none if it has never heard of it. One that was taken out of the
     /// register is not forgotten: it must not join again by itself.
     ///
     /// # Errors
     /// If the array does not answer.
-    pub(crate) async fn node(&self, id: &str) -> Result<Option<Known>, node::Error> {
+    pub(crate) async fn node(&self, id: &str) -> Result<Option<RemoteNode>, node::Error> {
         match self.client.node(id).await {
-            Ok(node) => Ok(Some(Known {
+            Ok(node) => Ok(Some(RemoteNode {
                 id: node.id,
                 became: node.became,
                 advertised: node.advertised_limit,
@@ -218,7 +222,7 @@ impl RemoteArray {
     ///
     /// # Errors
     /// If the array does not answer.
-    pub(crate) async fn storage_health(&self, node: &str) -> Result<Vec<StorageAilment>, node::Error> {
+    pub(crate) async fn storage_health(&self, node: &str) -> Result<Vec<StorageHealthIssue>, node::Error> {
         let storage = self.client.storage().await.map_err(|error| no_array(&error))?;
         let own = storage.nodes.into_iter().filter(|own| own.node == node);
         let all = storage.health.into_iter().chain(own.flat_map(|own| own.health));
@@ -286,23 +290,23 @@ fn read_attachment(attachment: &resource::Attachment) -> Result<Attachment, node
     })?;
     Ok(Attachment {
         number: attachment.number,
-        hold: Hold {
+        hold: PublishParams {
             capability,
             readonly: attachment.readonly,
         },
     })
 }
 
-fn read_ailment(ailment: resource::Ailment) -> Ailment {
-    Ailment {
+fn read_ailment(ailment: resource::HealthIssue) -> HealthIssue {
+    HealthIssue {
         status: serde_json::from_value(ailment.status.into()).unwrap_or(Severity::Unknown),
         reason: ailment.reason,
         message: ailment.message,
     }
 }
 
-fn read_storage_ailment(ailment: resource::StorageAilment) -> StorageAilment {
-    StorageAilment {
+fn read_storage_ailment(ailment: resource::StorageHealthIssue) -> StorageHealthIssue {
+    StorageHealthIssue {
         status: serde_json::from_value(ailment.status.into()).unwrap_or(StorageSeverity::Unknown),
         reason: ailment.reason,
         message: ailment.message,

@@ -13,7 +13,7 @@ use crate::rpc::validate::Invalid;
 
 /// How the services behave where CSI leaves a choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Conduct {
+pub struct ServiceConfig {
     /// How long a snapshot is not ready to use after it was taken.
     pub snapshot_delay: Duration,
     /// How allocated and changed blocks are told.
@@ -58,7 +58,7 @@ pub struct RequiredSecret {
 /// A text that describes no credential. It is not repeated: it may hold a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be RPC:key=value, as in CreateVolume:user=me, for an RPC that has secrets")]
-pub struct NoSecret;
+pub struct InvalidSecret;
 
 // === impl RequiredSecrets ===
 
@@ -107,14 +107,14 @@ impl fmt::Debug for RequiredSecrets {
 // === impl RequiredSecret ===
 
 impl FromStr for RequiredSecret {
-    type Err = NoSecret;
+    type Err = InvalidSecret;
 
-    fn from_str(text: &str) -> Result<Self, NoSecret> {
-        let (method, secret) = text.split_once(':').ok_or(NoSecret)?;
-        let (key, value) = secret.split_once('=').ok_or(NoSecret)?;
-        let method: Method = method.parse().map_err(|_| NoSecret)?;
+    fn from_str(text: &str) -> Result<Self, InvalidSecret> {
+        let (method, secret) = text.split_once(':').ok_or(InvalidSecret)?;
+        let (key, value) = secret.split_once('=').ok_or(InvalidSecret)?;
+        let method: Method = method.parse().map_err(|_| InvalidSecret)?;
         if key.is_empty() || !method.has_secrets() {
-            return Err(NoSecret);
+            return Err(InvalidSecret);
         }
         Ok(Self {
             method,

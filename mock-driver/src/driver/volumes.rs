@@ -14,19 +14,19 @@ use std::time::Duration;
 use tokio::time;
 
 use crate::array::{
-    self, Array, GroupIds, Members, Prospect, SizeRange, Snapshot, Source, Spec, Timing, Wanted, WantedGroup,
-    WantedSnapshot,
+    self, Array, CreateGroupParams, CreateOutcome, CreateSnapshotParams, CreateVolumeParams, GroupIds,
+    Members, SizeRange, Snapshot, Source, Spec, Timing,
 };
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::driver::locks::{Guard, Key, Scope, Share};
+use crate::driver::locks::{Guard, Key, LockMode, Scope};
 use crate::node;
 use crate::node::mount::Frozen;
 use crate::store;
-use crate::store::volume_files::{Medium, Swept};
+use crate::store::volume_files::{FileId, SweepReport};
 
 /// A volume that nobody mounts or unmounts while it is copied, nor writes to if its filesystem is frozen.
-struct Still {
+struct QuiescedVolume {
     frozen: Option<Frozen>,
     _locked: Guard,
 }
@@ -38,18 +38,18 @@ impl Driver {
     ///
     /// # Errors
     /// What the array refuses; that a copy cannot be made.
-    pub async fn create_volume(&self, wanted: &Wanted) -> Result<Arc<Spec>, Error> {
+    pub async fn create_volume(&self, wanted: &CreateVolumeParams) -> Result<Arc<Spec>, Error> {
         let now = self.clock.moment();
         let foresee = |array: &Array| {
-            let prospect = array.foresee_volume(wanted, now)?;
+            let prospect = array.validate_create(wanted, now)?;
             Ok((prospect, array.volume_id(&wanted.name)))
         };
         let Some(source) = &wanted.source else {
             if self.media.is_kept() {
                 // A new volume is empty, whatever lies where its bytes will be.
                 let (prospect, id) = self.store.read(foresee).await?;
-                if let Prospect::New(_) = prospect {
-                    self.media.delete(&Medium::Volume(id.to_string())).await?;
+                if let CreateOutcome::New(_) = prospect {
+                    self.media.delete(&FileId::Volume(id.to_string())).await?;
                     let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
                     return Ok(self.store.change(create).await?);
                 }
@@ -58,21 +58,21 @@ impl Driver {
             return Ok(self.store.change(create).await?);
         };
         let (bytes, id) = match self.store.read(foresee).await? {
-            (Prospect::Existing(spec), _) => return Ok(spec),
-            (Prospect::New(bytes), id) => (bytes, id),
+            (CreateOutcome::Existing(spec), _) => return Ok(spec),
+            (CreateOutcome::New(bytes), id) => (bytes, id),
         };
         let from = match source {
-            Source::Snapshot(id) => Medium::Snapshot(id.to_string()),
-            Source::Volume(id) => Medium::Volume(id.to_string()),
+            Source::Snapshot(id) => FileId::Snapshot(id.to_string()),
+            Source::Volume(id) => FileId::Volume(id.to_string()),
         };
-        let copy = Medium::Volume(id.to_string());
+        let copy = FileId::Volume(id.to_string());
         let still = match source {
             Source::Snapshot(_) => None,
             Source::Volume(id) => self.still(id.as_str()).await?,
         };
         let copied = self.media.copy(&from, &copy, bytes).await?;
         if let Source::Volume(id) = source {
-            self.tell_of_doubt(id.as_str(), is_frozen(still.as_ref()), copied);
+            self.log_unknown_outcome(id.as_str(), is_frozen(still.as_ref()), copied);
         }
         end(still).await;
         let pace = self.store.peek(|array| array.pace_to(wanted));
@@ -88,7 +88,7 @@ impl Driver {
     pub async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
         let _unused = self.unused(volume).await?;
         self.store.change(|array| array.delete_volume(volume)).await?;
-        self.discard(&Medium::Volume(volume.to_owned())).await;
+        self.discard(&FileId::Volume(volume.to_owned())).await;
         Ok(())
     }
 
@@ -100,7 +100,7 @@ impl Driver {
         let expand = |array: &mut Array| array.expand_volume(volume, range, online);
         let bytes = self.store.change(expand).await?;
         // Repeated with a repeated call, since the one before may have come to its end here.
-        self.media.grow(&Medium::Volume(volume.to_owned()), bytes).await?;
+        self.media.grow(&FileId::Volume(volume.to_owned()), bytes).await?;
         Ok(bytes)
     }
 
@@ -108,7 +108,7 @@ impl Driver {
     ///
     /// # Errors
     /// What the array refuses; that a copy cannot be made.
-    pub async fn create_snapshot(&self, wanted: &WantedSnapshot) -> Result<Arc<Snapshot>, Error> {
+    pub async fn create_snapshot(&self, wanted: &CreateSnapshotParams) -> Result<Arc<Snapshot>, Error> {
         let foresee = |array: &Array| {
             let existing = array.find_snapshot(wanted)?;
             let bytes = array
@@ -120,12 +120,12 @@ impl Driver {
             (Some(existing), ..) => return Ok(existing),
             (None, id, bytes) => (id, bytes),
         };
-        let copy = Medium::Snapshot(id.to_string());
-        let from = Medium::Volume(wanted.source.clone());
+        let copy = FileId::Snapshot(id.to_string());
+        let from = FileId::Volume(wanted.source.clone());
         let still = self.still(&wanted.source).await?;
         let mut timing = self.timing();
         let copied = self.media.copy(&from, &copy, bytes).await?;
-        self.tell_of_doubt(&wanted.source, is_frozen(still.as_ref()), copied);
+        self.log_unknown_outcome(&wanted.source, is_frozen(still.as_ref()), copied);
         end(still).await;
         timing.delay += self.copy_time(&wanted.source, copied);
         let create = |array: &mut Array| array.create_snapshot(wanted, id, timing);
@@ -139,7 +139,7 @@ impl Driver {
     pub async fn delete_snapshot(&self, snapshot: &str) -> Result<(), Error> {
         let delete = |array: &mut Array| array.delete_snapshot(snapshot);
         self.store.change(delete).await?;
-        self.discard(&Medium::Snapshot(snapshot.to_owned())).await;
+        self.discard(&FileId::Snapshot(snapshot.to_owned())).await;
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl Driver {
     ///
     /// # Errors
     /// What the array refuses; that a copy cannot be made. No snapshot is there then.
-    pub async fn create_group(&self, wanted: &WantedGroup) -> Result<Members, Error> {
+    pub async fn create_group(&self, wanted: &CreateGroupParams) -> Result<Members, Error> {
         let foresee = |array: &Array| {
             let existing = array.find_group(wanted)?;
             Ok((existing, array.group_ids(wanted)))
@@ -178,13 +178,13 @@ impl Driver {
     pub async fn delete_group(&self, group: &str, snapshots: &[String]) -> Result<(), Error> {
         let delete = |array: &mut Array| array.delete_group(group, snapshots);
         for snapshot in self.store.change(delete).await? {
-            self.discard(&Medium::Snapshot(snapshot.to_string())).await;
+            self.discard(&FileId::Snapshot(snapshot.to_string())).await;
         }
         Ok(())
     }
 
     /// Waits as long as the volume's mutable parameters say that moving it takes.
-    pub(crate) async fn drag(&self, volume: &str) {
+    pub(crate) async fn apply_qos_latency(&self, volume: &str) {
         pause(self.store.peek(|array| array.latency(volume))).await;
     }
 
@@ -200,12 +200,12 @@ impl Driver {
         if !self.has_array() {
             return;
         }
-        match self.media.sweep(self.store.peek(media_of)).await {
-            Ok(Swept {
+        match self.media.sweep(self.store.peek(file_ids_of)).await {
+            Ok(SweepReport {
                 unfinished: 0,
                 orphaned: 0,
             }) => {}
-            Ok(Swept { unfinished, orphaned }) => {
+            Ok(SweepReport { unfinished, orphaned }) => {
                 tracing::info!(
                     unfinished,
                     orphaned,
@@ -239,19 +239,19 @@ impl Driver {
     /// Keeps the node from doing anything with a volume for as long as what is returned lives.
     pub(crate) async fn lock_on_node(&self, volume: &str) -> Result<Guard, Error> {
         let key = Key::OnNode(volume.to_owned());
-        Ok(self.locks.lock(Scope::Call, key, Share::Reading).await?)
+        Ok(self.locks.lock(Scope::Call, key, LockMode::Shared).await?)
     }
 
     /// Lets a volume's filesystem stand still that the node of this process has mounted, so that a copy has
     /// all that was written before and nothing of what is written meanwhile. Nobody mounts or unmounts it
     /// until then. What no node of this process has mounted is copied as it is written to.
-    async fn still(&self, volume: &str) -> Result<Option<Still>, Error> {
+    async fn still(&self, volume: &str) -> Result<Option<QuiescedVolume>, Error> {
         let Some(node) = self.node().filter(|node| node.has_mounted(volume)) else {
             return Ok(None);
         };
         let held = self.lock_on_node(volume).await?;
         match node.freeze(volume).await {
-            Ok(frozen) => Ok(Some(Still {
+            Ok(frozen) => Ok(Some(QuiescedVolume {
                 frozen,
                 _locked: held,
             })),
@@ -264,7 +264,7 @@ impl Driver {
     }
 
     /// Copies the volumes of a group, and says how long the slowest of them takes.
-    async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<Medium>) -> Result<Duration, Error> {
+    async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<FileId>) -> Result<Duration, Error> {
         // All of them stand still before the first one is copied: that is the group's moment.
         let mut still = Vec::new();
         let mut moving = BTreeSet::new();
@@ -279,19 +279,19 @@ impl Driver {
         for (volume, snapshot) in &ids.members {
             let size = |array: &Array| Ok(array.volume(volume.as_str())?.spec.capacity_bytes);
             let bytes = self.store.read(size).await?;
-            let copy = Medium::Snapshot(snapshot.to_string());
+            let copy = FileId::Snapshot(snapshot.to_string());
             copies.push(copy.clone());
-            let from = Medium::Volume(volume.to_string());
+            let from = FileId::Volume(volume.to_string());
             let copied = self.media.copy(&from, &copy, bytes).await?;
             longest = longest.max(self.copy_time(volume.as_str(), copied));
-            self.tell_of_doubt(volume.as_str(), !moving.contains(volume), copied);
+            self.log_unknown_outcome(volume.as_str(), !moving.contains(volume), copied);
         }
         end(still).await;
         Ok(longest)
     }
 
     /// Warns of a copy that may be of no one moment, because a node may have written to the volume meanwhile.
-    fn tell_of_doubt(&self, volume: &str, was_frozen: bool, copied: u64) {
+    fn log_unknown_outcome(&self, volume: &str, was_frozen: bool, copied: u64) {
         let is_attached = || {
             self.store.peek(|array| {
                 let found = array.volume(volume);
@@ -310,7 +310,7 @@ impl Driver {
     fn timing(&self) -> Timing {
         Timing {
             now: self.clock.moment(),
-            delay: self.conduct.snapshot_delay,
+            delay: self.config.snapshot_delay,
         }
     }
 
@@ -319,7 +319,7 @@ impl Driver {
     /// away what nothing has.
     async fn change_with<T>(
         &self,
-        copies: &[Medium],
+        copies: &[FileId],
         act: impl FnOnce(&mut Array) -> Result<array::Done<T>, array::Error>,
     ) -> Result<T, Error> {
         let changed = self.store.change(act).await;
@@ -332,20 +332,20 @@ impl Driver {
     }
 
     /// Removes bytes that belong to nothing any more. If that fails they are left for the next start.
-    async fn discard(&self, medium: &Medium) {
-        if let Err(error) = self.media.delete(medium).await {
-            tracing::warn!(id = medium.id(), error = %crate::error_chain(&error), "bytes left behind");
+    async fn discard(&self, file_id: &FileId) {
+        if let Err(error) = self.media.delete(file_id).await {
+            tracing::warn!(id = file_id.id(), error = %crate::error_chain(&error), "bytes left behind");
         }
     }
 }
 
-fn is_frozen(still: Option<&Still>) -> bool {
+fn is_frozen(still: Option<&QuiescedVolume>) -> bool {
     still.is_some_and(|still| still.frozen.is_some())
 }
 
 /// Lets writers go on, on a thread that may block.
-async fn end(still: impl IntoIterator<Item = Still>) {
-    let still: Vec<Still> = still.into_iter().collect();
+async fn end(still: impl IntoIterator<Item = QuiescedVolume>) {
+    let still: Vec<QuiescedVolume> = still.into_iter().collect();
     if still.is_empty() {
         return;
     }
@@ -355,13 +355,13 @@ async fn end(still: impl IntoIterator<Item = Still>) {
 }
 
 /// The media of all that the array has.
-pub(crate) fn media_of(array: &Array) -> Vec<Medium> {
+pub(crate) fn file_ids_of(array: &Array) -> Vec<FileId> {
     let volumes = array
         .volumes()
-        .map(|volume| Medium::Volume(volume.spec.id.to_string()));
+        .map(|volume| FileId::Volume(volume.spec.id.to_string()));
     let snapshots = array
         .snapshots()
-        .map(|snapshot| Medium::Snapshot(snapshot.id.to_string()));
+        .map(|snapshot| FileId::Snapshot(snapshot.id.to_string()));
     volumes.chain(snapshots).collect()
 }
 

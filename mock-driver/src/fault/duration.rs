@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 /// A text that is no duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is no duration: write it like 250ms, 2s or 1m30s")]
-pub struct NoDuration {
+pub struct InvalidDuration {
     text: String,
 }
 
@@ -15,14 +15,14 @@ pub struct NoDuration {
 ///
 /// # Errors
 /// If it is none, or negative.
-pub fn parse(text: &str) -> Result<Duration, NoDuration> {
+pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
     let parsed: Option<SignedDuration> = text.parse().ok();
     parsed
         .and_then(|duration| Duration::try_from(duration).ok())
-        .ok_or_else(|| NoDuration {
+        .ok_or_else(|| InvalidDuration {
             text: text.to_owned(),
         })
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{self, MissedTickBehavior};
 
-use super::{Faults, Origin, RuleError, Script, Taken};
+use super::{Faults, IdConflict, Origin, RuleError, Script};
 use crate::journal::Journal;
 
 /// How often the file is looked at. A stat of a cached inode costs a microsecond; a person or a
@@ -43,11 +43,11 @@ pub enum LoadError {
     },
     /// One of its rules has the id of another one.
     #[error("--faults: {}", path.display())]
-    Taken {
+    IdConflict {
         /// The file.
         path: PathBuf,
         /// Which.
-        source: Taken,
+        source: IdConflict,
     },
 }
 
@@ -120,7 +120,7 @@ impl FaultFile {
         let ids = script.ids();
         faults
             .load(Origin::File, script)
-            .map_err(|source| LoadError::Taken {
+            .map_err(|source| LoadError::IdConflict {
                 path: self.path.clone(),
                 source,
             })?;

@@ -1,5 +1,5 @@
 //! One fault rule: which calls, when, what goes wrong and how often. Pure data and its meaning; how it is
-//! written is in [`written`](super::written).
+//! written is in [`parse`](super::parse).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use serde_json::Value;
 use tonic::Code;
 use wildmatch::WildMatch;
 
-use super::draw::Spread;
 use super::edit::Edits;
+use super::random::DelayDistribution;
 use crate::rpc::schema::Rpc;
 
 /// What goes wrong, with which calls, when and how often.
@@ -49,11 +49,11 @@ pub struct Match {
     /// The call must ask for more bytes than this.
     pub bytes_above: Option<u64>,
     /// Where the volume must be.
-    pub place: Option<PlaceIs>,
+    pub place: Option<LocationMatch>,
     /// Which state the rules themselves must be in.
     pub state: Option<String>,
     /// Which of the calls that come to the rule, by number.
-    pub turn: Turn,
+    pub turn: CallNumbers,
     /// How likely it fires for each of those; none for always.
     pub probability: Option<f64>,
     /// Its own seed; none for the driver's.
@@ -71,7 +71,7 @@ pub enum Methods {
 
 /// A choice of calls by number, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turn {
+pub struct CallNumbers {
     /// The first, or the only one.
     pub call: Option<u64>,
     /// From the first on, each so manieth.
@@ -80,7 +80,7 @@ pub struct Turn {
 
 /// Where a volume is, seen from a call for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct VolumeLocation {
     /// The array has it.
     pub exists: bool,
     /// It is attached to the node the call names.
@@ -91,7 +91,7 @@ pub struct Place {
 
 /// What a rule asks of a volume's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlaceIs {
+pub enum LocationMatch {
     /// Attached to a node.
     Attached,
     /// Attached to the node the call names.
@@ -120,7 +120,7 @@ pub enum Phase {
 #[derive(Clone, Debug, Default)]
 pub struct Action {
     /// How long the call is slowed down.
-    pub delay: Option<Spread>,
+    pub delay: Option<DelayDistribution>,
     /// How long it hangs after that.
     pub hang: Option<Hang>,
     /// How it ends; none to let it go on.
@@ -137,7 +137,7 @@ pub struct Action {
 pub enum Hang {
     /// Until the client gives up.
     ClientCancel,
-    /// Until somebody releases the rule.
+    /// Until the rule is released.
     Release,
     /// For a time.
     For(Duration),
@@ -173,7 +173,7 @@ pub enum Exit {
 }
 
 /// A call, as far as rules look at it. Empty text stands for a field the call has not.
-pub trait Occasion {
+pub trait CallInfo {
     /// The RPC's path.
     fn path(&self) -> &str;
     /// The volume's id.
@@ -190,8 +190,8 @@ pub trait Occasion {
     }
     /// The bytes that are asked for; 0 if none are.
     fn size(&self) -> u64;
-    /// Where the volume is; none if nobody here knows.
-    fn place(&self) -> Option<Place>;
+    /// Where the volume is; none if unknown.
+    fn place(&self) -> Option<VolumeLocation>;
 }
 
 // === impl Rule ===
@@ -239,7 +239,7 @@ impl PartialEq for Rule {
 
 impl Match {
     /// Whether a call is meant, by all that does not need counting or chance.
-    pub(super) fn covers(&self, occasion: &dyn Occasion, state: &str) -> bool {
+    pub(super) fn covers(&self, occasion: &dyn CallInfo, state: &str) -> bool {
         let fits = |pattern: &Option<WildMatch>, text: &str| match pattern {
             None => true,
             Some(pattern) => !text.is_empty() && pattern.matches(text),
@@ -290,7 +290,7 @@ impl Methods {
 
 // === impl Turn ===
 
-impl Turn {
+impl CallNumbers {
     /// Whether the `number`th call is meant.
     pub(super) fn has(self, number: u64) -> bool {
         match (self.call, self.every) {
@@ -304,8 +304,8 @@ impl Turn {
 
 // === impl PlaceIs ===
 
-impl PlaceIs {
-    fn fits(self, place: Place) -> bool {
+impl LocationMatch {
+    fn fits(self, place: VolumeLocation) -> bool {
         match self {
             Self::Attached => place.here || place.elsewhere,
             Self::AttachedHere => place.here,

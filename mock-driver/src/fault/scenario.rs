@@ -3,7 +3,7 @@
 //! Each is a YAML file in `scenarios/` of the same format as `--faults`. Its first line is a comment of one
 //! sentence, which tells people what it is.
 
-use super::{Faults, Origin, Script, Taken};
+use super::{Faults, IdConflict, Origin, Script};
 
 /// A built-in scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Scenario {
         first.trim_start_matches('#').trim()
     }
 
-    /// Its rules and troubles.
+    /// Its rules and backend faults.
     pub fn script(&self) -> Script {
         Script::read(self.yaml).expect("a built-in scenario must be valid")
     }
@@ -106,7 +106,7 @@ impl Scenario {
 ///
 /// # Errors
 /// If an id is taken.
-pub fn play(scenarios: &[&Scenario], faults: &Faults) -> Result<(), Taken> {
+pub fn play(scenarios: &[&Scenario], faults: &Faults) -> Result<(), IdConflict> {
     let mut whole = Script::default();
     for (index, scenario) in scenarios.iter().enumerate() {
         if scenarios[..index].contains(scenario) {

@@ -2,17 +2,17 @@
 
 use serde_json::Value;
 
+use super::backend_fault::BackendFault;
+use super::parse::{FieldError, Part, RuleError};
 use super::rule::Rule;
-use super::trouble::Trouble;
-use super::written::{Flaw, Part, RuleError};
 
-/// Rules and troubles that belong together.
+/// Rules and backend faults that belong together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
     /// The rules, in the order in which they are asked.
     pub rules: Vec<Rule>,
-    /// The troubles.
-    pub troubles: Vec<Trouble>,
+    /// The backend faults.
+    pub troubles: Vec<BackendFault>,
 }
 
 // === impl Script ===
@@ -61,7 +61,7 @@ impl Script {
         };
         let script = Self {
             rules: Rule::from_items(rules)?,
-            troubles: Trouble::from_items(troubles)?,
+            troubles: BackendFault::from_items(troubles)?,
         };
         script.ids_are_unique()?;
         Ok(script)
@@ -76,17 +76,17 @@ impl Script {
             .collect()
     }
 
-    /// The journal names troubles and rules alike.
+    /// The journal names backend faults and rules alike.
     fn ids_are_unique(&self) -> Result<(), RuleError> {
         for (index, trouble) in self.troubles.iter().enumerate() {
             let is_taken = self.rules.iter().any(|rule| rule.id == trouble.id)
                 || self.troubles[..index].iter().any(|other| other.id == trouble.id);
             if is_taken {
-                let flaw = Flaw(
+                let flaw = FieldError(
                     "id".into(),
                     "another rule or trouble has the same: give each its own".into(),
                 );
-                return Err(RuleError::at(Part::Trouble, index, trouble.text(), flaw));
+                return Err(RuleError::at(Part::BackendFault, index, trouble.text(), flaw));
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ struct Publish {
     volume: String,
     secrets: BTreeMap<String, String>,
     context: BTreeMap<String, String>,
-    place: Option<Place>,
+    place: Option<VolumeLocation>,
 }
 
 impl Publish {
@@ -23,7 +23,7 @@ impl Publish {
     }
 }
 
-impl Occasion for Publish {
+impl CallInfo for Publish {
     fn path(&self) -> &str {
         "/csi.v1.Controller/ControllerPublishVolume"
     }
@@ -53,7 +53,7 @@ impl Occasion for Publish {
         0
     }
 
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<VolumeLocation> {
         self.place
     }
 }
@@ -279,7 +279,7 @@ fn secrets_and_parameters_must_have_the_very_values() {
 #[test]
 fn while_asks_where_the_volume_is_and_which_state_the_rules_are_in() {
     let place = |exists, here, elsewhere| {
-        Some(Place {
+        Some(VolumeLocation {
             exists,
             here,
             elsewhere,

@@ -10,7 +10,7 @@ use tonic::Code;
 
 use csi_proto::Secrets;
 
-use super::message::{Kept, Side, Subject};
+use super::message::{Direction, RedactedMessage, Subject};
 use super::{Journal, Outcome, Peer};
 
 /// A call as it is kept: what is known of it so far.
@@ -24,11 +24,11 @@ pub struct Call {
     pub peer: Option<Peer>,
     /// When it arrived.
     pub start: Timestamp,
-    pub(super) request: Kept,
+    pub(super) request: RedactedMessage,
     subject: Subject,
     fault: Mutex<Option<String>>,
     end: OnceLock<End>,
-    late: OnceLock<Late>,
+    late: OnceLock<LateResult>,
 }
 
 /// How a call ended.
@@ -38,12 +38,12 @@ pub struct End {
     pub time: Timestamp,
     /// With which answer.
     pub outcome: Outcome,
-    pub(super) response: Option<Kept>,
+    pub(super) response: Option<RedactedMessage>,
 }
 
 /// How the array's work ended after the client had left.
 #[derive(Debug)]
-pub struct Late {
+pub struct LateResult {
     /// When.
     pub time: Timestamp,
     /// How.
@@ -66,12 +66,12 @@ pub struct CallRecord {
 pub struct WorkRecord {
     journal: Arc<Journal>,
     call: Arc<Call>,
-    fate: Arc<Mutex<Fate>>,
+    fate: Arc<Mutex<CallOutcomes>>,
 }
 
 /// How client and array, who part ways independently, tell one another.
 #[derive(Debug, Default)]
-struct Fate {
+struct CallOutcomes {
     client_left: bool,
     done: Option<Outcome>,
 }
@@ -84,7 +84,7 @@ impl Call {
         method: Cow<'static, str>,
         peer: Option<Peer>,
         start: Timestamp,
-        request: Kept,
+        request: RedactedMessage,
         subject: Subject,
     ) -> Self {
         Self {
@@ -126,14 +126,14 @@ impl Call {
     }
 
     /// What became of its work after its client had left.
-    pub fn late(&self) -> Option<&Late> {
+    pub fn late(&self) -> Option<&LateResult> {
         self.late.get()
     }
 
     /// What its messages take in memory.
     pub(super) fn bytes(&self) -> usize {
         let response = self.end().and_then(|end| end.response.as_ref());
-        self.request.len() + response.map_or(0, Kept::len)
+        self.request.len() + response.map_or(0, RedactedMessage::len)
     }
 }
 
@@ -187,11 +187,11 @@ impl CallRecord {
     pub fn end_wire(mut self, outcome: &Outcome, response: Option<&[u8]>) {
         let renderer = &self.work.journal.renderer;
         let method = &self.work.call.method;
-        let response = response.map(|bytes| renderer.keep_wire(method, Side::Response, bytes));
+        let response = response.map(|bytes| renderer.keep_wire(method, Direction::Response, bytes));
         self.conclude(outcome.clone(), response);
     }
 
-    fn conclude(&mut self, outcome: Outcome, response: Option<Kept>) {
+    fn conclude(&mut self, outcome: Outcome, response: Option<RedactedMessage>) {
         self.ended = true;
         let WorkRecord { journal, call, .. } = &self.work;
         let end = End {
@@ -254,7 +254,7 @@ impl WorkRecord {
     }
 
     fn late(&self, outcome: Outcome) {
-        let late = Late {
+        let late = LateResult {
             time: self.journal.clock.now(),
             outcome,
         };

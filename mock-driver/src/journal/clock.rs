@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::array::Moment;
+use crate::array::UnixTime;
 
 /// Tells the time of day. Durations are measured with tokio's clock, which a test can pause.
 #[derive(Clone)]
@@ -29,8 +29,8 @@ impl Clock {
     }
 
     /// The time, for an array that has no clock.
-    pub(crate) fn moment(&self) -> Moment {
-        Moment::from_nanos(u64::try_from(self.now().as_nanosecond()).unwrap_or(0))
+    pub(crate) fn moment(&self) -> UnixTime {
+        UnixTime::from_nanos(u64::try_from(self.now().as_nanosecond()).unwrap_or(0))
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Call, End, Late, Peer, text};
+use super::{Call, End, LateResult, Peer, text};
 use crate::rpc::code;
 
 /// Why a journal cannot be kept.
@@ -100,7 +100,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    pub(super) fn late(call: &'a Call, late: &'a Late) -> Self {
+    pub(super) fn late(call: &'a Call, late: &'a LateResult) -> Self {
         Self::Late {
             call: call.number,
             method: &call.method,

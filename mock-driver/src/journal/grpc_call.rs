@@ -84,12 +84,12 @@ mod tests {
 
     use super::*;
     use crate::journal::clock::Clock;
-    use crate::journal::{Journal, Outcome, Readers};
+    use crate::journal::{Journal, JournalConfig, Outcome};
 
     fn logged(code: Code, message: &str, response: Option<&GetPluginInfoResponse>) -> Value {
-        let readers = Readers {
+        let readers = JournalConfig {
             kept: 1,
-            ..Readers::default()
+            ..JournalConfig::default()
         };
         let journal = Arc::new(Journal::open(None, readers, [7; 16], Clock::system()).unwrap());
         let record = journal.begin("/csi.v1.Node/NodeGetInfo", None, &NodeGetInfoRequest {});

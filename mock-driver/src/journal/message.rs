@@ -36,7 +36,7 @@ pub(super) struct Renderer {
 
 /// A message without its secrets.
 #[derive(Clone, Debug)]
-pub(super) enum Kept {
+pub(super) enum RedactedMessage {
     /// One of CSI's.
     Csi {
         message: MessageDescriptor,
@@ -48,7 +48,7 @@ pub(super) enum Kept {
 
 /// Which message of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum Direction {
     Request,
     Response,
 }
@@ -91,7 +91,7 @@ impl Renderer {
     }
 
     /// Takes what may be kept of a message.
-    pub(super) fn keep<M: Message + Secrets + Clone>(&self, message: &M) -> Kept {
+    pub(super) fn keep<M: Message + Secrets + Clone>(&self, message: &M) -> RedactedMessage {
         let wire = match &self.key {
             Some(key) if !M::SECRET_FIELDS.is_empty() => {
                 let mut shown = message.clone();
@@ -112,7 +112,7 @@ impl Renderer {
             Some(key) if self.may_hold_tokens(&message, &wire) => without_tokens(&message, &wire, key),
             Some(_) | None => wire,
         };
-        Kept::Csi {
+        RedactedMessage::Csi {
             message,
             wire: wire.into(),
         }
@@ -137,14 +137,14 @@ impl Renderer {
 
     /// Takes what may be kept of a message that is known as bytes, by the path of its method. Fields
     /// that are not in our descriptors are dropped: nobody knows whether they are secret.
-    pub(super) fn keep_wire(&self, path: &str, side: Side, wire: &[u8]) -> Kept {
+    pub(super) fn keep_wire(&self, path: &str, side: Direction, wire: &[u8]) -> RedactedMessage {
         let known = || {
             let (service, method) = path.strip_prefix('/')?.split_once('/')?;
             let service = self.pool.get_service_by_name(service)?;
             let method = service.methods().find(|known| known.name() == method)?;
             let message = match side {
-                Side::Request => method.input(),
-                Side::Response => older::answer(&self.pool, path).unwrap_or_else(|| method.output()),
+                Direction::Request => method.input(),
+                Direction::Response => older::answer(&self.pool, path).unwrap_or_else(|| method.output()),
             };
             let mut content = DynamicMessage::decode(message.clone(), wire).ok()?;
             if let Some(key) = &self.key {
@@ -153,9 +153,9 @@ impl Renderer {
             }
             content.take_unknown_fields().for_each(drop);
             let wire = content.encode_to_vec().into();
-            Some(Kept::Csi { message, wire })
+            Some(RedactedMessage::Csi { message, wire })
         };
-        known().unwrap_or(Kept::Foreign { bytes: wire.len() })
+        known().unwrap_or(RedactedMessage::Foreign { bytes: wire.len() })
     }
 
     fn hide_secrets(&self, message: &mut DynamicMessage, key: &[u8; 16]) {
@@ -179,13 +179,15 @@ impl Renderer {
     }
 
     /// The message as JSON. Fields at their default value are left out.
-    pub(super) fn json(&self, kept: &Kept) -> Value {
+    pub(super) fn json(&self, kept: &RedactedMessage) -> Value {
         match kept {
-            Kept::Foreign { bytes } => json!({"bytes": bytes}),
-            Kept::Csi { message, wire } => match DynamicMessage::decode(message.clone(), wire.as_ref()) {
-                Ok(message) => self.json_of(&message),
-                Err(_) => json!({"bytes": wire.len()}),
-            },
+            RedactedMessage::Foreign { bytes } => json!({"bytes": bytes}),
+            RedactedMessage::Csi { message, wire } => {
+                match DynamicMessage::decode(message.clone(), wire.as_ref()) {
+                    Ok(message) => self.json_of(&message),
+                    Err(_) => json!({"bytes": wire.len()}),
+                }
+            }
         }
     }
 
@@ -227,9 +229,9 @@ impl Renderer {
     }
 
     /// What a request is about, read without decoding all of it.
-    pub(super) fn subject(&self, request: &Kept) -> Subject {
+    pub(super) fn subject(&self, request: &RedactedMessage) -> Subject {
         let mut subject = Subject::default();
-        if let Kept::Csi { message, wire } = request
+        if let RedactedMessage::Csi { message, wire } = request
             && let Some(fields) = self.subjects.get(message.full_name())
         {
             // Our own encoding cannot be malformed; should it be, what was read so far will do.
@@ -241,7 +243,7 @@ impl Renderer {
 
 // === impl Kept ===
 
-impl Kept {
+impl RedactedMessage {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Csi { wire, .. } => wire.len(),
@@ -368,7 +370,7 @@ mod tests {
     }
 
     fn shown(renderer: &Renderer, request: &ControllerPublishVolumeRequest) -> [Value; 2] {
-        let wire = renderer.keep_wire(PUBLISH, Side::Request, &request.encode_to_vec());
+        let wire = renderer.keep_wire(PUBLISH, Direction::Request, &request.encode_to_vec());
         [renderer.json(&renderer.keep(request)), renderer.json(&wire)]
     }
 
@@ -443,7 +445,7 @@ mod tests {
         // Milliseconds, a drivers' favourite, and worse.
         for (seconds, nanos) in [(1_700_000_000_000, 5), (i64::MIN, i32::MIN), (i64::MAX, i32::MAX)] {
             let reply = listed(seconds, nanos);
-            let wire = renderer.keep_wire(path, Side::Response, &reply.encode_to_vec());
+            let wire = renderer.keep_wire(path, Direction::Response, &reply.encode_to_vec());
             for shown in [renderer.json(&renderer.keep(&reply)), renderer.json(&wire)] {
                 let [good, bad] = [0, 1].map(|nth| shown["entries"][nth]["snapshot"].clone());
                 assert_eq!(good["creation_time"], "1970-01-01T00:00:00Z");
@@ -461,14 +463,14 @@ mod tests {
     fn what_is_not_known_is_counted_and_not_shown() {
         let renderer = Renderer::new(Some([7; 16]));
         let request = mk_request(&[]).encode_to_vec();
-        let foreign = renderer.keep_wire("/acme.v1.Array/Login", Side::Request, &request);
+        let foreign = renderer.keep_wire("/acme.v1.Array/Login", Direction::Request, &request);
         assert_eq!(renderer.json(&foreign), json!({"bytes": request.len()}));
-        let broken = renderer.keep_wire(PUBLISH, Side::Request, b"\xff\xff");
+        let broken = renderer.keep_wire(PUBLISH, Direction::Request, b"\xff\xff");
         assert_eq!(renderer.json(&broken), json!({"bytes": 2}));
         // A field of a later CSI version, which may be a secret: number 1000, a text.
         let mut later = request.clone();
         later.extend_from_slice(b"\xc2\x3e\x07hunter2");
-        let kept = renderer.keep_wire(PUBLISH, Side::Request, &later);
+        let kept = renderer.keep_wire(PUBLISH, Direction::Request, &later);
         assert_eq!(kept.len(), request.len());
         assert_eq!(renderer.json(&kept)["volume_id"], "vol-0");
     }
@@ -476,7 +478,7 @@ mod tests {
     #[test]
     fn requests_tell_what_they_are_about() {
         let renderer = Renderer::new(None);
-        let subject = |kept: Kept| {
+        let subject = |kept: RedactedMessage| {
             let Subject { volume, node } = renderer.subject(&kept);
             (volume, node)
         };

@@ -12,9 +12,9 @@ const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const LIST: &str = "/csi.v1.Controller/ListVolumes";
 
 fn mk_journal(kept: usize) -> Arc<Journal> {
-    let readers = Readers {
+    let readers = JournalConfig {
         kept,
-        ..Readers::default()
+        ..JournalConfig::default()
     };
     Arc::new(Journal::open(None, readers, [7; 16], Clock::system()).unwrap())
 }

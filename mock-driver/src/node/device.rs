@@ -23,15 +23,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::node::exec;
-use crate::store::volume_files::{self, Media, file_name};
+use crate::store::volume_files::{self, VolumeFiles, file_name};
 
+use self::backing_file_id::BackingFileId;
 pub use self::kind::{Choice, Kind};
-use self::origin::Origin;
 
+mod backing_file_id;
 mod kind;
 mod loopback;
-mod origin;
-mod twin;
+mod read_only_device;
 mod usage;
 
 /// Begins the name of each link.
@@ -45,7 +45,7 @@ const ORIGIN: &str = ".origin-csi-mock-";
 
 /// What is wrong with a device, on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum DeviceFault {
     /// It has not appeared (yet).
     Absent,
     /// It is another volume's.
@@ -56,10 +56,10 @@ pub enum Trouble {
 #[derive(Debug)]
 pub struct Devices {
     kind: Kind,
-    place: Place,
+    place: DeviceLocation,
     /// One change at a time: free loop devices are looked for and taken in two steps.
     turn: Mutex<()>,
-    troubles: Mutex<BTreeMap<String, Trouble>>,
+    troubles: Mutex<BTreeMap<String, DeviceFault>>,
 }
 
 /// A device that is there, and stays the volume's own for as long as this lives.
@@ -95,7 +95,7 @@ pub enum Error {
     /// A program failed.
     #[error(transparent)]
     Program(#[from] exec::Error),
-    /// Free loop devices were always taken by somebody else.
+    /// Free loop devices were always taken by another process.
     #[error("no free loop device could be had in {tries} tries: others take them")]
     Crowded {
         /// How many.
@@ -109,13 +109,13 @@ pub enum Error {
     },
     /// Where the devices should lie.
     #[error(transparent)]
-    Media(#[from] volume_files::Error),
+    VolumeFiles(#[from] volume_files::Error),
 }
 
 #[derive(Debug)]
-enum Place {
+enum DeviceLocation {
     Given(PathBuf),
-    Beside { media: Media, node: String },
+    Beside { media: VolumeFiles, node: String },
 }
 
 // === impl Devices ===
@@ -123,16 +123,16 @@ enum Place {
 impl Devices {
     /// Devices with their links in a directory of their own, which others must not use.
     pub fn within(kind: Kind, directory: PathBuf) -> Self {
-        Self::new(kind, Place::Given(directory))
+        Self::new(kind, DeviceLocation::Given(directory))
     }
 
     /// Devices with their links beside the bytes they are made of, apart from those of other nodes.
-    pub fn beside(kind: Kind, media: Media, node: &str) -> Self {
+    pub fn beside(kind: Kind, media: VolumeFiles, node: &str) -> Self {
         let node = file_name(node);
-        Self::new(kind, Place::Beside { media, node })
+        Self::new(kind, DeviceLocation::Beside { media, node })
     }
 
-    fn new(kind: Kind, place: Place) -> Self {
+    fn new(kind: Kind, place: DeviceLocation) -> Self {
         Self {
             kind,
             place,
@@ -177,7 +177,7 @@ impl Devices {
         match self.kind {
             Kind::Loop => {
                 let origin = self.origin(serial)?;
-                let file = Origin::of(disk).map_err(Error::io("look at", disk))?;
+                let file = BackingFileId::of(disk).map_err(Error::io("look at", disk))?;
                 symlink(file.to_string(), &origin).map_err(Error::io("link", &origin))?;
                 loopback::attach(&pending, disk, writable)?;
             }
@@ -200,7 +200,7 @@ impl Devices {
             return Ok(());
         }
         let _turn = self.turn();
-        self.remove_with_twin(serial)
+        self.remove_with_read_only_device(serial)
     }
 
     /// Whether a device that is on record only is there.
@@ -210,14 +210,14 @@ impl Devices {
     pub(crate) fn is_simulated_there(&self, serial: &str) -> Result<bool, Error> {
         match self.trouble_of(serial) {
             None => Ok(true),
-            Some(Trouble::Absent) => Ok(false),
-            Some(Trouble::Wrong) => Err(Error::Wrong {
+            Some(DeviceFault::Absent) => Ok(false),
+            Some(DeviceFault::Wrong) => Err(Error::Wrong {
                 link: PathBuf::from(format!("/dev/disk/by-id/{PREFIX}{serial}")),
             }),
         }
     }
 
-    fn trouble_of(&self, serial: &str) -> Option<Trouble> {
+    fn trouble_of(&self, serial: &str) -> Option<DeviceFault> {
         let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         troubles.get(serial).copied()
     }
@@ -231,7 +231,7 @@ impl Devices {
     /// If what the link leads to is not made of that disk.
     pub fn find(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
         let trouble = self.trouble_of(serial);
-        if trouble == Some(Trouble::Absent) {
+        if trouble == Some(DeviceFault::Absent) {
             return Ok(None);
         }
         let link = self.link(serial)?;
@@ -244,7 +244,7 @@ impl Devices {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::Wrong { link }),
             Err(error) => return Err(Error::io("open", &path)(error)),
         };
-        if trouble == Some(Trouble::Wrong) || !self.is_of(&path, disk, None)? {
+        if trouble == Some(DeviceFault::Wrong) || !self.is_of(&path, disk, None)? {
             return Err(Error::Wrong { link });
         }
         let bytes = held
@@ -258,7 +258,7 @@ impl Devices {
     }
 
     /// Lets something be wrong with a device from now on, or nothing any more.
-    pub fn trouble(&self, serial: &str, trouble: Option<Trouble>) {
+    pub fn trouble(&self, serial: &str, trouble: Option<DeviceFault>) {
         let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         match trouble {
             Some(trouble) => troubles.insert(serial.to_owned(), trouble),
@@ -280,7 +280,7 @@ impl Devices {
             let serial = [PREFIX, PENDING, ORIGIN]
                 .iter()
                 .find_map(|begin| name.strip_prefix(begin));
-            serials.extend(serial.map(|link| twin::serial_of(link).to_owned()));
+            serials.extend(serial.map(|link| read_only_device::serial_of(link).to_owned()));
         }
         Ok(serials.into_iter().collect())
     }
@@ -298,7 +298,7 @@ impl Devices {
                 continue;
             }
             let _turn = self.turn();
-            self.remove_with_twin(&serial)?;
+            self.remove_with_read_only_device(&serial)?;
         }
         Ok(())
     }
@@ -309,8 +309,8 @@ impl Devices {
 
     fn directory(&self) -> Result<PathBuf, Error> {
         let directory = match &self.place {
-            Place::Given(directory) => directory.clone(),
-            Place::Beside { media, node } => media.directory()?.join("devices").join(node),
+            DeviceLocation::Given(directory) => directory.clone(),
+            DeviceLocation::Beside { media, node } => media.directory()?.join("devices").join(node),
         };
         fs::create_dir_all(&directory).map_err(Error::io("create", &directory))?;
         Ok(directory)
@@ -336,7 +336,7 @@ impl Devices {
     /// the pending name still leads to it, and what it is made of is known until the end.
     fn remove(&self, serial: &str) -> Result<(), Error> {
         let (link, pending, note) = (self.link(serial)?, self.pending(serial)?, self.origin(serial)?);
-        let origin: Option<Origin> = read_link(&note)?.and_then(|text| text.to_str()?.parse().ok());
+        let origin: Option<BackingFileId> = read_link(&note)?.and_then(|text| text.to_str()?.parse().ok());
         // Either name may be there, after a crash both; a device is never behind the two.
         for name in [&pending, &link] {
             let Some(behind) = read_link(name)? else {

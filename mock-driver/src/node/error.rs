@@ -199,7 +199,7 @@ pub enum Error {
     Mount(#[from] mount::Error),
     /// The volume's bytes failed.
     #[error(transparent)]
-    Media(#[from] volume_files::Error),
+    VolumeFiles(#[from] volume_files::Error),
     /// The record of what was done cannot be kept.
     #[error("--state-dir: cannot {act} {path}")]
     Record {
@@ -238,8 +238,8 @@ impl Error {
             Self::Size { .. } => Code::OutOfRange,
             Self::Refused { code, .. } => *code,
             Self::Mount(error) => mount_code(error),
-            Self::Media(error) if error.is_no_space() => Code::ResourceExhausted,
-            Self::Media(_) | Self::Device(_) | Self::Record { .. } => Code::Internal,
+            Self::VolumeFiles(error) if error.is_no_space() => Code::ResourceExhausted,
+            Self::VolumeFiles(_) | Self::Device(_) | Self::Record { .. } => Code::Internal,
         }
     }
 }

@@ -12,23 +12,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub(crate) use self::disk_fault::DiskFault;
 pub(crate) use self::filesystem::Filesystem;
 pub(crate) use self::freeze::Frozen;
+pub(crate) use self::mount_source::MountSource;
 use self::options::Options;
-pub(crate) use self::shown::Shown;
-pub(crate) use self::spoilt::Spoilt;
 pub(crate) use self::usage::{Stats, Usage};
 use crate::node::exec;
 
 mod chown;
+mod disk_fault;
 mod emulated;
 mod filesystem;
 mod formatting;
 mod freeze;
 mod kernel;
+mod mount_source;
 mod options;
-mod shown;
-mod spoilt;
 mod usage;
 
 /// How filesystems are brought to paths.
@@ -58,9 +58,9 @@ pub(crate) struct Disk {
     pub(crate) writable: bool,
 }
 
-/// A filesystem somebody wants to have.
+/// A requested filesystem.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct MountParams<'a> {
     /// Its type, as it was asked for; empty for what is there, or the default.
     pub(crate) fs_type: &'a str,
     /// The mount options.
@@ -133,13 +133,13 @@ pub enum Error {
     /// The filesystem's errors are beyond what can be repaired without asking.
     #[error("the filesystem on the volume is damaged")]
     Damaged(#[source] exec::Error),
-    /// It grows only when nobody has it mounted.
+    /// It grows only when it is not mounted.
     #[error(
         "the filesystem cannot grow while it is mounted, for want of the capability SYS_RESOURCE: \
          it grows when the volume is staged the next time"
     )]
     CannotGrowInUse(#[source] exec::Error),
-    /// Somebody uses it.
+    /// It is in use.
     #[error("{} is in use: end the processes that have files open there", path.display())]
     Busy {
         /// What.
@@ -188,7 +188,7 @@ impl Mounter {
     ///
     /// # Errors
     /// If the disk holds something else, or the work fails; nothing is mounted then.
-    pub(crate) fn mount(self, disk: &Disk, path: &Path, wanted: &Wanted<'_>) -> Result<(), Error> {
+    pub(crate) fn mount(self, disk: &Disk, path: &Path, wanted: &MountParams<'_>) -> Result<(), Error> {
         let asked = Filesystem::asked(wanted.fs_type)?;
         match self {
             Self::Emulated => {

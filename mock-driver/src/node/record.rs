@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Error;
 use crate::array::Capability;
-use crate::node::mount::Shown;
+use crate::node::mount::MountSource;
 use crate::store::volume_files::file_name;
 
 /// Text by text, in order.
@@ -36,7 +36,7 @@ pub(crate) struct Record {
     pub(crate) inline: Option<u64>,
     /// What the path shows since the volume was brought there; none if it shows nothing.
     #[serde(default)]
-    pub(crate) shown: Option<Shown>,
+    pub(crate) shown: Option<MountSource>,
     /// How far it has come.
     #[serde(alias = "settled", deserialize_with = "progress")]
     pub(crate) progress: Progress,
@@ -286,7 +286,7 @@ mod tests {
             publish_context: Map::new(),
             volume_context: Map::new(),
             inline: None,
-            shown: Some(Shown::Device(7)),
+            shown: Some(MountSource::Device(7)),
             progress: Progress::Doing,
         };
         records.put(&record).unwrap();

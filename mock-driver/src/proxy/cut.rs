@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 
 use super::{end, outcome};
 use crate::driver::Driver;
-use crate::fault::Fired;
+use crate::fault::ActiveFault;
 use crate::journal::CallRecord;
 use crate::socket::ConnectionInfo;
 
@@ -24,7 +24,7 @@ pub(super) struct Cut {
     pub(super) driver: Arc<Driver>,
     pub(super) connection: Option<ConnectionInfo>,
     pub(super) record: Option<CallRecord>,
-    pub(super) fired: Option<Fired>,
+    pub(super) fired: Option<ActiveFault>,
 }
 
 /// The stream on its way.
@@ -80,7 +80,7 @@ impl Journey {
     async fn next(mut self) -> Option<(Result<Frame<Bytes>, Status>, Self)> {
         if self.is_due {
             self.is_due = false;
-            if let Some(status) = self.suffer().await {
+            if let Some(status) = self.apply_fault().await {
                 // The driver behind sees its call cancelled.
                 self.frames = None;
                 self.held = None;
@@ -133,13 +133,13 @@ impl Journey {
         Frame::data(data)
     }
 
-    async fn suffer(&mut self) -> Option<Status> {
+    async fn apply_fault(&mut self) -> Option<Status> {
         let fired = self.cut.fired.take()?;
         let mut fired = self.cut.driver.faults.act(fired)?;
         if let Some(record) = &mut self.cut.record {
             record.set_fault(&fired.rule().id);
         }
-        fired.let_arrive().await;
+        fired.flush_before().await;
         let error = self
             .cut
             .driver

@@ -12,7 +12,7 @@ use tonic::codegen::http::{self, HeaderMap};
 use tonic::{Code, Status};
 
 use super::seen::Seen;
-use crate::fault::{Fired, Occasion, Place};
+use crate::fault::{ActiveFault, CallInfo, VolumeLocation};
 use crate::journal::Outcome;
 use crate::rpc::method::{Kind, Method};
 use crate::rpc::schema::{self, Rpc};
@@ -135,7 +135,7 @@ impl Passing {
     }
 }
 
-impl Occasion for Passing {
+impl CallInfo for Passing {
     fn path(&self) -> &str {
         &self.path
     }
@@ -164,7 +164,7 @@ impl Occasion for Passing {
         self.message.as_ref().map_or(0, requested_size)
     }
 
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<VolumeLocation> {
         (!self.volume.is_empty()).then(|| self.seen.place(&self.volume, &self.node))
     }
 }
@@ -214,7 +214,7 @@ impl Reply {
     }
 
     /// Makes a rule's changes. A compressed reply, which nobody asked for, stays as it is.
-    pub(super) fn edit(&mut self, fired: &Fired, path: &str) {
+    pub(super) fn edit(&mut self, fired: &ActiveFault, path: &str) {
         let Some(bytes) = self.message().and_then(|bytes| fired.edit_reply(path, bytes)) else {
             return;
         };

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::socket::{BindError, Endpoint, Listener, NoEndpoint};
+use crate::socket::{BindError, Endpoint, InvalidEndpoint, Listener};
 
 /// Where a relay listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +57,10 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 // === impl Place ===
 
 impl FromStr for Place {
-    type Err = NoEndpoint;
+    type Err = InvalidEndpoint;
 
     /// As endpoints are written, and `tcp://host:port` or `tcp://:port`, which is loopback only.
-    fn from_str(text: &str) -> Result<Self, NoEndpoint> {
+    fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
         let Some(address) = text.strip_prefix("tcp://") else {
             return text.parse().map(Self::Unix);
         };
@@ -68,7 +68,10 @@ impl FromStr for Place {
             Some(port) => format!("127.0.0.1:{port}"),
             None => address.to_owned(),
         };
-        address.parse().map(Self::Tcp).map_err(|_| NoEndpoint::of(text))
+        address
+            .parse()
+            .map(Self::Tcp)
+            .map_err(|_| InvalidEndpoint::of(text))
     }
 }
 

@@ -7,7 +7,7 @@ use csi_proto::v1::NodeGetInfoResponse;
 use prost::Message;
 
 use super::message::Passing;
-use crate::fault::{Claims, Occasion, Place};
+use crate::fault::{CallInfo, Reservations, VolumeLocation};
 
 /// Who is attached where, by volume. A volume that was deleted has no entry and is remembered as gone.
 #[derive(Debug, Default)]
@@ -77,10 +77,10 @@ impl Seen {
     }
 
     /// Where a volume is. One that was never heard of is taken to be there.
-    pub(super) fn place(&self, volume: &str, node: &str) -> Place {
+    pub(super) fn place(&self, volume: &str, node: &str) -> VolumeLocation {
         let known = self.lock();
         let nodes = known.nodes.get(volume);
-        Place {
+        VolumeLocation {
             exists: !known.gone.contains(volume),
             here: nodes.is_some_and(|nodes| nodes.contains(node)),
             elsewhere: nodes.is_some_and(|nodes| nodes.iter().any(|other| other != node)),
@@ -88,7 +88,7 @@ impl Seen {
     }
 
     /// How many volumes the node of a call has or is about to have besides the call's own.
-    pub(super) fn on_node(&self, call: &Passing, claims: &Claims) -> u64 {
+    pub(super) fn on_node(&self, call: &Passing, claims: &Reservations) -> u64 {
         let known = self.lock();
         let is_here = |volume: &str| {
             let nodes = known.nodes.get(volume);

@@ -9,22 +9,22 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::{PoisonError, RwLock};
 
-pub use self::capability::{Capability, Place};
+pub use self::capability::{Capability, ReportedIn};
 use crate::rpc::method::Method;
 
 mod capability;
 
 /// The capabilities a driver offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer(BTreeSet<Capability>);
+pub struct CapabilitySet(BTreeSet<Capability>);
 
-/// An offer that can be changed while calls are answered.
+/// Capabilities that can be changed while calls are answered.
 #[derive(Debug)]
-pub struct LiveOffer(RwLock<Offer>);
+pub struct LiveCapabilities(RwLock<CapabilitySet>);
 
 /// A list of changes that cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OfferError {
+pub enum CapabilitySetError {
     /// An item has no sign.
     #[error("\"{0}\" must begin with + or -")]
     NoSign(String),
@@ -38,7 +38,7 @@ pub enum OfferError {
 
 // === impl Offer ===
 
-impl Offer {
+impl CapabilitySet {
     /// Whether the driver has the capability.
     pub fn has(&self, capability: Capability) -> bool {
         self.0.contains(&capability)
@@ -70,7 +70,7 @@ impl Offer {
     ///
     /// # Errors
     /// At the first item that is not understood; nothing has changed then.
-    pub fn change(&mut self, changes: &str) -> Result<(), OfferError> {
+    pub fn change(&mut self, changes: &str) -> Result<(), CapabilitySetError> {
         let mut changed = self.clone();
         for change in changes
             .split(',')
@@ -81,7 +81,7 @@ impl Offer {
             match sign {
                 "+" => changed.set(name.parse()?, true),
                 "-" => changed.set(name.parse()?, false),
-                _ => return Err(OfferError::NoSign(change.to_owned())),
+                _ => return Err(CapabilitySetError::NoSign(change.to_owned())),
             }
         }
         *self = changed;
@@ -89,7 +89,7 @@ impl Offer {
     }
 }
 
-impl Default for Offer {
+impl Default for CapabilitySet {
     /// Everything that is not superseded ([`Capability::is_default`]).
     fn default() -> Self {
         Self(
@@ -101,27 +101,27 @@ impl Default for Offer {
     }
 }
 
-impl FromStr for Offer {
-    type Err = OfferError;
+impl FromStr for CapabilitySet {
+    type Err = CapabilitySetError;
 
     /// Reads changes to the default.
-    fn from_str(changes: &str) -> Result<Self, OfferError> {
-        let mut offer = Self::default();
-        offer.change(changes)?;
-        Ok(offer)
+    fn from_str(changes: &str) -> Result<Self, CapabilitySetError> {
+        let mut offered = Self::default();
+        offered.change(changes)?;
+        Ok(offered)
     }
 }
 
 // === impl LiveOffer ===
 
-impl LiveOffer {
-    /// Begins with `offer`.
-    pub fn new(offer: Offer) -> Self {
-        Self(RwLock::new(offer))
+impl LiveCapabilities {
+    /// Begins with `offered`.
+    pub fn new(offered: CapabilitySet) -> Self {
+        Self(RwLock::new(offered))
     }
 
     /// What is offered at this moment.
-    pub fn now(&self) -> Offer {
+    pub fn now(&self) -> CapabilitySet {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -153,10 +153,10 @@ impl LiveOffer {
     ///
     /// # Errors
     /// At the first item that is not understood; nothing has changed then.
-    pub fn change(&self, changes: &str) -> Result<Offer, OfferError> {
-        let mut offer = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        offer.change(changes)?;
-        Ok(offer.clone())
+    pub fn change(&self, changes: &str) -> Result<CapabilitySet, CapabilitySetError> {
+        let mut offered = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        offered.change(changes)?;
+        Ok(offered.clone())
     }
 }
 
@@ -166,20 +166,23 @@ mod tests {
 
     #[test]
     fn changes_are_made_to_the_whole() {
-        assert_eq!("".parse(), Ok(Offer::default()));
-        let offer: Offer = "-PUBLISH_UNPUBLISH_VOLUME, -LIST_VOLUMES,+LIST_VOLUMES"
+        assert_eq!("".parse(), Ok(CapabilitySet::default()));
+        let offered: CapabilitySet = "-PUBLISH_UNPUBLISH_VOLUME, -LIST_VOLUMES,+LIST_VOLUMES"
             .parse()
             .unwrap();
-        assert!(!offer.has(Capability::PublishUnpublishVolume));
-        assert!(!offer.serves(Method::ControllerUnpublishVolume));
-        assert!(offer.serves(Method::ListVolumes), "the last word counts");
-        assert!(offer.serves(Method::Probe));
-        assert_eq!(offer.iter().count(), Offer::default().iter().count() - 1);
+        assert!(!offered.has(Capability::PublishUnpublishVolume));
+        assert!(!offered.serves(Method::ControllerUnpublishVolume));
+        assert!(offered.serves(Method::ListVolumes), "the last word counts");
+        assert!(offered.serves(Method::Probe));
+        assert_eq!(
+            offered.iter().count(),
+            CapabilitySet::default().iter().count() - 1
+        );
         for capability in Capability::ALL {
             let name = capability.name();
-            let without: Offer = format!("-{name}").parse().unwrap();
+            let without: CapabilitySet = format!("-{name}").parse().unwrap();
             assert!(!without.has(capability), "{capability:?}");
-            let with: Offer = format!("+{name}").parse().unwrap();
+            let with: CapabilitySet = format!("+{name}").parse().unwrap();
             assert!(with.has(capability), "{capability:?}");
         }
     }
@@ -187,24 +190,24 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_refused_and_changes_nothing() {
         for (changes, error) in [
-            ("LIST_VOLUMES", OfferError::NoSign("LIST_VOLUMES".into())),
-            ("-LIST", OfferError::Unknown { name: "LIST".into() }),
-            ("-", OfferError::Unknown { name: String::new() }),
-            ("é", OfferError::NoSign("é".into())),
+            ("LIST_VOLUMES", CapabilitySetError::NoSign("LIST_VOLUMES".into())),
+            ("-LIST", CapabilitySetError::Unknown { name: "LIST".into() }),
+            ("-", CapabilitySetError::Unknown { name: String::new() }),
+            ("é", CapabilitySetError::NoSign("é".into())),
         ] {
-            let live = LiveOffer::new(Offer::default());
+            let live = LiveCapabilities::new(CapabilitySet::default());
             assert_eq!(
                 live.change(&format!("-LIST_VOLUMES,{changes}")),
                 Err(error),
                 "{changes:?}"
             );
-            assert_eq!(live.now(), Offer::default(), "{changes:?}");
+            assert_eq!(live.now(), CapabilitySet::default(), "{changes:?}");
         }
     }
 
     #[test]
     fn live_offer_changes_for_whoever_asks_next() {
-        let live = LiveOffer::new(Offer::default());
+        let live = LiveCapabilities::new(CapabilitySet::default());
         live.set(Capability::ListVolumes, false);
         assert!(!live.serves(Method::ListVolumes));
         let now = live.change("+LIST_VOLUMES,-GET_VOLUME").unwrap();

@@ -7,7 +7,7 @@ use csi_proto::v1;
 use csi_proto::v1::volume_capability::{AccessType, access_mode::Mode};
 
 use crate::array::{Access, AccessMode, Capability, Requirement, Segments, SizeRange, Source};
-use crate::rpc::capabilities::{self, LiveOffer};
+use crate::rpc::capabilities::{self, LiveCapabilities};
 
 /// The most bytes of a string field.
 const STRING_LIMIT: usize = 128;
@@ -112,12 +112,12 @@ pub(crate) fn secrets(secrets: &HashMap<String, String>) -> Result<(), Invalid> 
 
 /// A field that belongs to a capability: without that it must not be set.
 pub(crate) fn needs(
-    offer: &LiveOffer,
+    offered: &LiveCapabilities,
     capability: capabilities::Capability,
     field: &str,
     is_set: bool,
 ) -> Result<(), Invalid> {
-    if !is_set || offer.has(capability) {
+    if !is_set || offered.has(capability) {
         return Ok(());
     }
     Err(Invalid::new(
@@ -128,7 +128,7 @@ pub(crate) fn needs(
 
 /// Uses of a volume that only newer drivers know: `newer` is what they say then, each service for itself.
 pub(crate) fn needs_modes(
-    offer: &LiveOffer,
+    offered: &LiveCapabilities,
     newer: capabilities::Capability,
     field: &str,
     capabilities: &[Capability],
@@ -140,7 +140,7 @@ pub(crate) fn needs_modes(
         )
     };
     match capabilities.iter().find(|capability| is_new(capability.mode)) {
-        Some(capability) if !offer.has(newer) => {
+        Some(capability) if !offered.has(newer) => {
             let (mode, newer) = (capability.mode.name(), newer.name());
             let reason = format!("access mode {mode} is not known: the driver does not have {newer}");
             Err(Invalid::new(field, reason))

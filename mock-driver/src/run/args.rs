@@ -15,10 +15,10 @@ use tracing::Level;
 use crate::array::NodeId;
 use crate::driver;
 use crate::driver::locks::BusyRule;
-use crate::driver::service_config::Conduct;
+use crate::driver::service_config::ServiceConfig;
 use crate::fault::duration;
 use crate::journal::clock::Clock;
-use crate::rpc::capabilities::Offer;
+use crate::rpc::capabilities::CapabilitySet;
 use crate::socket::Endpoint;
 
 pub use self::admin::AdminArgs;
@@ -110,7 +110,7 @@ pub struct Args {
         hide_default_value = true,
         allow_hyphen_values = true
     )]
-    pub capabilities: Offer,
+    pub capabilities: CapabilitySet,
 
     /// Directory of the array's persistent state. Without it, the state is in memory.
     #[arg(long, alias = "statedir", default_value = "", hide_default_value = true, value_parser = path_or_empty())]
@@ -196,9 +196,9 @@ impl Args {
                 self.attach_limit.number(),
                 self.list_page,
             ),
-            conduct: Conduct {
+            config: ServiceConfig {
                 limit_by_chance: self.attach_limit == AttachLimit::ByChance,
-                ..self.array.conduct()
+                ..self.array.config()
             },
             premade: self.volumes,
             latency: self.latency,
@@ -208,7 +208,7 @@ impl Args {
             registration: self.node.registration(self.endpoint.path()),
             node_id,
             node: self.node.settings(),
-            offer: self.capabilities.clone(),
+            capabilities: self.capabilities.clone(),
             state_dir: given(&self.state_dir),
             media_dir: given(&self.node.media_dir),
             journal: given(&self.journal),
@@ -231,13 +231,13 @@ impl Args {
             .get_arguments()
             .map(|flag| flag.get_id().as_str())
             .collect();
-        let is_meant = |flag: &&Arg| {
+        let is_ctl = |flag: &&Arg| {
             let id = flag.get_id().as_str();
             (of_array.contains(id) || OF_THE_ARRAY.contains(&id))
                 && matches.value_source(id) == Some(ValueSource::CommandLine)
         };
         let command = Self::command();
-        let names = command.get_arguments().filter(is_meant).filter_map(Arg::get_long);
+        let names = command.get_arguments().filter(is_ctl).filter_map(Arg::get_long);
         let note =
             |name| format!("--{name} has no effect beside --proxy-to: the array is the other driver's");
         names.map(note).collect()
@@ -337,7 +337,7 @@ fn busy_rule(text: &str) -> Result<BusyRule, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::array::{Array, Moment, NodeSettings, Requirement, Wanted};
+    use crate::array::{Array, CreateVolumeParams, NodeSettings, Requirement, UnixTime};
 
     fn read(flags: &[&str]) -> Result<Args, clap::Error> {
         let args = ["csi-mock-driver", "--endpoint=/run/csi.sock"]
@@ -490,8 +490,8 @@ mod tests {
         let mut flags = command.get_arguments();
         let flag = flags.find(|flag| flag.get_long() == Some("topology")).unwrap();
         let help = flag.get_help().unwrap().to_string();
-        let (_, example) = help.split_once("as in ").unwrap();
-        let (example, _) = example.split_once(';').unwrap();
+        let (_, example) = help.split_once("such as ").unwrap();
+        let (example, _) = example.split_once(", reported").unwrap();
         let flag = format!("--topology={example}");
         let settings = read(&["--node-id=here", &flag]).unwrap().settings();
         let place: crate::array::Segments = settings.node.topology.into_iter().collect();
@@ -503,14 +503,14 @@ mod tests {
         };
         array.set_node("here", here);
         assert!(!array.is_cut_off("here"));
-        let wanted = Wanted {
+        let wanted = CreateVolumeParams {
             name: "a".to_owned(),
             requirement: Some(Requirement {
                 requisite: vec![place],
                 preferred: Vec::new(),
             }),
-            ..Wanted::default()
+            ..CreateVolumeParams::default()
         };
-        array.create_volume(&wanted, Moment::default()).unwrap();
+        array.create_volume(&wanted, UnixTime::default()).unwrap();
     }
 }

@@ -16,33 +16,31 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::driver::locks::{Guard, Key, Scope, Share};
-use crate::fault::{Fired, Met, Obstacle, Phase};
+use crate::driver::locks::{Guard, Key, LockMode, Scope};
+use crate::fault::{ActiveFault, FaultDecision, Injection, Phase};
 use crate::journal::{CallRecord, Journal, Outcome, Peer, WorkRecord};
 use crate::rpc::method::{Kind, Method};
 use crate::rpc::validate::Invalid;
 use crate::socket::ConnectionInfo;
 
-use self::arrival::Arrival;
-pub(crate) use self::arrival::{continues, map_entry, requested_size};
+use self::typed_call::TypedCall;
+pub(crate) use self::typed_call::{continues, map_entry, requested_size};
 
-mod arrival;
 mod inject;
 mod stream;
+mod typed_call;
 
 /// A request this driver can answer.
 pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
-    /// The method it belongs to.
     const METHOD: Method;
 
     /// What it is about to do.
     const KIND: Kind = Self::METHOD.kind();
 
-    /// Its answer.
     type Reply: Message + Secrets + Clone + Default + 'static;
 
     /// The request in the array's terms.
-    type Plan: Send + 'static;
+    type Params: Send + 'static;
 
     /// The volume it names, if any.
     fn volume(&self) -> &str {
@@ -60,22 +58,25 @@ pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
     }
 
     /// What it locks, if it changes anything: the volume, or the name under which something is made.
-    fn keys(&self) -> Vec<(Key, Share)> {
+    fn keys(&self) -> Vec<(Key, LockMode)> {
         match (self.volume(), self.name()) {
             ("", "") => Vec::new(),
-            ("", name) => vec![(Key::Name(name.to_owned()), Share::Whole)],
+            ("", name) => vec![(Key::Name(name.to_owned()), LockMode::Exclusive)],
             (volume, _) if Self::KIND == Kind::OnNode => {
-                vec![(Key::OnNode(volume.to_owned()), Share::Whole)]
+                vec![(Key::OnNode(volume.to_owned()), LockMode::Exclusive)]
             }
-            (volume, _) => vec![(Key::Volume(volume.to_owned()), Share::Whole)],
+            (volume, _) => vec![(Key::Volume(volume.to_owned()), LockMode::Exclusive)],
         }
     }
 
     /// Checks the request's form.
-    fn check(&self) -> Result<Self::Plan, Invalid>;
+    fn validate(&self) -> Result<Self::Params, Invalid>;
 
     /// Does what was asked.
-    fn act(plan: Self::Plan, driver: &Driver) -> impl Future<Output = Result<Self::Reply, Error>> + Send;
+    fn execute(
+        params: Self::Params,
+        driver: &Driver,
+    ) -> impl Future<Output = Result<Self::Reply, Error>> + Send;
 }
 
 /// A call on its way through the pipeline.
@@ -83,7 +84,7 @@ struct Call {
     record: Option<CallRecord>,
     connection: Option<ConnectionInfo>,
     /// A rule that acts on a stream's messages, when the pipeline has been passed.
-    pending: Option<Fired>,
+    pending: Option<ActiveFault>,
 }
 
 /// What a call came to, before its client has heard of it.
@@ -93,22 +94,22 @@ struct Processed<R> {
 }
 
 /// Where a rule that fired for a call acts.
-enum Injection {
+enum RuleTiming {
     None,
     /// Before the array, which the call never reaches.
-    Instead(Fired),
+    Instead(ActiveFault),
     /// Before the array.
-    Before(Fired),
+    Before(ActiveFault),
     /// The caller is answered, and the array works on.
-    Background(Fired),
+    Background(ActiveFault),
     /// After the array.
-    After(Fired),
+    After(ActiveFault),
 }
 
 // === impl Injection ===
 
-impl From<Option<Fired>> for Injection {
-    fn from(fired: Option<Fired>) -> Self {
+impl From<Option<ActiveFault>> for RuleTiming {
+    fn from(fired: Option<ActiveFault>) -> Self {
         match fired {
             None => Self::None,
             Some(fired) if fired.rule().replaces_effect() => Self::Instead(fired),
@@ -124,7 +125,7 @@ impl From<Option<Fired>> for Injection {
 // === impl Call ===
 
 impl Call {
-    fn set_fault(&mut self, fired: &Fired) {
+    fn set_fault(&mut self, fired: &ActiveFault) {
         if let Some(record) = &mut self.record {
             record.set_fault(&fired.rule().id);
         }
@@ -196,48 +197,48 @@ impl Driver {
 
     async fn run_stages<Q: Rpc>(self: &Arc<Self>, request: &Q, call: &mut Call) -> Result<Q::Reply, Error> {
         // Stage 2: validate.
-        if !self.offer.serves(Q::METHOD) {
+        if !self.capabilities.serves(Q::METHOD) {
             let path = Q::METHOD.path();
             return Err(Error::NotOffered { path });
         }
-        let plan = request.check()?;
-        self.conduct.secrets.check(Q::METHOD, request)?;
+        let params = request.validate()?;
+        self.config.secrets.check(Q::METHOD, request)?;
 
         // Stage 3: lock what the call changes, until its answer is out.
         let keys = keys(request);
         let locked = self.locks.lock_all(Scope::Call, keys.clone()).await?;
 
         // Stage 4: faults before the array: a rule, and what is wrong with the array itself.
-        let injection = Injection::from(self.faults.fire(&Arrival::new(request, self)));
+        let injection = RuleTiming::from(self.faults.fire(&TypedCall::new(request, self)));
         let acting = match &injection {
-            Injection::None | Injection::After(_) => None,
-            Injection::Instead(fired) | Injection::Before(fired) | Injection::Background(fired) => {
+            RuleTiming::None | RuleTiming::After(_) => None,
+            RuleTiming::Instead(fired) | RuleTiming::Before(fired) | RuleTiming::Background(fired) => {
                 Some(fired)
             }
         };
         if let Some(fired) = acting {
             call.set_fault(fired);
         }
-        let met = self.meet_troubles(request, acting.is_none(), &mut call.record);
+        let met = self.decide_faults(request, acting.is_none(), &mut call.record);
         let (before, after) = match injection {
-            Injection::None => (None, None),
-            Injection::Before(fired) => (Some(fired), None),
-            Injection::After(fired) => (None, Some(fired)),
-            Injection::Instead(mut fired) => {
+            RuleTiming::None => (None, None),
+            RuleTiming::Before(fired) => (Some(fired), None),
+            RuleTiming::After(fired) => (None, Some(fired)),
+            RuleTiming::Instead(mut fired) => {
                 drop(met);
                 let error = self.apply_fault(&mut fired, call.connection.as_ref()).await;
                 return Err(error.unwrap_or(Error::Broken));
             }
-            Injection::Background(fired) => {
+            RuleTiming::Background(fired) => {
                 let answer = fired.background_answer();
-                let operation = self.clone().operate::<Q>(plan, keys, Some(fired), met);
+                let operation = self.clone().operate::<Q>(params, keys, Some(fired), met);
                 self.run_in_background(operation, locked, call.record.as_mut().map(CallRecord::part));
                 return Err(answer);
             }
         };
 
         // Stage 5: the array's operation, made durable, and the node's devices and mounts.
-        let operation = self.clone().operate::<Q>(plan, keys, before, met);
+        let operation = self.clone().operate::<Q>(params, keys, before, met);
         let (result, _locked) = match Q::KIND {
             Kind::Look => (operation.await, locked),
             Kind::Change | Kind::Move | Kind::OnNode => {
@@ -255,7 +256,7 @@ impl Driver {
                 call.pending = Some(fired);
                 Ok(reply)
             }
-            Some(fired) => self.apply_after::<Q>(fired, call, reply).await,
+            Some(fired) => self.apply_fault_after::<Q>(fired, call, reply).await,
         }
     }
 
@@ -270,9 +271,9 @@ impl Driver {
     }
 
     /// Lets a rule act that waited for the array, unless another call has ended its state meanwhile.
-    async fn apply_after<Q: Rpc>(
+    async fn apply_fault_after<Q: Rpc>(
         &self,
-        fired: Fired,
+        fired: ActiveFault,
         call: &mut Call,
         reply: Q::Reply,
     ) -> Result<Q::Reply, Error> {
@@ -289,13 +290,13 @@ impl Driver {
     /// The array's part, put off by what a rule or the array's own state says.
     async fn operate<Q: Rpc>(
         self: Arc<Self>,
-        plan: Q::Plan,
-        keys: Vec<(Key, Share)>,
-        fired: Option<Fired>,
-        met: Met,
+        params: Q::Params,
+        keys: Vec<(Key, LockMode)>,
+        fired: Option<ActiveFault>,
+        met: FaultDecision,
     ) -> Result<Q::Reply, Error> {
         // The claim lives until the array has what the call takes of it.
-        let Met {
+        let FaultDecision {
             obstacle,
             claim: _claim,
         } = met;
@@ -303,25 +304,25 @@ impl Driver {
             fired.pause().await;
         }
         match obstacle {
-            Some((_, Obstacle::Refuse { code, message })) => return Err(Error::Injected { code, message }),
-            Some((_, Obstacle::Wait(time))) => time::sleep(time).await,
+            Some((_, Injection::Refuse { code, message })) => return Err(Error::Injected { code, message }),
+            Some((_, Injection::Wait(time))) => time::sleep(time).await,
             None => {}
         }
         if Q::KIND == Kind::Move && !self.latency.is_zero() {
             time::sleep(self.latency).await;
         }
-        self.execute::<Q>(plan, keys).await
+        self.execute::<Q>(params, keys).await
     }
 
     /// The operation itself, which no other operation on the same things comes between: not even that of the admin
     /// API, which does not wait for calls that a fault delays.
     pub(crate) async fn execute<Q: Rpc>(
         &self,
-        plan: Q::Plan,
-        keys: Vec<(Key, Share)>,
+        params: Q::Params,
+        keys: Vec<(Key, LockMode)>,
     ) -> Result<Q::Reply, Error> {
         let _locked = self.locks.lock_all(Scope::Operation, keys).await?;
-        Q::act(plan, self).await
+        Q::execute(params, self).await
     }
 
     /// Runs an operation whose caller is answered without waiting for it.
@@ -362,7 +363,7 @@ impl Driver {
 }
 
 /// What a call locks; nothing if it only reads.
-pub(crate) fn keys<Q: Rpc>(request: &Q) -> Vec<(Key, Share)> {
+pub(crate) fn keys<Q: Rpc>(request: &Q) -> Vec<(Key, LockMode)> {
     match Q::KIND {
         Kind::Look => Vec::new(),
         Kind::Change | Kind::Move | Kind::OnNode => request.keys(),
@@ -404,14 +405,14 @@ mod tests {
 
     use super::*;
     use crate::driver::Settings;
-    use crate::journal::Readers;
+    use crate::journal::JournalConfig;
 
     fn mk_driver() -> Arc<Driver> {
         let settings = Settings {
             premade: 1,
-            readers: Readers {
+            readers: JournalConfig {
                 kept: 10,
-                ..Readers::default()
+                ..JournalConfig::default()
             },
             ..Settings::default()
         };
@@ -462,7 +463,7 @@ mod tests {
             .await
             .unwrap();
         let work =
-            driver.execute::<ControllerUnpublishVolumeRequest>(request.check().unwrap(), keys(&request));
+            driver.execute::<ControllerUnpublishVolumeRequest>(request.validate().unwrap(), keys(&request));
         let mut work = std::pin::pin!(work);
         let call = driver.answer(Request::new(request.clone()));
         let mut call = std::pin::pin!(call);

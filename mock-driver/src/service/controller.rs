@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status};
 
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::rpc::capabilities::{Capability, Place};
+use crate::rpc::capabilities::{Capability, ReportedIn};
 use crate::rpc::method::Method;
 use crate::rpc::validate::Invalid;
 use crate::service::call::Rpc;
@@ -165,21 +165,24 @@ impl Controller for ControllerService {
 impl Rpc for ControllerGetCapabilitiesRequest {
     const METHOD: Method = Method::ControllerGetCapabilities;
     type Reply = ControllerGetCapabilitiesResponse;
-    type Plan = ();
+    type Params = ();
 
-    fn check(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), Invalid> {
         Ok(())
     }
 
-    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let told = |capability: Capability| match capability.place() {
-            Place::Controller(number) => Some(ControllerServiceCapability {
+    async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
+        let info = |capability: Capability| match capability.place() {
+            ReportedIn::Controller(number) => Some(ControllerServiceCapability {
                 r#type: Some(Type::Rpc(RpcCapability { r#type: number })),
             }),
-            Place::Service(_) | Place::Expansion(_) | Place::Group(_) | Place::Node(_) => None,
+            ReportedIn::Service(_)
+            | ReportedIn::Expansion(_)
+            | ReportedIn::Group(_)
+            | ReportedIn::Node(_) => None,
         };
         Ok(ControllerGetCapabilitiesResponse {
-            capabilities: driver.offer.now().iter().filter_map(told).collect(),
+            capabilities: driver.capabilities.now().iter().filter_map(info).collect(),
         })
     }
 }

@@ -14,11 +14,11 @@ use csi_proto::v1::{
 use tonic::{Request, Response, Status};
 
 use super::controller::shape;
-use crate::array::{Members, WantedGroup};
+use crate::array::{CreateGroupParams, Members};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::driver::locks::{Key, Share};
-use crate::rpc::capabilities::{Capability, Place};
+use crate::driver::locks::{Key, LockMode};
+use crate::rpc::capabilities::{Capability, ReportedIn};
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
@@ -61,27 +61,30 @@ impl GroupController for GroupService {
 impl Rpc for GroupControllerGetCapabilitiesRequest {
     const METHOD: Method = Method::GroupControllerGetCapabilities;
     type Reply = GroupControllerGetCapabilitiesResponse;
-    type Plan = ();
+    type Params = ();
 
-    fn check(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), Invalid> {
         Ok(())
     }
 
-    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let told = |capability: Capability| match capability.place() {
-            Place::Group(number) => Some(GroupControllerServiceCapability {
+    async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
+        let info = |capability: Capability| match capability.place() {
+            ReportedIn::Group(number) => Some(GroupControllerServiceCapability {
                 r#type: Some(Type::Rpc(RpcCapability { r#type: number })),
             }),
-            Place::Service(_) | Place::Expansion(_) | Place::Controller(_) | Place::Node(_) => None,
+            ReportedIn::Service(_)
+            | ReportedIn::Expansion(_)
+            | ReportedIn::Controller(_)
+            | ReportedIn::Node(_) => None,
         };
         Ok(GroupControllerGetCapabilitiesResponse {
-            capabilities: driver.offer.now().iter().filter_map(told).collect(),
+            capabilities: driver.capabilities.now().iter().filter_map(info).collect(),
         })
     }
 }
 
-/// A group somebody names, with the snapshots it is said to have.
-pub(crate) struct Named {
+/// A named group, with the snapshots it is said to have.
+pub(crate) struct GroupParams {
     group: String,
     snapshots: Vec<String>,
 }
@@ -89,21 +92,21 @@ pub(crate) struct Named {
 impl Rpc for CreateVolumeGroupSnapshotRequest {
     const METHOD: Method = Method::CreateVolumeGroupSnapshot;
     type Reply = CreateVolumeGroupSnapshotResponse;
-    type Plan = WantedGroup;
+    type Params = CreateGroupParams;
 
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn keys(&self) -> Vec<(Key, Share)> {
+    fn keys(&self) -> Vec<(Key, LockMode)> {
         let volumes = self.source_volume_ids.iter().cloned();
         volumes
-            .map(|volume| (Key::Volume(volume), Share::Reading))
-            .chain([(Key::GroupName(self.name.clone()), Share::Whole)])
+            .map(|volume| (Key::Volume(volume), LockMode::Shared))
+            .chain([(Key::GroupName(self.name.clone()), LockMode::Exclusive)])
             .collect()
     }
 
-    fn check(&self) -> Result<WantedGroup, Invalid> {
+    fn validate(&self) -> Result<CreateGroupParams, Invalid> {
         let field = "source_volume_ids";
         let name = validate::name(&self.name)?.to_owned();
         if self.source_volume_ids.is_empty() {
@@ -115,14 +118,14 @@ impl Rpc for CreateVolumeGroupSnapshotRequest {
             return Err(Invalid::new(field, "must name each volume once"));
         }
         validate::secrets(&self.secrets)?;
-        Ok(WantedGroup {
+        Ok(CreateGroupParams {
             name,
             sources,
             parameters: validate::map("parameters", &self.parameters)?,
         })
     }
 
-    async fn act(wanted: WantedGroup, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(wanted: CreateGroupParams, driver: &Driver) -> Result<Self::Reply, Error> {
         let members = driver.create_group(&wanted).await?;
         Ok(CreateVolumeGroupSnapshotResponse {
             group_snapshot: Some(on_the_wire(driver, &members)),
@@ -133,22 +136,22 @@ impl Rpc for CreateVolumeGroupSnapshotRequest {
 impl Rpc for DeleteVolumeGroupSnapshotRequest {
     const METHOD: Method = Method::DeleteVolumeGroupSnapshot;
     type Reply = DeleteVolumeGroupSnapshotResponse;
-    type Plan = Named;
+    type Params = GroupParams;
 
-    fn keys(&self) -> Vec<(Key, Share)> {
+    fn keys(&self) -> Vec<(Key, LockMode)> {
         let snapshots = self.snapshot_ids.iter().cloned();
         snapshots
-            .map(|snapshot| (Key::Snapshot(snapshot), Share::Whole))
-            .chain([(Key::Group(self.group_snapshot_id.clone()), Share::Whole)])
+            .map(|snapshot| (Key::Snapshot(snapshot), LockMode::Exclusive))
+            .chain([(Key::Group(self.group_snapshot_id.clone()), LockMode::Exclusive)])
             .collect()
     }
 
-    fn check(&self) -> Result<Named, Invalid> {
+    fn validate(&self) -> Result<GroupParams, Invalid> {
         validate::secrets(&self.secrets)?;
-        Named::read(&self.group_snapshot_id, &self.snapshot_ids)
+        GroupParams::read(&self.group_snapshot_id, &self.snapshot_ids)
     }
 
-    async fn act(named: Named, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(named: GroupParams, driver: &Driver) -> Result<Self::Reply, Error> {
         driver.delete_group(&named.group, &named.snapshots).await?;
         Ok(DeleteVolumeGroupSnapshotResponse {})
     }
@@ -157,14 +160,14 @@ impl Rpc for DeleteVolumeGroupSnapshotRequest {
 impl Rpc for GetVolumeGroupSnapshotRequest {
     const METHOD: Method = Method::GetVolumeGroupSnapshot;
     type Reply = GetVolumeGroupSnapshotResponse;
-    type Plan = Named;
+    type Params = GroupParams;
 
-    fn check(&self) -> Result<Named, Invalid> {
+    fn validate(&self) -> Result<GroupParams, Invalid> {
         validate::secrets(&self.secrets)?;
-        Named::read(&self.group_snapshot_id, &self.snapshot_ids)
+        GroupParams::read(&self.group_snapshot_id, &self.snapshot_ids)
     }
 
-    async fn act(named: Named, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(named: GroupParams, driver: &Driver) -> Result<Self::Reply, Error> {
         let members = driver
             .store
             .read(|array| array.group(&named.group, &named.snapshots))
@@ -177,7 +180,7 @@ impl Rpc for GetVolumeGroupSnapshotRequest {
 
 // === impl Named ===
 
-impl Named {
+impl GroupParams {
     fn read(group: &str, snapshots: &[String]) -> Result<Self, Invalid> {
         let group = validate::required("group_snapshot_id", group)?.to_owned();
         validate::ids("snapshot_ids", snapshots)?;

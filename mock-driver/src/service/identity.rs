@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::readiness::Ready;
-use crate::rpc::capabilities::{Capability, Place};
+use crate::rpc::capabilities::{Capability, ReportedIn};
 use crate::rpc::method::Method;
 use crate::rpc::validate::Invalid;
 use crate::service::call::Rpc;
@@ -47,13 +47,13 @@ impl Identity for IdentityService {
 impl Rpc for GetPluginInfoRequest {
     const METHOD: Method = Method::GetPluginInfo;
     type Reply = GetPluginInfoResponse;
-    type Plan = ();
+    type Params = ();
 
-    fn check(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), Invalid> {
         Ok(())
     }
 
-    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         Ok(GetPluginInfoResponse {
             name: driver.name.clone(),
             vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -65,28 +65,28 @@ impl Rpc for GetPluginInfoRequest {
 impl Rpc for GetPluginCapabilitiesRequest {
     const METHOD: Method = Method::GetPluginCapabilities;
     type Reply = GetPluginCapabilitiesResponse;
-    type Plan = ();
+    type Params = ();
 
-    fn check(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), Invalid> {
         Ok(())
     }
 
-    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let told = |capability: Capability| match capability.place() {
-            Place::Service(service) => Some(Type::Service(Service {
+    async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
+        let info = |capability: Capability| match capability.place() {
+            ReportedIn::Service(service) => Some(Type::Service(Service {
                 r#type: service.into(),
             })),
-            Place::Expansion(expansion) => Some(Type::VolumeExpansion(VolumeExpansion {
+            ReportedIn::Expansion(expansion) => Some(Type::VolumeExpansion(VolumeExpansion {
                 r#type: expansion.into(),
             })),
-            Place::Controller(_) | Place::Group(_) | Place::Node(_) => None,
+            ReportedIn::Controller(_) | ReportedIn::Group(_) | ReportedIn::Node(_) => None,
         };
         Ok(GetPluginCapabilitiesResponse {
             capabilities: driver
-                .offer
+                .capabilities
                 .now()
                 .iter()
-                .filter_map(told)
+                .filter_map(info)
                 .map(|r#type| PluginCapability { r#type: Some(r#type) })
                 .collect(),
         })
@@ -96,17 +96,17 @@ impl Rpc for GetPluginCapabilitiesRequest {
 impl Rpc for ProbeRequest {
     const METHOD: Method = Method::Probe;
     type Reply = ProbeResponse;
-    type Plan = ();
+    type Params = ();
 
-    fn check(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), Invalid> {
         Ok(())
     }
 
     /// The socket is bound when the array is there, so whoever can ask finds it ready, unless the driver
     /// was told to say something else.
-    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let ready = match driver.readiness.now() {
-            Ready::Yes => driver.faults.troubles().is_ready(),
+            Ready::Yes => driver.faults.backend_faults().is_ready(),
             Ready::NotYet => false,
             Ready::Broken => return Err(Error::Unhealthy),
         };

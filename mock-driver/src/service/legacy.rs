@@ -16,7 +16,7 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use crate::array::{Ailment, Array};
+use crate::array::{Array, HealthIssue};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::rpc::capabilities::Capability;
@@ -50,7 +50,7 @@ pub(super) fn server(driver: &Driver, path: &str) -> Option<Serve> {
     ];
     let mut servers = servers.into_iter();
     let (_, capability, serve) = servers.find(|(method, ..)| method.path() == path)?;
-    driver.offer.has(capability).then_some(serve)
+    driver.capabilities.has(capability).then_some(serve)
 }
 
 /// A call whose answer had a condition.
@@ -65,7 +65,7 @@ trait Conditioned: Rpc + Default {
     fn ailments(
         driver: &Driver,
         volumes: Vec<String>,
-    ) -> impl Future<Output = Result<BTreeMap<String, Vec<Ailment>>, Error>> + Send {
+    ) -> impl Future<Output = Result<BTreeMap<String, Vec<HealthIssue>>, Error>> + Send {
         async move {
             let ailments = |array: &Array| {
                 let of = |volume: String| (array.ailments(&volume).to_vec(), volume);
@@ -186,7 +186,7 @@ impl Conditioned for NodeGetVolumeStatsRequest {
     async fn ailments(
         driver: &Driver,
         volumes: Vec<String>,
-    ) -> Result<BTreeMap<String, Vec<Ailment>>, Error> {
+    ) -> Result<BTreeMap<String, Vec<HealthIssue>>, Error> {
         let mut all = BTreeMap::new();
         for volume in volumes {
             let view = driver.view_or_inline(&volume).await?;
@@ -238,7 +238,7 @@ fn serve<Q: Conditioned>(driver: &Arc<Driver>, request: http::Request<Body>) -> 
     })
 }
 
-fn condition(ailments: &[Ailment]) -> VolumeCondition {
+fn condition(ailments: &[HealthIssue]) -> VolumeCondition {
     let messages: Vec<&str> = ailments.iter().map(|ailment| ailment.message.as_str()).collect();
     VolumeCondition {
         abnormal: !ailments.is_empty(),

@@ -20,12 +20,12 @@ use super::controller::shape;
 use crate::array::{Array, Snapshot};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::driver::locks::{Key, Scope, Share};
+use crate::driver::locks::{Key, LockMode, Scope};
 use crate::driver::service_config::BlockRuns;
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
-use crate::store::volume_files::{BLOCK, Extent, Medium};
+use crate::store::volume_files::{BLOCK, Extent, FileId};
 
 /// The most blocks in one message unless the caller asks for fewer: far below what clients take.
 const MESSAGE_BLOCKS: usize = 10_000;
@@ -34,7 +34,7 @@ const MESSAGE_BLOCKS: usize = 10_000;
 #[derive(Clone, Debug)]
 pub struct SnapshotMetadataService(pub Arc<Driver>);
 
-/// The blocks somebody asks for.
+/// The requested blocks.
 pub(crate) struct Span {
     base: Option<String>,
     target: String,
@@ -48,7 +48,7 @@ impl SnapshotMetadata for SnapshotMetadataService {
         request: Request<GetMetadataAllocatedRequest>,
     ) -> Result<Response<BoxStream<GetMetadataAllocatedResponse>>, Status> {
         let max_results = request.get_ref().max_results;
-        let runs = self.0.conduct.block_runs;
+        let runs = self.0.config.block_runs;
         let messages = move |whole: &GetMetadataAllocatedResponse| {
             let header = GetMetadataAllocatedResponse {
                 block_metadata: Vec::new(),
@@ -69,7 +69,7 @@ impl SnapshotMetadata for SnapshotMetadataService {
         request: Request<GetMetadataDeltaRequest>,
     ) -> Result<Response<BoxStream<GetMetadataDeltaResponse>>, Status> {
         let max_results = request.get_ref().max_results;
-        let runs = self.0.conduct.block_runs;
+        let runs = self.0.config.block_runs;
         let messages = move |whole: &GetMetadataDeltaResponse| {
             let header = GetMetadataDeltaResponse {
                 block_metadata: Vec::new(),
@@ -90,9 +90,9 @@ impl Rpc for GetMetadataAllocatedRequest {
     const METHOD: Method = Method::GetMetadataAllocated;
     /// All messages of the stream in one, with neighbouring blocks as one.
     type Reply = GetMetadataAllocatedResponse;
-    type Plan = Span;
+    type Params = Span;
 
-    fn check(&self) -> Result<Span, Invalid> {
+    fn validate(&self) -> Result<Span, Invalid> {
         validate::secrets(&self.secrets)?;
         validate::count("max_results", self.max_results)?;
         Ok(Span {
@@ -102,10 +102,10 @@ impl Rpc for GetMetadataAllocatedRequest {
         })
     }
 
-    async fn act(span: Span, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(span: Span, driver: &Driver) -> Result<Self::Reply, Error> {
         let (snapshot, blocks) = span.find(driver).await?;
         Ok(GetMetadataAllocatedResponse {
-            block_metadata_type: kind(driver.conduct.block_runs).into(),
+            block_metadata_type: kind(driver.config.block_runs).into(),
             volume_capacity_bytes: shape::bytes(snapshot.size_bytes),
             block_metadata: blocks,
         })
@@ -116,9 +116,9 @@ impl Rpc for GetMetadataDeltaRequest {
     const METHOD: Method = Method::GetMetadataDelta;
     /// All messages of the stream in one, with neighbouring blocks as one.
     type Reply = GetMetadataDeltaResponse;
-    type Plan = Span;
+    type Params = Span;
 
-    fn check(&self) -> Result<Span, Invalid> {
+    fn validate(&self) -> Result<Span, Invalid> {
         validate::secrets(&self.secrets)?;
         validate::count("max_results", self.max_results)?;
         Ok(Span {
@@ -128,10 +128,10 @@ impl Rpc for GetMetadataDeltaRequest {
         })
     }
 
-    async fn act(span: Span, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(span: Span, driver: &Driver) -> Result<Self::Reply, Error> {
         let (snapshot, blocks) = span.find(driver).await?;
         Ok(GetMetadataDeltaResponse {
-            block_metadata_type: kind(driver.conduct.block_runs).into(),
+            block_metadata_type: kind(driver.config.block_runs).into(),
             volume_capacity_bytes: shape::bytes(snapshot.size_bytes),
             block_metadata: blocks,
         })
@@ -146,7 +146,7 @@ impl Span {
         // Their bytes are not taken away while they are looked at, or have gone with them before: a snapshot that
         // is being deleted must not pass for an empty one.
         let both = [Some(&target), base.as_ref()].into_iter().flatten();
-        let keys = both.map(|id| (Key::Snapshot(id.clone()), Share::Reading));
+        let keys = both.map(|id| (Key::Snapshot(id.clone()), LockMode::Shared));
         let _locked = driver.locks.lock_all(Scope::Operation, keys.collect()).await?;
         let both = |array: &Array| {
             let base = match &base {
@@ -157,7 +157,7 @@ impl Span {
         };
         let (base, target) = driver.store.read(both).await?;
         let size = target.size_bytes;
-        let runs = driver.conduct.block_runs;
+        let runs = driver.config.block_runs;
         let end = match runs {
             BlockRuns::Variable => size,
             // All are equally long, so the last one ends behind the last byte of a size that is no multiple.
@@ -168,16 +168,16 @@ impl Span {
             // At the end there is nothing more, which is no mistake: so ends whoever goes on by the last block.
             .filter(|offset| *offset <= end)
             .ok_or(Error::OffsetOutOfRange { offset, size })?;
-        let medium = Medium::Snapshot(target.id.to_string());
+        let file_id = FileId::Snapshot(target.id.to_string());
         let extents = match base {
-            None => driver.media.extents(&medium, offset).await?,
+            None => driver.media.extents(&file_id, offset).await?,
             Some(base) if base.source != target.source => {
                 let reason = "must be a snapshot of the volume that target_snapshot_id was taken of";
                 return Err(Invalid::new("base_snapshot_id", reason).into());
             }
             Some(base) => {
-                let base = Medium::Snapshot(base.id.to_string());
-                driver.media.delta(&base, &medium, offset).await?
+                let base = FileId::Snapshot(base.id.to_string());
+                driver.media.delta(&base, &file_id, offset).await?
             }
         };
         Ok((target, clip(&extents, offset..size, runs)))
@@ -254,7 +254,7 @@ mod tests {
     use tokio_test::{assert_pending, task};
 
     use super::*;
-    use crate::array::WantedSnapshot;
+    use crate::array::CreateSnapshotParams;
     use crate::driver::Settings;
     use crate::service::call;
 
@@ -322,7 +322,7 @@ mod tests {
             ..Settings::default()
         };
         let (driver, _) = Driver::open(settings).unwrap();
-        let wanted = WantedSnapshot {
+        let wanted = CreateSnapshotParams {
             name: "s".to_owned(),
             source: "vol-0".to_owned(),
             parameters: std::collections::BTreeMap::new(),
@@ -348,11 +348,14 @@ mod tests {
             .lock_all(Scope::Operation, call::keys(&delete))
             .await
             .unwrap();
-        let mut one = task::spawn(GetMetadataAllocatedRequest::act(
-            allocated.check().unwrap(),
+        let mut one = task::spawn(GetMetadataAllocatedRequest::execute(
+            allocated.validate().unwrap(),
             &driver,
         ));
-        let mut both = task::spawn(GetMetadataDeltaRequest::act(delta.check().unwrap(), &driver));
+        let mut both = task::spawn(GetMetadataDeltaRequest::execute(
+            delta.validate().unwrap(),
+            &driver,
+        ));
         assert_pending!(one.poll());
         assert_pending!(both.poll());
         driver.delete_snapshot(&id).await.unwrap();

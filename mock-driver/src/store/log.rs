@@ -225,7 +225,7 @@ impl Drop for Log {
     }
 }
 
-// === impl Shared ===
+// === impl Reading ===
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Pending> {

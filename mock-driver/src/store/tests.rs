@@ -5,7 +5,7 @@ use tempfile::{TempDir, tempdir};
 
 use super::log::LogFile;
 use super::*;
-use crate::array::{Access, AccessMode, Capability, Hold};
+use crate::array::{Access, AccessMode, Capability, PublishParams};
 
 fn mk_settings() -> Settings {
     Settings {
@@ -14,8 +14,8 @@ fn mk_settings() -> Settings {
     }
 }
 
-fn mk_hold() -> Hold {
-    Hold {
+fn mk_hold() -> PublishParams {
+    PublishParams {
         capability: Capability {
             access: Access::Block,
             mode: AccessMode::SingleNodeWriter,

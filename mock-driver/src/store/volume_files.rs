@@ -2,14 +2,14 @@
 //! disk and, where no disk can be mounted, a tree of files that stands for the filesystem on it.
 //!
 //! The array knows nothing of them; it counts bytes, here they lie. Invariants:
-//! - A medium costs nothing until somebody needs it: what was never written to has no file, and a copy
+//! - A medium costs nothing until first use: what was never written to has no file, and a copy
 //!   of it has none either.
 //! - A medium appears whole or not at all: a copy is made beside its place and renamed into it.
 //! - A kept directory has a marker that names its array, and a lock while that array's process runs.
 //! - Media of an array in memory lie in a private directory that goes with the driver; those of an array
 //!   that is kept lie where it is kept, or where several processes share them.
 //!
-//! All work is done on threads that may block. It goes on to its end when nobody waits for it any more.
+//! All work is done on threads that may block. It goes on to its end after its caller has gone.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -19,18 +19,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::task::TaskTracker;
 
 pub use self::extent::{BLOCK, Extent};
-pub use self::ownership::{ClaimError, Owner, Swept};
+pub use self::ownership::{ClaimError, Owner, SweepReport};
 
 pub(crate) use self::extent::is_blank;
+use self::location::{FilesLocation, PrivateDir};
 pub(crate) use self::name::file_name;
-use self::place::{Place, Private};
 
 mod copy;
 mod ephemeral;
 mod extent;
+mod location;
 mod name;
 mod ownership;
-mod place;
 
 /// The file that is the disk.
 const DISK: &str = "disk";
@@ -45,15 +45,15 @@ const FORMATTING: &str = "formatting";
 
 /// Where the media of a driver lie. Clones are the same place.
 #[derive(Clone, Debug)]
-pub struct Media {
-    place: Arc<Place>,
+pub struct VolumeFiles {
+    place: Arc<FilesLocation>,
     /// Work on threads that may block.
     work: TaskTracker,
 }
 
 /// Whose bytes they are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Medium {
+pub enum FileId {
     /// A volume's, by its id.
     Volume(String),
     /// A snapshot's, by its id.
@@ -73,22 +73,22 @@ pub struct Error {
 
 // === impl Media ===
 
-impl Media {
+impl VolumeFiles {
     /// Media in a directory that stays; it is made when it is needed.
     pub fn kept(directory: PathBuf) -> Self {
-        Self::at(Place::Kept {
+        Self::at(FilesLocation::Persistent {
             directory,
             lock: Mutex::default(),
         })
     }
 
     /// Media in a directory of their own, which nobody else may look into and which
-    /// [`Media::close`] removes.
+    /// [`VolumeFiles::close`] removes.
     pub fn private() -> Self {
-        Self::at(Place::Private(Mutex::new(Private::Unused)))
+        Self::at(FilesLocation::Private(Mutex::new(PrivateDir::Unused)))
     }
 
-    fn at(place: Place) -> Self {
+    fn at(place: FilesLocation) -> Self {
         Self {
             place: Arc::new(place),
             work: TaskTracker::new(),
@@ -103,16 +103,16 @@ impl Media {
 
     /// No files at all, for an array that runs inside a simulation: there is nothing to copy and nothing to grow.
     pub(crate) fn nowhere() -> Self {
-        Self::at(Place::Nowhere)
+        Self::at(FilesLocation::Nowhere)
     }
 
     /// Whether the media outlive the driver.
     pub fn is_kept(&self) -> bool {
-        matches!(*self.place, Place::Kept { .. })
+        matches!(*self.place, FilesLocation::Persistent { .. })
     }
 
     fn is_nowhere(&self) -> bool {
-        matches!(*self.place, Place::Nowhere)
+        matches!(*self.place, FilesLocation::Nowhere)
     }
 
     /// Makes sure that the medium is there and has at least `bytes`; it never shrinks. Returns the path
@@ -120,8 +120,8 @@ impl Media {
     ///
     /// # Errors
     /// If files cannot be made.
-    pub async fn ensure(&self, medium: &Medium, bytes: u64) -> Result<PathBuf, Error> {
-        self.work(medium, move |place| {
+    pub async fn ensure(&self, file_id: &FileId, bytes: u64) -> Result<PathBuf, Error> {
+        self.work(file_id, move |place| {
             fs::create_dir_all(place).map_err(Error::of("create", place))?;
             let disk = place.join(DISK);
             lengthen(&disk, bytes, true)?;
@@ -134,11 +134,11 @@ impl Media {
     ///
     /// # Errors
     /// If its file cannot be changed.
-    pub async fn grow(&self, medium: &Medium, bytes: u64) -> Result<(), Error> {
+    pub async fn grow(&self, file_id: &FileId, bytes: u64) -> Result<(), Error> {
         if self.is_nowhere() {
             return Ok(());
         }
-        self.work(medium, move |place| lengthen(&place.join(DISK), bytes, false))
+        self.work(file_id, move |place| lengthen(&place.join(DISK), bytes, false))
             .await
     }
 
@@ -151,7 +151,7 @@ impl Media {
     ///
     /// # Errors
     /// If files cannot be read or written.
-    pub async fn copy(&self, from: &Medium, to: &Medium, bytes: u64) -> Result<u64, Error> {
+    pub async fn copy(&self, from: &FileId, to: &FileId, bytes: u64) -> Result<u64, Error> {
         if self.is_nowhere() {
             return Ok(0);
         }
@@ -165,11 +165,11 @@ impl Media {
     ///
     /// # Errors
     /// If files cannot be removed.
-    pub async fn delete(&self, medium: &Medium) -> Result<(), Error> {
+    pub async fn delete(&self, file_id: &FileId) -> Result<(), Error> {
         if self.is_nowhere() {
             return Ok(());
         }
-        self.work(medium, copy::remove).await
+        self.work(file_id, copy::remove).await
     }
 
     /// Removes what unfinished copies and deletions left behind, and moves media that `known` does not have into
@@ -177,12 +177,12 @@ impl Media {
     ///
     /// # Errors
     /// If the directory cannot be read, or files cannot be moved or removed.
-    pub async fn sweep(&self, known: Vec<Medium>) -> Result<Swept, Error> {
-        let Place::Kept { directory, lock } = &*self.place else {
-            return Ok(Swept::default());
+    pub async fn sweep(&self, known: Vec<FileId>) -> Result<SweepReport, Error> {
+        let FilesLocation::Persistent { directory, lock } = &*self.place else {
+            return Ok(SweepReport::default());
         };
         if lock.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-            return Ok(Swept::default());
+            return Ok(SweepReport::default());
         }
         let directory = directory.clone();
         self.blocking(move || copy::sweep(&directory, &known)).await
@@ -193,22 +193,22 @@ impl Media {
     ///
     /// # Errors
     /// If its file cannot be read.
-    pub async fn extents(&self, medium: &Medium, from: u64) -> Result<Vec<Extent>, Error> {
+    pub async fn extents(&self, file_id: &FileId, from: u64) -> Result<Vec<Extent>, Error> {
         if self.is_nowhere() {
             return Ok(Vec::new());
         }
-        self.work(medium, move |place| {
+        self.work(file_id, move |place| {
             let disk = place.join(DISK);
             extent::allocated(&disk, from).map_err(Error::of("read", &disk))
         })
         .await
     }
 
-    /// The parts in which `target` differs from `base`, as [`Media::extents`] gives them.
+    /// The parts in which `target` differs from `base`, as [`VolumeFiles::extents`] gives them.
     ///
     /// # Errors
     /// If their files cannot be read.
-    pub async fn delta(&self, base: &Medium, target: &Medium, from: u64) -> Result<Vec<Extent>, Error> {
+    pub async fn delta(&self, base: &FileId, target: &FileId, from: u64) -> Result<Vec<Extent>, Error> {
         if self.is_nowhere() {
             return Ok(Vec::new());
         }
@@ -224,49 +224,49 @@ impl Media {
     ///
     /// # Errors
     /// If there is no directory to look in.
-    pub fn exists(&self, medium: &Medium) -> Result<bool, Error> {
-        Ok(self.place(medium)?.join(DISK).exists())
+    pub fn exists(&self, file_id: &FileId) -> Result<bool, Error> {
+        Ok(self.place(file_id)?.join(DISK).exists())
     }
 
     /// Where the medium's disk is, or would be.
     ///
     /// # Errors
     /// If the directory cannot be made.
-    pub fn disk(&self, medium: &Medium) -> Result<PathBuf, Error> {
-        Ok(self.place(medium)?.join(DISK))
+    pub fn disk(&self, file_id: &FileId) -> Result<PathBuf, Error> {
+        Ok(self.place(file_id)?.join(DISK))
     }
 
     /// Where the tree of files is, or would be, that stands for the medium's filesystem.
     ///
     /// # Errors
     /// If the directory cannot be made.
-    pub fn tree(&self, medium: &Medium) -> Result<PathBuf, Error> {
-        Ok(self.place(medium)?.join(TREE))
+    pub fn tree(&self, file_id: &FileId) -> Result<PathBuf, Error> {
+        Ok(self.place(file_id)?.join(TREE))
     }
 
     /// The mark that the disk is being formatted.
-    pub(crate) fn formatting_mark(&self, medium: &Medium) -> Result<PathBuf, Error> {
-        Ok(self.place(medium)?.join(FORMATTING))
+    pub(crate) fn formatting_mark(&self, file_id: &FileId) -> Result<PathBuf, Error> {
+        Ok(self.place(file_id)?.join(FORMATTING))
     }
 
     /// The mark that the filesystem on the disk is frozen.
     ///
     /// # Errors
     /// If the directory cannot be made.
-    pub fn frozen_mark(&self, medium: &Medium) -> Result<PathBuf, Error> {
-        Ok(self.place(medium)?.join(FROZEN))
+    pub fn frozen_mark(&self, file_id: &FileId) -> Result<PathBuf, Error> {
+        Ok(self.place(file_id)?.join(FROZEN))
     }
 
-    fn place(&self, medium: &Medium) -> Result<PathBuf, Error> {
-        Ok(self.directory()?.join(name::relative_path(medium)))
+    fn place(&self, file_id: &FileId) -> Result<PathBuf, Error> {
+        Ok(self.directory()?.join(name::relative_path(file_id)))
     }
 
     async fn work<T: Send + 'static>(
         &self,
-        medium: &Medium,
+        file_id: &FileId,
         act: impl FnOnce(&Path) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let place = self.place(medium)?;
+        let place = self.place(file_id)?;
         self.blocking(move || act(&place)).await
     }
 
@@ -296,7 +296,7 @@ impl Media {
 
 // === impl Medium ===
 
-impl Medium {
+impl FileId {
     /// The id of whose bytes they are.
     pub fn id(&self) -> &str {
         match self {

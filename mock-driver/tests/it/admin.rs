@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use csi_mock_driver::admin_api::client::{Calls, Client, Error, Happened};
+use csi_mock_driver::admin_api::client::{CallEvent, Calls, Client, Error};
 use csi_mock_driver::admin_api::resource::{
-    Ailment, Attach, Expectation, Expected, NodeChange, NodeNew, VerdictKind, VolumeChange, VolumeNew,
+    Attach, Expectation, ExpectationStatus, Expected, HealthIssue, NodeChange, NodeNew, VolumeChange,
+    VolumeNew,
 };
 use csi_proto::v1;
 use http::StatusCode;
@@ -153,7 +154,7 @@ async fn volumes_are_made_changed_and_deleted() {
 
     let change = VolumeChange {
         capacity_bytes: Some(3 << 30),
-        health: Some(vec![Ailment {
+        health: Some(vec![HealthIssue {
             status: "DEGRADED".into(),
             reason: "Rebuild".into(),
             message: "one disk is gone".into(),
@@ -173,7 +174,7 @@ async fn volumes_are_made_changed_and_deleted() {
         .await
         .unwrap();
     let nonsense = VolumeChange {
-        health: Some(vec![Ailment {
+        health: Some(vec![HealthIssue {
             status: "TIRED".into(),
             reason: "x".into(),
             message: String::new(),
@@ -200,8 +201,8 @@ async fn volumes_are_made_changed_and_deleted() {
     );
 }
 
-fn mk_ailments() -> Option<Vec<Ailment>> {
-    Some(vec![Ailment {
+fn mk_ailments() -> Option<Vec<HealthIssue>> {
+    Some(vec![HealthIssue {
         status: "DEGRADED".into(),
         reason: "x".into(),
         message: String::new(),
@@ -587,10 +588,13 @@ async fn calls_are_listed_waited_for_and_judged() {
     ];
     assert_eq!(
         client.judge(&expected(&came)).await.unwrap().verdict,
-        VerdictKind::Complete
+        ExpectationStatus::Complete
     );
     let verdict = client.judge(&expected(&came[..1])).await.unwrap();
-    assert_eq!((verdict.verdict, verdict.matched), (VerdictKind::Mismatch, 1));
+    assert_eq!(
+        (verdict.verdict, verdict.matched),
+        (ExpectationStatus::Mismatch, 1)
+    );
     assert_eq!(verdict.calls[0].calls, 3);
 
     let more = Expectation {
@@ -604,7 +608,7 @@ async fn calls_are_listed_waited_for_and_judged() {
     });
     assert_eq!(
         verdict.unwrap().verdict,
-        VerdictKind::Complete,
+        ExpectationStatus::Complete,
         "what is missing is waited for"
     );
 
@@ -663,10 +667,10 @@ async fn calls_are_told_as_they_happen() {
     let calls = Calls::of("ControllerPublishVolume");
     let listening = client.follow(&calls, |happened| {
         let (kind, call) = match happened {
-            Happened::Begin(call) => ("begin", call),
-            Happened::End(call) => ("end", call),
-            Happened::Late(call) => ("late", call),
-            Happened::Lost(missed) => panic!("{missed} lost"),
+            CallEvent::Begin(call) => ("begin", call),
+            CallEvent::End(call) => ("end", call),
+            CallEvent::Late(call) => ("late", call),
+            CallEvent::Lost(missed) => panic!("{missed} lost"),
         };
         heard.push((kind, call.answer.map(|answer| answer.code)));
         if kind == "late" {

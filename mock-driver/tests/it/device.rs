@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use csi_mock_driver::node::device::{Device, Devices, Error, Kind, Trouble};
+use csi_mock_driver::node::device::{Device, DeviceFault, Devices, Error, Kind};
 
 use rustix::process::Signal;
 
@@ -71,9 +71,9 @@ fn obeys_the_rules(kind: Kind) {
 
     let wrong = devices.find("1", &other).unwrap_err();
     assert!(matches!(wrong, Error::Wrong { .. }), "{wrong}");
-    devices.trouble("1", Some(Trouble::Absent));
+    devices.trouble("1", Some(DeviceFault::Absent));
     assert!(devices.find("1", &disk).unwrap().is_none());
-    devices.trouble("1", Some(Trouble::Wrong));
+    devices.trouble("1", Some(DeviceFault::Wrong));
     devices.find("1", &disk).unwrap_err();
     devices.trouble("1", None);
 

@@ -194,7 +194,7 @@ async fn call_whose_client_left_is_cancelled_and_its_work_is_told_later() {
 async fn calls_that_are_not_offered_are_journalled_too() {
     let server = Server::start_with(|directory, settings| {
         settings.journal = Some(directory.join("journal"));
-        settings.offer = "-LIST_SNAPSHOTS".parse().unwrap();
+        settings.capabilities = "-LIST_SNAPSHOTS".parse().unwrap();
     })
     .await;
     let mut client = server.controller().await;

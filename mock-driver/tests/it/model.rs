@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use csi_mock_driver::array::{
-    Access, AccessMode, Array, Capability, Change, Done, Error, Hold, Moment, Settings, SizeRange, SizeRule,
-    Wanted,
+    Access, AccessMode, Array, Capability, Change, CreateVolumeParams, Done, Error, PublishParams, Settings,
+    SizeRange, SizeRule, UnixTime,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -28,7 +28,7 @@ enum Op {
     Publish {
         volume: usize,
         node: &'static str,
-        hold: Hold,
+        hold: PublishParams,
     },
     Unpublish {
         volume: usize,
@@ -67,7 +67,7 @@ struct Modelled {
     /// None: made for every use.
     capabilities: Option<Vec<Capability>>,
     tier: bool,
-    holders: BTreeMap<&'static str, Hold>,
+    holders: BTreeMap<&'static str, PublishParams>,
 }
 
 // === impl Model ===
@@ -113,7 +113,7 @@ impl Model {
         }
     }
 
-    fn judge_publish(&self, id: &str, node: &str, hold: &Hold) -> Verdict {
+    fn judge_publish(&self, id: &str, node: &str, hold: &PublishParams) -> Verdict {
         let Some(volume) = self.find(id) else {
             return Verdict::VolumeGone;
         };
@@ -132,7 +132,7 @@ impl Model {
         {
             return Verdict::NotSupported;
         }
-        let all: Vec<&Hold> = volume.holders.values().chain([hold]).collect();
+        let all: Vec<&PublishParams> = volume.holders.values().chain([hold]).collect();
         if !may_be_held_together(&all) {
             return Verdict::Elsewhere;
         }
@@ -202,7 +202,7 @@ impl Model {
 }
 
 /// The meaning of the access modes, said once more in other words and for the whole set of nodes.
-fn may_be_held_together(holds: &[&Hold]) -> bool {
+fn may_be_held_together(holds: &[&PublishParams]) -> bool {
     use AccessMode::{MultiNodeMultiWriter, MultiNodeReaderOnly, MultiNodeSingleWriter};
     if holds.len() == 1 {
         return true;
@@ -233,7 +233,7 @@ fn run(array: &mut Array, op: &Op, ids: &[String]) -> Result<(Option<String>, Op
             capabilities,
             tier,
         } => {
-            let wanted = Wanted {
+            let wanted = CreateVolumeParams {
                 name: format!("name-{name}"),
                 size: SizeRange {
                     required: mib << 20,
@@ -244,10 +244,10 @@ fn run(array: &mut Array, op: &Op, ids: &[String]) -> Result<(Option<String>, Op
                     .then(|| ("tier".to_owned(), "gold".to_owned()))
                     .into_iter()
                     .collect(),
-                ..Wanted::default()
+                ..CreateVolumeParams::default()
             };
             array
-                .create_volume(&wanted, Moment::default())
+                .create_volume(&wanted, UnixTime::default())
                 .map(|done| (Some(done.reply.id.to_string()), done.change))
         }
         Op::Delete { volume } => array.delete_volume(&ids[*volume]).map(nothing),
@@ -342,7 +342,7 @@ fn operation() -> impl Strategy<Value = Op> {
             .prop_map(|(name, mib, capabilities, tier)| Op::Create { name, mib, capabilities, tier }),
         1 => volume.clone().prop_map(|volume| Op::Delete { volume }),
         6 => (volume.clone(), node.clone(), capability(), any::<bool>()).prop_map(
-            |(volume, node, capability, readonly)| Op::Publish { volume, node, hold: Hold { capability, readonly } }
+            |(volume, node, capability, readonly)| Op::Publish { volume, node, hold: PublishParams { capability, readonly } }
         ),
         3 => (volume, prop::option::weighted(0.8, node)).prop_map(|(volume, node)| Op::Unpublish { volume, node }),
     ]

@@ -119,7 +119,7 @@ async fn a_capability_that_is_taken_away_is_neither_told_nor_served() {
     };
     let offer = "-CONTROLLER_SERVICE,-PUBLISH_UNPUBLISH_VOLUME,-LIST_VOLUMES_PUBLISHED_NODES";
     let server = Server::start_with(|_, settings| {
-        settings.offer = offer.parse().unwrap();
+        settings.capabilities = offer.parse().unwrap();
         settings.premade = 1;
     })
     .await;
@@ -149,7 +149,7 @@ async fn a_capability_that_is_taken_away_is_neither_told_nor_served() {
 #[tokio::test]
 async fn probe_says_not_yet_for_a_time_and_fails_on_demand() {
     let server = Server::start_with(|_, settings| {
-        settings.conduct.ready_after = Duration::from_millis(200);
+        settings.config.ready_after = Duration::from_millis(200);
     })
     .await;
     let mut identity = server.identity().await;
@@ -246,7 +246,7 @@ async fn uses_of_a_volume_that_the_driver_does_not_know_are_refused_by_every_cal
     ];
     for (offer, capability, is_confirmed, words) in table {
         let server = Server::start_with(|_, settings| {
-            settings.offer = offer.parse().unwrap();
+            settings.capabilities = offer.parse().unwrap();
             settings.node_id = Some("node-0".into());
             settings.premade = 1;
         })

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use csi_mock_driver::store::volume_files::{Media, Medium};
+use csi_mock_driver::store::volume_files::{FileId, VolumeFiles};
 
 use crate::privilege;
 
@@ -97,8 +97,8 @@ async fn finished_copy_of_files_and_disk_survives_a_loss_of_power() {
     for (case, count) in [("few files", 3), ("many files", 200)] {
         let directory = tempfile::tempdir().unwrap();
         let machine = Machine::start(directory.path());
-        let media = Media::kept(machine.root.join("media"));
-        let (volume, snapshot) = (Medium::Volume("a".to_owned()), Medium::Snapshot("s".to_owned()));
+        let media = VolumeFiles::kept(machine.root.join("media"));
+        let (volume, snapshot) = (FileId::Volume("a".to_owned()), FileId::Snapshot("s".to_owned()));
         let disk = media.ensure(&volume, 1 << 20).await.unwrap();
         fs::write(&disk, [7; 1 << 20]).unwrap();
         let tree = media.tree(&volume).unwrap();

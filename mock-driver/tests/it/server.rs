@@ -15,7 +15,7 @@ use csi_mock_driver::fault::{FaultFile, Origin, Script};
 use csi_mock_driver::run;
 use csi_mock_driver::socket::Listener;
 use csi_mock_driver::store;
-use csi_mock_driver::store::volume_files::{ClaimError, Medium};
+use csi_mock_driver::store::volume_files::{ClaimError, FileId};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::identity_client::IdentityClient;
@@ -179,7 +179,7 @@ impl Server {
     pub(crate) fn disk(&self, volume: &str) -> PathBuf {
         self.driver
             .media()
-            .disk(&Medium::Volume(volume.to_owned()))
+            .disk(&FileId::Volume(volume.to_owned()))
             .unwrap()
     }
 
@@ -212,7 +212,7 @@ async fn open(settings: Settings) -> (Arc<Driver>, Option<FaultFile>) {
             match Driver::open(settings.clone()) {
                 Err(
                     OpenError::Store(store::OpenError::InUse { .. })
-                    | OpenError::Media(ClaimError::InUse { .. }),
+                    | OpenError::VolumeFiles(ClaimError::InUse { .. }),
                 ) => {
                     time::sleep(Duration::from_millis(1)).await;
                 }

@@ -82,7 +82,7 @@ pub(super) async fn attach(
     find(&admin, &volume, &node).await.map(Json)
 }
 
-/// Detaches a volume out of band: nobody who believes it attached is told.
+/// Detaches a volume out of band: the attacher does not see it.
 #[utoipa::path(delete, path = "/attachments/{volume}/{node}", tag = "attachments",
     params(("volume" = String, Path, description = "The volume's id."), ("node" = String, Path, description = "The node's id.")),
     responses((status = 204), (status = "default", body = Problem)))]

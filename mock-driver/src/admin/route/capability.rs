@@ -12,10 +12,10 @@ use crate::rpc::capabilities;
 #[utoipa::path(get, path = "/capabilities", tag = "capabilities",
     responses((status = 200, body = Vec<Capability>), (status = "default", body = Problem)))]
 pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<Capability>> {
-    let offer = admin.driver.offer.now();
+    let offered = admin.driver.capabilities.now();
     let shown = |capability: capabilities::Capability| Capability {
         name: capability.name().to_owned(),
-        enabled: offer.has(capability),
+        enabled: offered.has(capability),
         default: capability.is_default(),
     };
     Json(capabilities::Capability::ALL.into_iter().map(shown).collect())
@@ -30,9 +30,10 @@ pub(super) async fn change(
     Path(name): Path<String>,
     Json(change): Json<CapabilityChange>,
 ) -> Result<Json<Capability>, Refusal> {
-    let unknown = |error: capabilities::OfferError| Refusal::new(tonic::Code::NotFound, error.to_string());
+    let unknown =
+        |error: capabilities::CapabilitySetError| Refusal::new(tonic::Code::NotFound, error.to_string());
     let capability: capabilities::Capability = name.parse().map_err(unknown)?;
-    admin.driver.offer.set(capability, change.enabled);
+    admin.driver.capabilities.set(capability, change.enabled);
     admin.touch();
     Ok(Json(Capability {
         name,

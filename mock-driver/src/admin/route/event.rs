@@ -14,7 +14,7 @@ use tokio::time;
 use utoipa::IntoParams;
 
 use super::info::counts;
-use super::journal::{Wanted, shown};
+use super::journal::{CallQuery, shown};
 use crate::admin::problem::Refusal;
 use crate::admin::request::Query;
 use crate::admin::server::Admin;
@@ -50,7 +50,7 @@ pub(super) async fn calls(
     State(admin): State<Admin>,
     Query(query): Query<EventQuery>,
 ) -> Result<Events, Refusal> {
-    let wanted = Wanted::read(
+    let wanted = CallQuery::read(
         query.method.as_deref(),
         None,
         query.volume.as_deref(),

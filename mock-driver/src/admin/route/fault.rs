@@ -9,7 +9,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
 use crate::admin::server::Admin;
 use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Problem, Released};
-use crate::fault::{Origin, Report, Rule, RuleError, Taken};
+use crate::fault::{IdConflict, Origin, Report, Rule, RuleError};
 use crate::journal::TOKENS;
 
 /// The rules in the order in which they are asked, and how they fare.
@@ -65,7 +65,7 @@ pub(super) async fn clear(State(admin): State<Admin>) -> Result<StatusCode, Refu
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Takes a rule out of force, whoever set it. The calls it holds up go on.
+/// Takes a rule out of force, whatever its origin. The calls it holds up go on.
 #[utoipa::path(delete, path = "/faults/{rule}", tag = "faults", params(("rule" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn remove(
@@ -170,7 +170,7 @@ pub(super) fn origin(origin: Origin) -> String {
 }
 
 /// A rule or trouble with the id of another origin's.
-pub(super) fn taken(error: Taken) -> Refusal {
+pub(super) fn taken(error: IdConflict) -> Refusal {
     Refusal::new(Code::AlreadyExists, error.to_string())
 }
 

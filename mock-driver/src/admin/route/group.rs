@@ -13,7 +13,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
 use crate::admin::server::Admin;
 use crate::admin_api::resource::{GroupSnapshot, GroupSnapshotNew, Page, Problem};
-use crate::array::{Group, Members, Moment};
+use crate::array::{Group, Members, UnixTime};
 
 /// Which groups.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -109,7 +109,7 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn shown(members: &Members, now: Moment) -> GroupSnapshot {
+fn shown(members: &Members, now: UnixTime) -> GroupSnapshot {
     let group = &members.group;
     GroupSnapshot {
         id: group.id.to_string(),

@@ -15,7 +15,7 @@ pub(super) async fn info(State(admin): State<Admin>) -> Result<Json<Info>, Refus
     Ok(Json(Info {
         driver: driver.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        node: driver.node().map(|node| node.told().id),
+        node: driver.node().map(|node| node.info().id),
         started: journal::text(admin.started),
         latency_seconds: driver.latency.as_secs_f64(),
         counts: counts(&admin).await?,

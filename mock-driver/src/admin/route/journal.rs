@@ -16,7 +16,7 @@ use crate::admin::request::{self, Json, Query};
 use crate::admin::sequence;
 use crate::admin::server::Admin;
 use crate::admin_api::resource::{
-    Answer, Call, Caller, Expectation, Page, Problem, Squashed, Verdict, VerdictKind,
+    Answer, Call, Caller, Expectation, ExpectationResult, ExpectationStatus, Page, Problem, Squashed,
 };
 use crate::journal::{self, Cursor, Filter, Journal, Look, Outcome};
 use crate::rpc::code;
@@ -85,7 +85,7 @@ pub(super) async fn list(
     Query(query): Query<JournalQuery>,
 ) -> Result<Json<Page<Call>>, Refusal> {
     let journal = admin.journal()?;
-    let wanted = Wanted::read(
+    let wanted = CallQuery::read(
         query.method.as_deref(),
         query.code.as_deref(),
         query.volume.as_deref(),
@@ -152,7 +152,7 @@ pub(super) async fn wait(
     Query(query): Query<WaitQuery>,
 ) -> Result<Json<Vec<Call>>, Refusal> {
     let journal = admin.journal()?;
-    let wanted = Wanted::read(
+    let wanted = CallQuery::read(
         query.method.as_deref(),
         query.code.as_deref(),
         query.volume.as_deref(),
@@ -202,11 +202,11 @@ pub(super) async fn wait(
 /// Compares the calls that came with those that were expected, and waits for what is missing if a
 /// timeout is given. The answer is 200 whatever the verdict.
 #[utoipa::path(post, path = "/journal/assert", tag = "calls", request_body = Expectation,
-    responses((status = 200, body = Verdict), (status = "default", body = Problem)))]
+    responses((status = 200, body = ExpectationResult), (status = "default", body = Problem)))]
 pub(super) async fn judge(
     State(admin): State<Admin>,
     Json(expectation): Json<Expectation>,
-) -> Result<Json<Verdict>, Refusal> {
+) -> Result<Json<ExpectationResult>, Refusal> {
     let journal = admin.journal()?;
     let timeout = match &expectation.timeout {
         Some(timeout) => Some(request::wait("timeout", timeout)?),
@@ -229,12 +229,12 @@ pub(super) async fn judge(
     }
     let mut calls = Calls::new(&expectation);
     let now = journal.look(|look| calls.judge(look));
-    let (Some(timeout), VerdictKind::Incomplete) = (timeout, now.verdict) else {
+    let (Some(timeout), ExpectationStatus::Incomplete) = (timeout, now.verdict) else {
         return Ok(Json(now));
     };
     let settled = |look: &Look<'_>| {
         let verdict = calls.judge(look);
-        (verdict.verdict != VerdictKind::Incomplete).then_some(verdict)
+        (verdict.verdict != ExpectationStatus::Incomplete).then_some(verdict)
     };
     let verdict = tokio::select! {
         biased;
@@ -277,7 +277,7 @@ impl<'a> Calls<'a> {
     }
 
     /// Adds the calls that have ended since the last look, and compares all of them with what was expected.
-    fn judge(&mut self, look: &Look<'_>) -> Verdict {
+    fn judge(&mut self, look: &Look<'_>) -> ExpectationResult {
         let Expectation {
             expected, tracked, ..
         } = self.expectation;
@@ -305,7 +305,7 @@ fn stopping() -> Refusal {
 
 /// A filter as requests have it.
 #[derive(Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct CallQuery {
     filter: Filter,
     /// All errors, whatever their code.
     failed: bool,
@@ -313,7 +313,7 @@ pub(super) struct Wanted {
 
 // === impl Wanted ===
 
-impl Wanted {
+impl CallQuery {
     pub(super) fn read(
         method: Option<&str>,
         code: Option<&str>,

@@ -147,7 +147,7 @@ pub(super) async fn change(
             if admin.driver.is_here(&node)
                 && let Some(here) = admin.driver.node()
             {
-                here.tell(|told| told.id.clone_from(&id));
+                here.tell(|info| info.id.clone_from(&id));
             }
             id
         }
@@ -170,7 +170,7 @@ pub(super) async fn change(
     Ok(Json(now.await?))
 }
 
-/// Takes a node out of the register. Volumes attached to it stay so until somebody detaches them.
+/// Takes a node out of the register. Volumes attached to it stay so until they are detached.
 #[utoipa::path(delete, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn remove(

@@ -6,7 +6,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
 use crate::admin::server::Admin;
 use crate::admin_api::resource::{Pool, PoolChange, Problem};
-use crate::array::{Array, Filling};
+use crate::array::{Array, PoolUsage};
 
 /// The pools and how they are filled.
 #[utoipa::path(get, path = "/pools", tag = "storage",
@@ -42,7 +42,7 @@ pub(super) async fn change(
     get(State(admin), Path(pool)).await
 }
 
-fn shown(filling: Filling<'_>) -> Pool {
+fn shown(filling: PoolUsage<'_>) -> Pool {
     let pair = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     Pool {
         name: filling.pool.name.to_string(),

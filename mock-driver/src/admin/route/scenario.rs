@@ -54,7 +54,7 @@ fn played(admin: &Admin) -> BTreeSet<&'static str> {
         .filter(|report| of_scenario(report.origin))
         .map(|report| report.id)
         .collect();
-    let reports = faults.troubles().reports().into_iter();
+    let reports = faults.backend_faults().reports().into_iter();
     let troubles: BTreeSet<String> = reports
         .filter(|report| of_scenario(report.origin))
         .map(|report| report.id)

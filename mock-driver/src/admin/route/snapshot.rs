@@ -14,7 +14,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
 use crate::admin::server::Admin;
 use crate::admin_api::resource::{Page, Problem, Snapshot, SnapshotNew};
-use crate::array::{self, Moment};
+use crate::array::{self, UnixTime};
 use crate::journal;
 
 /// Which snapshots.
@@ -110,7 +110,7 @@ pub(super) async fn delete(
 }
 
 /// A snapshot as it is shown at a moment.
-pub(super) fn shown(snapshot: &array::Snapshot, now: Moment) -> Snapshot {
+pub(super) fn shown(snapshot: &array::Snapshot, now: UnixTime) -> Snapshot {
     Snapshot {
         id: snapshot.id.to_string(),
         name: snapshot.name.clone(),
@@ -125,7 +125,7 @@ pub(super) fn shown(snapshot: &array::Snapshot, now: Moment) -> Snapshot {
 }
 
 /// A moment of the array as text.
-pub(super) fn time(moment: Moment) -> String {
+pub(super) fn time(moment: UnixTime) -> String {
     let seconds = i64::try_from(moment.seconds()).unwrap_or(i64::MAX);
     let nanos = i32::try_from(moment.subsec_nanos()).unwrap_or(0);
     journal::text(Timestamp::new(seconds, nanos).unwrap_or(Timestamp::MAX))

@@ -5,7 +5,7 @@ use axum::extract::State;
 use crate::admin::problem::Refusal;
 use crate::admin::request::Json;
 use crate::admin::server::Admin;
-use crate::admin_api::resource::{NodeStorage, Problem, Storage, StorageAilment, StorageChange};
+use crate::admin_api::resource::{NodeStorage, Problem, Storage, StorageChange, StorageHealthIssue};
 use crate::array::{self, Array, Capability, StorageSeverity};
 
 /// What ails the storage behind all nodes and behind single ones.
@@ -42,7 +42,7 @@ pub(super) async fn change(
 }
 
 /// What ails the storage behind a node alone, or behind all of them.
-pub(super) fn of(array: &Array, node: Option<&str>) -> Vec<StorageAilment> {
+pub(super) fn of(array: &Array, node: Option<&str>) -> Vec<StorageHealthIssue> {
     let meant = |(of, _): &(Option<&array::NodeId>, _)| of.map(array::NodeId::as_str) == node;
     let found = array.sick_storage().find(meant);
     found
@@ -53,11 +53,11 @@ pub(super) fn of(array: &Array, node: Option<&str>) -> Vec<StorageAilment> {
 }
 
 /// What somebody says ails the storage, in the array's terms.
-pub(super) fn read(health: Vec<StorageAilment>) -> Result<Vec<array::StorageAilment>, Refusal> {
+pub(super) fn read(health: Vec<StorageHealthIssue>) -> Result<Vec<array::StorageHealthIssue>, Refusal> {
     health.into_iter().map(read_one).collect()
 }
 
-fn read_one(ailment: StorageAilment) -> Result<array::StorageAilment, Refusal> {
+fn read_one(ailment: StorageHealthIssue) -> Result<array::StorageHealthIssue, Refusal> {
     let status = match ailment.status.as_str() {
         "UNKNOWN" => StorageSeverity::Unknown,
         "DEGRADED" => StorageSeverity::Degraded,
@@ -78,7 +78,7 @@ fn read_one(ailment: StorageAilment) -> Result<array::StorageAilment, Refusal> {
             Refusal::invalid("health.capability", message)
         })?),
     };
-    Ok(array::StorageAilment {
+    Ok(array::StorageHealthIssue {
         status,
         reason: ailment.reason,
         message: ailment.message,
@@ -86,13 +86,13 @@ fn read_one(ailment: StorageAilment) -> Result<array::StorageAilment, Refusal> {
     })
 }
 
-fn shown(ailment: &array::StorageAilment) -> StorageAilment {
+fn shown(ailment: &array::StorageHealthIssue) -> StorageHealthIssue {
     let status = match ailment.status {
         StorageSeverity::Unknown => "UNKNOWN",
         StorageSeverity::Degraded => "DEGRADED",
         StorageSeverity::Unreachable => "UNREACHABLE",
     };
-    StorageAilment {
+    StorageHealthIssue {
         status: status.to_owned(),
         reason: ailment.reason.clone(),
         message: ailment.message.clone(),

@@ -14,7 +14,7 @@ use crate::fault;
 /// Every trouble the array is in or could be in.
 #[utoipa::path(get, path = "/troubles", tag = "faults", responses((status = 200, body = Vec<Trouble>), (status = "default", body = Problem)))]
 pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<Trouble>> {
-    let reports = admin.driver.faults.troubles().reports();
+    let reports = admin.driver.faults.backend_faults().reports();
     Json(reports.into_iter().map(shown).collect())
 }
 
@@ -27,21 +27,21 @@ pub(super) async fn put(
     State(admin): State<Admin>,
     Json(trouble): Json<Value>,
 ) -> Result<(StatusCode, Json<Trouble>), Refusal> {
-    let trouble = fault::Trouble::from_value(trouble).map_err(refused)?;
+    let trouble = fault::BackendFault::from_value(trouble).map_err(refused)?;
     let id = trouble.id.clone();
-    admin.driver.faults.troubles().put(trouble).map_err(taken)?;
+    admin.driver.faults.backend_faults().put(trouble).map_err(taken)?;
     admin.settle_troubles().await?;
     Ok((StatusCode::CREATED, find(&admin, &id)?))
 }
 
-/// Ends a trouble for good, whoever set it.
+/// Ends a trouble for good, whatever its origin.
 #[utoipa::path(delete, path = "/troubles/{trouble}", tag = "faults", params(("trouble" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn remove(
     State(admin): State<Admin>,
     Path(trouble): Path<String>,
 ) -> Result<StatusCode, Refusal> {
-    if !admin.driver.faults.troubles().remove(&trouble) {
+    if !admin.driver.faults.backend_faults().remove(&trouble) {
         return Err(Refusal::not_found("trouble", &trouble));
     }
     admin.settle_troubles().await?;
@@ -59,21 +59,21 @@ pub(super) async fn switch(
     admin
         .driver
         .faults
-        .troubles()
+        .backend_faults()
         .set_enabled(&trouble, change.enabled);
     admin.settle_troubles().await?;
     find(&admin, &trouble)
 }
 
 fn find(admin: &Admin, id: &str) -> Result<Json<Trouble>, Refusal> {
-    let mut reports = admin.driver.faults.troubles().reports().into_iter();
+    let mut reports = admin.driver.faults.backend_faults().reports().into_iter();
     let report = reports.find(|report| report.id == id);
     report
         .map(|report| Json(shown(report)))
         .ok_or_else(|| Refusal::not_found("trouble", id))
 }
 
-fn shown(report: fault::TroubleReport) -> Trouble {
+fn shown(report: fault::BackendFaultReport) -> Trouble {
     Trouble {
         id: report.id,
         origin: origin(report.origin),

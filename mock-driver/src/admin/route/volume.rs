@@ -17,7 +17,7 @@ use super::{limit, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
 use crate::admin::server::Admin;
-use crate::admin_api::resource::{Ailment, Attachment, Page, Problem, Volume, VolumeChange, VolumeNew};
+use crate::admin_api::resource::{Attachment, HealthIssue, Page, Problem, Volume, VolumeChange, VolumeNew};
 use crate::array::{self, Array, Severity, Source};
 use crate::rpc::capabilities::Capability;
 use crate::rpc::validate::{self, Invalid};
@@ -104,8 +104,8 @@ pub(super) async fn change(
     Path(volume): Path<String>,
     Json(change): Json<VolumeChange>,
 ) -> Result<Json<Volume>, Refusal> {
-    let (store, offer) = (&admin.driver.store, &admin.driver.offer);
-    let read = |health: Vec<Ailment>| {
+    let (store, offered) = (&admin.driver.store, &admin.driver.capabilities);
+    let read = |health: Vec<HealthIssue>| {
         let health = health.into_iter().map(from_ailment);
         health.collect::<Result<Vec<_>, _>>()
     };
@@ -125,22 +125,22 @@ pub(super) async fn change(
     });
     let growth = match &expansion {
         Some(request) => {
-            request.check()?;
+            request.validate()?;
             Some(validate::size_range(request.capacity_range.as_ref())?)
         }
         None => None,
     };
     if let Some(request) = &modification {
-        request.check()?;
+        request.validate()?;
     }
-    let online = offer.has(Capability::VolumeExpansionOnline);
+    let online = offered.has(Capability::VolumeExpansionOnline);
     let foresee = |array: &Array| {
         array.volume(&volume)?;
         if let Some(range) = growth {
-            array.foresee_expansion(&volume, range, online)?;
+            array.validate_expand(&volume, range, online)?;
         }
         match &change.mutable_parameters {
-            Some(parameters) => array.foresee_modification(&volume, parameters),
+            Some(parameters) => array.validate_modify(&volume, parameters),
             None => Ok(()),
         }
     };
@@ -197,21 +197,21 @@ fn range(bytes: u64) -> Result<CapacityRange, Refusal> {
     })
 }
 
-fn ailment(ailment: &array::Ailment) -> Ailment {
+fn ailment(ailment: &array::HealthIssue) -> HealthIssue {
     let status = match ailment.status {
         Severity::Unknown => "UNKNOWN",
         Severity::Degraded => "DEGRADED",
         Severity::Inaccessible => "INACCESSIBLE",
         Severity::DataLoss => "DATA_LOSS",
     };
-    Ailment {
+    HealthIssue {
         status: status.to_owned(),
         reason: ailment.reason.clone(),
         message: ailment.message.clone(),
     }
 }
 
-fn from_ailment(ailment: Ailment) -> Result<array::Ailment, Refusal> {
+fn from_ailment(ailment: HealthIssue) -> Result<array::HealthIssue, Refusal> {
     let status = match ailment.status.as_str() {
         "UNKNOWN" => Severity::Unknown,
         "DEGRADED" => Severity::Degraded,
@@ -224,7 +224,7 @@ fn from_ailment(ailment: Ailment) -> Result<array::Ailment, Refusal> {
             return Err(Refusal::invalid("health.status", message));
         }
     };
-    Ok(array::Ailment {
+    Ok(array::HealthIssue {
         status,
         reason: ailment.reason,
         message: ailment.message,

@@ -115,7 +115,7 @@ impl Client {
             .await
     }
 
-    /// Detaches a volume out of band: nobody who believes it attached is told.
+    /// Detaches a volume out of band: the attacher does not see it.
     ///
     /// # Errors
     /// As for every request: [`Error`].

@@ -3,8 +3,8 @@
 use http::Method;
 
 use super::super::resource::{
-    GroupSnapshot, GroupSnapshotNew, Page, Pool, PoolChange, Snapshot, SnapshotNew, Storage, StorageAilment,
-    StorageChange,
+    GroupSnapshot, GroupSnapshotNew, Page, Pool, PoolChange, Snapshot, SnapshotNew, Storage, StorageChange,
+    StorageHealthIssue,
 };
 use super::{Client, Error, part};
 
@@ -116,7 +116,7 @@ impl Client {
     ///
     /// # Errors
     /// As for every request: [`Error`].
-    pub async fn set_storage_health(&self, health: Vec<StorageAilment>) -> Result<Storage, Error> {
+    pub async fn set_storage_health(&self, health: Vec<StorageHealthIssue>) -> Result<Storage, Error> {
         self.send(Method::PATCH, "/api/v1/storage", Some(&StorageChange { health }))
             .await
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::storage::StorageAilment;
+use super::storage::StorageHealthIssue;
 
 /// A volume of the array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -34,13 +34,13 @@ pub struct Volume {
     pub attachments: Vec<Attachment>,
     /// What ails it; absent for a healthy one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub health: Vec<Ailment>,
+    pub health: Vec<HealthIssue>,
 }
 
 /// Something wrong with a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Ailment {
+pub struct HealthIssue {
     /// How bad it is: `UNKNOWN`, `DEGRADED`, `INACCESSIBLE` or `DATA_LOSS`.
     pub status: String,
     /// A driver's own word, for machines.
@@ -62,7 +62,7 @@ pub struct VolumeChange {
     pub mutable_parameters: Option<BTreeMap<String, String>>,
     /// What ails it from now on; an empty list makes it well again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub health: Option<Vec<Ailment>>,
+    pub health: Option<Vec<HealthIssue>>,
 }
 
 /// A volume to be made.
@@ -125,7 +125,7 @@ pub struct Node {
     /// Whether the array knows it. One that it does not know any more is in the list as long as volumes
     /// are attached to it.
     pub registered: bool,
-    /// The id that the machine has by now, if somebody gave it another one.
+    /// The id that the machine has by now, if it was renamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub became: Option<String>,
     /// How many volumes it holds.
@@ -143,7 +143,7 @@ pub struct Node {
     pub volumes: Vec<String>,
     /// What ails the storage behind it, apart from what ails that behind all nodes; absent if nothing does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub health: Vec<StorageAilment>,
+    pub health: Vec<StorageHealthIssue>,
 }
 
 /// A node to be registered.
@@ -181,7 +181,7 @@ pub struct NodeChange {
     pub topology: Option<BTreeMap<String, String>>,
     /// What ails the storage behind it from now on; an empty list makes it well again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub health: Option<Vec<StorageAilment>>,
+    pub health: Option<Vec<StorageHealthIssue>>,
 }
 
 /// Something the driver says it can do, or could say.

@@ -105,9 +105,9 @@ pub struct Expected {
 /// What came of an expectation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Verdict {
+pub struct ExpectationResult {
     /// Whether the calls came.
-    pub verdict: VerdictKind,
+    pub verdict: ExpectationStatus,
     /// How many of the expected calls came, from the first on.
     pub matched: usize,
     /// The same in words.
@@ -119,7 +119,7 @@ pub struct Verdict {
 /// Whether expected calls came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub enum VerdictKind {
+pub enum ExpectationStatus {
     /// All of them, and nothing else.
     Complete,
     /// The first ones, and nothing else.

@@ -35,7 +35,7 @@ pub struct PoolChange {
 #[serde(rename_all = "camelCase")]
 pub struct Storage {
     /// What ails the storage behind all nodes.
-    pub health: Vec<StorageAilment>,
+    pub health: Vec<StorageHealthIssue>,
     /// What ails the storage behind single nodes; healthy ones are left out.
     pub nodes: Vec<NodeStorage>,
 }
@@ -47,7 +47,7 @@ pub struct NodeStorage {
     /// The node.
     pub node: String,
     /// What ails it.
-    pub health: Vec<StorageAilment>,
+    pub health: Vec<StorageHealthIssue>,
 }
 
 /// What is to become of the storage behind all nodes.
@@ -55,13 +55,13 @@ pub struct NodeStorage {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StorageChange {
     /// What ails it from now on; an empty list makes it well again.
-    pub health: Vec<StorageAilment>,
+    pub health: Vec<StorageHealthIssue>,
 }
 
 /// Something wrong with storage as nodes see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct StorageAilment {
+pub struct StorageHealthIssue {
     /// How bad it is: `UNKNOWN`, `DEGRADED` or `UNREACHABLE`.
     pub status: String,
     /// A driver's own word, for machines.

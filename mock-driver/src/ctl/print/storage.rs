@@ -2,7 +2,7 @@
 
 use super::super::table::{Table, size};
 use super::Print;
-use crate::admin_api::resource::{GroupSnapshot, Page, Pool, Snapshot, Storage, StorageAilment};
+use crate::admin_api::resource::{GroupSnapshot, Page, Pool, Snapshot, Storage, StorageHealthIssue};
 
 impl Print for Page<Snapshot> {
     fn table(&self) -> String {
@@ -107,7 +107,7 @@ impl Print for Storage {
         let own = own.flat_map(|own| own.health.iter().map(|ailment| (own.node.as_str(), ailment)));
         let all = self.health.iter().map(|ailment| ("all nodes", ailment));
         for (behind, ailment) in all.chain(own) {
-            let StorageAilment {
+            let StorageHealthIssue {
                 status,
                 reason,
                 message,

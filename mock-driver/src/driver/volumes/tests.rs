@@ -19,8 +19,8 @@ async fn mk_driver() -> Arc<Driver> {
     settings.array.sizes.default = 8 * MIB;
     let (driver, _) = Driver::open(settings).unwrap();
     for volume in ["vol-0", "vol-1"] {
-        let medium = Medium::Volume(volume.to_owned());
-        let disk = driver.media.ensure(&medium, 8 * MIB).await.unwrap();
+        let file_id = FileId::Volume(volume.to_owned());
+        let disk = driver.media.ensure(&file_id, 8 * MIB).await.unwrap();
         fs::write(disk, vec![7; 8 << 20]).unwrap();
     }
     driver
@@ -35,8 +35,8 @@ async fn modify(driver: &Driver, volume: &str, key: &str, value: &str) {
         .unwrap();
 }
 
-fn mk_snapshot(name: &str, source: &str) -> WantedSnapshot {
-    WantedSnapshot {
+fn mk_snapshot(name: &str, source: &str) -> CreateSnapshotParams {
+    CreateSnapshotParams {
         name: name.to_owned(),
         source: source.to_owned(),
         parameters: BTreeMap::new(),
@@ -44,11 +44,11 @@ fn mk_snapshot(name: &str, source: &str) -> WantedSnapshot {
     }
 }
 
-fn mk_wanted(name: &str, source: Source) -> Wanted {
-    Wanted {
+fn mk_wanted(name: &str, source: Source) -> CreateVolumeParams {
+    CreateVolumeParams {
         name: name.to_owned(),
         source: Some(source),
-        ..Wanted::default()
+        ..CreateVolumeParams::default()
     }
 }
 
@@ -69,7 +69,7 @@ async fn snapshots_are_taken_at_once_and_ready_when_their_bytes_are_copied() {
         assert_eq!(taken.ready, ready, "{case}");
     }
     modify(&driver, "vol-1", "iops", "16").await;
-    let group = WantedGroup {
+    let group = CreateGroupParams {
         name: "g".to_owned(),
         sources: ["vol-0", "vol-1", "vol-2"].map(str::to_owned).into(),
         parameters: BTreeMap::new(),
@@ -88,7 +88,7 @@ async fn volumes_are_made_when_their_bytes_are_copied() {
     let driver = mk_driver().await;
     let snapshot = driver.create_snapshot(&mk_snapshot("s", "vol-0")).await.unwrap();
     modify(&driver, "vol-0", "throughput", "2").await;
-    let bounded = |mut wanted: Wanted, key: &str, value: &str, is_class: bool| {
+    let bounded = |mut wanted: CreateVolumeParams, key: &str, value: &str, is_class: bool| {
         let parameters = match is_class {
             true => &mut wanted.parameters,
             false => &mut wanted.mutable_parameters,
@@ -122,10 +122,10 @@ async fn volumes_are_made_when_their_bytes_are_copied() {
 #[tokio::test(start_paused = true)]
 async fn latency_of_a_class_holds_until_a_mutable_parameter_says_otherwise() {
     let driver = mk_driver().await;
-    let with_latency = |name: &str, latency: &str| Wanted {
+    let with_latency = |name: &str, latency: &str| CreateVolumeParams {
         name: name.to_owned(),
         parameters: BTreeMap::from([("latency".to_owned(), latency.to_owned())]),
-        ..Wanted::default()
+        ..CreateVolumeParams::default()
     };
     let made = driver.create_volume(&with_latency("a", "250")).await.unwrap();
     for (modified, millis) in [(None, 250), (Some("10"), 10), (Some("0"), 0)] {
@@ -133,7 +133,7 @@ async fn latency_of_a_class_holds_until_a_mutable_parameter_says_otherwise() {
             modify(&driver, made.id.as_str(), "latency", latency).await;
         }
         let start = Instant::now();
-        driver.drag(made.id.as_str()).await;
+        driver.apply_qos_latency(made.id.as_str()).await;
         assert_eq!(start.elapsed(), Duration::from_millis(millis), "{modified:?}");
     }
     let refused = driver

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use super::{Error, Origin};
+use super::{BackingFileId, Error};
 use crate::node::exec::{self, Program};
 
 const LOSETUP: Program = Program {
@@ -27,7 +27,7 @@ const CONTROL: &str = "/dev/loop-control";
 /// Where the kernel tells the numbers of its block devices.
 const KNOWN: &str = "/sys/class/block";
 
-/// Somebody else takes the device that was just found free now and then, not every time.
+/// Another process takes the device that was just found free now and then, not every time.
 const TRIES: usize = 20;
 
 /// What `losetup` tells of a device.
@@ -146,13 +146,13 @@ pub(super) fn detach(device: &Path) -> Result<(), Error> {
 }
 
 /// Whether the device is made of that file, whatever its name is by now.
-pub(super) fn is_made_of(device: &Path, file: Origin) -> Result<bool, Error> {
+pub(super) fn is_made_of(device: &Path, file: BackingFileId) -> Result<bool, Error> {
     Ok(entry(device)?.is_some_and(|entry| entry.origin() == Some(file)))
 }
 
 /// Whether the device is made of the disk, and takes writes as it should.
 pub(super) fn is_of(device: &Path, disk: &Path, writable: Option<bool>) -> Result<bool, Error> {
-    let file = match Origin::of(disk) {
+    let file = match BackingFileId::of(disk) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(Error::io("look at", disk)(error)),
@@ -174,7 +174,7 @@ pub(super) fn mounted_elsewhere(
     disk: &Path,
     writable: bool,
 ) -> Result<Option<PathBuf>, Error> {
-    let file = Origin::of(disk).map_err(Error::io("look at", disk))?;
+    let file = BackingFileId::of(disk).map_err(Error::io("look at", disk))?;
     for entry in list(None)? {
         let is_written = writable || entry.ro != Some(true);
         if entry.name == device || entry.origin() != Some(file) || !is_written {
@@ -190,7 +190,7 @@ pub(super) fn mounted_elsewhere(
 
 /// Whether any loop device is made of the disk.
 pub(super) fn has_device(disk: &Path) -> Result<bool, Error> {
-    match Origin::of(disk) {
+    match BackingFileId::of(disk) {
         Ok(file) => Ok(list(None)?.iter().any(|entry| entry.origin() == Some(file))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(Error::io("look at", disk)(error)),
@@ -246,9 +246,9 @@ fn is_taken(error: &exec::Error) -> bool {
 // === impl Entry ===
 
 impl Entry {
-    fn origin(&self) -> Option<Origin> {
+    fn origin(&self) -> Option<BackingFileId> {
         let (major, minor) = numbers_of(self.back_dev.as_deref()?)?;
-        Some(Origin {
+        Some(BackingFileId {
             major,
             minor,
             inode: self.back_ino?,

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use super::filesystem::{Content, content};
-use super::{Disk, Error, Filesystem, Shown, Stats, Usage};
+use super::{Disk, Error, Filesystem, MountSource, Stats, Usage};
 use crate::store::volume_files::FILESYSTEM;
 
 /// The inodes an emulated filesystem has: one for 16 KiB, as mkfs.ext4 gives.
@@ -62,7 +62,7 @@ pub(super) fn link(to: &Path, target: &Path) -> Result<(), Error> {
 }
 
 /// What is shown at `target`.
-pub(super) fn shown_at(target: &Path) -> Result<Option<Shown>, Error> {
+pub(super) fn shown_at(target: &Path) -> Result<Option<MountSource>, Error> {
     // No link, or nothing at all.
     let absent = [
         ErrorKind::InvalidInput,
@@ -70,14 +70,14 @@ pub(super) fn shown_at(target: &Path) -> Result<Option<Shown>, Error> {
         ErrorKind::NotADirectory,
     ];
     match fs::read_link(target) {
-        Ok(to) => Ok(Some(Shown::Link(to))),
+        Ok(to) => Ok(Some(MountSource::Link(to))),
         Err(error) if absent.contains(&error.kind()) => Ok(None),
         Err(error) => Err(Error::io("read the link", target)(error)),
     }
 }
 
 /// Takes a link away, never what it leads to.
-pub(super) fn unlink(target: &Path, is_ours: impl Fn(&Shown) -> bool) -> Result<(), Error> {
+pub(super) fn unlink(target: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
     match shown_at(target)? {
         None => Ok(()),
         Some(shown) if is_ours(&shown) => fs::remove_file(target).map_err(Error::io("remove", target)),

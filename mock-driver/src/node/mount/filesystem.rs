@@ -179,7 +179,7 @@ pub(super) fn grow(fs: Filesystem, device: &Path, path: &Path) -> Result<(), Err
     Ok(())
 }
 
-/// Makes an ext filesystem that nobody has mounted as large as its device: that needs no privilege beyond
+/// Makes an ext filesystem that is not mounted as large as its device: that needs no privilege beyond
 /// the device. xfs grows only when it is mounted.
 fn grow_unmounted(device: &Path) -> Result<(), Error> {
     let head = head(device).map_err(Error::io("read", device))?;

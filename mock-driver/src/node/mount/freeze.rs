@@ -43,7 +43,7 @@ impl Frozen {
         let root = File::open(path).map_err(Error::io("open", path))?;
         fs::write(mark, path.as_os_str().as_encoded_bytes()).map_err(Error::io("write", mark))?;
         if let Err(error) = FSFREEZE.run(["--freeze", way(&root).as_str()], &[0]) {
-            // Not ours to thaw: somebody else may have frozen it.
+            // Not ours to thaw: another process may have frozen it.
             forget(mark);
             return Err(error.into());
         }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::options::Options;
-use super::{Error, Filesystem, Shown, Stats, Usage};
+use super::{Error, Filesystem, MountSource, Stats, Usage};
 
 /// How many mounts may lie on top of one another at a path before we give up.
 const LAYERS: usize = 64;
@@ -35,12 +35,12 @@ pub(super) fn is_mount(path: &Path) -> Result<bool, Error> {
 }
 
 /// What is shown at `path`: the number of a block device, or of that which has the filesystem mounted there.
-pub(super) fn shown_at(path: &Path) -> Result<Option<Shown>, Error> {
+pub(super) fn shown_at(path: &Path) -> Result<Option<MountSource>, Error> {
     let Some(filesystem) = device_at(path)? else {
         return Ok(None);
     };
     let meta = fs::symlink_metadata(path).map_err(Error::io("look at", path))?;
-    Ok(Some(Shown::Device(if meta.file_type().is_block_device() {
+    Ok(Some(MountSource::Device(if meta.file_type().is_block_device() {
         meta.rdev()
     } else {
         filesystem
@@ -147,7 +147,7 @@ fn bind(from: &Path, target: &Path, readonly: bool, wanted: MountFlags) -> Resul
 fn inherited(from: &Path) -> Result<MountFlags, Error> {
     let stat = rustix::fs::statvfs(from).map_err(Error::errno("look at", from))?;
     let mut flags = MountFlags::empty();
-    for (told, flag) in [
+    for (info, flag) in [
         (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
         (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
         (StatVfsMountFlags::NODEV, MountFlags::NODEV),
@@ -156,7 +156,7 @@ fn inherited(from: &Path) -> Result<MountFlags, Error> {
         (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
         (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
     ] {
-        if stat.f_flag.contains(told) {
+        if stat.f_flag.contains(info) {
             flags |= flag;
         }
     }
@@ -166,7 +166,7 @@ fn inherited(from: &Path) -> Result<MountFlags, Error> {
 /// Unmounts what is ours at `path`, until nothing is mounted there or something else is in the way. What is in use is
 /// given a moment: whoever looked at a file may be about to let go, and a program that is being started holds all
 /// that its parent had open until it runs. The kernel tells nobody when that ends.
-pub(super) fn unmount(path: &Path, is_ours: impl Fn(&Shown) -> bool) -> Result<(), Error> {
+pub(super) fn unmount(path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
     const TRIES: u32 = 25;
     const PAUSE: Duration = Duration::from_millis(20);
     let (mut layers, mut tries) = (0, 0);

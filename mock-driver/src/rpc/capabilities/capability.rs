@@ -7,7 +7,7 @@ use csi_proto::v1::{
     node_service_capability::rpc as node, plugin_capability as plugin,
 };
 
-use super::OfferError;
+use super::CapabilitySetError;
 use crate::rpc::method::Method;
 
 /// Something a driver may or may not be able to do.
@@ -59,7 +59,7 @@ pub enum Capability {
 
 /// Where a capability is told, and with which number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ReportedIn {
     /// GetPluginCapabilities, as a service.
     Service(plugin::service::Type),
     /// GetPluginCapabilities, as a way to expand volumes.
@@ -152,21 +152,23 @@ impl Capability {
     }
 
     /// Where it is told.
-    pub fn place(self) -> Place {
+    pub fn place(self) -> ReportedIn {
         use plugin::service::Type as Service;
         use plugin::volume_expansion::Type as Expansion;
-        let controller = |rpc: controller::Type| Place::Controller(rpc.into());
-        let node = |rpc: node::Type| Place::Node(rpc.into());
+        let controller = |rpc: controller::Type| ReportedIn::Controller(rpc.into());
+        let node = |rpc: node::Type| ReportedIn::Node(rpc.into());
         match self {
-            Self::ControllerService => Place::Service(Service::ControllerService),
-            Self::VolumeAccessibilityConstraints => Place::Service(Service::VolumeAccessibilityConstraints),
-            Self::GroupControllerService => Place::Service(Service::GroupControllerService),
-            Self::SnapshotMetadataService => Place::Service(Service::SnapshotMetadataService),
-            Self::SnapshotAccessibilityConstraints => {
-                Place::Service(Service::SnapshotAccessibilityConstraints)
+            Self::ControllerService => ReportedIn::Service(Service::ControllerService),
+            Self::VolumeAccessibilityConstraints => {
+                ReportedIn::Service(Service::VolumeAccessibilityConstraints)
             }
-            Self::VolumeExpansionOnline => Place::Expansion(Expansion::Online),
-            Self::VolumeExpansionOffline => Place::Expansion(Expansion::Offline),
+            Self::GroupControllerService => ReportedIn::Service(Service::GroupControllerService),
+            Self::SnapshotMetadataService => ReportedIn::Service(Service::SnapshotMetadataService),
+            Self::SnapshotAccessibilityConstraints => {
+                ReportedIn::Service(Service::SnapshotAccessibilityConstraints)
+            }
+            Self::VolumeExpansionOnline => ReportedIn::Expansion(Expansion::Online),
+            Self::VolumeExpansionOffline => ReportedIn::Expansion(Expansion::Offline),
             Self::CreateDeleteVolume => controller(controller::Type::CreateDeleteVolume),
             Self::PublishUnpublishVolume => controller(controller::Type::PublishUnpublishVolume),
             Self::ListVolumes => controller(controller::Type::ListVolumes),
@@ -177,7 +179,7 @@ impl Capability {
             Self::PublishReadonly => controller(controller::Type::PublishReadonly),
             Self::ExpandVolume => controller(controller::Type::ExpandVolume),
             Self::ListVolumesPublishedNodes => controller(controller::Type::ListVolumesPublishedNodes),
-            Self::VolumeCondition => Place::Controller(11),
+            Self::VolumeCondition => ReportedIn::Controller(11),
             Self::GetVolume => controller(controller::Type::GetVolume),
             Self::SingleNodeMultiWriter => controller(controller::Type::SingleNodeMultiWriter),
             Self::ModifyVolume => controller(controller::Type::ModifyVolume),
@@ -185,12 +187,12 @@ impl Capability {
             Self::GetVolumeHealth => controller(controller::Type::GetVolumeHealth),
             Self::ListVolumeHealth => controller(controller::Type::ListVolumeHealth),
             Self::CreateDeleteGetVolumeGroupSnapshot => {
-                Place::Group(group::Type::CreateDeleteGetVolumeGroupSnapshot.into())
+                ReportedIn::Group(group::Type::CreateDeleteGetVolumeGroupSnapshot.into())
             }
             Self::NodeStageUnstageVolume => node(node::Type::StageUnstageVolume),
             Self::NodeGetVolumeStats => node(node::Type::GetVolumeStats),
             Self::NodeExpandVolume => node(node::Type::ExpandVolume),
-            Self::NodeVolumeCondition => Place::Node(4),
+            Self::NodeVolumeCondition => ReportedIn::Node(4),
             Self::NodeSingleNodeMultiWriter => node(node::Type::SingleNodeMultiWriter),
             Self::NodeVolumeMountGroup => node(node::Type::VolumeMountGroup),
             Self::NodeGetVolumeHealth => node(node::Type::GetVolumeHealth),
@@ -279,13 +281,13 @@ impl Capability {
 }
 
 impl FromStr for Capability {
-    type Err = OfferError;
+    type Err = CapabilitySetError;
 
-    fn from_str(name: &str) -> Result<Self, OfferError> {
+    fn from_str(name: &str) -> Result<Self, CapabilitySetError> {
         Self::ALL
             .into_iter()
             .find(|capability| capability.name() == name)
-            .ok_or_else(|| OfferError::Unknown {
+            .ok_or_else(|| CapabilitySetError::Unknown {
                 name: name.to_owned(),
             })
     }
@@ -299,16 +301,16 @@ mod tests {
     fn names_are_those_of_the_specification() {
         for capability in Capability::ALL {
             let specified = match capability.place() {
-                Place::Service(service) => service.as_str_name().to_owned(),
-                Place::Expansion(expansion) => format!("VOLUME_EXPANSION_{}", expansion.as_str_name()),
-                Place::Controller(11) => "VOLUME_CONDITION".to_owned(),
-                Place::Controller(number) => controller::Type::try_from(number)
+                ReportedIn::Service(service) => service.as_str_name().to_owned(),
+                ReportedIn::Expansion(expansion) => format!("VOLUME_EXPANSION_{}", expansion.as_str_name()),
+                ReportedIn::Controller(11) => "VOLUME_CONDITION".to_owned(),
+                ReportedIn::Controller(number) => controller::Type::try_from(number)
                     .unwrap()
                     .as_str_name()
                     .to_owned(),
-                Place::Group(number) => group::Type::try_from(number).unwrap().as_str_name().to_owned(),
-                Place::Node(4) => "NODE_VOLUME_CONDITION".to_owned(),
-                Place::Node(number) => {
+                ReportedIn::Group(number) => group::Type::try_from(number).unwrap().as_str_name().to_owned(),
+                ReportedIn::Node(4) => "NODE_VOLUME_CONDITION".to_owned(),
+                ReportedIn::Node(number) => {
                     format!("NODE_{}", node::Type::try_from(number).unwrap().as_str_name())
                 }
             };

@@ -3,7 +3,7 @@
 use clap::{ArgAction, Args};
 
 use super::switch;
-use crate::admin_api::{Endpoint, NoEndpoint};
+use crate::admin_api::{Endpoint, InvalidEndpoint};
 use crate::journal;
 
 /// How many ended calls the admin API can look back on unless told otherwise: some megabytes.
@@ -44,8 +44,8 @@ pub struct AdminArgs {
 
 impl AdminArgs {
     /// Who reads the journal, beside its file.
-    pub(super) fn readers(&self) -> journal::Readers {
-        journal::Readers {
+    pub(super) fn readers(&self) -> journal::JournalConfig {
+        journal::JournalConfig {
             kept: if self.admin_endpoint.is_given() {
                 self.journal_size
             } else {
@@ -61,7 +61,7 @@ impl AdminArgs {
 fn listening(text: &str) -> Result<Endpoint, String> {
     match text.parse() {
         Ok(Endpoint::Host { name, .. }) => Err(format!("{name} is a name: give the address to listen on")),
-        endpoint => endpoint.map_err(|error: NoEndpoint| error.to_string()),
+        endpoint => endpoint.map_err(|error: InvalidEndpoint| error.to_string()),
     }
 }
 

@@ -7,8 +7,10 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 
 use super::switch;
-use crate::array::{self, Dependants, Lax, NodeId, Pool, PoolName, QosRule, Segments, SizeRule, quantity};
-use crate::driver::service_config::{BlockRuns, Conduct, RequiredSecret};
+use crate::array::{
+    self, Dependants, NodeId, Pool, PoolName, QosRule, Segments, SizeRule, SpecDeviations, quantity,
+};
+use crate::driver::service_config::{BlockRuns, RequiredSecret, ServiceConfig};
 use crate::fault::duration;
 use crate::rpc::validate;
 
@@ -141,7 +143,7 @@ impl ArrayArgs {
             } else {
                 Dependants::Independent
             },
-            lax: Lax {
+            deviations: SpecDeviations {
                 delete_in_use: self.delete_in_use,
                 unpublish_not_found: self.unpublish_not_found,
             },
@@ -158,8 +160,8 @@ impl ArrayArgs {
     }
 
     /// How the services behave.
-    pub(super) fn conduct(&self) -> Conduct {
-        Conduct {
+    pub(super) fn config(&self) -> ServiceConfig {
+        ServiceConfig {
             snapshot_delay: self.snapshot_delay,
             block_runs: self.snapshot_metadata_blocks,
             ready_after: self.ready_after,

@@ -10,7 +10,7 @@ use super::path_or_empty;
 use crate::fault::duration;
 use crate::fault::scenario::{Scenario, UnknownScenario};
 use crate::proxy::relay;
-use crate::socket::{Endpoint, NoEndpoint};
+use crate::socket::{Endpoint, InvalidEndpoint};
 
 /// What goes wrong.
 #[derive(Clone, Debug, Args)]
@@ -62,9 +62,9 @@ impl FaultArgs {
 // === impl Dialled ===
 
 impl FromStr for Dialled {
-    type Err = NoEndpoint;
+    type Err = InvalidEndpoint;
 
-    fn from_str(text: &str) -> Result<Self, NoEndpoint> {
+    fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
         match text {
             "" => Ok(Self(None)),
             place => place.parse().map(Some).map(Self),

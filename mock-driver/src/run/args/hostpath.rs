@@ -18,7 +18,7 @@ use clap::{ArgMatches, Args, Command};
 use super::array::PoolFlag;
 use super::{Args as All, switch};
 use crate::array::{Pool, PoolName, QosRule, Segments, Values};
-use crate::rpc::capabilities::{Capability, Offer, Place};
+use crate::rpc::capabilities::{Capability, CapabilitySet, ReportedIn};
 
 /// The names that only host-path has.
 const NAMES: [&str; 19] = [
@@ -134,7 +134,7 @@ pub struct HostPathArgs {
 
     /// Whether host-path is what the flags mean.
     #[arg(skip)]
-    is_meant: bool,
+    is_ctl: bool,
 }
 
 /// How many volumes a node takes.
@@ -169,11 +169,11 @@ impl HostPathArgs {
     }
 
     /// What the driver says it can do; what `--capabilities` adds or takes away comes after.
-    fn offer(&self) -> Offer {
-        let mut offer = Offer::default();
+    fn capabilities(&self) -> CapabilitySet {
+        let mut capabilities = CapabilitySet::default();
         let all_of_the_controller = Capability::ALL
             .into_iter()
-            .filter(|capability| matches!(capability.place(), Place::Controller(_)))
+            .filter(|capability| matches!(capability.place(), ReportedIn::Controller(_)))
             .collect::<Vec<_>>();
         let off = |flag: Option<bool>| flag == Some(false);
         let on = |flag: Option<bool>| flag == Some(true);
@@ -214,20 +214,20 @@ impl HostPathArgs {
             ),
             (on(self.ephemeral), &all_of_the_controller),
         ];
-        if self.is_meant {
-            offer.set(Capability::VolumeCondition, true);
-            offer.set(Capability::NodeVolumeCondition, true);
+        if self.is_ctl {
+            capabilities.set(Capability::VolumeCondition, true);
+            capabilities.set(Capability::NodeVolumeCondition, true);
             // Kubelet leaves fsGroup to a driver that has it.
-            offer.set(Capability::NodeVolumeMountGroup, false);
+            capabilities.set(Capability::NodeVolumeMountGroup, false);
         }
         for capability in without
             .iter()
             .filter(|(is_off, _)| *is_off)
             .flat_map(|(_, all)| *all)
         {
-            offer.set(*capability, false);
+            capabilities.set(*capability, false);
         }
-        offer
+        capabilities
     }
 
     /// The kinds of space, of which the last word on each counts, or one without bound; all at `place`.
@@ -310,25 +310,25 @@ impl FromStr for AttachLimit {
 }
 
 /// Writes what host-path's flags say into those of ours that say the same.
-pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_meant: bool) {
+pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_ctl: bool) {
     let is_given = |field: &str| {
         !matches!(
             matches.value_source(field),
             None | Some(ValueSource::DefaultValue)
         )
     };
-    args.host_path.is_meant = is_meant;
+    args.host_path.is_ctl = is_ctl;
     let host_path = &args.host_path;
     args.notes.extend(host_path.notes());
-    if !is_meant {
+    if !is_ctl {
         return;
     }
-    let mut offer = host_path.offer();
+    let mut capabilities = host_path.capabilities();
     // Read once before, so it cannot fail.
     for changes in matches.get_raw("capabilities").into_iter().flatten() {
-        offer.change(&changes.to_string_lossy()).ok();
+        capabilities.change(&changes.to_string_lossy()).ok();
     }
-    args.capabilities = offer;
+    args.capabilities = capabilities;
     args.array.attach_optional = true;
     if !is_given("state_dir")
         && let Some(directory) = state_dir(Path::new(STATE_DIR), &args.driver_name)

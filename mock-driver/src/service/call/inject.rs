@@ -7,12 +7,12 @@ use prost_reflect::DynamicMessage;
 use tokio::time;
 use tonic::Code;
 
-use super::arrival::Arrival;
+use super::typed_call::TypedCall;
 use super::{Kind, Rpc};
 use crate::array::Array;
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::fault::{Claims, End, Fired, Hang, Met, Occasion, Stock};
+use crate::fault::{ActiveFault, ArrayUsage, CallInfo, End, FaultDecision, Hang, Reservations};
 use crate::journal::CallRecord;
 use crate::rpc::schema;
 use crate::socket::ConnectionInfo;
@@ -29,7 +29,7 @@ impl Driver {
     /// May be dropped at any time: that is how a call ends whose connection broke.
     pub(crate) async fn apply_fault(
         &self,
-        fired: &mut Fired,
+        fired: &mut ActiveFault,
         connection: Option<&ConnectionInfo>,
     ) -> Option<Error> {
         fired.pause().await;
@@ -47,7 +47,7 @@ impl Driver {
                 None => Some(fired.lost_connection()),
             },
             Some(End::SocketAway(time)) => {
-                self.door.take_away(Some(*time));
+                self.socket_control.take_away(Some(*time));
                 std::future::pending().await
             }
             Some(End::Exit(how)) => {
@@ -60,24 +60,24 @@ impl Driver {
 }
 
 impl Driver {
-    /// What the array's troubles put in a call's way; named in the journal unless a rule is.
-    pub(super) fn meet_troubles<Q: Rpc>(
+    /// What the array's backend faults put in a call's way; named in the journal unless a rule is.
+    pub(super) fn decide_faults<Q: Rpc>(
         &self,
         request: &Q,
         is_named: bool,
         record: &mut Option<CallRecord>,
-    ) -> Met {
-        let arrival = Arrival::new(request, self);
-        let stock = |claims: &Claims| self.stock(&arrival, claims);
-        let troubles = self.faults.troubles();
-        let met = troubles.meet(&arrival, Q::KIND != Kind::Look, &stock);
+    ) -> FaultDecision {
+        let arrival = TypedCall::new(request, self);
+        let stock = |claims: &Reservations| self.stock(&arrival, claims);
+        let troubles = self.faults.backend_faults();
+        let met = troubles.decide(&arrival, Q::KIND != Kind::Look, &stock);
         if let (Some((id, _)), Some(record)) = (&met.obstacle, record.as_mut().filter(|_| is_named)) {
             record.set_fault(id);
         }
         met
     }
 
-    fn stock(&self, call: &dyn Occasion, claims: &Claims) -> Stock {
+    fn stock(&self, call: &dyn CallInfo, claims: &Reservations) -> ArrayUsage {
         self.store.peek(|array| match call.volume() {
             "" => stock_of_all(array, call, claims),
             volume => stock_of_node(array, call.node(), volume, claims),
@@ -86,7 +86,7 @@ impl Driver {
 }
 
 /// All volumes, and those that others are about to make.
-fn stock_of_all(array: &Array, call: &dyn Occasion, claims: &Claims) -> Stock {
+fn stock_of_all(array: &Array, call: &dyn CallInfo, claims: &Reservations) -> ArrayUsage {
     let is_new = |name: &str| name != call.name() && array.volume_named(name).is_none();
     let (mut count, mut bytes) = (array.volumes().len(), 0_u64);
     for volume in array.volumes() {
@@ -96,36 +96,36 @@ fn stock_of_all(array: &Array, call: &dyn Occasion, claims: &Claims) -> Stock {
         count += 1;
         bytes = bytes.saturating_add(more);
     }
-    Stock {
+    ArrayUsage {
         volumes: u64::try_from(count).unwrap_or(u64::MAX),
         bytes,
         asked: call.size(),
         is_repeat: array.volume_named(call.name()).is_some(),
-        ..Stock::default()
+        ..ArrayUsage::default()
     }
 }
 
 /// The volumes of a node, and those that others are about to attach to it.
-fn stock_of_node(array: &Array, node: &str, volume: &str, claims: &Claims) -> Stock {
+fn stock_of_node(array: &Array, node: &str, volume: &str, claims: &Reservations) -> ArrayUsage {
     let is_here = |volume: &str| {
         let found = array.volume(volume).ok();
         found.is_some_and(|found| found.attachments.contains_key(node))
     };
     let others = claims.attaching(node);
     let coming = others.filter(|other| *other != volume && !is_here(other)).count();
-    Stock {
+    ArrayUsage {
         on_node: u64::try_from(array.attached_to(node).count() + coming).unwrap_or(u64::MAX),
         is_repeat: is_here(volume),
-        ..Stock::default()
+        ..ArrayUsage::default()
     }
 }
 
 // === impl Fired ===
 
-impl Fired {
+impl ActiveFault {
     /// Waits, before a rule that takes the connection away, for what was sent over it to leave the process:
     /// a message that was handed over is written by another task, which tells nobody.
-    pub(crate) async fn let_arrive(&self) {
+    pub(crate) async fn flush_before(&self) {
         if matches!(
             self.rule().action.end,
             Some(End::DropConnection | End::SocketAway(_) | End::Exit(_))

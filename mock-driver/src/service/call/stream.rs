@@ -10,12 +10,12 @@ use tonic::{Request, Response, Status};
 
 use super::{Call, Processed, Rpc};
 use crate::driver::Driver;
-use crate::fault::Fired;
+use crate::fault::ActiveFault;
 
 /// A stream that a rule waits for.
-struct Doomed<R> {
+struct InterruptedStream<R> {
     driver: Arc<Driver>,
-    fired: Fired,
+    fired: ActiveFault,
     call: Call,
     /// All messages in one, for the journal.
     whole: R,
@@ -49,7 +49,7 @@ impl Driver {
         };
         let count = fired.rule().action.after_messages.unwrap_or(u64::MAX);
         let messages = messages(&whole);
-        let doomed = Doomed {
+        let doomed = InterruptedStream {
             driver: self.clone(),
             fired,
             call,
@@ -79,13 +79,13 @@ impl Driver {
 
 // === impl Doomed ===
 
-impl<R: Message + Secrets + Clone> Doomed<R> {
+impl<R: Message + Secrets + Clone> InterruptedStream<R> {
     /// Lets the rule act. The other messages come after that, or the error.
     async fn go(mut self) -> Result<(), Status> {
         let error = match self.driver.faults.act(self.fired) {
             Some(mut fired) => {
                 self.call.set_fault(&fired);
-                fired.let_arrive().await;
+                fired.flush_before().await;
                 self.driver
                     .apply_fault(&mut fired, self.call.connection.as_ref())
                     .await

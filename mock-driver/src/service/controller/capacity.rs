@@ -11,8 +11,8 @@ use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid, Map};
 use crate::service::call::Rpc;
 
-/// The space somebody asks about.
-pub(crate) struct Space {
+/// The capacity asked about.
+pub(crate) struct CapacityParams {
     parameters: Map,
     place: Option<Segments>,
 }
@@ -20,9 +20,9 @@ pub(crate) struct Space {
 impl Rpc for GetCapacityRequest {
     const METHOD: Method = Method::GetCapacity;
     type Reply = GetCapacityResponse;
-    type Plan = Space;
+    type Params = CapacityParams;
 
-    fn check(&self) -> Result<Space, Invalid> {
+    fn validate(&self) -> Result<CapacityParams, Invalid> {
         if !self.volume_capabilities.is_empty() {
             validate::capabilities(&self.volume_capabilities)?;
         }
@@ -31,17 +31,18 @@ impl Rpc for GetCapacityRequest {
             Some(topology) => Some(validate::segments("accessible_topology", topology)?),
             None => None,
         };
-        Ok(Space { parameters, place })
+        Ok(CapacityParams { parameters, place })
     }
 
-    async fn act(space: Space, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(space: CapacityParams, driver: &Driver) -> Result<Self::Reply, Error> {
         validate::needs(
-            &driver.offer,
+            &driver.capabilities,
             capabilities::Capability::VolumeAccessibilityConstraints,
             "accessible_topology",
             space.place.is_some(),
         )?;
-        let room = |array: &Array| array.room_for(array.pool_named(&space.parameters), space.place.as_ref());
+        let room =
+            |array: &Array| array.capacity_for(array.pool_named(&space.parameters), space.place.as_ref());
         let room = driver.store.read(room).await?;
         Ok(GetCapacityResponse {
             available_capacity: shape::bytes(room.available),

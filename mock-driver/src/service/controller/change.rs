@@ -14,15 +14,15 @@ use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid, Map};
 use crate::service::call::Rpc;
 
-/// A size somebody asks for.
-pub(crate) struct Growth {
+/// A requested size.
+pub(crate) struct ExpandParams {
     volume: String,
     range: SizeRange,
     capability: Option<Capability>,
 }
 
-/// Mutable parameters somebody asks for.
-pub(crate) struct Tuning {
+/// Requested mutable parameters.
+pub(crate) struct ModifyParams {
     volume: String,
     parameters: Map,
 }
@@ -30,13 +30,13 @@ pub(crate) struct Tuning {
 impl Rpc for ControllerExpandVolumeRequest {
     const METHOD: Method = Method::ControllerExpandVolume;
     type Reply = ControllerExpandVolumeResponse;
-    type Plan = Growth;
+    type Params = ExpandParams;
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn check(&self) -> Result<Growth, Invalid> {
+    fn validate(&self) -> Result<ExpandParams, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         if self.capacity_range.is_none() {
             return Err(Invalid::new("capacity_range", "must be set"));
@@ -47,15 +47,15 @@ impl Rpc for ControllerExpandVolumeRequest {
             Some(_) => Some(validate::capability(self.volume_capability.as_ref())?),
             None => None,
         };
-        Ok(Growth {
+        Ok(ExpandParams {
             volume,
             range,
             capability,
         })
     }
 
-    async fn act(growth: Growth, driver: &Driver) -> Result<Self::Reply, Error> {
-        let Growth {
+    async fn execute(growth: ExpandParams, driver: &Driver) -> Result<Self::Reply, Error> {
+        let ExpandParams {
             volume,
             range,
             capability,
@@ -68,12 +68,16 @@ impl Rpc for ControllerExpandVolumeRequest {
             let reason = "must be one the volume was created for";
             return Err(Invalid::new("volume_capability", reason).into());
         }
-        let online = driver.offer.has(capabilities::Capability::VolumeExpansionOnline);
+        let online = driver
+            .capabilities
+            .has(capabilities::Capability::VolumeExpansionOnline);
         let bytes = driver.expand_volume(&volume, range, online).await?;
         Ok(ControllerExpandVolumeResponse {
             capacity_bytes: shape::bytes(bytes),
             // The node's device must learn of it, and so must the filesystem.
-            node_expansion_required: driver.offer.has(capabilities::Capability::NodeExpandVolume),
+            node_expansion_required: driver
+                .capabilities
+                .has(capabilities::Capability::NodeExpandVolume),
         })
     }
 }
@@ -81,22 +85,22 @@ impl Rpc for ControllerExpandVolumeRequest {
 impl Rpc for ControllerModifyVolumeRequest {
     const METHOD: Method = Method::ControllerModifyVolume;
     type Reply = ControllerModifyVolumeResponse;
-    type Plan = Tuning;
+    type Params = ModifyParams;
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn check(&self) -> Result<Tuning, Invalid> {
+    fn validate(&self) -> Result<ModifyParams, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         validate::secrets(&self.secrets)?;
         let parameters = validate::map("mutable_parameters", &self.mutable_parameters)?;
-        Ok(Tuning { volume, parameters })
+        Ok(ModifyParams { volume, parameters })
     }
 
-    async fn act(tuning: Tuning, driver: &Driver) -> Result<Self::Reply, Error> {
-        let Tuning { volume, parameters } = tuning;
-        if parameters.is_empty() && driver.conduct.strict_modify {
+    async fn execute(tuning: ModifyParams, driver: &Driver) -> Result<Self::Reply, Error> {
+        let ModifyParams { volume, parameters } = tuning;
+        if parameters.is_empty() && driver.config.strict_modify {
             return Err(Invalid::new("mutable_parameters", "must be set").into());
         }
         let modify = |array: &mut Array| array.modify_volume(&volume, &parameters);

@@ -5,7 +5,7 @@ use csi_proto::v1::{
     ControllerListVolumeHealthResponse,
 };
 
-use super::list::Wish;
+use super::list::ListParams;
 use super::shape;
 use crate::driver::Driver;
 use crate::driver::error::Error;
@@ -16,14 +16,14 @@ use crate::service::call::Rpc;
 impl Rpc for ControllerListVolumeHealthRequest {
     const METHOD: Method = Method::ControllerListVolumeHealth;
     type Reply = ControllerListVolumeHealthResponse;
-    type Plan = Wish;
+    type Params = ListParams;
 
-    fn check(&self) -> Result<Wish, Invalid> {
+    fn validate(&self) -> Result<ListParams, Invalid> {
         validate::secrets(&self.secrets)?;
-        Wish::read(self.max_entries, &self.starting_token)
+        ListParams::read(self.max_entries, &self.starting_token)
     }
 
-    async fn act(wish: Wish, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(wish: ListParams, driver: &Driver) -> Result<Self::Reply, Error> {
         let page = driver
             .store
             .read(|array| array.list_health(wish.max_entries, wish.token.as_deref()))
@@ -38,18 +38,18 @@ impl Rpc for ControllerListVolumeHealthRequest {
 impl Rpc for ControllerGetVolumeHealthRequest {
     const METHOD: Method = Method::ControllerGetVolumeHealth;
     type Reply = ControllerGetVolumeHealthResponse;
-    type Plan = String;
+    type Params = String;
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn check(&self) -> Result<String, Invalid> {
+    fn validate(&self) -> Result<String, Invalid> {
         validate::secrets(&self.secrets)?;
         Ok(validate::required("volume_id", &self.volume_id)?.to_owned())
     }
 
-    async fn act(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
         let sick = driver.store.read(|array| array.volume_health(&volume)).await?;
         Ok(ControllerGetVolumeHealthResponse {
             volume_health: Some(shape::health(&sick)),

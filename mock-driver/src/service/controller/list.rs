@@ -11,15 +11,15 @@ use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
-/// A page somebody asks for.
-pub(crate) struct Wish {
+/// A requested page.
+pub(crate) struct ListParams {
     pub(super) max_entries: usize,
     pub(super) token: Option<String>,
 }
 
 // === impl Wish ===
 
-impl Wish {
+impl ListParams {
     pub(super) fn read(max_entries: i32, starting_token: &str) -> Result<Self, Invalid> {
         Ok(Self {
             max_entries: validate::max_entries(max_entries)?,
@@ -31,14 +31,14 @@ impl Wish {
 impl Rpc for ListVolumesRequest {
     const METHOD: Method = Method::ListVolumes;
     type Reply = ListVolumesResponse;
-    type Plan = Wish;
+    type Params = ListParams;
 
-    fn check(&self) -> Result<Wish, Invalid> {
-        Wish::read(self.max_entries, &self.starting_token)
+    fn validate(&self) -> Result<ListParams, Invalid> {
+        ListParams::read(self.max_entries, &self.starting_token)
     }
 
-    async fn act(wish: Wish, driver: &Driver) -> Result<Self::Reply, Error> {
-        let tells_nodes = driver.offer.has(Capability::ListVolumesPublishedNodes);
+    async fn execute(wish: ListParams, driver: &Driver) -> Result<Self::Reply, Error> {
+        let tells_nodes = driver.capabilities.has(Capability::ListVolumesPublishedNodes);
         let page = driver.page(wish.max_entries, wish.token.as_deref()).await?;
         let entry = |entry: array::Entry| Entry {
             volume: Some(driver.shape_volume(&entry.spec)),

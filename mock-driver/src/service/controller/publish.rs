@@ -7,24 +7,24 @@ use csi_proto::v1::{
     ControllerUnpublishVolumeResponse,
 };
 
-use crate::array::Hold;
+use crate::array::PublishParams;
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::fault::DeviceView;
+use crate::fault::DeviceOverlay;
 use crate::rpc::capabilities::Capability;
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
-/// An attachment somebody asks for.
-pub(crate) struct Attach {
+/// A requested attachment.
+pub(crate) struct AttachParams {
     volume: String,
     node: String,
-    hold: Hold,
+    hold: PublishParams,
 }
 
-/// An attachment somebody wants gone; without a node, all of the volume's.
-pub(crate) struct Detach {
+/// An attachment to remove; without a node, all of the volume's.
+pub(crate) struct DetachParams {
     volume: String,
     node: Option<String>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Detach {
 impl Rpc for ControllerPublishVolumeRequest {
     const METHOD: Method = Method::ControllerPublishVolume;
     type Reply = ControllerPublishVolumeResponse;
-    type Plan = Attach;
+    type Params = AttachParams;
 
     fn volume(&self) -> &str {
         &self.volume_id
@@ -42,38 +42,38 @@ impl Rpc for ControllerPublishVolumeRequest {
         &self.node_id
     }
 
-    fn check(&self) -> Result<Attach, Invalid> {
+    fn validate(&self) -> Result<AttachParams, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let node = validate::required_node_id(&self.node_id)?.to_owned();
         let capability = validate::capability(self.volume_capability.as_ref())?;
         validate::secrets(&self.secrets)?;
         validate::map("volume_context", &self.volume_context)?;
-        Ok(Attach {
+        Ok(AttachParams {
             volume,
             node,
-            hold: Hold {
+            hold: PublishParams {
                 capability,
                 readonly: self.readonly,
             },
         })
     }
 
-    async fn act(attach: Attach, driver: &Driver) -> Result<Self::Reply, Error> {
-        let Attach { volume, node, hold } = attach;
-        let (offer, capability) = (&driver.offer, std::slice::from_ref(&hold.capability));
+    async fn execute(attach: AttachParams, driver: &Driver) -> Result<Self::Reply, Error> {
+        let AttachParams { volume, node, hold } = attach;
+        let (offered, capability) = (&driver.capabilities, std::slice::from_ref(&hold.capability));
         let newer = Capability::SingleNodeMultiWriter;
-        validate::needs_modes(offer, newer, "volume_capability", capability)?;
-        validate::needs(offer, Capability::PublishReadonly, "readonly", hold.readonly)?;
-        driver.drag(&volume).await;
+        validate::needs_modes(offered, newer, "volume_capability", capability)?;
+        validate::needs(offered, Capability::PublishReadonly, "readonly", hold.readonly)?;
+        driver.apply_qos_latency(&volume).await;
         let publication = driver
             .store
             .change(|array| array.publish(&volume, &node, &hold))
             .await?;
         if driver.is_here(&node) {
-            driver.settle_device(&volume).await?;
+            driver.reconcile_device(&volume).await?;
         }
         let mut publish_context: HashMap<_, _> = publication.context().into_iter().collect();
-        if let DeviceView::Wrong(device) = driver.faults.troubles().device(&volume, &node) {
+        if let DeviceOverlay::Wrong(device) = driver.faults.backend_faults().device(&volume, &node) {
             publish_context.insert("serial".to_owned(), format!("wrong-{}", publication.serial));
             publish_context.insert("device".to_owned(), device);
         }
@@ -84,7 +84,7 @@ impl Rpc for ControllerPublishVolumeRequest {
 impl Rpc for ControllerUnpublishVolumeRequest {
     const METHOD: Method = Method::ControllerUnpublishVolume;
     type Reply = ControllerUnpublishVolumeResponse;
-    type Plan = Detach;
+    type Params = DetachParams;
 
     fn volume(&self) -> &str {
         &self.volume_id
@@ -94,16 +94,16 @@ impl Rpc for ControllerUnpublishVolumeRequest {
         &self.node_id
     }
 
-    fn check(&self) -> Result<Detach, Invalid> {
+    fn validate(&self) -> Result<DetachParams, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let node = validate::node_id(&self.node_id)?.map(str::to_owned);
         validate::secrets(&self.secrets)?;
-        Ok(Detach { volume, node })
+        Ok(DetachParams { volume, node })
     }
 
-    async fn act(detach: Detach, driver: &Driver) -> Result<Self::Reply, Error> {
-        let Detach { volume, node } = detach;
-        driver.drag(&volume).await;
+    async fn execute(detach: DetachParams, driver: &Driver) -> Result<Self::Reply, Error> {
+        let DetachParams { volume, node } = detach;
+        driver.apply_qos_latency(&volume).await;
         if node.as_deref().is_none_or(|node| driver.is_here(node)) {
             driver.remove_device(&volume).await?;
         }

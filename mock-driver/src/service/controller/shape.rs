@@ -5,7 +5,7 @@ use csi_proto::v1::{
     self, Topology, Volume, VolumeContentSource, VolumeHealth, volume_health::VolumeHealthEntry,
 };
 
-use crate::array::{Moment, PoolName, Segments, Severity, Sick, Snapshot, Source, Spec};
+use crate::array::{PoolName, Segments, Severity, Snapshot, Source, Spec, UnhealthyVolume, UnixTime};
 use crate::driver::Driver;
 use crate::rpc::capabilities::Capability;
 
@@ -14,7 +14,7 @@ use crate::rpc::capabilities::Capability;
 impl Driver {
     /// A volume as CSI shows it.
     pub(crate) fn shape_volume(&self, spec: &Spec) -> Volume {
-        let tells_places = self.offer.has(Capability::VolumeAccessibilityConstraints);
+        let tells_places = self.capabilities.has(Capability::VolumeAccessibilityConstraints);
         Volume {
             capacity_bytes: bytes(spec.capacity_bytes),
             volume_id: spec.id.to_string(),
@@ -25,8 +25,10 @@ impl Driver {
     }
 
     /// A snapshot as CSI shows it.
-    pub(crate) fn shape_snapshot(&self, snapshot: &Snapshot, now: Moment) -> v1::Snapshot {
-        let tells_places = self.offer.has(Capability::SnapshotAccessibilityConstraints);
+    pub(crate) fn shape_snapshot(&self, snapshot: &Snapshot, now: UnixTime) -> v1::Snapshot {
+        let tells_places = self
+            .capabilities
+            .has(Capability::SnapshotAccessibilityConstraints);
         v1::Snapshot {
             size_bytes: bytes(snapshot.size_bytes),
             snapshot_id: snapshot.id.to_string(),
@@ -59,9 +61,9 @@ pub(crate) fn topology(segments: &Segments) -> Topology {
 }
 
 /// A volume's health as CSI shows it.
-pub(crate) fn health(sick: &Sick) -> VolumeHealth {
+pub(crate) fn health(sick: &UnhealthyVolume) -> VolumeHealth {
     use v1::VolumeHealthErrorType as Type;
-    let entry = |ailment: &crate::array::Ailment| {
+    let entry = |ailment: &crate::array::HealthIssue| {
         let status = match ailment.status {
             Severity::Unknown => Type::UnknownVolumeHealthType,
             Severity::Degraded => Type::Degraded,
@@ -86,7 +88,7 @@ pub(crate) fn bytes(bytes: u64) -> i64 {
 }
 
 /// A moment as CSI shows it.
-pub(crate) fn timestamp(moment: Moment) -> prost_types::Timestamp {
+pub(crate) fn timestamp(moment: UnixTime) -> prost_types::Timestamp {
     prost_types::Timestamp {
         seconds: bytes(moment.seconds()),
         nanos: i32::try_from(moment.subsec_nanos()).unwrap_or(0),

@@ -6,11 +6,11 @@ use csi_proto::v1::{
     GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest, ListSnapshotsResponse,
 };
 
-use super::list::Wish;
-use crate::array::{Array, Requirement, SnapshotFilter, WantedSnapshot};
+use super::list::ListParams;
+use crate::array::{Array, CreateSnapshotParams, Requirement, SnapshotFilter};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::driver::locks::{Key, Share};
+use crate::driver::locks::{Key, LockMode};
 use crate::rpc::capabilities::Capability;
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
@@ -19,7 +19,7 @@ use crate::service::call::Rpc;
 impl Rpc for CreateSnapshotRequest {
     const METHOD: Method = Method::CreateSnapshot;
     type Reply = CreateSnapshotResponse;
-    type Plan = WantedSnapshot;
+    type Params = CreateSnapshotParams;
 
     fn volume(&self) -> &str {
         &self.source_volume_id
@@ -29,18 +29,18 @@ impl Rpc for CreateSnapshotRequest {
         &self.name
     }
 
-    fn keys(&self) -> Vec<(Key, Share)> {
+    fn keys(&self) -> Vec<(Key, LockMode)> {
         vec![
-            (Key::SnapshotName(self.name.clone()), Share::Whole),
-            (Key::Volume(self.source_volume_id.clone()), Share::Reading),
+            (Key::SnapshotName(self.name.clone()), LockMode::Exclusive),
+            (Key::Volume(self.source_volume_id.clone()), LockMode::Shared),
         ]
     }
 
-    fn check(&self) -> Result<WantedSnapshot, Invalid> {
+    fn validate(&self) -> Result<CreateSnapshotParams, Invalid> {
         let name = validate::name(&self.name)?.to_owned();
         let source = validate::required("source_volume_id", &self.source_volume_id)?.to_owned();
         validate::secrets(&self.secrets)?;
-        Ok(WantedSnapshot {
+        Ok(CreateSnapshotParams {
             name,
             source,
             parameters: validate::map("parameters", &self.parameters)?,
@@ -48,9 +48,9 @@ impl Rpc for CreateSnapshotRequest {
         })
     }
 
-    async fn act(wanted: WantedSnapshot, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(wanted: CreateSnapshotParams, driver: &Driver) -> Result<Self::Reply, Error> {
         validate::needs(
-            &driver.offer,
+            &driver.capabilities,
             Capability::SnapshotAccessibilityConstraints,
             "accessibility_requirements",
             wanted.requirement.is_some(),
@@ -73,18 +73,18 @@ impl Rpc for CreateSnapshotRequest {
 impl Rpc for DeleteSnapshotRequest {
     const METHOD: Method = Method::DeleteSnapshot;
     type Reply = DeleteSnapshotResponse;
-    type Plan = String;
+    type Params = String;
 
-    fn keys(&self) -> Vec<(Key, Share)> {
-        vec![(Key::Snapshot(self.snapshot_id.clone()), Share::Whole)]
+    fn keys(&self) -> Vec<(Key, LockMode)> {
+        vec![(Key::Snapshot(self.snapshot_id.clone()), LockMode::Exclusive)]
     }
 
-    fn check(&self) -> Result<String, Invalid> {
+    fn validate(&self) -> Result<String, Invalid> {
         validate::secrets(&self.secrets)?;
         Ok(validate::required("snapshot_id", &self.snapshot_id)?.to_owned())
     }
 
-    async fn act(snapshot: String, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(snapshot: String, driver: &Driver) -> Result<Self::Reply, Error> {
         driver.delete_snapshot(&snapshot).await?;
         Ok(DeleteSnapshotResponse {})
     }
@@ -93,22 +93,22 @@ impl Rpc for DeleteSnapshotRequest {
 impl Rpc for ListSnapshotsRequest {
     const METHOD: Method = Method::ListSnapshots;
     type Reply = ListSnapshotsResponse;
-    type Plan = (Wish, SnapshotFilter);
+    type Params = (ListParams, SnapshotFilter);
 
     fn volume(&self) -> &str {
         &self.source_volume_id
     }
 
-    fn check(&self) -> Result<Self::Plan, Invalid> {
+    fn validate(&self) -> Result<Self::Params, Invalid> {
         validate::secrets(&self.secrets)?;
         let filter = SnapshotFilter {
             source: validate::optional("source_volume_id", &self.source_volume_id)?,
             snapshot: validate::optional("snapshot_id", &self.snapshot_id)?,
         };
-        Ok((Wish::read(self.max_entries, &self.starting_token)?, filter))
+        Ok((ListParams::read(self.max_entries, &self.starting_token)?, filter))
     }
 
-    async fn act((wish, filter): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute((wish, filter): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         let list = |array: &Array| array.list_snapshots(&filter, wish.max_entries, wish.token.as_deref());
         let page = driver.store.read(list).await?;
         let now = driver.clock.moment();
@@ -128,14 +128,14 @@ impl Rpc for ListSnapshotsRequest {
 impl Rpc for GetSnapshotRequest {
     const METHOD: Method = Method::GetSnapshot;
     type Reply = GetSnapshotResponse;
-    type Plan = String;
+    type Params = String;
 
-    fn check(&self) -> Result<String, Invalid> {
+    fn validate(&self) -> Result<String, Invalid> {
         validate::secrets(&self.secrets)?;
         Ok(validate::required("snapshot_id", &self.snapshot_id)?.to_owned())
     }
 
-    async fn act(snapshot: String, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(snapshot: String, driver: &Driver) -> Result<Self::Reply, Error> {
         let snapshot = driver
             .store
             .read(|array| array.snapshot(&snapshot).cloned())

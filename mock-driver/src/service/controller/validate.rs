@@ -7,14 +7,14 @@ use super::volume::check_filesystems;
 use crate::array::{Capability, Volume};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::rpc::capabilities::{self, LiveOffer};
+use crate::rpc::capabilities::{self, LiveCapabilities};
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid, Map};
 use crate::service::call::Rpc;
 
 /// A checked question about a volume's capabilities, with the request it came from: a confirmation
 /// repeats what was asked.
-pub(crate) struct Question {
+pub(crate) struct ValidateParams {
     request: ValidateVolumeCapabilitiesRequest,
     context: Map,
     capabilities: Vec<Capability>,
@@ -25,20 +25,20 @@ pub(crate) struct Question {
 impl Rpc for ValidateVolumeCapabilitiesRequest {
     const METHOD: Method = Method::ValidateVolumeCapabilities;
     type Reply = ValidateVolumeCapabilitiesResponse;
-    type Plan = Question;
+    type Params = ValidateParams;
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn check(&self) -> Result<Question, Invalid> {
+    fn validate(&self) -> Result<ValidateParams, Invalid> {
         validate::required("volume_id", &self.volume_id)?;
         let capabilities = validate::capabilities(&self.volume_capabilities)?;
         let context = validate::map("volume_context", &self.volume_context)?;
         let parameters = validate::map("parameters", &self.parameters)?;
         let mutable_parameters = validate::map("mutable_parameters", &self.mutable_parameters)?;
         validate::secrets(&self.secrets)?;
-        Ok(Question {
+        Ok(ValidateParams {
             request: self.clone(),
             context,
             capabilities,
@@ -47,10 +47,10 @@ impl Rpc for ValidateVolumeCapabilitiesRequest {
         })
     }
 
-    async fn act(question: Question, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(question: ValidateParams, driver: &Driver) -> Result<Self::Reply, Error> {
         let volume = &question.request.volume_id;
         let volume = driver.store.read(|array| array.volume(volume).cloned()).await?;
-        Ok(match question.objection(&volume, &driver.offer) {
+        Ok(match question.objection(&volume, &driver.capabilities) {
             Some(message) => ValidateVolumeCapabilitiesResponse {
                 confirmed: None,
                 message,
@@ -65,11 +65,12 @@ impl Rpc for ValidateVolumeCapabilitiesRequest {
 
 // === impl Question ===
 
-impl Question {
+impl ValidateParams {
     /// The first thing the volume cannot confirm.
-    fn objection(&self, volume: &Volume, offer: &LiveOffer) -> Option<String> {
+    fn objection(&self, volume: &Volume, offered: &LiveCapabilities) -> Option<String> {
         let newer = capabilities::Capability::SingleNodeMultiWriter;
-        if let Err(unknown) = validate::needs_modes(offer, newer, "volume_capabilities", &self.capabilities) {
+        if let Err(unknown) = validate::needs_modes(offered, newer, "volume_capabilities", &self.capabilities)
+        {
             return Some(unknown.to_string());
         }
         if let Err(unknown) = check_filesystems(&self.capabilities) {
@@ -89,7 +90,7 @@ impl Question {
         }
         let modifies = capabilities::Capability::ModifyVolume;
         let is_set = !self.mutable_parameters.is_empty();
-        if let Err(unknown) = validate::needs(offer, modifies, "mutable_parameters", is_set) {
+        if let Err(unknown) = validate::needs(offered, modifies, "mutable_parameters", is_set) {
             return Some(unknown.to_string());
         }
         let is_other = |(key, value): &(&String, &String)| volume.qos.get(*key) != Some(*value);

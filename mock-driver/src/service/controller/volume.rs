@@ -6,12 +6,12 @@ use csi_proto::v1::{
     DeleteVolumeRequest, DeleteVolumeResponse,
 };
 
-use crate::array::{self, Access, Source, Wanted};
+use crate::array::{self, Access, CreateVolumeParams, Source};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::driver::locks::{Key, Share};
+use crate::driver::locks::{Key, LockMode};
 use crate::node::mount::Mounter;
-use crate::rpc::capabilities::{Capability, LiveOffer};
+use crate::rpc::capabilities::{Capability, LiveCapabilities};
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
@@ -19,32 +19,32 @@ use crate::service::call::Rpc;
 impl Rpc for CreateVolumeRequest {
     const METHOD: Method = Method::CreateVolume;
     type Reply = CreateVolumeResponse;
-    type Plan = Wanted;
+    type Params = CreateVolumeParams;
 
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn keys(&self) -> Vec<(Key, Share)> {
-        let mut keys = vec![(Key::Name(self.name.clone()), Share::Whole)];
+    fn keys(&self) -> Vec<(Key, LockMode)> {
+        let mut keys = vec![(Key::Name(self.name.clone()), LockMode::Exclusive)];
         // What it is made from must stay as it is meanwhile.
         match validate::source(self.volume_content_source.as_ref()) {
             Ok(Some(Source::Snapshot(id))) => {
-                keys.push((Key::Snapshot(id.to_string()), Share::Reading));
+                keys.push((Key::Snapshot(id.to_string()), LockMode::Shared));
             }
-            Ok(Some(Source::Volume(id))) => keys.push((Key::Volume(id.to_string()), Share::Reading)),
+            Ok(Some(Source::Volume(id))) => keys.push((Key::Volume(id.to_string()), LockMode::Shared)),
             Ok(None) | Err(_) => {}
         }
         keys
     }
 
-    fn check(&self) -> Result<Wanted, Invalid> {
+    fn validate(&self) -> Result<CreateVolumeParams, Invalid> {
         let name = validate::name(&self.name)?.to_owned();
         let capabilities = validate::capabilities(&self.volume_capabilities)?;
         let size = validate::size_range(self.capacity_range.as_ref())?;
         let parameters = validate::map("parameters", &self.parameters)?;
         validate::secrets(&self.secrets)?;
-        Ok(Wanted {
+        Ok(CreateVolumeParams {
             name,
             size,
             capabilities,
@@ -55,8 +55,8 @@ impl Rpc for CreateVolumeRequest {
         })
     }
 
-    async fn act(wanted: Wanted, driver: &Driver) -> Result<Self::Reply, Error> {
-        check_offer(&driver.offer, &wanted)?;
+    async fn execute(wanted: CreateVolumeParams, driver: &Driver) -> Result<Self::Reply, Error> {
+        check_offer(&driver.capabilities, &wanted)?;
         check_filesystems(&wanted.capabilities)?;
         let spec = driver.create_volume(&wanted).await?;
         Ok(CreateVolumeResponse {
@@ -68,18 +68,18 @@ impl Rpc for CreateVolumeRequest {
 impl Rpc for DeleteVolumeRequest {
     const METHOD: Method = Method::DeleteVolume;
     type Reply = DeleteVolumeResponse;
-    type Plan = String;
+    type Params = String;
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn check(&self) -> Result<String, Invalid> {
+    fn validate(&self) -> Result<String, Invalid> {
         validate::secrets(&self.secrets)?;
         Ok(validate::required("volume_id", &self.volume_id)?.to_owned())
     }
 
-    async fn act(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
         driver.delete_volume(&volume).await?;
         Ok(DeleteVolumeResponse {})
     }
@@ -88,17 +88,17 @@ impl Rpc for DeleteVolumeRequest {
 impl Rpc for ControllerGetVolumeRequest {
     const METHOD: Method = Method::ControllerGetVolume;
     type Reply = ControllerGetVolumeResponse;
-    type Plan = String;
+    type Params = String;
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn check(&self) -> Result<String, Invalid> {
+    fn validate(&self) -> Result<String, Invalid> {
         Ok(validate::required("volume_id", &self.volume_id)?.to_owned())
     }
 
-    async fn act(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
         let volume = driver.store.read(|array| array.volume(&volume).cloned()).await?;
         let published_node_ids = volume.attachments.keys().map(ToString::to_string).collect();
         Ok(ControllerGetVolumeResponse {
@@ -122,27 +122,27 @@ pub(super) fn check_filesystems(capabilities: &[array::Capability]) -> Result<()
 }
 
 /// A driver without a capability does not know the fields that came with it.
-fn check_offer(offer: &LiveOffer, wanted: &Wanted) -> Result<(), Invalid> {
+fn check_offer(offered: &LiveCapabilities, wanted: &CreateVolumeParams) -> Result<(), Invalid> {
     let field = "volume_content_source";
     let (from_snapshot, from_volume) = match &wanted.source {
         Some(Source::Snapshot(_)) => (true, false),
         Some(Source::Volume(_)) => (false, true),
         None => (false, false),
     };
-    validate::needs(offer, Capability::CreateDeleteSnapshot, field, from_snapshot)?;
-    validate::needs(offer, Capability::CloneVolume, field, from_volume)?;
+    validate::needs(offered, Capability::CreateDeleteSnapshot, field, from_snapshot)?;
+    validate::needs(offered, Capability::CloneVolume, field, from_volume)?;
     validate::needs(
-        offer,
+        offered,
         Capability::VolumeAccessibilityConstraints,
         "accessibility_requirements",
         wanted.requirement.is_some(),
     )?;
     validate::needs(
-        offer,
+        offered,
         Capability::ModifyVolume,
         "mutable_parameters",
         !wanted.mutable_parameters.is_empty(),
     )?;
     let newer = Capability::SingleNodeMultiWriter;
-    validate::needs_modes(offer, newer, "volume_capabilities", &wanted.capabilities)
+    validate::needs_modes(offered, newer, "volume_capabilities", &wanted.capabilities)
 }

@@ -11,8 +11,8 @@ use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
-/// A volume somebody wants larger on the node.
-pub(crate) struct Growth {
+/// A volume to expand on the node.
+pub(crate) struct ExpandParams {
     volume: String,
     path: String,
     range: SizeRange,
@@ -22,13 +22,13 @@ pub(crate) struct Growth {
 impl Rpc for NodeExpandVolumeRequest {
     const METHOD: Method = Method::NodeExpandVolume;
     type Reply = NodeExpandVolumeResponse;
-    type Plan = Growth;
+    type Params = ExpandParams;
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn check(&self) -> Result<Growth, Invalid> {
+    fn validate(&self) -> Result<ExpandParams, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let path = path::looked_for("volume_path", &self.volume_path)?;
         path::optional("staging_target_path", &self.staging_target_path)?;
@@ -38,7 +38,7 @@ impl Rpc for NodeExpandVolumeRequest {
             some => Some(validate::capability(some.as_ref())?),
         };
         validate::secrets(&self.secrets)?;
-        Ok(Growth {
+        Ok(ExpandParams {
             volume,
             path,
             range,
@@ -46,8 +46,8 @@ impl Rpc for NodeExpandVolumeRequest {
         })
     }
 
-    async fn act(growth: Growth, driver: &Driver) -> Result<Self::Reply, Error> {
-        let most = driver.conduct.node_growth_limit;
+    async fn execute(growth: ExpandParams, driver: &Driver) -> Result<Self::Reply, Error> {
+        let most = driver.config.node_growth_limit;
         if let Some(most) = most.filter(|most| growth.range.required > *most) {
             let reason = format!("nodes grow volumes to at most {most} bytes (--max-volume-size-node)");
             return Err(node::Error::Size { reason }.into());

@@ -8,10 +8,10 @@ use csi_proto::v1::{
 
 use super::super::controller::shape;
 use super::{path, wire};
-use crate::array::{Ailment, Severity, Sick, StorageAilment, StorageSeverity};
+use crate::array::{HealthIssue, Severity, StorageHealthIssue, StorageSeverity, UnhealthyVolume};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::node::Finding;
+use crate::node::NodeVolumeIssue;
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
@@ -19,27 +19,27 @@ use crate::service::call::Rpc;
 impl Rpc for NodeGetVolumeHealthRequest {
     const METHOD: Method = Method::NodeGetVolumeHealth;
     type Reply = NodeGetVolumeHealthResponse;
-    type Plan = (String, Option<String>);
+    type Params = (String, Option<String>);
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn check(&self) -> Result<Self::Plan, Invalid> {
+    fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let path = Some(self.volume_publish_path.clone()).filter(|path| !path.is_empty());
         path::optional("staging_target_path", &self.staging_target_path)?;
         Ok((volume, path))
     }
 
-    async fn act((volume, path): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute((volume, path): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         let view = driver.view_or_inline(&volume).await?;
         let findings = driver
             .here()?
             .findings(&volume, path.as_deref(), view.as_ref())
             .await?;
         let known = view.map(|view| view.ailments).unwrap_or_default();
-        let sick = Sick {
+        let sick = UnhealthyVolume {
             volume: volume.into(),
             ailments: known
                 .into_iter()
@@ -55,13 +55,13 @@ impl Rpc for NodeGetVolumeHealthRequest {
 impl Rpc for NodeGetStorageHealthRequest {
     const METHOD: Method = Method::NodeGetStorageHealth;
     type Reply = NodeGetStorageHealthResponse;
-    type Plan = ();
+    type Params = ();
 
-    fn check(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), Invalid> {
         validate::secrets(&self.secrets)
     }
 
-    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let ailments = driver.storage_health().await?;
         Ok(NodeGetStorageHealthResponse {
             backend_health: ailments.into_iter().map(backend_health).collect(),
@@ -69,22 +69,22 @@ impl Rpc for NodeGetStorageHealthRequest {
     }
 }
 
-fn ailment(finding: Finding) -> Ailment {
+fn ailment(finding: NodeVolumeIssue) -> HealthIssue {
     let (reason, message) = match finding {
-        Finding::NotShown => (
+        NodeVolumeIssue::NotShown => (
             "NotMounted",
             "the volume is not mounted any more where it was staged or published",
         ),
-        Finding::DeviceGone => ("DeviceGone", "the volume's device is not on the node"),
+        NodeVolumeIssue::DeviceGone => ("DeviceGone", "the volume's device is not on the node"),
     };
-    Ailment {
+    HealthIssue {
         status: Severity::Inaccessible,
         reason: reason.to_owned(),
         message: message.to_owned(),
     }
 }
 
-fn backend_health(ailment: StorageAilment) -> StorageBackendHealth {
+fn backend_health(ailment: StorageHealthIssue) -> StorageBackendHealth {
     let status = match ailment.status {
         StorageSeverity::Unknown => StorageHealthErrorType::UnknownStorageHealthErrorType,
         StorageSeverity::Degraded => StorageHealthErrorType::StorageDegraded,

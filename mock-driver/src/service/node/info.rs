@@ -8,7 +8,7 @@ use csi_proto::v1::{
 
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::rpc::capabilities::{Capability, Place};
+use crate::rpc::capabilities::{Capability, ReportedIn};
 use crate::rpc::method::Method;
 use crate::rpc::validate::Invalid;
 use crate::service::call::Rpc;
@@ -16,20 +16,20 @@ use crate::service::call::Rpc;
 impl Rpc for NodeGetInfoRequest {
     const METHOD: Method = Method::NodeGetInfo;
     type Reply = NodeGetInfoResponse;
-    type Plan = ();
+    type Params = ();
 
-    fn check(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), Invalid> {
         Ok(())
     }
 
-    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let told = driver.told().await?;
-        let limit = driver.limit_by_chance().or(told.limit).unwrap_or(0);
+    async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
+        let info = driver.info().await?;
+        let limit = driver.limit_by_chance().or(info.limit).unwrap_or(0);
         let topology = Topology {
-            segments: told.topology.into_iter().collect(),
+            segments: info.topology.into_iter().collect(),
         };
         Ok(NodeGetInfoResponse {
-            node_id: told.id,
+            node_id: info.id,
             max_volumes_per_node: i64::try_from(limit).unwrap_or(i64::MAX),
             accessible_topology: Some(topology).filter(|topology| !topology.segments.is_empty()),
         })
@@ -39,21 +39,24 @@ impl Rpc for NodeGetInfoRequest {
 impl Rpc for NodeGetCapabilitiesRequest {
     const METHOD: Method = Method::NodeGetCapabilities;
     type Reply = NodeGetCapabilitiesResponse;
-    type Plan = ();
+    type Params = ();
 
-    fn check(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), Invalid> {
         Ok(())
     }
 
-    async fn act((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let told = |capability: Capability| match capability.place() {
-            Place::Node(number) => Some(NodeServiceCapability {
+    async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
+        let info = |capability: Capability| match capability.place() {
+            ReportedIn::Node(number) => Some(NodeServiceCapability {
                 r#type: Some(Type::Rpc(RpcCapability { r#type: number })),
             }),
-            Place::Service(_) | Place::Expansion(_) | Place::Controller(_) | Place::Group(_) => None,
+            ReportedIn::Service(_)
+            | ReportedIn::Expansion(_)
+            | ReportedIn::Controller(_)
+            | ReportedIn::Group(_) => None,
         };
         Ok(NodeGetCapabilitiesResponse {
-            capabilities: driver.offer.now().iter().filter_map(told).collect(),
+            capabilities: driver.capabilities.now().iter().filter_map(info).collect(),
         })
     }
 }

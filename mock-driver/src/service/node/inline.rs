@@ -2,7 +2,7 @@
 //! the pod's author.
 
 use crate::array::quantity;
-use crate::node::{Inline, Map};
+use crate::node::{InlineVolume, Map};
 use crate::rpc::validate::Invalid;
 
 /// Kubelet's mark.
@@ -19,7 +19,7 @@ const DEFAULT_BYTES: u64 = 1024 * MIB;
 const BOUNDS: std::ops::RangeInclusive<u64> = MIB..=1024 * 1024 * MIB;
 
 /// Reads from a context whether a volume is inline, and how large it is to be.
-pub(super) fn read(context: &Map) -> Result<Option<Inline>, Invalid> {
+pub(super) fn read(context: &Map) -> Result<Option<InlineVolume>, Invalid> {
     if context.get(EPHEMERAL).is_none_or(|mark| mark != "true") {
         return Ok(None);
     }
@@ -34,7 +34,7 @@ pub(super) fn read(context: &Map) -> Result<Option<Inline>, Invalid> {
                 )
             })?,
     };
-    Ok(Some(Inline {
+    Ok(Some(InlineVolume {
         bytes: bytes.next_multiple_of(512),
     }))
 }

@@ -6,7 +6,7 @@ use crate::array::{Access, Capability};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::node::{Map, Node, View};
-use crate::rpc::capabilities::{self, LiveOffer};
+use crate::rpc::capabilities::{self, LiveCapabilities};
 use crate::rpc::validate::{self, Invalid};
 
 /// The most bytes of a path, as the kernel has it.
@@ -65,10 +65,10 @@ pub(super) fn group(capability: &Capability) -> Result<(), Invalid> {
 }
 
 /// Refuses uses of a volume that the driver says it does not know.
-pub(super) fn needs(offer: &LiveOffer, capability: &Capability) -> Result<(), Invalid> {
+pub(super) fn needs(offered: &LiveCapabilities, capability: &Capability) -> Result<(), Invalid> {
     let newer = capabilities::Capability::NodeSingleNodeMultiWriter;
     validate::needs_modes(
-        offer,
+        offered,
         newer,
         "volume_capability",
         std::slice::from_ref(capability),
@@ -78,7 +78,7 @@ pub(super) fn needs(offer: &LiveOffer, capability: &Capability) -> Result<(), In
         Access::Block => false,
     };
     let by_group = capabilities::Capability::NodeVolumeMountGroup;
-    validate::needs(offer, by_group, MOUNT_GROUP, has_group)
+    validate::needs(offered, by_group, MOUNT_GROUP, has_group)
 }
 
 /// A volume's context without what kubelet says of the pod.
@@ -114,7 +114,7 @@ impl Driver {
     ///
     /// # Errors
     /// If the volume is gone, nothing of it is on this node, and the driver is to be strict about it.
-    pub(super) async fn bear_gone(&self, volume: &str) -> Result<(), Error> {
+    pub(super) async fn check_strict(&self, volume: &str) -> Result<(), Error> {
         let node = self.here()?;
         if !node.is_strict() || node.knows(volume) {
             return Ok(());

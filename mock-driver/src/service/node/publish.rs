@@ -8,7 +8,7 @@ use csi_proto::v1::{
 use super::{inline, path};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::node::{Inline, Publish};
+use crate::node::{InlineVolume, Publish};
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
@@ -16,13 +16,13 @@ use crate::service::call::Rpc;
 impl Rpc for NodePublishVolumeRequest {
     const METHOD: Method = Method::NodePublishVolume;
     type Reply = NodePublishVolumeResponse;
-    type Plan = (Publish, Option<Inline>);
+    type Params = (Publish, Option<InlineVolume>);
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn check(&self) -> Result<Self::Plan, Invalid> {
+    fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let target = path::required("target_path", &self.target_path)?;
         let staging = path::optional("staging_target_path", &self.staging_target_path)?;
@@ -46,15 +46,15 @@ impl Rpc for NodePublishVolumeRequest {
         Ok((publish, inline))
     }
 
-    async fn act((publish, inline): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute((publish, inline): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         let node = driver.here()?;
-        path::needs(&driver.offer, &publish.capability)?;
+        path::needs(&driver.capabilities, &publish.capability)?;
         match inline {
             Some(inline) => node.publish_inline(publish, inline).await?,
             None => {
                 let publish = &publish;
                 let published = driver
-                    .patiently(|| async move {
+                    .with_retries(|| async move {
                         let view = driver.view_to_use(&publish.volume, &publish.capability).await?;
                         Ok(node.publish(publish.clone(), &view, driver.ways()).await?)
                     })
@@ -69,20 +69,20 @@ impl Rpc for NodePublishVolumeRequest {
 impl Rpc for NodeUnpublishVolumeRequest {
     const METHOD: Method = Method::NodeUnpublishVolume;
     type Reply = NodeUnpublishVolumeResponse;
-    type Plan = (String, String);
+    type Params = (String, String);
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn check(&self) -> Result<Self::Plan, Invalid> {
+    fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let target = path::required("target_path", &self.target_path)?;
         Ok((volume, target))
     }
 
-    async fn act((volume, target): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
-        driver.bear_gone(&volume).await?;
+    async fn execute((volume, target): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
+        driver.check_strict(&volume).await?;
         let node = driver.here()?;
         // The array has never heard of one.
         let is_inline = node.is_inline(&volume);

@@ -15,13 +15,13 @@ use crate::service::call::Rpc;
 impl Rpc for NodeStageVolumeRequest {
     const METHOD: Method = Method::NodeStageVolume;
     type Reply = NodeStageVolumeResponse;
-    type Plan = Stage;
+    type Params = Stage;
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn check(&self) -> Result<Stage, Invalid> {
+    fn validate(&self) -> Result<Stage, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let staging = path::required("staging_target_path", &self.staging_target_path)?;
         let capability = validate::capability(self.volume_capability.as_ref())?;
@@ -36,11 +36,11 @@ impl Rpc for NodeStageVolumeRequest {
         })
     }
 
-    async fn act(stage: Stage, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(stage: Stage, driver: &Driver) -> Result<Self::Reply, Error> {
         let (node, stage) = (driver.here()?, &stage);
-        path::needs(&driver.offer, &stage.capability)?;
+        path::needs(&driver.capabilities, &stage.capability)?;
         let staged = driver
-            .patiently(|| async move {
+            .with_retries(|| async move {
                 let view = driver.view_to_use(&stage.volume, &stage.capability).await?;
                 Ok(node.stage(stage.clone(), &view, driver.ways()).await?)
             })
@@ -53,20 +53,20 @@ impl Rpc for NodeStageVolumeRequest {
 impl Rpc for NodeUnstageVolumeRequest {
     const METHOD: Method = Method::NodeUnstageVolume;
     type Reply = NodeUnstageVolumeResponse;
-    type Plan = (String, String);
+    type Params = (String, String);
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn check(&self) -> Result<Self::Plan, Invalid> {
+    fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let staging = path::required("staging_target_path", &self.staging_target_path)?;
         Ok((volume, staging))
     }
 
-    async fn act((volume, staging): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
-        driver.bear_gone(&volume).await?;
+    async fn execute((volume, staging): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
+        driver.check_strict(&volume).await?;
         driver.here()?.unstage(&volume, &staging).await?;
         driver.release_device(&volume).await?;
         Ok(NodeUnstageVolumeResponse {})

@@ -6,7 +6,7 @@ use csi_proto::v1::{NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, Volum
 use super::path;
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::node::Gauge;
+use crate::node::VolumeSpace;
 use crate::node::mount::Usage;
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
@@ -15,27 +15,29 @@ use crate::service::call::Rpc;
 impl Rpc for NodeGetVolumeStatsRequest {
     const METHOD: Method = Method::NodeGetVolumeStats;
     type Reply = NodeGetVolumeStatsResponse;
-    type Plan = (String, String);
+    type Params = (String, String);
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn check(&self) -> Result<Self::Plan, Invalid> {
+    fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let path = path::looked_for("volume_path", &self.volume_path)?;
         path::optional("staging_target_path", &self.staging_target_path)?;
         Ok((volume, path))
     }
 
-    async fn act((volume, path): Self::Plan, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute((volume, path): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         let view = driver.view_or_inline(&volume).await?;
         let node = driver.here()?;
         let gauge = node.stats(&volume, &path, view.as_ref(), driver.ways()).await?;
         let usage = match gauge {
-            Gauge::Files(stats) => vec![usage(Unit::Bytes, stats.bytes), usage(Unit::Inodes, stats.inodes)],
+            VolumeSpace::Files(stats) => {
+                vec![usage(Unit::Bytes, stats.bytes), usage(Unit::Inodes, stats.inodes)]
+            }
             // What of a device is in use is known to who uses it.
-            Gauge::Device(bytes) => vec![VolumeUsage {
+            VolumeSpace::Device(bytes) => vec![VolumeUsage {
                 total: wire(bytes),
                 unit: Unit::Bytes.into(),
                 ..VolumeUsage::default()

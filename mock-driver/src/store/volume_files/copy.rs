@@ -1,5 +1,5 @@
 //! Copies of media and their removal. What is being made or thrown away has a name of its own until it
-//! is whole or gone, so that nobody meets half of it.
+//! is whole or gone, so that no reader sees half of it.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
-use super::{DISK, Error, Extent, FILESYSTEM, Medium, Swept, TREE, extent, name};
+use super::{DISK, Error, Extent, FILESYSTEM, FileId, SweepReport, TREE, extent, name};
 
 /// Above so many files and directories the whole filesystem is flushed at once. A flush of each is exact, and what
 /// it costs grows with their number; that of the whole costs what everybody else has written to it, too.
@@ -94,12 +94,12 @@ pub(super) fn remove(place: &Path) -> Result<(), Error> {
 }
 
 /// Removes unfinished copies and moves media that are not `known` into `orphaned`. Returns how many of each.
-pub(super) fn sweep(directory: &Path, known: &[Medium]) -> Result<Swept, Error> {
+pub(super) fn sweep(directory: &Path, known: &[FileId]) -> Result<SweepReport, Error> {
     let known: HashSet<PathBuf> = known
         .iter()
-        .map(|medium| directory.join(name::relative_path(medium)))
+        .map(|file_id| directory.join(name::relative_path(file_id)))
         .collect();
-    let mut swept = Swept::default();
+    let mut swept = SweepReport::default();
     for kind in ["volumes", "snapshots"] {
         let folder = directory.join(kind);
         let entries = match fs::read_dir(&folder) {

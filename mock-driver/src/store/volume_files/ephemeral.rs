@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Media, Medium, name};
+use super::{Error, FileId, VolumeFiles, name};
 use crate::store::durable;
 
 /// The file that says which node a volume was made on that lives as long as its pod.
@@ -21,21 +21,21 @@ struct NodeNote {
 
 // === impl Media ===
 
-impl Media {
+impl VolumeFiles {
     /// Notes which node a medium was made on, before it is made. Nodes share the directory, and each looks after the
     /// volumes that live as long as its own pods.
     ///
     /// # Errors
     /// If files cannot be written.
-    pub(crate) async fn note_node(&self, medium: &Medium, node: &str) -> Result<(), Error> {
+    pub(crate) async fn note_node(&self, file_id: &FileId, node: &str) -> Result<(), Error> {
         if !self.is_kept() {
             return Ok(());
         }
         let note = NodeNote {
             node: node.to_owned(),
-            volume: medium.id().to_owned(),
+            volume: file_id.id().to_owned(),
         };
-        self.work(medium, move |place| {
+        self.work(file_id, move |place| {
             fs::create_dir_all(place).map_err(Error::of("create", place))?;
             durable::write_json(place, NODE, &note).map_err(Error::of("write a note in", place))
         })

@@ -24,7 +24,7 @@ pub struct Extent {
 }
 
 /// A disk that may have no file yet; then it is all zeroes and has no length.
-struct Disk(Option<File>);
+struct SparseFile(Option<File>);
 
 // === impl Extent ===
 
@@ -37,7 +37,7 @@ impl Extent {
 
 // === impl Disk ===
 
-impl Disk {
+impl SparseFile {
     fn open(path: &Path) -> io::Result<Self> {
         match File::open(path) {
             Ok(file) => Ok(Self(Some(file))),
@@ -73,12 +73,12 @@ impl Disk {
 
 /// The parts in use of the file at `path`, from the first one that ends after `from`.
 pub(super) fn allocated(path: &Path, from: u64) -> io::Result<Vec<Extent>> {
-    Disk::open(path)?.extents(from)
+    SparseFile::open(path)?.extents(from)
 }
 
 /// The parts in which `target` differs from `base`. Only what is in use in one of them is read.
 pub(super) fn changed(base: &Path, target: &Path, from: u64) -> io::Result<Vec<Extent>> {
-    let (base, target) = (Disk::open(base)?, Disk::open(target)?);
+    let (base, target) = (SparseFile::open(base)?, SparseFile::open(target)?);
     let mut candidates = base.extents(from)?;
     candidates.extend(target.extents(from)?);
     candidates.sort_by_key(|extent| extent.offset);
@@ -110,7 +110,7 @@ pub(super) fn changed(base: &Path, target: &Path, from: u64) -> io::Result<Vec<E
 
 /// Whether no byte of the file at `path` is set.
 pub(crate) fn is_blank(path: &Path) -> io::Result<bool> {
-    let disk = Disk::open(path)?;
+    let disk = SparseFile::open(path)?;
     let mut buffer = vec![0; CHUNK];
     for extent in disk.extents(0)? {
         let mut offset = extent.offset;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use super::Medium;
+use super::FileId;
 
 /// The most bytes of an id that stands in a file name as it is, or nearly so.
 const LONGEST: usize = 200;
@@ -16,17 +16,17 @@ pub(super) const EPHEMERAL: &str = "ephemeral";
 pub(super) const UNFINISHED: char = '.';
 
 /// The folder of the medium's kind.
-fn folder(medium: &Medium) -> &'static str {
-    match medium {
-        Medium::Volume(_) => "volumes",
-        Medium::Snapshot(_) => "snapshots",
-        Medium::Ephemeral(_) => EPHEMERAL,
+fn folder(file_id: &FileId) -> &'static str {
+    match file_id {
+        FileId::Volume(_) => "volumes",
+        FileId::Snapshot(_) => "snapshots",
+        FileId::Ephemeral(_) => EPHEMERAL,
     }
 }
 
 /// Where a medium is in the directory of all media.
-pub(super) fn relative_path(medium: &Medium) -> PathBuf {
-    Path::new(folder(medium)).join(file_name(medium.id()))
+pub(super) fn relative_path(file_id: &FileId) -> PathBuf {
+    Path::new(folder(file_id)).join(file_name(file_id.id()))
 }
 
 /// A file name for any text: letters, digits, `-`, `_` and inner dots as they are, all else as `%XX`;

@@ -15,7 +15,7 @@ use std::sync::PoisonError;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::{Media, Medium, Place, copy, name};
+use super::{FileId, FilesLocation, VolumeFiles, copy, name};
 use crate::store::durable;
 
 const MARKER: &str = "media.json";
@@ -33,9 +33,9 @@ pub struct Owner {
     pub is_kept: bool,
 }
 
-/// What [`Media::sweep`] found.
+/// What [`VolumeFiles::sweep`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct SweepReport {
     /// How many unfinished copies and deletions were removed.
     pub unfinished: usize,
     /// How many media the array does not know were moved aside.
@@ -105,16 +105,16 @@ struct Marker {
 
 // === impl Media ===
 
-impl Media {
-    /// Makes a kept directory the array's own until [`Media::close`], so that nothing but what this array made can
+impl VolumeFiles {
+    /// Makes a kept directory the array's own until [`VolumeFiles::close`], so that nothing but what this array made can
     /// be swept. `known` is what the stored state names: a directory of an earlier version, which has no marker, must
     /// have nothing else in it.
     ///
     /// # Errors
     /// If another array has the directory, or had it and is kept; if it holds files that are not known to be the
     /// array's; if it cannot be created, locked or marked.
-    pub fn claim(&self, owner: &Owner, known: &[Medium], state_dir: Option<&Path>) -> Result<(), ClaimError> {
-        let Place::Kept { directory, lock } = &*self.place else {
+    pub fn claim(&self, owner: &Owner, known: &[FileId], state_dir: Option<&Path>) -> Result<(), ClaimError> {
+        let FilesLocation::Persistent { directory, lock } = &*self.place else {
             return Ok(());
         };
         let held = claim(directory, owner, known, state_dir)?;
@@ -128,7 +128,7 @@ impl Media {
 fn claim(
     directory: &Path,
     owner: &Owner,
-    known: &[Medium],
+    known: &[FileId],
     state_dir: Option<&Path>,
 ) -> Result<File, ClaimError> {
     durable::create_dir_all(directory).map_err(failed("create", directory))?;
@@ -193,7 +193,7 @@ fn read(path: &Path) -> Result<Option<Marker>, ClaimError> {
 /// The first thing in the directory that neither the array knows nor a driver leaves beside volume files.
 fn unknown(
     directory: &Path,
-    known: &[Medium],
+    known: &[FileId],
     state_dir: Option<&Path>,
 ) -> Result<Option<PathBuf>, ClaimError> {
     // Compared by what they are, not by how they were written.

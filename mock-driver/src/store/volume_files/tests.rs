@@ -5,12 +5,12 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-fn volume(id: &str) -> Medium {
-    Medium::Volume(id.to_owned())
+fn volume(id: &str) -> FileId {
+    FileId::Volume(id.to_owned())
 }
 
-fn snapshot(id: &str) -> Medium {
-    Medium::Snapshot(id.to_owned())
+fn snapshot(id: &str) -> FileId {
+    FileId::Snapshot(id.to_owned())
 }
 
 fn write(disk: &Path, offset: u64, bytes: &[u8]) {
@@ -33,7 +33,7 @@ fn extent(offset: u64, length: u64) -> Extent {
 
 #[tokio::test]
 async fn private_media_cost_nothing_until_needed_and_leave_nothing() {
-    let media = Media::private();
+    let media = VolumeFiles::private();
     let directory = media.directory().unwrap();
     let disk = media.ensure(&volume("a"), 64 * MIB).await.unwrap();
     let meta = fs::metadata(&disk).unwrap();
@@ -56,7 +56,7 @@ async fn private_media_cost_nothing_until_needed_and_leave_nothing() {
 
 #[tokio::test]
 async fn media_grow_and_never_shrink() {
-    let media = Media::private();
+    let media = VolumeFiles::private();
     media.grow(&volume("a"), MIB).await.unwrap();
     assert!(!media.exists(&volume("a")).unwrap(), "nobody needed it yet");
     let disk = media.ensure(&volume("a"), 2 * MIB).await.unwrap();
@@ -72,7 +72,7 @@ async fn media_grow_and_never_shrink() {
 
 #[tokio::test]
 async fn copy_has_the_bytes_the_holes_and_the_wanted_length() {
-    let media = Media::private();
+    let media = VolumeFiles::private();
     let disk = media.ensure(&volume("a"), 64 * MIB).await.unwrap();
     write(&disk, 5 * MIB + 17, b"in the middle");
     write(&disk, 64 * MIB - 3, b"end");
@@ -95,7 +95,7 @@ async fn copy_has_the_bytes_the_holes_and_the_wanted_length() {
 
 #[tokio::test]
 async fn copy_replaces_what_was_there_even_by_nothing() {
-    let media = Media::private();
+    let media = VolumeFiles::private();
     for id in ["a", "b"] {
         let disk = media.ensure(&volume(id), MIB).await.unwrap();
         write(&disk, 0, id.as_bytes());
@@ -112,7 +112,7 @@ async fn copy_replaces_what_was_there_even_by_nothing() {
 
 #[tokio::test]
 async fn failed_copy_leaves_nothing_behind() {
-    let media = Media::private();
+    let media = VolumeFiles::private();
     let disk = media.ensure(&volume("a"), MIB).await.unwrap();
     write(&disk, 0, b"data");
     let kept = media.ensure(&volume("b"), MIB).await.unwrap();
@@ -130,7 +130,7 @@ async fn failed_copy_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn copy_takes_the_files_of_an_emulated_filesystem_along() {
-    let media = Media::private();
+    let media = VolumeFiles::private();
     let tree = media.tree(&volume("a")).unwrap();
     fs::create_dir_all(tree.join("sub")).unwrap();
     fs::write(tree.join("sub/file"), "text").unwrap();
@@ -143,7 +143,7 @@ async fn copy_takes_the_files_of_an_emulated_filesystem_along() {
 
 #[tokio::test]
 async fn extents_are_what_was_written() {
-    let media = Media::private();
+    let media = VolumeFiles::private();
     assert_eq!(media.extents(&volume("a"), 0).await.unwrap(), []);
     let disk = media.ensure(&volume("a"), 8 * MIB).await.unwrap();
     assert_eq!(media.extents(&volume("a"), 0).await.unwrap(), []);
@@ -160,7 +160,7 @@ async fn extents_are_what_was_written() {
 
 #[tokio::test]
 async fn delta_is_what_differs_and_not_what_was_only_rewritten() {
-    let media = Media::private();
+    let media = VolumeFiles::private();
     let disk = media.ensure(&volume("a"), 8 * MIB).await.unwrap();
     write(&disk, 0, &[7; 2 * BLOCK as usize]);
     write(&disk, 6 * MIB, b"removed later");
@@ -225,7 +225,7 @@ fn tree(path: &Path) -> Vec<String> {
 async fn sweep_moves_orphans_aside_and_removes_unfinished_copies() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("media");
-    let media = Media::kept(path.clone());
+    let media = VolumeFiles::kept(path.clone());
     for id in ["known", "orphan"] {
         media.ensure(&volume(id), MIB).await.unwrap();
     }
@@ -234,11 +234,11 @@ async fn sweep_moves_orphans_aside_and_removes_unfinished_copies() {
     fs::create_dir(path.join("volumes/.hidden")).unwrap();
     let known = vec![volume("known")];
     let swept = media.sweep(known.clone()).await.unwrap();
-    assert_eq!(swept, Swept::default(), "not claimed, so not ours");
+    assert_eq!(swept, SweepReport::default(), "not claimed, so not ours");
 
     fs::write(path.join("media.json"), r#"{"format":1,"array":"a","kept":true}"#).unwrap();
     media.claim(&mk_owner("a", true), &[], None).unwrap();
-    let counts = |unfinished, orphaned| Swept { unfinished, orphaned };
+    let counts = |unfinished, orphaned| SweepReport { unfinished, orphaned };
     assert_eq!(media.sweep(known.clone()).await.unwrap(), counts(1, 2));
     assert_eq!(media.sweep(known.clone()).await.unwrap(), counts(0, 0));
     assert!(media.exists(&volume("known")).unwrap());
@@ -279,7 +279,7 @@ fn directory_with_foreign_files_is_refused_and_left_as_it_is() {
         fs::write(&file, "of others").unwrap();
         fs::create_dir(path.join("state")).unwrap();
         let before = tree(path);
-        let refused = Media::kept(path.to_owned())
+        let refused = VolumeFiles::kept(path.to_owned())
             .claim(
                 &mk_owner("a", true),
                 &[volume("known")],
@@ -324,7 +324,7 @@ fn directory_is_claimed_if_it_is_empty_or_as_an_earlier_version_left_it() {
         let known = [volume("known"), snapshot("taken")];
         let owner = mk_owner("a", true);
         let claim = || {
-            let media = Media::kept(path.to_owned());
+            let media = VolumeFiles::kept(path.to_owned());
             media
                 .claim(&owner, &known, Some(&path.join("state")))
                 .map(|()| media)
@@ -348,7 +348,7 @@ fn directory_is_claimed_if_it_is_empty_or_as_an_earlier_version_left_it() {
 fn state_directory_may_be_the_media_directory() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("snapshot.json"), "{}").unwrap();
-    let media = Media::kept(
+    let media = VolumeFiles::kept(
         directory
             .path()
             .join("../")
@@ -372,7 +372,7 @@ fn directory_of_a_kept_array_is_refused_to_others() {
         (&memory, &first, true),
     ] {
         let directory = tempfile::tempdir().unwrap();
-        let media = Media::kept(directory.path().to_owned());
+        let media = VolumeFiles::kept(directory.path().to_owned());
         media.claim(before, &[], None).unwrap();
         media.close().unwrap();
         fs::create_dir_all(directory.path().join("volumes/x")).unwrap();
@@ -405,7 +405,7 @@ fn damaged_or_linked_marker_is_refused() {
             Some(text) => fs::write(marker, text).unwrap(),
             None => std::os::unix::fs::symlink(elsewhere.path(), marker).unwrap(),
         }
-        let media = Media::kept(directory.path().to_owned());
+        let media = VolumeFiles::kept(directory.path().to_owned());
         media
             .claim(&mk_owner("a", true), &[], None)
             .expect_err(text.unwrap_or("a link"));

@@ -2,7 +2,7 @@
 
 use csi_mock_driver::admin_api::client::Calls;
 use csi_mock_driver::admin_api::resource::{
-    Ailment, GroupSnapshotNew, NodeChange, SnapshotNew, StorageAilment, VolumeChange,
+    GroupSnapshotNew, HealthIssue, NodeChange, SnapshotNew, StorageHealthIssue, VolumeChange,
 };
 use csi_mock_driver::array::{Pool, PoolName};
 use csi_mock_driver::driver::Settings;
@@ -37,8 +37,8 @@ fn mk_snapshot(name: &str, source: &str) -> SnapshotNew {
     }
 }
 
-fn mk_ailment(status: &str, capability: Option<&str>) -> StorageAilment {
-    StorageAilment {
+fn mk_ailment(status: &str, capability: Option<&str>) -> StorageHealthIssue {
+    StorageHealthIssue {
         status: status.to_owned(),
         reason: "Cable".to_owned(),
         message: "a cable is loose".to_owned(),
@@ -111,7 +111,7 @@ async fn pool_keeps_its_size_over_a_restart() {
 async fn snapshots_are_taken_shown_and_deleted() {
     let (server, client) = Server::start_administered(|directory, settings| {
         small_pool(directory, settings);
-        settings.conduct.snapshot_delay = std::time::Duration::from_secs(3600);
+        settings.config.snapshot_delay = std::time::Duration::from_secs(3600);
     })
     .await;
     let taken = client.create_snapshot(&mk_snapshot("s", "vol-0")).await.unwrap();
@@ -375,7 +375,7 @@ async fn condition_set_over_the_api_is_seen_by_all_who_tell_it() {
     for (health, expected) in [
         (vec![], Condition::default()),
         (
-            vec![Ailment {
+            vec![HealthIssue {
                 status: "INACCESSIBLE".to_owned(),
                 reason: "Fire".to_owned(),
                 message: "it burns".to_owned(),

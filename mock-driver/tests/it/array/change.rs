@@ -109,7 +109,7 @@ async fn published_volume_grows_only_where_that_is_offered() {
     world.expand(&a, 20 * MIB, 0).await.unwrap();
 
     let mut world = World::start_with(|_, settings| {
-        settings.offer = "-VOLUME_EXPANSION_ONLINE,+VOLUME_EXPANSION_OFFLINE"
+        settings.capabilities = "-VOLUME_EXPANSION_ONLINE,+VOLUME_EXPANSION_OFFLINE"
             .parse()
             .unwrap();
     })
@@ -139,7 +139,7 @@ async fn published_volume_grows_only_where_that_is_offered() {
 
 #[tokio::test]
 async fn modify_without_parameters_is_refused_if_strict() {
-    let mut world = World::start_with(|_, settings| settings.conduct.strict_modify = true).await;
+    let mut world = World::start_with(|_, settings| settings.config.strict_modify = true).await;
     let a = world.create(mk_volume("a")).await.unwrap().volume_id;
     let refused = world.modify(&a, &[]).await;
     assert_refused(

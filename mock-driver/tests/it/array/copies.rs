@@ -125,7 +125,7 @@ async fn source_must_be_there_and_named() {
 #[tokio::test]
 async fn sources_need_their_capability() {
     let mut world = World::start_with(|_, settings| {
-        settings.offer = "-CLONE_VOLUME,-CREATE_DELETE_SNAPSHOT".parse().unwrap();
+        settings.capabilities = "-CLONE_VOLUME,-CREATE_DELETE_SNAPSHOT".parse().unwrap();
     })
     .await;
     let a = world.volume("a").await;

@@ -1,6 +1,6 @@
 //! What other mock drivers get wrong although csi-sanity passes them; here each is right.
 
-use csi_mock_driver::store::volume_files::Medium;
+use csi_mock_driver::store::volume_files::FileId;
 use csi_proto::v1;
 use tonic::Code;
 
@@ -134,7 +134,7 @@ async fn an_expansion_makes_the_bytes_longer() {
         ..mk_volume("a")
     };
     let a = world.create(request).await.unwrap().volume_id;
-    let medium = Medium::Volume(a.clone());
+    let medium = FileId::Volume(a.clone());
     let disk = world
         .server
         .driver()
@@ -160,7 +160,7 @@ async fn an_unknown_volume_is_not_found() {
 #[tokio::test]
 async fn an_rpc_that_is_switched_off_is_unimplemented() {
     let mut world = World::start_with(|_, settings| {
-        settings.offer = "-EXPAND_VOLUME,-LIST_SNAPSHOTS,-GROUP_CONTROLLER_SERVICE"
+        settings.capabilities = "-EXPAND_VOLUME,-LIST_SNAPSHOTS,-GROUP_CONTROLLER_SERVICE"
             .parse()
             .unwrap();
     })
@@ -170,7 +170,12 @@ async fn an_rpc_that_is_switched_off_is_unimplemented() {
     let list = world.list(v1::ListSnapshotsRequest::default()).await;
     assert_refused("list", list, unimplemented, &[]);
     assert_refused("group", world.group("g", &["vol-0"]).await, unimplemented, &[]);
-    world.server.driver().offer().change("+LIST_SNAPSHOTS").unwrap();
+    world
+        .server
+        .driver()
+        .capabilities()
+        .change("+LIST_SNAPSHOTS")
+        .unwrap();
     world
         .list(v1::ListSnapshotsRequest::default())
         .await

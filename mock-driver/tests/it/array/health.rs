@@ -1,6 +1,6 @@
 //! The health RPCs.
 
-use csi_mock_driver::array::{Ailment, Array, Severity};
+use csi_mock_driver::array::{Array, HealthIssue, Severity};
 use csi_proto::v1::{
     ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest, VolumeHealth, VolumeHealthErrorType,
 };
@@ -8,8 +8,8 @@ use tonic::{Code, Status};
 
 use super::{World, assert_refused};
 
-fn mk_ailment(status: Severity) -> Ailment {
-    Ailment {
+fn mk_ailment(status: Severity) -> HealthIssue {
+    HealthIssue {
         status,
         reason: "Fan".to_owned(),
         message: "a fan stands still".to_owned(),
@@ -17,7 +17,7 @@ fn mk_ailment(status: Severity) -> Ailment {
 }
 
 impl World {
-    async fn make_sick(&mut self, volume: &str, ailments: Vec<Ailment>) {
+    async fn make_sick(&mut self, volume: &str, ailments: Vec<HealthIssue>) {
         let set = |array: &mut Array| array.set_volume_health(volume, ailments);
         self.server.driver().store().change(set).await.unwrap();
     }
@@ -165,7 +165,7 @@ async fn older_callers_find_the_condition_where_it_was_and_only_if_that_is_offer
     world.publish("vol-1", "node-0").await.unwrap();
     let channel = world.server.channel().await;
     for (changes, told) in [("", false), ("+VOLUME_CONDITION", true)] {
-        world.server.driver().offer().change(changes).unwrap();
+        world.server.driver().capabilities().change(changes).unwrap();
         let capabilities = world
             .controller
             .controller_get_capabilities(csi_proto::v1::ControllerGetCapabilitiesRequest {})

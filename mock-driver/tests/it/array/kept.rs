@@ -6,9 +6,9 @@ use std::time::Duration;
 use std::{fs, iter, thread};
 
 use csi_mock_driver::array::{
-    Access, AccessMode, Ailment, Array, Capability, Done, Error, Hold, Image, Moment, NodeSettings, Settings,
-    Severity, SizeRange, Source, StorageAilment, StorageSeverity, Timing, Wanted, WantedGroup,
-    WantedSnapshot,
+    Access, AccessMode, Array, Capability, CreateGroupParams, CreateSnapshotParams, CreateVolumeParams, Done,
+    Error, HealthIssue, Image, NodeSettings, PublishParams, Settings, Severity, SizeRange, Source,
+    StorageHealthIssue, StorageSeverity, Timing, UnixTime,
 };
 use csi_mock_driver::store::{OpenError, Store};
 
@@ -50,13 +50,13 @@ fn capability() -> Capability {
 
 fn timing() -> Timing {
     Timing {
-        now: Moment::from_nanos(1_700_000_000_123_456_789),
+        now: UnixTime::from_nanos(1_700_000_000_123_456_789),
         delay: Duration::from_secs(1),
     }
 }
 
-fn mk_wanted(name: &str, source: Option<Source>) -> Wanted {
-    Wanted {
+fn mk_wanted(name: &str, source: Option<Source>) -> CreateVolumeParams {
+    CreateVolumeParams {
         name: name.to_owned(),
         size: SizeRange {
             required: 0,
@@ -70,8 +70,8 @@ fn mk_wanted(name: &str, source: Option<Source>) -> Wanted {
     }
 }
 
-fn mk_snapshot(name: &str) -> WantedSnapshot {
-    WantedSnapshot {
+fn mk_snapshot(name: &str) -> CreateSnapshotParams {
+    CreateSnapshotParams {
         name: name.to_owned(),
         source: "vol-0".to_owned(),
         parameters: BTreeMap::from([("class".to_owned(), "a".to_owned())]),
@@ -101,23 +101,23 @@ fn snapshot_id(array: &Array) -> String {
     single.next().expect("a snapshot must be there").id.to_string()
 }
 
-pub(super) fn hold() -> Hold {
-    Hold {
+pub(super) fn hold() -> PublishParams {
+    PublishParams {
         capability: capability(),
         readonly: true,
     }
 }
 
-fn mk_ailment() -> Ailment {
-    Ailment {
+fn mk_ailment() -> HealthIssue {
+    HealthIssue {
         status: Severity::DataLoss,
         reason: "R".to_owned(),
         message: "m".to_owned(),
     }
 }
 
-fn mk_storage_ailment() -> StorageAilment {
-    StorageAilment {
+fn mk_storage_ailment() -> StorageHealthIssue {
+    StorageHealthIssue {
         status: StorageSeverity::Unreachable,
         reason: "R".to_owned(),
         message: "m".to_owned(),
@@ -134,15 +134,15 @@ fn mk_node() -> NodeSettings {
     }
 }
 
-fn mk_group() -> WantedGroup {
-    WantedGroup {
+fn mk_group() -> CreateGroupParams {
+    CreateGroupParams {
         name: "g".to_owned(),
         sources: ["vol-0", "vol-1"].map(str::to_owned).into(),
         parameters: BTreeMap::new(),
     }
 }
 
-fn later() -> Moment {
+fn later() -> UnixTime {
     timing().now.after(Duration::from_secs(2))
 }
 
@@ -312,7 +312,7 @@ async fn what_is_brought_back_goes_on_as_before() {
         step(&mut elsewhere).unwrap();
     }
     assert_eq!(store.peek(Array::image), elsewhere.image());
-    let room = |array: &Array| array.room_for(None, None).unwrap();
+    let room = |array: &Array| array.capacity_for(None, None).unwrap();
     assert_eq!(store.peek(room), room(&elsewhere));
 }
 

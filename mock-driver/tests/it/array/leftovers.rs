@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use csi_mock_driver::driver::{Driver, OpenError, Settings};
-use csi_mock_driver::store::volume_files::{ClaimError, Medium};
+use csi_mock_driver::store::volume_files::{ClaimError, FileId};
 use csi_proto::v1;
 
 use crate::server::{Server, mk_create};
@@ -15,15 +15,15 @@ fn same_array(directory: &Path, settings: &mut Settings) {
     settings.premade = 1;
 }
 
-async fn create(server: &Server) -> Medium {
+async fn create(server: &Server) -> FileId {
     let made = server.controller().await.create_volume(mk_create("a")).await;
-    Medium::Volume(made.unwrap().into_inner().volume.unwrap().volume_id)
+    FileId::Volume(made.unwrap().into_inner().volume.unwrap().volume_id)
 }
 
 #[tokio::test]
 async fn a_new_volume_is_empty_although_an_array_before_had_one_of_that_id() {
     let server = Server::start_with(same_array).await;
-    let (first, stays) = (create(&server).await, Medium::Volume("vol-0".to_owned()));
+    let (first, stays) = (create(&server).await, FileId::Volume("vol-0".to_owned()));
     for medium in [&first, &stays] {
         let disk = server.driver().media().ensure(medium, 4096).await.unwrap();
         fs::write(disk, "of the array before").unwrap();
@@ -76,7 +76,7 @@ async fn second_controller_on_a_media_directory_is_refused_and_removes_nothing()
     for other in [&second, &in_memory] {
         let refused = Driver::open(other.clone()).unwrap_err();
         assert!(
-            matches!(refused, OpenError::Media(ClaimError::InUse { .. })),
+            matches!(refused, OpenError::VolumeFiles(ClaimError::InUse { .. })),
             "{refused}"
         );
     }
@@ -84,14 +84,14 @@ async fn second_controller_on_a_media_directory_is_refused_and_removes_nothing()
     for other in [second, in_memory] {
         let refused = loop {
             let refused = Driver::open(other.clone()).unwrap_err();
-            if !matches!(refused, OpenError::Media(ClaimError::InUse { .. })) {
+            if !matches!(refused, OpenError::VolumeFiles(ClaimError::InUse { .. })) {
                 break refused;
             }
             // A program that another test starts has a copy of the lock until it begins to run.
             tokio::task::yield_now().await;
         };
         assert!(
-            matches!(refused, OpenError::Media(ClaimError::OtherArray { .. })),
+            matches!(refused, OpenError::VolumeFiles(ClaimError::OtherArray { .. })),
             "{refused}"
         );
     }

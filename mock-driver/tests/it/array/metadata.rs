@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use csi_mock_driver::driver::service_config::BlockRuns;
-use csi_mock_driver::store::volume_files::Medium;
+use csi_mock_driver::store::volume_files::FileId;
 use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use csi_proto::v1::{BlockMetadata, BlockMetadataType, GetMetadataAllocatedRequest, GetMetadataDeltaRequest};
 use tonic::{Code, Status};
@@ -25,7 +25,7 @@ fn runs(blocks: &[BlockMetadata]) -> Runs {
 impl World {
     /// Writes blocks of the volume as something on a node would.
     async fn write(&self, volume: &str, blocks: &[u64], byte: u8) {
-        let medium = Medium::Volume(volume.to_owned());
+        let medium = FileId::Volume(volume.to_owned());
         let disk = self
             .server
             .driver()
@@ -120,7 +120,7 @@ async fn what_was_written_is_told_and_what_changed_since() {
 
 #[tokio::test]
 async fn blocks_are_told_one_by_one_if_asked_for() {
-    let mut world = World::start_with(|_, settings| settings.conduct.block_runs = BlockRuns::Fixed).await;
+    let mut world = World::start_with(|_, settings| settings.config.block_runs = BlockRuns::Fixed).await;
     let a = world.volume("a").await;
     world.write(&a, &[4, 5], 1).await;
     let snapshot = world.snapshot("s", &a).await;

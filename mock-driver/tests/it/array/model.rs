@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use csi_mock_driver::array::{
-    Access, AccessMode, Array, Capability, Change, Done, Error, Hold, Moment, NodeSettings, Pool, PoolName,
-    Segments, Settings, SizeRange, SnapshotFilter, Source, Timing, Wanted, WantedGroup, WantedSnapshot,
+    Access, AccessMode, Array, Capability, Change, CreateGroupParams, CreateSnapshotParams,
+    CreateVolumeParams, Done, Error, NodeSettings, Pool, PoolName, PublishParams, Segments, Settings,
+    SizeRange, SnapshotFilter, Source, Timing, UnixTime,
 };
 use proptest::prelude::*;
 
@@ -427,7 +428,7 @@ impl Model {
     }
 
     /// What listings should show.
-    fn shown(&self) -> Shown {
+    fn shown(&self) -> MountSource {
         let volume = |volume: &ModelVolume| {
             let node = volume.node.map(|node| format!("node-{node}"));
             (volume.id.clone(), volume.mib * MIB, node, volume.iops)
@@ -441,7 +442,7 @@ impl Model {
                 snapshot.group.clone(),
             )
         };
-        let mut shown = Shown {
+        let mut shown = MountSource {
             volumes: self.volumes.iter().map(volume).collect(),
             snapshots: self.snapshots.iter().map(snapshot).collect(),
             groups: self.groups.iter().map(|group| group.id.clone()).collect(),
@@ -463,7 +464,7 @@ enum Made {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Shown {
+struct MountSource {
     volumes: Vec<(String, u64, Option<String>, Option<u64>)>,
     snapshots: Vec<(String, String, bool, Option<String>)>,
     groups: Vec<String>,
@@ -480,8 +481,8 @@ fn named(volumes: &BTreeSet<usize>, ids: &Ids) -> BTreeSet<String> {
 // === impl Bench ===
 
 impl Bench {
-    fn now(&self) -> Moment {
-        Moment::from_nanos(self.time * 1_000_000_000)
+    fn now(&self) -> UnixTime {
+        UnixTime::from_nanos(self.time * 1_000_000_000)
     }
 
     fn timing(&self) -> Timing {
@@ -504,7 +505,7 @@ impl Bench {
             Op::Snapshot { name, volume } => {
                 let name = format!("snapshot-{name}");
                 let id = array.snapshot_id(&name);
-                let wanted = WantedSnapshot {
+                let wanted = CreateSnapshotParams {
                     name,
                     source: Ids::of(&ids.volumes, *volume).to_owned(),
                     parameters: BTreeMap::new(),
@@ -517,7 +518,7 @@ impl Bench {
                 .delete_snapshot(Ids::of(&ids.snapshots, *snapshot))
                 .map(nothing),
             Op::Group { name, volumes } => {
-                let wanted = WantedGroup {
+                let wanted = CreateGroupParams {
                     name: format!("group-{name}"),
                     sources: named(volumes, ids),
                     parameters: BTreeMap::new(),
@@ -568,7 +569,7 @@ impl Bench {
         }
     }
 
-    fn shown(&self) -> Shown {
+    fn shown(&self) -> MountSource {
         let array = &self.array;
         let volumes = array.list(0, None).unwrap().entries.into_iter().map(|entry| {
             let volume = array.volume(entry.spec.id.as_str()).unwrap();
@@ -586,21 +587,21 @@ impl Bench {
                 group,
             )
         });
-        Shown {
+        MountSource {
             volumes: volumes.collect(),
             snapshots: snapshots.collect(),
             groups: array.groups().map(|group| group.id.to_string()).collect(),
-            left: array.room_for(None, None).unwrap().available,
+            left: array.capacity_for(None, None).unwrap().available,
         }
     }
 }
 
-fn wanted_volume(name: u8, mib: u64, source: Option<(bool, usize)>, ids: &Ids) -> Wanted {
+fn wanted_volume(name: u8, mib: u64, source: Option<(bool, usize)>, ids: &Ids) -> CreateVolumeParams {
     let source = source.map(|(snapshot, number)| match snapshot {
         true => Source::Snapshot(Ids::of(&ids.snapshots, number).into()),
         false => Source::Volume(Ids::of(&ids.volumes, number).into()),
     });
-    Wanted {
+    CreateVolumeParams {
         name: format!("volume-{name}"),
         size: SizeRange {
             required: mib * MIB,
@@ -608,7 +609,7 @@ fn wanted_volume(name: u8, mib: u64, source: Option<(bool, usize)>, ids: &Ids) -
         },
         capabilities: vec![hold().capability],
         source,
-        ..Wanted::default()
+        ..CreateVolumeParams::default()
     }
 }
 
@@ -622,8 +623,8 @@ fn members_of(array: &Array, group: &str, complete: bool) -> Vec<String> {
     members.values().take(count).map(ToString::to_string).collect()
 }
 
-fn hold() -> Hold {
-    Hold {
+fn hold() -> PublishParams {
+    PublishParams {
         capability: Capability {
             access: Access::Block,
             mode: AccessMode::SingleNodeWriter,

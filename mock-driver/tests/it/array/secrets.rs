@@ -42,7 +42,7 @@ fn assert_told_or_done(call: &str, outcome: Result<(), tonic::Status>, code: Opt
 async fn missing_secret_is_an_argument_and_a_wrong_one_is_nobody() {
     let world = World::start_with(|_, settings| {
         let required = METHODS.map(|method| format!("{method}:password=xyzzy").parse().unwrap());
-        settings.conduct.secrets = required.into_iter().collect();
+        settings.config.secrets = required.into_iter().collect();
         settings.premade = 1;
     })
     .await;

@@ -10,7 +10,7 @@ use crate::server::{mk_create, mk_mount, mk_unpublish};
 #[tokio::test]
 async fn lax_array_deletes_what_is_in_use() {
     let mut world = World::start_with(|_, settings| {
-        settings.array.lax.delete_in_use = true;
+        settings.array.deviations.delete_in_use = true;
         settings.array.attach_limit = Some(1);
         settings.premade = 2;
     })
@@ -26,7 +26,7 @@ async fn lax_array_deletes_what_is_in_use() {
 #[tokio::test]
 async fn strict_array_finds_nothing_to_detach() {
     let mut world = World::start_with(|_, settings| {
-        settings.array.lax.unpublish_not_found = true;
+        settings.array.deviations.unpublish_not_found = true;
         settings.premade = 1;
     })
     .await;

@@ -203,7 +203,7 @@ async fn topologies_are_checked_in_form() {
 async fn without_the_capability_places_are_neither_told_nor_taken() {
     let mut world = World::start_with(|directory, settings| {
         two_zones(directory, settings);
-        settings.offer = "-VOLUME_ACCESSIBILITY_CONSTRAINTS".parse().unwrap();
+        settings.capabilities = "-VOLUME_ACCESSIBILITY_CONSTRAINTS".parse().unwrap();
     })
     .await;
     let outcome = world.create(mk_in("a", "zone-0")).await;

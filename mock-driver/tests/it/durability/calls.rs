@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SEED: &str = "CSI_MOCK_SEED";
 
 /// What happens to the driver, as the customers know it.
-struct Fate {
+struct CallOutcomes {
     /// The kind of call that it is to be killed in, once so many calls were acknowledged.
     aim: &'static str,
     enough: u64,
@@ -90,7 +90,7 @@ async fn work_until_killed(
     aim: &'static str,
     rng: &mut Rng,
 ) -> Vec<Customer> {
-    let fate = Arc::new(Fate {
+    let fate = Arc::new(CallOutcomes {
         aim,
         enough: CUSTOMERS * rng.u64(CALLS),
         acknowledged: AtomicU64::new(0),

@@ -164,7 +164,7 @@ async fn socket_goes_away_with_all_connections_and_comes_back() {
     // Anew while the connection lives on. A file's number may be given again, its time is not.
     let identity = |meta: std::fs::Metadata| (meta.ino(), meta.ctime(), meta.ctime_nsec());
     let before = std::fs::metadata(&socket).map(identity).unwrap();
-    server.driver().door().renew();
+    server.driver().socket_control().renew();
     let renewed = async {
         loop {
             match std::fs::metadata(&socket).map(identity) {
@@ -184,10 +184,10 @@ async fn all_connections_are_cut_on_demand() {
     for client in [&mut one, &mut two] {
         nodes_of(client, "vol-0").await;
     }
-    assert_eq!(server.driver().door().connections(), 2);
-    assert_eq!(server.driver().door().cut_all(), 2);
+    assert_eq!(server.driver().socket_control().connections(), 2);
+    assert_eq!(server.driver().socket_control().cut_all(), 2);
     let gone = async {
-        while server.driver().door().connections() > 0 {
+        while server.driver().socket_control().connections() > 0 {
             tokio::task::yield_now().await;
         }
     };

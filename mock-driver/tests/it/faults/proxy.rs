@@ -459,7 +459,7 @@ fn own_socket(directory: &TempDir) -> std::path::PathBuf {
 #[tokio::test]
 async fn conditions_of_an_older_driver_are_shown_and_passed_on() {
     let fronted = Fronted::start(&[]).await;
-    let offer = fronted.behind.driver().offer();
+    let offer = fronted.behind.driver().capabilities();
     offer.change("+VOLUME_CONDITION").unwrap();
     let get = v1::ControllerGetVolumeRequest {
         volume_id: "vol-0".to_owned(),

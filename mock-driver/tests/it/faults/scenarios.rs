@@ -6,7 +6,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use csi_mock_driver::fault::scenario::{self, Scenario};
-use csi_mock_driver::fault::{DeviceView, DiskView, Faults, Occasion, Origin, Place, Script, Seed};
+use csi_mock_driver::fault::{
+    CallInfo, DeviceOverlay, DiskOverlay, Faults, Origin, Script, Seed, VolumeLocation,
+};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use tokio::time::{self, Instant};
@@ -319,7 +321,7 @@ struct Sized {
     bytes: u64,
 }
 
-impl Occasion for Sized {
+impl CallInfo for Sized {
     fn path(&self) -> &str {
         &self.path
     }
@@ -344,7 +346,7 @@ impl Occasion for Sized {
         self.bytes
     }
 
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<VolumeLocation> {
         None
     }
 }
@@ -471,18 +473,25 @@ fn slow_detaches_take_their_time_and_missing_devices_are_absent() {
 
     let missing = Faults::new(Seed(1));
     scenario::play(&[Scenario::named("device-missing").unwrap()], &missing).unwrap();
-    assert_eq!(missing.troubles().device("vol-0", "node-0"), DeviceView::Absent);
+    assert_eq!(
+        missing.backend_faults().device("vol-0", "node-0"),
+        DeviceOverlay::Absent
+    );
 }
 
 #[test]
 fn disks_are_dirty_or_somebody_elses_as_their_scenarios_say() {
     for (name, expected) in [
-        ("disk-dirty", DiskView::Dirty),
-        ("disk-foreign", DiskView::Foreign("an encrypted disk (LUKS)")),
+        ("disk-dirty", DiskOverlay::Dirty),
+        ("disk-foreign", DiskOverlay::Foreign("an encrypted disk (LUKS)")),
     ] {
         let faults = Faults::new(Seed(1));
         scenario::play(&[Scenario::named(name).unwrap()], &faults).unwrap();
-        assert_eq!(faults.troubles().disk("vol-0", "node-0"), expected, "{name}");
+        assert_eq!(
+            faults.backend_faults().disk("vol-0", "node-0"),
+            expected,
+            "{name}"
+        );
     }
 }
 

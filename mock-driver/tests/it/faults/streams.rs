@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use csi_mock_driver::driver::service_config::BlockRuns;
 use csi_mock_driver::fault::Rule;
-use csi_mock_driver::store::volume_files::Medium;
+use csi_mock_driver::store::volume_files::FileId;
 use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use csi_proto::v1::{self, GetMetadataAllocatedRequest, GetMetadataDeltaRequest};
 use serde_json::{Value, json};
@@ -32,10 +32,10 @@ impl Scene {
             settings.premade = 1;
             settings.array.sizes.default = 1 << 20;
             settings.journal = Some(directory.join("journal"));
-            settings.conduct.block_runs = BlockRuns::Fixed;
+            settings.config.block_runs = BlockRuns::Fixed;
         })
         .await;
-        let medium = Medium::Volume("vol-0".to_owned());
+        let medium = FileId::Volume("vol-0".to_owned());
         let disk = behind.driver().media().ensure(&medium, 1 << 20).await.unwrap();
         let disk = fs::OpenOptions::new().write(true).open(disk).unwrap();
         disk.write_all_at(&[1; 5 * 4096], 0).unwrap();
@@ -201,15 +201,15 @@ async fn streams_stall_and_go_on_and_lose_their_connection() {
 async fn array_that_tracks_no_changes_refuses_deltas_and_nothing_else() {
     let scene = Scene::start(false).await;
     let trouble = json!({"id": "off", "trouble": "tracking-off"});
-    let troubles = scene.fronted.behind().faults().troubles();
+    let troubles = scene.fronted.behind().faults().backend_faults();
     troubles
-        .put(csi_mock_driver::fault::Trouble::from_value(trouble).unwrap())
+        .put(csi_mock_driver::fault::BackendFault::from_value(trouble).unwrap())
         .unwrap();
     let (_, ended) = scene.stream(true).await;
     assert_eq!(ended.unwrap_err().code(), Code::FailedPrecondition);
     assert_eq!(scene.told(), (json!("FAILED_PRECONDITION"), json!("off")));
     assert!(matches!(scene.stream(false).await, (5, Ok(()))));
-    scene.fronted.behind().faults().troubles().remove("off");
+    scene.fronted.behind().faults().backend_faults().remove("off");
     assert!(
         matches!(scene.stream(true).await, (1, Ok(()))),
         "nothing has changed"

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use csi_mock_driver::admin_api::client::Client;
-use csi_mock_driver::fault::Trouble;
+use csi_mock_driver::fault::BackendFault;
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use rustix::process::Signal;
@@ -29,8 +29,8 @@ async fn start() -> (Server, ControllerClient<Channel>) {
 }
 
 fn trouble(server: &Server, text: Value) {
-    let trouble = Trouble::from_value(text).unwrap();
-    server.driver().faults().troubles().put(trouble).unwrap();
+    let trouble = BackendFault::from_value(text).unwrap();
+    server.driver().faults().backend_faults().put(trouble).unwrap();
 }
 
 #[tokio::test]
@@ -54,7 +54,13 @@ async fn refusals_are_answered_and_journalled_and_leave_the_array_alone() {
     let create = client.create_volume(mk_create("x")).await.unwrap_err();
     assert_eq!(create.code(), Code::FailedPrecondition);
     assert_eq!(published(&mut client).await.len(), 5, "looking is allowed");
-    assert!(server.driver().faults().troubles().set_enabled("frozen", false));
+    assert!(
+        server
+            .driver()
+            .faults()
+            .backend_faults()
+            .set_enabled("frozen", false)
+    );
     assert_eq!(publish(&mut client, "vol-0", "node-1").await, Code::Ok);
 }
 
@@ -140,7 +146,7 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
     assert_eq!(listed.len(), 5, "the new volume is not told");
     assert_eq!(listed[0].1, ["node-0"]);
     assert!(listed[1].1.is_empty());
-    assert!(server.driver().faults().troubles().remove("still"));
+    assert!(server.driver().faults().backend_faults().remove("still"));
     let listed = published(&mut client).await;
     assert_eq!(listed.len(), 6);
     assert_eq!(nodes_of(&mut client, "vol-1").await, ["node-1"]);
@@ -157,7 +163,7 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
         assert!(start.elapsed() < Duration::from_secs(20), "must follow");
     }
     assert!(start.elapsed() >= Duration::from_millis(300));
-    assert!(server.driver().faults().troubles().remove("behind"));
+    assert!(server.driver().faults().backend_faults().remove("behind"));
 
     trouble(
         &server,
@@ -186,7 +192,13 @@ async fn expired_tokens_end_a_list_in_its_middle_and_a_new_one_begins() {
     assert!(refused.message().contains("starting_token"), "{refused}");
     let again = client.list_volumes(page("")).await.unwrap().into_inner();
     assert_eq!(again, first);
-    assert!(server.driver().faults().troubles().set_enabled("old", false));
+    assert!(
+        server
+            .driver()
+            .faults()
+            .backend_faults()
+            .set_enabled("old", false)
+    );
     let second = client.list_volumes(page(&first.next_token)).await.unwrap();
     assert_eq!(second.into_inner().entries.len(), 2);
 }

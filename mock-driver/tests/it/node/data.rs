@@ -1,9 +1,9 @@
-//! What is written stays, what must not be written is not, and nothing of somebody else is formatted.
+//! What is written stays, what must not be written is not, and nothing of another process is formatted.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
-use csi_mock_driver::store::volume_files::Medium;
+use csi_mock_driver::store::volume_files::FileId;
 use csi_proto::v1::group_controller_client::GroupControllerClient;
 
 use super::*;
@@ -336,7 +336,7 @@ async fn device_that_comes_late_is_waited_for() {
                 .is_some_and(|m| m.ends_with("NodeStageVolume"))
         };
         line_in(&journal, staging).await;
-        driver.faults().troubles().remove("x");
+        driver.faults().backend_faults().remove("x");
     };
     let (staged, ()) = tokio::join!(site.stage(&volume), comes);
     assert_eq!(staged, Ok(()));
@@ -469,14 +469,14 @@ async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
         ..Default::default()
     };
     let single = site.controller.create_snapshot(single).await.unwrap();
-    let mut copies: Vec<(Medium, &str)> = Vec::new();
+    let mut copies: Vec<(FileId, &str)> = Vec::new();
     for snapshot in group.snapshots.into_iter().chain(single.into_inner().snapshot) {
         let name = if snapshot.source_volume_id == ids[0] {
             "a"
         } else {
             "b"
         };
-        copies.push((Medium::Snapshot(snapshot.snapshot_id), name));
+        copies.push((FileId::Snapshot(snapshot.snapshot_id), name));
     }
     let clone = v1::CreateVolumeRequest {
         volume_content_source: Some(v1::VolumeContentSource {
@@ -490,7 +490,7 @@ async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
         ..mk_create("c")
     };
     let clone = site.controller.create_volume(clone).await.unwrap().into_inner();
-    copies.push((Medium::Volume(clone.volume.unwrap().volume_id), "b"));
+    copies.push((FileId::Volume(clone.volume.unwrap().volume_id), "b"));
     assert_eq!(copies.len(), 4);
     let media = site.server.driver().media();
     for (medium, content) in copies {
@@ -508,7 +508,7 @@ async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
     }
     for (id, name) in ids.iter().zip(["a", "b"]) {
         fs::write(site.target(name).join("file"), "goes on").unwrap();
-        let medium = Medium::Volume(id.clone());
+        let medium = FileId::Volume(id.clone());
         let mounted = media.disk(&medium).unwrap();
         assert!(needs_recovery(&mounted), "as what is mounted does");
         assert!(!media.frozen_mark(&medium).unwrap().exists());
@@ -528,7 +528,7 @@ async fn what_a_killed_driver_left_frozen_is_thawed() {
     let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
     site.stage(&volume).await.unwrap();
     let staging = site.staging(&volume);
-    let medium = Medium::Volume(volume.id.clone());
+    let medium = FileId::Volume(volume.id.clone());
     let mark = site.server.driver().media().frozen_mark(&medium).unwrap();
     // As a process leaves it that is killed in the middle.
     fs::write(&mark, text(&staging)).unwrap();

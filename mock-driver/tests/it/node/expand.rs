@@ -68,7 +68,7 @@ async fn nodes_grow_volumes_as_far_as_the_flag_says() {
     for devices in kinds() {
         let most = 128 * MIB;
         let mut site = Site::start_with(devices, |_, settings| {
-            settings.conduct.node_growth_limit = u64::try_from(most).ok();
+            settings.config.node_growth_limit = u64::try_from(most).ok();
         })
         .await;
         let volume = site

@@ -1,11 +1,11 @@
-//! Mounts, links and devices of somebody else in the driver's way: they stay.
+//! Mounts, links and devices of another process in the driver's way: they stay.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use super::*;
 
-/// Something of somebody else at a path, with a file in it. It goes with the test.
+/// Something of another process at a path, with a file in it. It goes with the test.
 struct Foreign {
     path: PathBuf,
     is_mount: bool,
@@ -103,7 +103,7 @@ async fn link_of_somebody_else_where_nothing_was_published_is_left_alone() {
     }
 }
 
-/// Puts something of somebody else on top of a target, or in the place of one that is a link.
+/// Puts something of another process on top of a target, or in the place of one that is a link.
 fn cover(site: &Site, devices: Choice, capability: &v1::VolumeCapability) -> Foreign {
     let (target, home) = (site.target("t"), site.server.path("."));
     if devices == Choice::Emulated {

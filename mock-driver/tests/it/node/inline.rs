@@ -209,7 +209,7 @@ impl Drop for LoopDevice {
 async fn driver_that_does_not_stage_brings_volumes_to_targets_in_one_step() {
     for devices in kinds() {
         let mut site = Site::start_with(devices, |_, settings| {
-            settings.offer = "-NODE_STAGE_UNSTAGE_VOLUME".parse().unwrap();
+            settings.capabilities = "-NODE_STAGE_UNSTAGE_VOLUME".parse().unwrap();
         })
         .await;
         let volume = site

@@ -84,7 +84,7 @@ async fn stage_without_a_target_is_undone_at_the_start() {
             for is_begun in [true, false] {
                 let set = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
                     keep(directory, settings);
-                    settings.offer = "-NODE_STAGE_UNSTAGE_VOLUME".parse().unwrap();
+                    settings.capabilities = "-NODE_STAGE_UNSTAGE_VOLUME".parse().unwrap();
                 };
                 let mut site = Site::start_with(devices, set).await;
                 let volume = site.attached("a", 64 * MIB, capability.clone()).await;

@@ -3,7 +3,7 @@
 use csi_mock_driver::admin_api::Endpoint;
 use csi_mock_driver::admin_api::client::Client;
 use csi_mock_driver::admin_api::resource::{NodeChange, NodeNew};
-use csi_mock_driver::array::{Array, Pool, PoolName, StorageAilment, StorageSeverity};
+use csi_mock_driver::array::{Array, Pool, PoolName, StorageHealthIssue, StorageSeverity};
 use csi_mock_driver::driver::mode::Mode as Services;
 use csi_mock_driver::driver::{Driver, OpenError, Settings};
 use csi_mock_driver::store;
@@ -223,7 +223,7 @@ async fn each_process_has_its_services_and_a_node_without_an_array_says_so() {
         context: mk_map(&[]),
     };
     assert_eq!(member.site.stage(&volume).await, Err(Code::NotFound));
-    let ailment = StorageAilment {
+    let ailment = StorageHealthIssue {
         status: StorageSeverity::Degraded,
         reason: "Cable".to_owned(),
         message: String::new(),
@@ -483,7 +483,10 @@ fn links(shared: &TempDir, node: &str) -> usize {
 async fn volume_that_nobody_attaches_has_a_device_while_it_is_used_and_is_not_deleted() {
     for devices in kinds() {
         let shared = tempfile::tempdir().unwrap();
-        let array = array_with(&shared, |settings| settings.offer = UNATTACHED.parse().unwrap()).await;
+        let array = array_with(&shared, |settings| {
+            settings.capabilities = UNATTACHED.parse().unwrap()
+        })
+        .await;
         let mut controller = array.controller().await;
         let [mut a, mut b] = [
             member_unattached(tempfile::tempdir().unwrap(), &shared, "node-a", devices).await,
@@ -537,7 +540,7 @@ async fn member_unattached(
 ) -> Member {
     member_in(directory, shared, name, |settings| {
         settings.node.devices = devices;
-        settings.offer = UNATTACHED.parse().unwrap();
+        settings.capabilities = UNATTACHED.parse().unwrap();
     })
     .await
 }
@@ -545,7 +548,10 @@ async fn member_unattached(
 #[tokio::test]
 async fn volume_that_a_node_cannot_use_is_given_back() {
     let shared = tempfile::tempdir().unwrap();
-    let array = array_with(&shared, |settings| settings.offer = UNATTACHED.parse().unwrap()).await;
+    let array = array_with(&shared, |settings| {
+        settings.capabilities = UNATTACHED.parse().unwrap()
+    })
+    .await;
     let mut controller = array.controller().await;
     let devices = Choice::Emulated;
     let [mut a, mut b] = [
@@ -582,13 +588,16 @@ async fn volume_that_a_node_cannot_use_is_given_back() {
 #[tokio::test]
 async fn what_a_killed_node_used_and_has_no_more_is_given_back() {
     let shared = tempfile::tempdir().unwrap();
-    let array = array_with(&shared, |settings| settings.offer = UNATTACHED.parse().unwrap()).await;
+    let array = array_with(&shared, |settings| {
+        settings.capabilities = UNATTACHED.parse().unwrap()
+    })
+    .await;
     let mut controller = array.controller().await;
     let keep = |directory: &Path| {
         let state = directory.join("state");
         move |settings: &mut Settings| {
             settings.state_dir = Some(state);
-            settings.offer = UNATTACHED.parse().unwrap();
+            settings.capabilities = UNATTACHED.parse().unwrap();
         }
     };
     let directory = tempfile::tempdir().unwrap();

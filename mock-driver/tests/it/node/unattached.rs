@@ -13,7 +13,7 @@ async fn volume_in_use_is_not_deleted_and_its_device_goes_with_the_last_path() {
     for devices in kinds() {
         for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
             let mut site = Site::start_with(devices, |_, settings| {
-                settings.offer = OFFER.parse().unwrap();
+                settings.capabilities = OFFER.parse().unwrap();
             })
             .await;
             let volume = site.create("a", 64 * MIB, capability).await;
@@ -44,7 +44,7 @@ async fn volume_in_use_is_not_deleted_and_its_device_goes_with_the_last_path() {
 #[tokio::test]
 async fn attaching_is_optional_in_place_of_host_path() {
     for devices in kinds() {
-        let mut site = Site::start_with(devices, |_, settings| settings.conduct.attach_optional = true).await;
+        let mut site = Site::start_with(devices, |_, settings| settings.config.attach_optional = true).await;
         let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
         site.stage(&volume).await.unwrap();
         site.publish(&volume, "t").await.unwrap();
@@ -76,7 +76,7 @@ async fn attaching_is_optional_in_place_of_host_path() {
 async fn device_in_use_outlives_the_process() {
     for devices in kinds() {
         let set = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
-            settings.offer = OFFER.parse().unwrap();
+            settings.capabilities = OFFER.parse().unwrap();
             settings.state_dir = Some(directory.join("state"));
         };
         let mut site = Site::start_with(devices, set).await;

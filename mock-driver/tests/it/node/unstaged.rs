@@ -8,7 +8,10 @@ const OFFERS: [&str; 2] = [
 ];
 
 async fn start(devices: Choice, offer: &str) -> Site {
-    Site::start_with(devices, |_, settings| settings.offer = offer.parse().unwrap()).await
+    Site::start_with(devices, |_, settings| {
+        settings.capabilities = offer.parse().unwrap()
+    })
+    .await
 }
 
 async fn ready(site: &mut Site, offer: &str, capability: v1::VolumeCapability) -> Volume {

@@ -21,7 +21,7 @@ async fn mk_driver(directory: &Path) -> Driver {
         store: Arc::new(mk_store_on_a_full_disk()),
         ..Arc::into_inner(driver).unwrap()
     };
-    let source = Medium::Volume("vol-0".to_owned());
+    let source = FileId::Volume("vol-0".to_owned());
     let disk = driver.media.ensure(&source, MIB).await.unwrap();
     std::fs::write(disk, "precious").unwrap();
     driver
@@ -31,13 +31,13 @@ fn is_lost<T: Debug>(outcome: &Result<T, Error>) -> bool {
     matches!(outcome, Err(Error::Store(store::Error::Lost(_))))
 }
 
-fn is_copied(driver: &Driver, medium: &Medium) -> bool {
-    let bytes = std::fs::read(driver.media.disk(medium).unwrap());
+fn is_copied(driver: &Driver, file_id: &FileId) -> bool {
+    let bytes = std::fs::read(driver.media.disk(file_id).unwrap());
     bytes.is_ok_and(|bytes| bytes.starts_with(b"precious"))
 }
 
 /// The only snapshot, which the array has, whatever the log has.
-fn snapshot(driver: &Driver) -> Medium {
+fn snapshot(driver: &Driver) -> FileId {
     let ids = driver.store.peek(|array| {
         let all = array.snapshots().map(|snapshot| snapshot.id.to_string());
         all.collect::<Vec<_>>()
@@ -45,14 +45,14 @@ fn snapshot(driver: &Driver) -> Medium {
     let [id] = ids.as_slice() else {
         panic!("there must be one: {ids:?}");
     };
-    Medium::Snapshot(id.clone())
+    FileId::Snapshot(id.clone())
 }
 
 #[tokio::test]
 async fn snapshot_whose_confirmation_is_lost_keeps_its_bytes() {
     let directory = tempfile::tempdir().unwrap();
     let driver = mk_driver(directory.path()).await;
-    let wanted = WantedSnapshot {
+    let wanted = CreateSnapshotParams {
         name: "s".to_owned(),
         source: "vol-0".to_owned(),
         parameters: BTreeMap::new(),
@@ -67,7 +67,7 @@ async fn snapshot_whose_confirmation_is_lost_keeps_its_bytes() {
 async fn group_whose_confirmation_is_lost_keeps_its_bytes() {
     let directory = tempfile::tempdir().unwrap();
     let driver = mk_driver(directory.path()).await;
-    let wanted = WantedGroup {
+    let wanted = CreateGroupParams {
         name: "g".to_owned(),
         sources: ["vol-0".to_owned()].into(),
         parameters: BTreeMap::new(),
@@ -81,7 +81,7 @@ async fn group_whose_confirmation_is_lost_keeps_its_bytes() {
 async fn clone_whose_confirmation_is_lost_keeps_its_bytes() {
     let directory = tempfile::tempdir().unwrap();
     let driver = mk_driver(directory.path()).await;
-    let wanted = Wanted {
+    let wanted = CreateVolumeParams {
         name: "c".to_owned(),
         size: SizeRange {
             required: 0,
@@ -105,7 +105,7 @@ async fn clone_whose_confirmation_is_lost_keeps_its_bytes() {
     let [id] = ids.as_slice() else {
         panic!("the array must have it, whatever the log has: {ids:?}");
     };
-    assert!(is_copied(&driver, &Medium::Volume(id.clone())));
+    assert!(is_copied(&driver, &FileId::Volume(id.clone())));
 }
 
 #[tokio::test]
@@ -113,8 +113,8 @@ async fn copy_that_the_array_refuses_is_removed() {
     let directory = tempfile::tempdir().unwrap();
     let driver = mk_driver(directory.path()).await;
     let (from, copy) = (
-        Medium::Volume("vol-0".to_owned()),
-        Medium::Snapshot("snap-1".to_owned()),
+        FileId::Volume("vol-0".to_owned()),
+        FileId::Snapshot("snap-1".to_owned()),
     );
     driver.media.copy(&from, &copy, MIB).await.unwrap();
     assert!(is_copied(&driver, &copy));

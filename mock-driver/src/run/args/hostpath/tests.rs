@@ -42,7 +42,7 @@ fn names_are_flags_and_their_defaults_are_those_of_fields() {
 fn its_defaults_hold_as_soon_as_one_of_its_names_is_used() {
     let own = settings(&["--endpoint=/csi.sock", "--v=5", "--logtostderr"]);
     assert_eq!(own.name, "mock.csi.local");
-    assert!(own.offer.has(Capability::PublishUnpublishVolume));
+    assert!(own.capabilities.has(Capability::PublishUnpublishVolume));
     assert_eq!(own.array.nodes.len(), 3);
     assert_eq!(own.array.pool_parameter, "pool");
 
@@ -53,8 +53,8 @@ fn its_defaults_hold_as_soon_as_one_of_its_names_is_used() {
     assert_eq!(theirs.array.pool_parameter, "kind");
     let nodes: Vec<_> = theirs.array.nodes.iter().map(|node| node.as_str()).collect();
     assert_eq!(nodes, ["worker"]);
-    assert_eq!(theirs.conduct.block_runs, BlockRuns::Fixed);
-    assert!(!theirs.array.lax.delete_in_use);
+    assert_eq!(theirs.config.block_runs, BlockRuns::Fixed);
+    assert!(!theirs.array.deviations.delete_in_use);
     assert!(!theirs.readers.grpc_call_lines);
     let [pool] = &theirs.array.pools[..] else {
         panic!("one pool: {:?}", theirs.array.pools)
@@ -76,7 +76,7 @@ fn its_defaults_hold_as_soon_as_one_of_its_names_is_used() {
         (Capability::NodeVolumeCondition, true),
         (Capability::NodeVolumeMountGroup, false),
     ] {
-        assert_eq!(theirs.offer.has(capability), has, "{capability:?}");
+        assert_eq!(theirs.capabilities.has(capability), has, "{capability:?}");
     }
 }
 
@@ -111,7 +111,7 @@ fn switches_take_capabilities_away_or_bring_them() {
         ),
     ];
     for (flag, capability, has) in table {
-        assert_eq!(with(&[flag]).offer.has(capability), has, "{flag}");
+        assert_eq!(with(&[flag]).capabilities.has(capability), has, "{flag}");
     }
 }
 
@@ -148,18 +148,15 @@ fn limits_are_those_of_host_path() {
         let limits = (settings.array.attach_limit, settings.array.advertised_limit);
         assert_eq!(limits, (holds, said), "{flags:?}");
         let by_chance = flags.contains(&"--attach-limit=-1");
-        assert_eq!(settings.conduct.limit_by_chance, by_chance, "{flags:?}");
+        assert_eq!(settings.config.limit_by_chance, by_chance, "{flags:?}");
     }
     let sizes = with(&[
         "--max-volume-size=2147483648",
         "--max-volume-size-node=1073741824",
     ]);
     assert_eq!(sizes.array.sizes.max, 2 << 30);
-    assert_eq!(sizes.conduct.node_growth_limit, Some(1 << 30));
-    assert_eq!(
-        with(&["--max-volume-size-node=0"]).conduct.node_growth_limit,
-        None
-    );
+    assert_eq!(sizes.config.node_growth_limit, Some(1 << 30));
+    assert_eq!(with(&["--max-volume-size-node=0"]).config.node_growth_limit, None);
 }
 
 #[test]

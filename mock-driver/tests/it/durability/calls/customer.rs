@@ -15,7 +15,7 @@ use fastrand::Rng;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::Fate;
+use super::CallOutcomes;
 use crate::server::{mk_create, mk_delete, mk_map, mk_mount, mk_publish, mk_unpublish};
 
 /// All kinds of calls that change something.
@@ -343,7 +343,7 @@ impl Customer {
     }
 
     /// Works until a call fails, which it may only when the driver is killed.
-    pub(super) async fn work(&mut self, mut clients: Clients, fate: &Fate) {
+    pub(super) async fn work(&mut self, mut clients: Clients, fate: &CallOutcomes) {
         loop {
             let call = self.next();
             self.open = Some(call.clone());

@@ -1,0 +1,98 @@
+//! Volumes that no controller attaches (`-PUBLISH_UNPUBLISH_VOLUME`): what a node takes to use them, and gives back when it
+//! has them at no path any more.
+//!
+//! Where another process has the array, the node itself attaches what it uses: so the array knows what is in use
+//! and where, deletes none of it, and keeps to access modes and limits. Invariant: what a node has on record is
+//! attached to it, and what it attached is given back by the call, the end or the next start that finds it unused.
+
+use std::collections::BTreeSet;
+
+use super::Driver;
+use super::remote_sync::decide;
+use crate::array::Capability;
+use crate::driver::error::Error;
+use crate::error_chain;
+use crate::node::View;
+
+// === impl Driver ===
+
+impl Driver {
+    /// A volume as the array has it for the node of this process, which is about to use it.
+    ///
+    /// # Guarantees
+    /// Without ControllerPublishVolume and another process has the array, it is attached then.
+    ///
+    /// # Errors
+    /// If there is no such volume, or the array refuses or does not answer.
+    pub(crate) async fn view_to_use(&self, volume: &str, capability: &Capability) -> Result<View, Error> {
+        let view = self.view(volume).await?;
+        let Some(remote) = self.remote.as_ref().filter(|_| !self.ways().attaches) else {
+            return Ok(view);
+        };
+        if view.attachment.is_some() {
+            return Ok(view);
+        }
+        let known = decide(remote, self.node().ok_or(Error::Broken)?).await?;
+        {
+            let _turn = remote.turn(volume).await;
+            remote.attach(volume, &known.id, capability).await?;
+        }
+        self.view(volume).await
+    }
+
+    /// Hands on what a call to use a volume came to. If it failed and the volume is at no other path, it is given
+    /// back.
+    pub(crate) async fn unless_unused<T>(&self, volume: &str, outcome: Result<T, Error>) -> Result<T, Error> {
+        if outcome.is_err() {
+            self.release_attached([volume.to_owned()]).await;
+        }
+        outcome
+    }
+
+    /// Takes away the device of a volume that no controller attached and that is at no path any more: where volumes
+    /// are not attached, nobody else does. The array in another process is told.
+    ///
+    /// # Errors
+    /// If it cannot be taken away, or the array does not answer.
+    pub(crate) async fn release_device(&self, volume: &str) -> Result<(), Error> {
+        let is_kept = self.node().is_none_or(|node| node.knows(volume));
+        if is_kept || self.ways().attaches {
+            return Ok(());
+        }
+        let Some(remote) = &self.remote else {
+            return self.reconcile_device(volume).await;
+        };
+        let _turn = remote.turn(volume).await;
+        // The device first, as when a volume is detached: a crash in between leaves one that is attached.
+        self.remove_device(volume).await?;
+        remote.detach(volume, &self.own_node()).await?;
+        remote.note(volume, false);
+        Ok(())
+    }
+
+    /// Gives back what the process before this one used and has at no path any more, as after a kill. A call that is
+    /// under way for one of them sees to it itself.
+    pub(super) async fn release_leftover_devices(&self, volumes: &BTreeSet<String>) {
+        if self.ways().attaches {
+            return;
+        }
+        for volume in volumes {
+            if let Ok(_held) = self.lock_on_node(volume).await {
+                self.release_attached([volume.clone()]).await;
+            }
+        }
+    }
+
+    /// Gives volumes back that no controller attached, as far as they are at no path. What fails is told, and done by the
+    /// next start.
+    pub(super) async fn release_attached(&self, volumes: impl IntoIterator<Item = String>) {
+        if self.ways().attaches {
+            return;
+        }
+        for volume in volumes {
+            if let Err(error) = self.release_device(&volume).await {
+                tracing::warn!(volume, error = error_chain(&error), "is not given back yet");
+            }
+        }
+    }
+}

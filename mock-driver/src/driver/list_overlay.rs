@@ -1,0 +1,40 @@
+//! The listing of volumes as a troubled array gives it: of some time ago, with volumes missing, with volumes on
+//! nodes that have them not.
+
+use crate::array::{NodeId, Page};
+use crate::driver::Driver;
+use crate::store;
+
+// === impl Driver ===
+
+impl Driver {
+    /// A page of the volumes, as true as the array's backend faults let it be.
+    ///
+    /// # Errors
+    /// As for [`store::Store::read`].
+    pub(crate) async fn page(&self, max_entries: usize, token: Option<&str>) -> Result<Page, store::Error> {
+        let view = self.faults.backend_faults().listing();
+        let list = |array: &crate::array::Array| array.list(max_entries, token);
+        let mut page = match view.frozen {
+            Some(_) => self.store.read_past(list).await?,
+            None => self.store.read(list).await?,
+        };
+        page.entries.retain(|entry| {
+            let id = entry.spec.id.as_str();
+            !view.lacks.iter().any(|scope| scope.has(id, ""))
+        });
+        for entry in &mut page.entries {
+            for (_, node) in view
+                .adds
+                .iter()
+                .filter(|(scope, _)| scope.has(entry.spec.id.as_str(), ""))
+            {
+                let node = NodeId::from(node.as_str());
+                if !entry.nodes.contains(&node) {
+                    entry.nodes.push(node);
+                }
+            }
+        }
+        Ok(page)
+    }
+}

@@ -1,0 +1,365 @@
+//! What the driver's array and the node it stands on have to do with one another.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{self, Instant};
+
+use super::Driver;
+use super::remote_sync::decide;
+use crate::array::{NodeSettings, StorageHealthIssue, StorageSeverity};
+use crate::driver::error::Error;
+use crate::driver::registration::{self, RegistrationState};
+use crate::error_chain;
+use crate::fault::VolumeLocation;
+use crate::node::{self, Node, NodeFeatures, NodeInfo, View};
+use crate::rpc::capabilities::Capability;
+use crate::store::Store;
+
+/// How long one step of work on devices and files may take when the driver ends.
+const LAST_STEP: Duration = Duration::from_secs(60);
+
+/// How long to wait before looking for a device again.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+// === impl Driver ===
+
+impl Driver {
+    /// How volumes get to paths with what the driver says it can do at this moment.
+    pub(crate) fn ways(&self) -> NodeFeatures {
+        NodeFeatures {
+            attaches: self.capabilities.has(Capability::PublishUnpublishVolume)
+                && !self.config.attach_optional,
+            stages: self.capabilities.has(Capability::NodeStageUnstageVolume),
+        }
+    }
+
+    /// A volume as the array has it for the node of this process.
+    ///
+    /// # Errors
+    /// If there is no such volume, or the array does not answer.
+    pub(crate) async fn view(&self, volume: &str) -> Result<View, Error> {
+        let node = self.own_node();
+        self.inject_device_fault(volume, &node);
+        if let Some(remote) = &self.remote {
+            return self.remote_view(remote, volume, &node).await;
+        }
+        let view = self
+            .store
+            .read(|array| {
+                let found = array.volume(volume)?;
+                Ok(View {
+                    bytes: found.spec.capacity_bytes,
+                    attachment: found.attachments.get(node.as_str()).cloned(),
+                    ailments: array.ailments(volume).to_vec(),
+                })
+            })
+            .await?;
+        Ok(view)
+    }
+
+    /// Does what needs a volume's device, again and again until it has appeared or the node's patience is
+    /// over. A device comes without telling, so it is looked for.
+    ///
+    /// # Errors
+    /// Those of the last try.
+    pub(crate) async fn with_retries<T, F>(&self, act: impl Fn() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let patience = self.node().map(|node| node.device_timeout()).unwrap_or_default();
+        let deadline = Instant::now() + patience;
+        loop {
+            match act().await {
+                Err(Error::Node(node::Error::NoDevice { .. })) if Instant::now() < deadline => {
+                    time::sleep(LOOK_AGAIN).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// What the node tells about itself: what was set for this process, else what the array has.
+    ///
+    /// # Errors
+    /// If the array's state cannot be made safe, or it does not answer.
+    pub(crate) async fn info(&self) -> Result<NodeInfo, Error> {
+        let node = self.node().ok_or(Error::Broken)?;
+        let known = match &self.remote {
+            Some(remote) => {
+                // Kubelet asks as soon as the driver is there, and believes the first answer for good.
+                let known = decide(remote, node).await?;
+                Some((known.advertised, known.segments))
+            }
+            None => {
+                let id = node.info().id;
+                let known = self.store.read(|array| Ok(array.node_or_former(&id).ok()));
+                known.await?.map(|known| (known.advertised, known.segments))
+            }
+        };
+        let info = node.info();
+        let Some((advertised, segments)) = known else {
+            return Ok(info);
+        };
+        Ok(NodeInfo {
+            limit: info.limit.or(advertised),
+            topology: if info.topology.is_empty() {
+                segments
+                    .iter()
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .collect()
+            } else {
+                info.topology
+            },
+            id: info.id,
+        })
+    }
+
+    /// Tells the array of this process where its node is, if the process was told.
+    async fn announce(&self, node: &Node) {
+        let id = node.info().id;
+        if !node.place().is_empty() {
+            let settings = NodeSettings {
+                segments: Some(node.place().clone()),
+                ..NodeSettings::default()
+            };
+            let info = self.store.change(|array| Ok(array.set_node(&id, settings))).await;
+            if let Err(error) = info {
+                tracing::warn!(
+                    error = error_chain(&error),
+                    "the array does not know where this node is"
+                );
+            }
+        }
+        self.warn_if_cut_off(&id);
+    }
+
+    /// Says so if a node stands where nothing can be attached to it, which is more often a mistake than meant.
+    pub(crate) fn warn_if_cut_off(&self, node: &str) {
+        if self.store.peek(|array| array.is_cut_off(node)) {
+            tracing::warn!(
+                node,
+                "this node reaches no pool: it needs the keys and values that a pool has (--pool, --zones)"
+            );
+        }
+    }
+
+    /// What ails the storage as seen from the node.
+    ///
+    /// # Errors
+    /// If the array's state cannot be made safe.
+    pub(crate) async fn storage_health(&self) -> Result<Vec<StorageHealthIssue>, Error> {
+        let id = self.node().ok_or(Error::Broken)?.info().id;
+        if let Some(remote) = &self.remote {
+            return Ok(match remote.storage_health(&id).await {
+                Ok(ailments) => ailments,
+                Err(error) => vec![StorageHealthIssue {
+                    status: StorageSeverity::Unreachable,
+                    reason: "ArrayUnreachable".to_owned(),
+                    message: error_chain(&error),
+                    capability: None,
+                }],
+            });
+        }
+        Ok(self.store.read(|array| Ok(array.storage_health(&id))).await?)
+    }
+
+    /// Where a volume is, seen from a call that names a node, or none. A process that has only a node knows
+    /// of no other, and takes every volume to be there.
+    pub(crate) fn place(&self, volume: &str, node: &str) -> VolumeLocation {
+        if let Some(remote) = &self.remote {
+            return VolumeLocation {
+                exists: true,
+                here: remote.is_here(volume),
+                elsewhere: false,
+            };
+        }
+        self.store.peek(|array| match array.volume(volume) {
+            Ok(volume) => VolumeLocation {
+                exists: true,
+                here: volume.attachments.keys().any(|id| id.as_str() == node),
+                elsewhere: volume.attachments.keys().any(|id| id.as_str() != node),
+            },
+            Err(_) => VolumeLocation {
+                exists: false,
+                here: false,
+                elsewhere: false,
+            },
+        })
+    }
+
+    /// How many volumes the node says it takes this time, if that is left to chance.
+    pub(crate) fn limit_by_chance(&self) -> Option<usize> {
+        if !self.config.limit_by_chance {
+            return None;
+        }
+        let count = self.limits_drawn.fetch_add(1, Ordering::Relaxed);
+        let drawn = self
+            .faults
+            .seed()
+            .keyed_hash(&[b"limit".as_slice(), &count.to_le_bytes()].concat());
+        Some(1 + usize::try_from(drawn % 10).unwrap_or(0))
+    }
+
+    /// The id of the node of this process; empty without one.
+    pub(crate) fn own_node(&self) -> String {
+        self.node().map(|node| node.info().id).unwrap_or_default()
+    }
+
+    /// Whether a node of that id stands in this process.
+    pub(crate) fn is_here(&self, node: &str) -> bool {
+        self.node().is_some_and(|here| here.info().id == node)
+    }
+
+    /// Brings the volume's device on the node of this process in line with the array: call it after
+    /// every change of the volume's attachments.
+    ///
+    /// # Errors
+    /// If the device cannot be made or taken away.
+    pub async fn reconcile_device(&self, volume: &str) -> Result<(), Error> {
+        let Some(node) = self.node() else {
+            return Ok(());
+        };
+        let id = node.info().id;
+        if self.uses_unattached(node, volume, &id) {
+            return Ok(());
+        }
+        let view = self.store.peek(|array| {
+            let found = array.volume(volume).ok()?;
+            Some(View {
+                bytes: found.spec.capacity_bytes,
+                attachment: found.attachments.get(id.as_str()).cloned(),
+                ailments: Vec::new(),
+            })
+        });
+        Ok(node.reconcile_device(volume, view.as_ref()).await?)
+    }
+
+    /// Takes the volume's device away from the node of this process, before the array is told that it is
+    /// detached: a crash in between leaves a volume that is attached, and its device comes back.
+    ///
+    /// # Errors
+    /// If it cannot be taken away.
+    pub(crate) async fn remove_device(&self, volume: &str) -> Result<(), Error> {
+        match self.node() {
+            // It is removed when the volume is unstaged.
+            Some(node) if self.config.attach_optional && node.knows(volume) => Ok(()),
+            Some(node) => Ok(node.reconcile_device(volume, None).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the node uses a volume that is not attached to it, and may.
+    fn uses_unattached(&self, node: &Node, volume: &str, id: &str) -> bool {
+        self.config.attach_optional
+            && node.knows(volume)
+            && self.store.peek(|array| {
+                let found = array.volume(volume);
+                found.is_ok_and(|found| !found.attachments.contains_key(id))
+            })
+    }
+
+    /// Takes up what the process before left on the node: devices of attached volumes come back, others
+    /// go, and calls that were cut off are undone. What fails is told, and tried again by the calls that
+    /// need it.
+    pub(crate) async fn recover(&self) {
+        let Some(node) = self.node() else {
+            return;
+        };
+        node.recover().await;
+        if self.remote.is_some() {
+            // What is attached is known when the array has been asked.
+            return;
+        }
+        self.announce(node).await;
+        let id = node.info().id;
+        let attached: Vec<String> = self
+            .store
+            .peek(|array| array.attached_to(&id).map(ToString::to_string).collect());
+        if let Err(error) = node.retain_devices(attached.clone(), self.ways()).await {
+            tracing::warn!(
+                error = error_chain(&error),
+                "devices of detached volumes are still there"
+            );
+        }
+        for volume in attached {
+            if let Err(error) = self.reconcile_device(&volume).await {
+                tracing::warn!(
+                    volume,
+                    error = error_chain(&error),
+                    "the device cannot be brought back"
+                );
+            }
+        }
+    }
+
+    /// Starts work that goes on when its caller has left, until the driver ends; then it gives nothing.
+    pub(crate) fn spawn_work<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<Option<T>> {
+        let halt = self.halt.clone();
+        self.work
+            .spawn(async move { halt.run_until_cancelled(work).await })
+    }
+
+    /// Ends the work that is still under way, and leaves nothing behind on the node, unless state is kept. Threads that
+    /// are in the middle of something, such as mkfs, are waited for: what they do after the end would be in no record.
+    pub(crate) async fn leave(&self) {
+        self.halt.cancel();
+        self.work.close();
+        let ended = async {
+            self.work.wait().await;
+            self.media.finish().await;
+            if let Some(node) = self.node() {
+                node.finish().await;
+            }
+        };
+        if time::timeout(LAST_STEP, ended).await.is_err() {
+            tracing::warn!(waited = ?LAST_STEP, "work on devices and files goes on after the end");
+        }
+        if let Some(node) = self.node() {
+            let used = node.volumes();
+            node.leave(self.ways()).await;
+            self.release_attached(used).await;
+        }
+    }
+
+    /// Waits until kubelet refuses the driver, and returns its reason. Never returns if it does not.
+    pub(crate) async fn registration_failed(&self) -> String {
+        match &self.registrar {
+            Some(registrar) => registrar.failed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether kubelet still has to register the driver. Never if a sidecar sees to that.
+    pub(crate) fn awaits_registration(&self) -> bool {
+        let registrar = self.registrar.as_ref();
+        registrar.is_some_and(|registrar| registrar.state() != RegistrationState::Registered)
+    }
+
+    /// Whether kubelet would find the driver, if it registers itself.
+    ///
+    /// # Errors
+    /// If nothing listens on the registration socket.
+    pub async fn check_registration(&self) -> std::io::Result<()> {
+        match &self.registrar {
+            Some(registrar) => registration::dial(&registrar.socket()).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Lets the node have the id that somebody gave it in the process before: what is attached to it is attached to
+/// that one.
+pub(super) fn take_current_id(node: Option<&Node>, store: &Store) {
+    let Some(node) = node else { return };
+    let id = node.info().id;
+    let current = store.peek(|array| array.current_id(&id).to_owned());
+    if current != id {
+        tracing::info!(from = id, to = current, "the array gave this node another id");
+        node.tell(|info| info.id = current);
+    }
+}

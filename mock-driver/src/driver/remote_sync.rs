@@ -1,0 +1,155 @@
+//! The node of this process and an array that another process has.
+//!
+//! Whoever acts on an answer about a volume has that volume's turn from the question on, so that an older answer
+//! never undoes what was done on a newer one. The sweep of devices asks about all volumes at once and waits for
+//! none of them: it spares what was found attached since it asked.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::time;
+use tokio_util::sync::CancellationToken;
+
+use super::Driver;
+use crate::array;
+use crate::driver::error::Error;
+use crate::driver::remote::{FOLLOW_EVERY, RemoteArray, RemoteNode};
+use crate::error_chain;
+use crate::node::{self, Node, View};
+
+// === impl Driver ===
+
+impl Driver {
+    /// A volume as the array has it for a node. The device is brought in line on the way: the node may not
+    /// have followed yet.
+    ///
+    /// # Errors
+    /// If there is no such volume, the array does not answer, or the device cannot be made.
+    pub(super) async fn remote_view(
+        &self,
+        remote: &RemoteArray,
+        volume: &str,
+        node: &str,
+    ) -> Result<View, Error> {
+        let _turn = remote.turn(volume).await;
+        let view = remote
+            .view(volume, node)
+            .await?
+            .ok_or_else(|| array::Error::VolumeNotFound {
+                volume: volume.to_owned(),
+            })?;
+        if let Some(here) = self.node() {
+            settle(remote, here, volume, &view).await?;
+        }
+        Ok(view)
+    }
+
+    /// Follows what the array in another process has attached to this node, until told to stop.
+    pub(crate) async fn follow_array(&self, stop: CancellationToken) {
+        let (Some(remote), Some(node)) = (&self.remote, self.node()) else {
+            return stop.cancelled().await;
+        };
+        let mut settled = BTreeSet::new();
+        let (mut trouble, mut is_first) = (None, true);
+        loop {
+            let now = self.follow_once(remote, node, &mut settled).await.err();
+            if is_first && now.is_none() {
+                is_first = false;
+                self.release_leftover_devices(&settled).await;
+            }
+            let now = now.map(|error| error_chain(&error));
+            if now != trouble {
+                match &now {
+                    Some(error) => tracing::warn!(error, "cannot follow the array"),
+                    None => tracing::info!("following the array again"),
+                }
+                trouble = now;
+            }
+            if stop
+                .run_until_cancelled(time::sleep(FOLLOW_EVERY))
+                .await
+                .is_none()
+            {
+                return;
+            }
+        }
+    }
+
+    async fn follow_once(
+        &self,
+        remote: &RemoteArray,
+        node: &Arc<Node>,
+        settled: &mut BTreeSet<String>,
+    ) -> Result<(), Error> {
+        remote.begin_sweep();
+        let known = decide(remote, node).await?;
+        {
+            let _no_device_comes = remote.no_device_comes().await;
+            let kept = remote.end_sweep(&known.attached);
+            node.retain_devices(kept, self.ways()).await?;
+        }
+        settled.retain(|volume| known.attached.contains(volume));
+        for volume in known.attached {
+            if settled.contains(&volume) {
+                continue;
+            }
+            let _turn = remote.turn(&volume).await;
+            if let Some(view) = remote.view(&volume, &known.id).await? {
+                settle(remote, node, &volume, &view).await?;
+                settled.insert(volume);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Brings a volume's device here if the array has it attached. It goes with the sweep.
+async fn settle(remote: &RemoteArray, node: &Arc<Node>, volume: &str, view: &View) -> Result<(), Error> {
+    let _a_device_comes = remote.a_device_comes().await;
+    remote.note(volume, view.attachment.is_some());
+    if view.attachment.is_some() {
+        node.reconcile_device(volume, Some(view)).await?;
+    }
+    Ok(())
+}
+
+/// What the array in another process has of this process's node. The node joins it if the array has never heard
+/// of it, takes another id if somebody gave it one there, and says once where it is, if it was told. One that
+/// somebody took out of the register stays out, and has what is attached to it.
+///
+/// # Errors
+/// If the array does not answer.
+pub(super) async fn decide(remote: &RemoteArray, node: &Node) -> Result<RemoteNode, Error> {
+    let mut has_said = remote.introduction().await;
+    let mut id = node.info().id;
+    let known = loop {
+        let known = remote.node(&id).await?;
+        match known.as_ref().and_then(|known| known.became.clone()) {
+            Some(current) => {
+                tracing::info!(from = id, to = current, "the array gave this node another id");
+                node.tell(|info| info.id.clone_from(&current));
+                id = current;
+            }
+            None => break known,
+        }
+    };
+    let place = node.place();
+    let known = match known {
+        None => {
+            remote.join(&id, place).await?;
+            tracing::info!(node = id, "joined the array");
+            remote.node(&id).await?
+        }
+        Some(known) if !*has_said && !place.is_empty() && known.segments != *place => {
+            remote.move_node(&id, place).await?;
+            tracing::info!(node = id, from = %known.segments, to = %place, "the array knows where this node is now");
+            remote.node(&id).await?
+        }
+        Some(known) => Some(known),
+    };
+    *has_said = true;
+    known.ok_or_else(|| {
+        let reason = format!("it has taken node \"{id}\" in and does not know it");
+        node::Error::NoArray { reason }.into()
+    })
+}

@@ -1,0 +1,172 @@
+//! How rules are written in YAML.
+//!
+//! Nothing is guessed: an unknown field, method or code is an error that names the rule and the field, and so
+//! is a rule that could never fire or whose parts contradict each other.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use self::action::RawAction;
+pub(super) use self::action::error_code;
+use self::matching::RawMatch;
+pub(super) use self::matching::read_methods;
+use super::rule::{Phase, Rule};
+
+mod action;
+mod matching;
+
+/// What is wrong with a list of rules.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    /// The text is no YAML list.
+    #[error("not a YAML list of rules: {reason}")]
+    NotAList {
+        /// What the YAML reader says.
+        reason: String,
+    },
+    /// One rule is wrong.
+    #[error("{} {number}{}: {field}: {reason}", part.name(), id.as_ref().map(|id| format!(" (\"{id}\")")).unwrap_or_default())]
+    Rule {
+        /// In which list.
+        part: Part,
+        /// Its place, from 1.
+        number: usize,
+        /// Its id, if it has one.
+        id: Option<String>,
+        /// The field.
+        field: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// The lists a fault file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Rules.
+    Rule,
+    /// Backend faults.
+    BackendFault,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRule {
+    id: String,
+    #[serde(default = "yes")]
+    enabled: bool,
+    #[serde(default, rename = "match")]
+    matches: RawMatch,
+    phase: Option<String>,
+    action: RawAction,
+    times: Option<u64>,
+}
+
+/// A field and what is wrong with it.
+pub(super) struct FieldError(pub(super) String, pub(super) String);
+
+// === impl Part ===
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Rule => "rule",
+            Self::BackendFault => "trouble",
+        }
+    }
+}
+
+// === impl RuleError ===
+
+impl RuleError {
+    pub(super) fn at(part: Part, index: usize, item: &Value, FieldError(field, reason): FieldError) -> Self {
+        let id = item.get("id").and_then(Value::as_str).map(str::to_owned);
+        Self::Rule {
+            part,
+            number: index + 1,
+            id,
+            field,
+            reason,
+        }
+    }
+}
+
+// === impl Rule ===
+
+impl Rule {
+    /// Reads a list of rules. An empty text is an empty list.
+    ///
+    /// # Errors
+    /// At the first rule that is wrong; the whole list counts as unread.
+    pub fn read_list(yaml: &str) -> Result<Vec<Self>, RuleError> {
+        let items: Option<Vec<Value>> =
+            serde_saphyr::from_str(yaml).map_err(|error| RuleError::NotAList {
+                reason: error.to_string(),
+            })?;
+        Self::from_items(items.unwrap_or_default())
+    }
+
+    /// Reads one rule, for example from a request of the admin API.
+    ///
+    /// # Errors
+    /// If it is wrong, as in a list of one.
+    pub fn from_value(item: Value) -> Result<Self, RuleError> {
+        let flaw = |item: &Value, flaw| RuleError::at(Part::Rule, 0, item, flaw);
+        Self::read(&item).map_err(|found| flaw(&item, found))
+    }
+
+    pub(super) fn from_items(items: Vec<Value>) -> Result<Vec<Self>, RuleError> {
+        let mut rules: Vec<Self> = Vec::new();
+        for (index, item) in items.into_iter().enumerate() {
+            let wrong = |flaw| RuleError::at(Part::Rule, index, &item, flaw);
+            let rule = Self::read(&item).map_err(wrong)?;
+            if let Some(first) = rules.iter().position(|other| other.id == rule.id) {
+                let reason = format!("rule {} has the same: give each its own", first + 1);
+                return Err(wrong(FieldError("id".into(), reason)));
+            }
+            rules.push(rule);
+        }
+        Ok(rules)
+    }
+
+    fn read(item: &Value) -> Result<Self, FieldError> {
+        let written: RawRule = serde_path_to_error::deserialize(item.clone())
+            .map_err(|error| FieldError(error.path().to_string(), error.inner().to_string()))?;
+        if written.id.is_empty() {
+            return Err(flaw("id", "must not be empty"));
+        }
+        if written.times == Some(0) {
+            return Err(flaw("times", "must be at least 1; leave it out for every time"));
+        }
+        let phase = match written.phase.as_deref() {
+            None | Some("before") => Phase::Before,
+            Some("after") => Phase::After,
+            Some("background") => Phase::Background,
+            Some(other) => {
+                let reason = format!("\"{other}\" is none: write before, after or background");
+                return Err(flaw("phase", reason));
+            }
+        };
+        let matches = written.matches.read()?;
+        Ok(Self {
+            id: written.id,
+            enabled: written.enabled,
+            action: written.action.read(phase, matches.method.as_ref())?,
+            matches,
+            phase,
+            times: written.times,
+            text: item.clone(),
+        })
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn flaw(field: &str, reason: impl Into<String>) -> FieldError {
+    FieldError(field.to_owned(), reason.into())
+}
+
+#[cfg(test)]
+mod tests;

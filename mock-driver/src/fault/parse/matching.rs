@@ -1,0 +1,165 @@
+//! `match`: which calls a rule is for.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use wildmatch::WildMatch;
+
+use super::{FieldError, flaw};
+use crate::fault::rule::{CallNumbers, LocationMatch, Match, Methods};
+use crate::rpc::schema::Rpc;
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMatch {
+    method: Option<String>,
+    volume: Option<String>,
+    node: Option<String>,
+    name: Option<String>,
+    #[serde(default)]
+    secrets: BTreeMap<String, String>,
+    #[serde(default)]
+    parameters: BTreeMap<String, String>,
+    #[serde(rename = "bytes-above")]
+    bytes_above: Option<u64>,
+    call: Option<u64>,
+    every: Option<u64>,
+    probability: Option<f64>,
+    seed: Option<u64>,
+    #[serde(default, rename = "while")]
+    during: RawWhile,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawWhile {
+    volume: Option<String>,
+    state: Option<String>,
+}
+
+// === impl WrittenMatch ===
+
+impl RawMatch {
+    pub(super) fn read(self) -> Result<Match, FieldError> {
+        read_match(self)
+    }
+}
+
+fn read_match(written: RawMatch) -> Result<Match, FieldError> {
+    let method = written.method.as_deref().map(read_methods).transpose()?;
+    // A method that only a proxy can meet may have any field.
+    let known = method.as_ref().map(Methods::known).unwrap_or_default();
+    let any = |is: fn(&Rpc) -> bool| known.is_empty() || known.iter().any(|rpc| is(rpc));
+    let has = |field: &str| known.is_empty() || known.iter().any(|rpc| rpc.takes(field));
+    let never = |at: &str| {
+        let names: Vec<&str> = known.iter().map(|rpc| rpc.name()).collect();
+        let reason = format!(
+            "{} carries none, so the rule could never fire: leave it out",
+            names.join(", ")
+        );
+        flaw(at, reason)
+    };
+    let pattern = |at: &str, is: fn(&Rpc) -> bool, text: Option<String>| match text {
+        None => Ok(None),
+        Some(text) if text.is_empty() => Err(flaw(at, "must not be empty; leave it out to match every call")),
+        Some(_) if !any(is) => Err(never(at)),
+        Some(text) => Ok(Some(WildMatch::new(&text))),
+    };
+    if !written.secrets.is_empty() && !has("secrets") {
+        return Err(never("match.secrets"));
+    }
+    if !written.parameters.is_empty() && !has("parameters") && !has("volume_context") {
+        return Err(never("match.parameters"));
+    }
+    for (at, number) in [("match.call", written.call), ("match.every", written.every)] {
+        if number == Some(0) {
+            return Err(flaw(at, "must be at least 1: calls are counted from 1"));
+        }
+    }
+    if written
+        .probability
+        .is_some_and(|chance| !(chance > 0.0 && chance <= 1.0))
+    {
+        return Err(flaw(
+            "match.probability",
+            "must be above 0 and at most 1, as in 0.1 for one call in ten",
+        ));
+    }
+    if written.seed.is_some() && written.probability.is_none() {
+        return Err(flaw("match.seed", "is never used without a probability"));
+    }
+    if written.bytes_above.is_some() && !has("capacity_range") {
+        return Err(never("match.bytes-above"));
+    }
+    let place = written.during.volume.as_deref().map(read_place).transpose()?;
+    if place.is_some() && !any(Rpc::has_volume) {
+        return Err(never("match.while.volume"));
+    }
+    if place == Some(LocationMatch::AttachedHere) && !any(|rpc| rpc.has_volume() && rpc.has_node()) {
+        return Err(flaw(
+            "match.while.volume",
+            "attached-here needs a method that names a node or is made on one: write attached",
+        ));
+    }
+    Ok(Match {
+        volume: pattern("match.volume", Rpc::has_volume, written.volume)?,
+        node: pattern("match.node", Rpc::has_node, written.node)?,
+        name: pattern("match.name", Rpc::has_name, written.name)?,
+        method,
+        secrets: written.secrets,
+        parameters: written.parameters,
+        bytes_above: written.bytes_above,
+        place,
+        state: read_state("match.while.state", written.during.state)?,
+        turn: CallNumbers {
+            call: written.call,
+            every: written.every,
+        },
+        probability: written.probability,
+        seed: written.seed,
+    })
+}
+
+/// A name, a path or a pattern of CSI's methods, or the path of another service's method.
+pub(in crate::fault) fn read_methods(text: &str) -> Result<Methods, FieldError> {
+    if let Some(rpc) = Rpc::named(text) {
+        return Ok(Methods::One(rpc.path().to_owned()));
+    }
+    let pattern = WildMatch::new(text);
+    if text.contains(['*', '?']) && Rpc::all().iter().any(|rpc| rpc.fits(&pattern)) {
+        return Ok(Methods::Like(pattern));
+    }
+    let is_foreign = |path: &str| path.split('/').count() == 2 && !path.starts_with("csi.v1.");
+    if text.strip_prefix('/').is_some_and(is_foreign) {
+        return Ok(Methods::One(text.to_owned()));
+    }
+    let names: Vec<&str> = Rpc::all().iter().map(Rpc::name).collect();
+    let reason = format!(
+        "\"{text}\" is no method of CSI and fits none; there are {}; write those of other services as /package.Service/Method",
+        names.join(", ")
+    );
+    Err(flaw("match.method", reason))
+}
+
+fn read_place(text: &str) -> Result<LocationMatch, FieldError> {
+    match text {
+        "attached" => Ok(LocationMatch::Attached),
+        "attached-here" => Ok(LocationMatch::AttachedHere),
+        "attached-elsewhere" => Ok(LocationMatch::AttachedElsewhere),
+        "detached" => Ok(LocationMatch::Detached),
+        "absent" => Ok(LocationMatch::Absent),
+        other => {
+            let reason = format!(
+                "\"{other}\" is none: write attached, attached-here, attached-elsewhere, detached or absent"
+            );
+            Err(flaw("match.while.volume", reason))
+        }
+    }
+}
+
+pub(super) fn read_state(field: &str, text: Option<String>) -> Result<Option<String>, FieldError> {
+    match text {
+        Some(text) if text.is_empty() => Err(flaw(field, "must not be empty; the first state is \"start\"")),
+        text => Ok(text),
+    }
+}

@@ -1,0 +1,198 @@
+//! What rules can be written, and how mistakes in them are told.
+
+use std::time::Duration;
+
+use tonic::Code;
+
+use crate::fault::{DelayDistribution, Hang, Methods, Phase, Rule, RuleError};
+
+#[test]
+fn every_field_is_read() {
+    let yaml = "
+- id: one
+  match: {method: ControllerPublishVolume, volume: 'vol-*', node: node-1}
+  phase: after
+  action: {code: RESOURCE_EXHAUSTED, message: no room, delay: 2s, hang: 1m30s}
+  times: 3
+- {id: two, match: {method: /csi.v1.Controller/CreateVolume, name: x}, action: {hang: client-cancel}}
+";
+    let rules = Rule::read_list(yaml).unwrap();
+    let [one, two] = &rules[..] else {
+        panic!("{rules:?}")
+    };
+    assert_eq!(
+        (one.id.as_str(), one.phase, one.times),
+        ("one", Phase::After, Some(3))
+    );
+    let path = |name: &str| Some(Methods::One(format!("/csi.v1.Controller/{name}")));
+    assert_eq!(one.matches.method, path("ControllerPublishVolume"));
+    assert_eq!(
+        one.answer(),
+        Some((tonic::Code::ResourceExhausted, "no room".to_owned()))
+    );
+    assert_eq!(
+        one.action.delay,
+        Some(DelayDistribution::Fixed(Duration::from_secs(2)))
+    );
+    assert_eq!(one.action.hang, Some(Hang::For(Duration::from_secs(90))));
+    assert!(!one.replaces_effect());
+    assert_eq!((two.phase, two.times, two.answer()), (Phase::Before, None, None));
+    assert_eq!(two.matches.method, path("CreateVolume"));
+    assert!(two.replaces_effect());
+}
+
+#[test]
+fn example_in_the_documentation_is_valid() {
+    let documentation = include_str!("../../fault.rs")
+        .lines()
+        .map_while(|line| line.strip_prefix("//!"));
+    let example: Vec<&str> = documentation
+        .skip_while(|line| *line != " ```yaml")
+        .skip(1)
+        .take_while(|line| *line != " ```")
+        .collect();
+    let rules = Rule::read_list(&example.join("\n")).unwrap();
+    let ids: Vec<&str> = rules.iter().map(|rule| rule.id.as_str()).collect();
+    assert_eq!(ids, ["no-room", "lost-answer", "slow"]);
+}
+
+#[test]
+fn empty_text_is_an_empty_list() {
+    for text in ["", "[]", "# nothing\n", "---\n", "null"] {
+        assert_eq!(Rule::read_list(text), Ok(vec![]), "{text:?}");
+    }
+}
+
+#[test]
+fn mistakes_are_told_by_rule_and_field() {
+    let error = "action: {code: INTERNAL}";
+    let empty = format!("id: '', {error}");
+    let (twice, text) = (
+        format!("id: a, {error}}}\n- {{id: a, {error}"),
+        format!("id: a, {error}}}\n- text #"),
+    );
+    // (first rule without its braces, number of the wrong one, its field, words of the reason)
+    #[rustfmt::skip]
+    let table: Vec<(&str, usize, &str, &str)> = vec![
+        (error, 1, ".", "id"),
+        (&empty, 1, "id", "empty"),
+        ("id: a", 1, ".", "action"),
+        ("id: a, match: {method: Nope}, action: {delay: 1s}", 1, "match.method", "ListVolumes"),
+        ("id: a, match: {method: 'Nope*'}, action: {delay: 1s}", 1, "match.method", "fits none"),
+        ("id: a, match: {method: /csi.v1.Node/Nope}, action: {delay: 1s}", 1, "match.method", "no method"),
+        ("id: a, match: {methods: x}, action: {delay: 1s}", 1, "match.methods", "unknown field"),
+        ("id: a, match: {method: Probe, volume: x}, action: {delay: 1s}", 1, "match.volume", "Probe"),
+        ("id: a, match: {method: DeleteVolume, node: x}, action: {delay: 1s}", 1, "match.node", "never"),
+        ("id: a, match: {method: DeleteVolume, name: x}, action: {delay: 1s}", 1, "match.name", "never"),
+        ("id: a, match: {method: Probe, secrets: {a: b}}, action: {delay: 1s}", 1, "match.secrets", "never"),
+        ("id: a, match: {method: Probe, parameters: {a: b}}, action: {delay: 1s}", 1, "match.parameters", "never"),
+        ("id: a, match: {method: Probe, while: {volume: attached}}, action: {delay: 1s}", 1, "match.while.volume", "never"),
+        ("id: a, match: {while: {volume: lost}}, action: {delay: 1s}", 1, "match.while.volume", "absent"),
+        ("id: a, match: {while: {state: ''}}, action: {delay: 1s}", 1, "match.while.state", "start"),
+        ("id: a, match: {volume: ''}, action: {delay: 1s}", 1, "match.volume", "empty"),
+        ("id: a, match: {call: 0}, action: {delay: 1s}", 1, "match.call", "from 1"),
+        ("id: a, match: {every: 0}, action: {delay: 1s}", 1, "match.every", "from 1"),
+        ("id: a, match: {probability: 0}, action: {delay: 1s}", 1, "match.probability", "above 0"),
+        ("id: a, match: {probability: 1.5}, action: {delay: 1s}", 1, "match.probability", "at most 1"),
+        ("id: a, match: {seed: 7}, action: {delay: 1s}", 1, "match.seed", "probability"),
+        ("id: a, phase: later, action: {delay: 1s}", 1, "phase", "later"),
+        ("id: a, enabled: perhaps, action: {delay: 1s}", 1, "enabled", "boolean"),
+        ("id: a, times: 0, action: {delay: 1s}", 1, "times", "at least 1"),
+        ("id: a, times: -1, action: {delay: 1s}", 1, "times", "-1"),
+        (&twice, 2, "id", "rule 1"),
+        (&text, 2, ".", "text"),
+    ];
+    assert_mistakes(&table);
+}
+
+#[test]
+fn mistakes_in_actions_are_told_by_field() {
+    // As above.
+    #[rustfmt::skip]
+    let table = [
+        ("id: a, action: {}", 1, "action", "a code, a delay"),
+        ("id: a, action: {code: OK}", 1, "action.code", "OK"),
+        ("id: a, action: {code: internal}", 1, "action.code", "INTERNAL"),
+        ("id: a, action: {code: INTERNAL, cod: 1}", 1, "action.cod", "unknown field"),
+        ("id: a, action: {code: 13}", 1, "action.code", "string"),
+        ("id: a, action: {delay: 5}", 1, "action.delay", "string"),
+        ("id: a, action: {delay: -1s}", 1, "action.delay", "duration"),
+        ("id: a, action: {delay: {uniform: [2s, 1s]}}", 1, "action.delay.uniform", "longer"),
+        ("id: a, action: {delay: {uniform: 2s}}", 1, "action.delay", "uniform: ["),
+        ("id: a, action: {delay: {gauss: 2s}}", 1, "action.delay.gauss", "exponential"),
+        ("id: a, action: {hang: for-ever}", 1, "action.hang", "client-cancel"),
+        ("id: a, action: {delay: 1s, message: x}", 1, "action.message", "without a code"),
+        ("id: a, action: {code: INTERNAL, message: ''}", 1, "action.message", "empty"),
+        ("id: a, action: {code: INTERNAL, hang: client-cancel}", 1, "action.code", "given up"),
+        ("id: a, action: {exit: 1, hang: client-cancel}", 1, "action.hang", "never ends"),
+        ("id: a, action: {exit: 256}", 1, "action.exit", "255"),
+        ("id: a, action: {exit: 1, drop-connection: true}", 1, "action.exit", "contradicts"),
+        ("id: a, action: {socket-away: soon}", 1, "action.socket-away", "duration"),
+        ("id: a, action: {set-state: ''}", 1, "action.set-state", "empty"),
+        ("id: a, action: {edit: {ready: false}}", 1, "action.edit", "phase: after"),
+        ("id: a, phase: after, action: {edit: {ready: false}}", 1, "action.edit", "match.method"),
+        ("id: a, match: {method: ControllerPublishVolume}, phase: after, action: {edit: {device: x}}", 1, "action.edit.device", "publish_context"),
+        ("id: a, match: {method: ControllerPublishVolume}, phase: after, action: {edit: {publish_context.a: b}, hang: client-cancel}", 1, "action.edit", "given up"),
+        ("id: a, match: {method: ControllerPublishVolume}, phase: after, action: {edit: {}}", 1, "action.edit", "name a field"),
+        ("id: a, match: {method: ControllerPublishVolume}, phase: after, action: {edit: {publish_context.a: b}, code: INTERNAL}", 1, "action.edit", "contradicts action.code"),
+        ("id: a, match: {method: GetMetadataDelta}, phase: after, action: {edit: {block_metadata: []}}", 1, "action.edit", "stream"),
+        ("id: a, phase: background, action: {code: ABORTED}", 1, "action", "delay or a hang"),
+        ("id: a, phase: background, action: {hang: client-cancel}", 1, "action.hang", "release"),
+        ("id: a, phase: background, action: {delay: 1s, exit: 1}", 1, "action", "only"),
+    ];
+    assert_mistakes(&table);
+}
+
+fn assert_mistakes(table: &[(&str, usize, &str, &str)]) {
+    for &(rule, wrong, at, words) in table {
+        match Rule::read_list(&format!("- {{{rule}}}")) {
+            Err(RuleError::Rule {
+                number,
+                field,
+                reason,
+                ..
+            }) => {
+                assert_eq!((number, field.as_str()), (wrong, at), "{rule}: {reason}");
+                assert!(reason.contains(words), "{rule}: {reason}");
+            }
+            other => panic!("{rule}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_no_list_of_rules_is_refused_as_a_whole() {
+    for yaml in [
+        "{id: a}",
+        "- {id: a",
+        "text",
+        "- id: a\n  id: b\n  action: {code: INTERNAL}",
+    ] {
+        assert!(
+            matches!(Rule::read_list(yaml), Err(RuleError::NotAList { .. })),
+            "{yaml}"
+        );
+    }
+}
+
+#[test]
+fn foreign_methods_are_matched_by_path_and_patterns_by_name() {
+    let methods = |text: &str| {
+        let yaml = format!("- {{id: x, match: {{method: {text}}}, action: {{code: ABORTED}}}}");
+        Rule::read_list(&yaml).unwrap().remove(0).matches.method.unwrap()
+    };
+    assert_eq!(
+        methods("/vendor.v1.Copy/Start"),
+        Methods::One("/vendor.v1.Copy/Start".into())
+    );
+    assert!(methods("/vendor.v1.Copy/Start").known().is_empty());
+    assert_eq!(methods("'Node*'").known().len(), 10);
+    assert_eq!(methods("'/csi.v1.Identity/*'").known().len(), 3);
+    assert_eq!(
+        Code::Aborted,
+        Rule::read_list("[{id: a, action: {code: ABORTED}}]").unwrap()[0]
+            .answer()
+            .unwrap()
+            .0
+    );
+}

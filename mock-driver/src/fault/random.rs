@@ -1,0 +1,137 @@
+//! Chance that can be repeated: every draw follows from the seed and from what it is drawn for.
+//!
+//! A draw does not depend on the draws before it. So the fate of one volume's third attach is the same in
+//! every run with the same seed, however the calls for other volumes come in between.
+
+use std::time::Duration;
+
+use siphasher::sip::SipHasher24;
+
+/// How many numbers below 1 a draw can be: what fits the mantissa of a float.
+const STEPS: u64 = 1 << 53;
+
+/// The source of all draws.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed(pub u64);
+
+/// A time that is the same every time, or drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum DelayDistribution {
+    /// Always the same.
+    Fixed(Duration),
+    /// Any between the two, each as likely.
+    Uniform {
+        /// The shortest.
+        from: Duration,
+        /// The longest.
+        to: Duration,
+    },
+    /// Mostly short, sometimes long, as waiting for a busy array is.
+    Exponential {
+        /// The average.
+        mean: Duration,
+        /// The longest.
+        max: Option<Duration>,
+    },
+}
+
+// === impl Seed ===
+
+impl Seed {
+    /// A number from 0 up to but not 1 for the `count`th time that `what` is drawn for `whom`.
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "both numbers are below 2^53 or are that"
+    )]
+    pub fn unit(self, what: &str, whom: u64, count: u64) -> f64 {
+        let mut text = Vec::with_capacity(what.len() + 16);
+        text.extend_from_slice(&whom.to_le_bytes());
+        text.extend_from_slice(&count.to_le_bytes());
+        text.extend_from_slice(what.as_bytes());
+        (self.keyed_hash(&text) % STEPS) as f64 / STEPS as f64
+    }
+
+    /// A number for these bytes that only this seed makes.
+    pub fn keyed_hash(self, bytes: &[u8]) -> u64 {
+        SipHasher24::new_with_keys(self.0, 0).hash(bytes)
+    }
+}
+
+// === impl Spread ===
+
+impl DelayDistribution {
+    /// The time for a draw.
+    pub fn at(self, unit: f64) -> Duration {
+        match self {
+            Self::Fixed(time) => time,
+            Self::Uniform { from, to } => from + to.saturating_sub(from).mul_f64(unit),
+            Self::Exponential { mean, max } => {
+                let time = mean.mul_f64(-(1.0 - unit).ln());
+                max.map_or(time, |max| time.min(max))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_repeats_itself_and_another_differs() {
+        let draw = |seed: u64| -> Vec<f64> { (0..50).map(|n| Seed(seed).unit("rule", 7, n)).collect() };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+        assert!(draw(1).iter().all(|unit| (0.0..1.0).contains(unit)));
+        assert_ne!(Seed(1).unit("rule", 7, 0), Seed(1).unit("rule", 8, 0));
+        assert_ne!(Seed(1).unit("rule", 7, 0), Seed(1).unit("other", 7, 0));
+    }
+
+    #[test]
+    fn spreads_keep_their_bounds_and_their_average() {
+        const DRAWS: u32 = 20_000;
+        let seconds = Duration::from_secs;
+        // (spread, shortest, longest, average in ms)
+        let table = [
+            (DelayDistribution::Fixed(seconds(2)), seconds(2), seconds(2), 2000),
+            (
+                DelayDistribution::Uniform {
+                    from: seconds(1),
+                    to: seconds(3),
+                },
+                seconds(1),
+                seconds(3),
+                2000,
+            ),
+            (
+                DelayDistribution::Exponential {
+                    mean: seconds(1),
+                    max: None,
+                },
+                Duration::ZERO,
+                seconds(40),
+                1000,
+            ),
+            (
+                DelayDistribution::Exponential {
+                    mean: seconds(1),
+                    max: Some(seconds(1)),
+                },
+                Duration::ZERO,
+                seconds(1),
+                632,
+            ),
+        ];
+        for (spread, shortest, longest, average) in table {
+            let times: Vec<Duration> = (0..u64::from(DRAWS))
+                .map(|n| spread.at(Seed(42).unit("delay", 0, n)))
+                .collect();
+            assert!(
+                times.iter().all(|time| *time >= shortest && *time <= longest),
+                "{spread:?}"
+            );
+            let mean = (times.iter().sum::<Duration>() / DRAWS).as_millis();
+            assert!(mean.abs_diff(average) <= average / 20, "{spread:?}: {mean} ms");
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! A rule in force: its counts, and the calls it has in its hands.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+use tokio::sync::watch;
+use tonic::Code;
+
+use super::{CallInfo, DelayDistribution, Origin, Rule, Seed};
+
+/// A rule and how it fares.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Its id.
+    pub id: String,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Whether it is in force.
+    pub enabled: bool,
+    /// How many calls came to it that it is for.
+    pub seen: u64,
+    /// How often it fired.
+    pub fired: u64,
+    /// How often it acted for each method, by its path.
+    pub methods: BTreeMap<String, u64>,
+    /// The code of the error that callers get from it, if it answers.
+    #[serde(skip)]
+    pub code: Option<Code>,
+    /// How often it may fire.
+    pub times: Option<u64>,
+    /// How many calls it has in its hands now.
+    pub holds: u64,
+    /// As it was written.
+    pub rule: Value,
+}
+
+/// A rule that fired for a call. The rule counts it as in its hands until it is dropped. Dropped before the
+/// rule acted, because the call never came so far, it takes the firing back: the next call is in its place.
+#[derive(Debug)]
+pub struct ActiveFault {
+    armed: Arc<RuleState>,
+    /// The path of the call's method.
+    method: String,
+    place: FiringPosition,
+    has_acted: bool,
+    delay: Duration,
+    released: watch::Receiver<u64>,
+}
+
+/// What a firing took of the rule's counts.
+#[derive(Clone, Copy, Debug)]
+struct FiringPosition {
+    /// Which of the calls it was that came to the rule.
+    turn: u64,
+    /// For whom chance was asked, if it was, and for the how manieth time.
+    draw: Option<(u64, u64)>,
+    /// How often the counts had been set to zero by then.
+    era: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct RuleState {
+    pub(super) rule: Rule,
+    pub(super) origin: Origin,
+    enabled: AtomicBool,
+    holds: AtomicU64,
+    releases: watch::Sender<u64>,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// One for each call that came.
+    turns: NumberPool,
+    /// How often the counts were set to zero.
+    era: u64,
+    fired: u64,
+    methods: BTreeMap<String, u64>,
+    /// One for each time that chance was asked, for each subject on its own: see [`random`](super::random).
+    draws: Draws,
+}
+
+/// How often chance was asked for each subject: for so many of them as are remembered.
+#[derive(Debug, Default)]
+struct Draws {
+    counts: HashMap<u64, NumberPool>,
+    /// The subjects, in the order in which they came.
+    order: VecDeque<u64>,
+    /// The most draws of a subject that was forgotten: others begin after them, so that none is given the same draws
+    /// twice.
+    forgotten: u64,
+}
+
+/// Numbers from one on.
+#[derive(Debug, Default)]
+struct NumberPool {
+    /// How many were handed out, those included that came back.
+    handed_out: u64,
+    /// Those that came back: they are the next ones.
+    returned: BTreeSet<u64>,
+}
+
+// === impl Fired ===
+
+impl ActiveFault {
+    /// The rule.
+    pub fn rule(&self) -> &Rule {
+        &self.armed.rule
+    }
+
+    /// How long the call is slowed down, drawn for this very call.
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    /// Waits until the rule is released, or has done so since it fired.
+    pub async fn released(&mut self) {
+        // The sender lives in the rule, which this keeps alive.
+        if self.released.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    pub(super) fn has_acted(&self) -> bool {
+        self.has_acted
+    }
+
+    /// The rule begins to act: the firing counts, and the rules are in the state that it leads to.
+    pub(super) fn acts(&mut self, state: &mut Arc<str>) {
+        self.has_acted = true;
+        self.armed.counts().count_acted(&self.method, self.place);
+        if let Some(next) = &self.rule().action.set_state {
+            *state = next.as_str().into();
+        }
+    }
+}
+
+impl Drop for ActiveFault {
+    fn drop(&mut self) {
+        self.armed.holds.fetch_sub(1, Ordering::Relaxed);
+        if !self.has_acted {
+            self.armed.counts().take_back(self.place);
+        }
+    }
+}
+
+// === impl Numbers ===
+
+impl NumberPool {
+    fn next(&mut self) -> u64 {
+        self.returned.pop_first().unwrap_or_else(|| {
+            self.handed_out += 1;
+            self.handed_out
+        })
+    }
+
+    fn take_back(&mut self, number: u64) {
+        self.returned.insert(number);
+    }
+
+    /// How many are in use.
+    fn len(&self) -> u64 {
+        self.handed_out - u64::try_from(self.returned.len()).unwrap_or(self.handed_out)
+    }
+}
+
+// === impl Draws ===
+
+impl Draws {
+    /// How many subjects a rule remembers. Up to that many, each one's draws do not depend on the others.
+    const SUBJECTS: usize = 10_000;
+
+    fn next(&mut self, whom: u64) -> u64 {
+        if let Some(count) = self.counts.get_mut(&whom) {
+            return count.next();
+        }
+        if self.order.len() >= Self::SUBJECTS
+            && let Some(count) = self
+                .order
+                .pop_front()
+                .and_then(|oldest| self.counts.remove(&oldest))
+        {
+            self.forgotten = self.forgotten.max(count.handed_out);
+        }
+        self.order.push_back(whom);
+        let mut count = NumberPool {
+            handed_out: self.forgotten,
+            returned: BTreeSet::new(),
+        };
+        let first = count.next();
+        self.counts.insert(whom, count);
+        first
+    }
+
+    fn take_back(&mut self, whom: u64, number: u64) {
+        if let Some(count) = self.counts.get_mut(&whom)
+            && number <= count.handed_out
+        {
+            count.take_back(number);
+        }
+    }
+}
+
+// === impl Counts ===
+
+impl Counts {
+    /// Counts a firing that is not taken back any more: what is counted here is a counter of Prometheus.
+    fn count_acted(&mut self, method: &str, place: FiringPosition) {
+        if place.era == self.era {
+            *self.methods.entry(method.to_owned()).or_default() += 1;
+        }
+    }
+
+    fn take_back(&mut self, place: FiringPosition) {
+        if place.era != self.era {
+            return;
+        }
+        self.turns.take_back(place.turn);
+        self.fired = self.fired.saturating_sub(1);
+        if let Some((whom, number)) = place.draw {
+            self.draws.take_back(whom, number);
+        }
+    }
+}
+
+// === impl Armed ===
+
+impl RuleState {
+    pub(super) fn new(rule: Rule, origin: Origin) -> Arc<Self> {
+        Arc::new(Self {
+            enabled: AtomicBool::new(rule.enabled),
+            rule,
+            origin,
+            holds: AtomicU64::new(0),
+            releases: watch::Sender::new(0),
+            counts: Mutex::default(),
+        })
+    }
+
+    /// Counts a call the rule is for, and one firing if it is its turn.
+    pub(super) fn take(self: &Arc<Self>, occasion: &dyn CallInfo, seed: Seed) -> Option<ActiveFault> {
+        let matches = &self.rule.matches;
+        let mut counts = self.counts();
+        if self.rule.times.is_some_and(|times| counts.fired >= times) {
+            return None;
+        }
+        let turn = counts.turns.next();
+        if !matches.turn.has(turn) {
+            return None;
+        }
+        let seed = matches.seed.map_or(seed, Seed);
+        let whom = seed.keyed_hash(
+            format!(
+                "{}\n{}\n{}\n{}",
+                occasion.path(),
+                occasion.volume(),
+                occasion.node(),
+                occasion.name()
+            )
+            .as_bytes(),
+        );
+        let is_drawn = matches.probability.is_some()
+            || !matches!(self.rule.action.delay, None | Some(DelayDistribution::Fixed(_)));
+        let count = match is_drawn {
+            true => counts.draws.next(whom),
+            false => 0,
+        };
+        let draw = |what: &str| seed.unit(&format!("{what}/{}", self.rule.id), whom, count);
+        if matches.probability.is_some_and(|chance| draw("fire") >= chance) {
+            return None;
+        }
+        counts.fired += 1;
+        let method = occasion.path().to_owned();
+        self.holds.fetch_add(1, Ordering::Relaxed);
+        Some(ActiveFault {
+            armed: self.clone(),
+            method,
+            place: FiringPosition {
+                turn,
+                draw: is_drawn.then_some((whom, count)),
+                era: counts.era,
+            },
+            has_acted: false,
+            delay: self
+                .rule
+                .action
+                .delay
+                .map_or(Duration::ZERO, |spread| spread.at(draw("delay"))),
+            released: self.releases.subscribe(),
+        })
+    }
+
+    /// Whether it is in force.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed)
+    }
+
+    /// Switches it on or off; off, it lets go what hangs.
+    pub(super) fn set_enabled(&self, enabled: bool) {
+        self.enabled.store(enabled, Ordering::Relaxed);
+        if !enabled {
+            self.release();
+        }
+    }
+
+    /// As it was when it came into force.
+    pub(super) fn reset(&self) {
+        let mut counts = self.counts();
+        *counts = Counts {
+            era: counts.era + 1,
+            ..Counts::default()
+        };
+        drop(counts);
+        self.enabled.store(self.rule.enabled, Ordering::Relaxed);
+    }
+
+    /// Lets go what hangs until it is released, and says how many calls it has in its hands.
+    pub(super) fn release(&self) -> u64 {
+        self.releases.send_modify(|count| *count += 1);
+        self.holds.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn report(&self) -> Report {
+        let counts = self.counts();
+        Report {
+            id: self.rule.id.clone(),
+            origin: self.origin,
+            enabled: self.enabled.load(Ordering::Relaxed),
+            seen: counts.turns.len(),
+            fired: counts.fired,
+            methods: counts.methods.clone(),
+            code: self.rule.code(),
+            times: self.rule.times,
+            holds: self.holds.load(Ordering::Relaxed),
+            rule: self.rule.text().clone(),
+        }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_are_remembered_for_a_bounded_number_of_subjects() {
+        let mut draws = Draws::default();
+        let subjects = u64::try_from(Draws::SUBJECTS).unwrap();
+        assert_eq!((draws.next(0), draws.next(0), draws.next(1)), (1, 2, 1));
+        for subject in 0..3 * subjects {
+            draws.next(subject);
+            assert!(draws.counts.len() <= Draws::SUBJECTS && draws.order.len() == draws.counts.len());
+        }
+        let again = draws.next(0);
+        assert!(
+            again > 3,
+            "a subject that was forgotten gets new draws, got number {again}"
+        );
+        // Of a call that came before its subject was forgotten.
+        draws.take_back(0, again + 7);
+        assert_eq!(draws.next(0), again + 1);
+    }
+}

@@ -1,0 +1,261 @@
+//! Which calls for a volume on a node go together: the rules of NodeStageVolume and NodePublishVolume,
+//! decided from the records alone.
+
+use super::Error;
+use super::record::{Map, Progress, Record};
+use crate::array::{AccessMode, Capability};
+
+/// What is to be done about a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compatibility {
+    /// It was done before, with the same arguments.
+    Repeat,
+    /// It is new, or was not finished before.
+    Proceed,
+}
+
+/// Whether a mode allows a second target on the node.
+fn is_shared(mode: AccessMode) -> bool {
+    mode.is_multi_node() || mode == AccessMode::SingleNodeMultiWriter
+}
+
+/// Judges a call to stage or publish by what is there of the volume, and at its path.
+///
+/// # Errors
+/// If the two exclude one another.
+pub(super) fn compare(
+    there: Option<&Record>,
+    of_volume: &[Record],
+    wanted: &Record,
+) -> Result<Compatibility, Error> {
+    if let Some(there) = there {
+        if there.volume != wanted.volume || there.is_staged() != wanted.is_staged() {
+            return Err(Error::Taken {
+                path: there.path.clone(),
+                volume: there.volume.clone(),
+                done: there.done(),
+            });
+        }
+        // Nobody was told of what is not done, so its arguments bind nobody.
+        if there.is_done() {
+            return match difference(there, wanted) {
+                None => Ok(Compatibility::Repeat),
+                Some(field) => Err(Error::Otherwise {
+                    volume: there.volume.clone(),
+                    done: there.done(),
+                    path: there.path.clone(),
+                    field,
+                }),
+            };
+        }
+    }
+    // What is being taken away may still be in use, as long as no caller was told that it is gone.
+    let others = || {
+        of_volume.iter().filter(|other| {
+            other.progress != Progress::Doing
+                && other.path != wanted.path
+                && other.is_staged() == wanted.is_staged()
+        })
+    };
+    if wanted.is_staged() {
+        return match others().next() {
+            None => Ok(Compatibility::Proceed),
+            Some(other) => Err(Error::StagedElsewhere {
+                volume: other.volume.clone(),
+                path: other.path.clone(),
+            }),
+        };
+    }
+    for other in others() {
+        let modes = [other.capability.mode, wanted.capability.mode];
+        if let Some(mode) = modes.into_iter().find(|mode| !is_shared(*mode)) {
+            return Err(Error::NotShared {
+                volume: other.volume.clone(),
+                target: other.path.clone(),
+                mode: mode.name(),
+            });
+        }
+    }
+    Ok(Compatibility::Proceed)
+}
+
+/// Checks that what a volume was staged for covers what it is to be published for.
+///
+/// # Errors
+/// If not.
+pub(super) fn covered(
+    volume: &str,
+    done: &'static str,
+    held: &Capability,
+    asked: &Capability,
+) -> Result<(), Error> {
+    if held.covers(asked) {
+        return Ok(());
+    }
+    Err(Error::Unsupported {
+        volume: volume.to_owned(),
+        done,
+        held: held.to_string(),
+        asked: asked.to_string(),
+    })
+}
+
+/// Checks that a caller hands on the publish context that it was given, whole and unchanged.
+///
+/// # Errors
+/// If not.
+pub(super) fn same_context(volume: &str, expected: &Map, given: &Map) -> Result<(), Error> {
+    let fault = |key: &String| match (expected.get(key), given.get(key)) {
+        (Some(expected), None) => Some(format!("is missing, must be \"{expected}\"")),
+        (Some(expected), Some(given)) if given != expected => {
+            Some(format!("must be \"{expected}\", is \"{given}\""))
+        }
+        (None, Some(_)) => Some("must not be there".to_owned()),
+        (Some(_), Some(_)) | (None, None) => None,
+    };
+    let mut keys = expected.keys().chain(given.keys());
+    match keys.find_map(|key| Some((key.clone(), fault(key)?))) {
+        None => Ok(()),
+        Some((key, fault)) => Err(Error::OtherContext {
+            volume: volume.to_owned(),
+            key,
+            fault,
+        }),
+    }
+}
+
+/// Whether a call differs in an argument from the one before it at the same path.
+pub(super) fn differ(there: &Record, wanted: &Record) -> bool {
+    difference(there, wanted).is_some()
+}
+
+/// The first argument in which a call differs from the one before it at the same path.
+fn difference(there: &Record, wanted: &Record) -> Option<&'static str> {
+    if there.capability != wanted.capability {
+        Some("volume_capability")
+    } else if there.readonly != wanted.readonly {
+        Some("readonly")
+    } else if there.staging() != wanted.staging() {
+        Some("staging_target_path")
+    } else if there.publish_context != wanted.publish_context {
+        Some("publish_context")
+    } else if there.volume_context != wanted.volume_context {
+        Some("volume_context")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array::Access;
+    use crate::node::record::Role;
+
+    fn mk_published(path: &str, mode: AccessMode, readonly: bool) -> Record {
+        Record {
+            volume: "vol-0".to_owned(),
+            path: path.to_owned(),
+            role: Role::Published {
+                staging: "/staging".to_owned(),
+                ours: false,
+            },
+            capability: Capability {
+                access: Access::Block,
+                mode,
+            },
+            readonly,
+            publish_context: Map::new(),
+            volume_context: Map::new(),
+            inline: None,
+            shown: None,
+            progress: Progress::Done,
+        }
+    }
+
+    /// The two tables of the specification: for each mode, the same or another target with the same or
+    /// other arguments.
+    #[test]
+    fn second_publish_is_judged_as_the_tables_of_the_specification_say() {
+        for mode in AccessMode::ALL {
+            let first = mk_published("/t1", mode, false);
+            for (path, readonly) in [("/t1", false), ("/t1", true), ("/t2", false), ("/t2", true)] {
+                let second = mk_published(path, mode, readonly);
+                let there = (path == "/t1").then_some(&first);
+                let verdict = compare(there, std::slice::from_ref(&first), &second);
+                let case = format!("{} {path} readonly={readonly}", mode.name());
+                match (path, readonly) {
+                    ("/t1", false) => assert_eq!(verdict.unwrap(), Compatibility::Repeat, "{case}"),
+                    ("/t1", _) => assert!(matches!(verdict, Err(Error::Otherwise { .. })), "{case}"),
+                    _ if mode.is_multi_node() || mode == AccessMode::SingleNodeMultiWriter => {
+                        assert_eq!(verdict.unwrap(), Compatibility::Proceed, "{case}");
+                    }
+                    _ => assert!(matches!(verdict, Err(Error::NotShared { .. })), "{case}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_mode_that_does_not_share_is_enough_either_way() {
+        for (first, second) in [
+            (AccessMode::SingleNodeWriter, AccessMode::SingleNodeMultiWriter),
+            (
+                AccessMode::MultiNodeMultiWriter,
+                AccessMode::SingleNodeSingleWriter,
+            ),
+        ] {
+            let first = mk_published("/t1", first, false);
+            let second = mk_published("/t2", second, false);
+            assert!(compare(None, std::slice::from_ref(&first), &second).is_err());
+            assert!(compare(None, std::slice::from_ref(&second), &first).is_err());
+        }
+    }
+
+    #[test]
+    fn what_was_not_finished_binds_nobody_and_paths_have_one_owner() {
+        let unfinished = mk_published("/t1", AccessMode::SingleNodeWriter, false).when(Progress::Doing);
+        let other = mk_published("/t1", AccessMode::SingleNodeWriter, true);
+        let verdict = compare(Some(&unfinished), std::slice::from_ref(&unfinished), &other);
+        assert_eq!(verdict.unwrap(), Compatibility::Proceed);
+
+        let elsewhere = mk_published("/t2", AccessMode::SingleNodeWriter, false);
+        let verdict = compare(None, std::slice::from_ref(&unfinished), &elsewhere);
+        assert_eq!(verdict.unwrap(), Compatibility::Proceed);
+
+        let foreign = Record {
+            volume: "vol-1".to_owned(),
+            ..other.clone()
+        };
+        assert!(matches!(
+            compare(Some(&foreign), &[], &other),
+            Err(Error::Taken { .. })
+        ));
+        let staged = Record {
+            role: Role::Staged,
+            ..other.clone()
+        };
+        assert!(matches!(
+            compare(Some(&staged), &[], &other),
+            Err(Error::Taken { .. })
+        ));
+    }
+
+    #[test]
+    fn what_is_not_undone_yet_leaves_no_place_for_another() {
+        let undoing = mk_published("/t1", AccessMode::SingleNodeSingleWriter, false).when(Progress::Undoing);
+        let other = mk_published("/t2", AccessMode::SingleNodeSingleWriter, false);
+        let verdict = compare(None, std::slice::from_ref(&undoing), &other);
+        assert!(matches!(verdict, Err(Error::NotShared { .. })));
+
+        let [undoing, other] = [undoing, other].map(|record| Record {
+            role: Role::Staged,
+            ..record
+        });
+        let verdict = compare(None, std::slice::from_ref(&undoing), &other);
+        assert!(matches!(verdict, Err(Error::StagedElsewhere { .. })));
+        // There, it can be brought back.
+        let verdict = compare(Some(&undoing), std::slice::from_ref(&undoing), &undoing);
+        assert_eq!(verdict.unwrap(), Compatibility::Proceed);
+    }
+}

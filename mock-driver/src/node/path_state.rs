@@ -1,0 +1,223 @@
+//! Whose a path is, and what is there: asked before a path is touched, so that what is another user's stays
+//! as it is.
+
+use std::path::{Path, PathBuf};
+
+use super::{Error, Node, Record, Role, VolumeDisk};
+use crate::array::Access;
+use crate::node::device::Device;
+use crate::node::mount::{self, Disk, MountSource, Mounter};
+
+/// What is at the path of a record, compared with what the record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PathState {
+    /// Nothing.
+    Absent,
+    /// The volume as it was asked for.
+    AsAsked,
+    /// The volume, but with something changed behind our back.
+    Changed(&'static str),
+    /// Something that is not of the volume, on top of it or in its place.
+    Foreign,
+}
+
+// === impl State ===
+
+impl PathState {
+    /// Whether the volume is there.
+    pub(super) fn is_there(self) -> bool {
+        match self {
+            Self::AsAsked | Self::Changed(_) => true,
+            Self::Absent | Self::Foreign => false,
+        }
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    /// Whether what its path shows must take no writes.
+    pub(super) fn is_for_reading(&self, disk: &Disk) -> bool {
+        self.readonly || !disk.writable || self.capability.mode.is_reader_only()
+    }
+
+    /// Whether it is a raw device that must take no writes.
+    fn is_device_for_reading(&self) -> bool {
+        !self.is_staged()
+            && self.capability.is_block()
+            && (self.readonly || self.capability.mode.is_reader_only())
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    /// What is at a record's path. Blocks.
+    pub(super) fn state(&self, record: &Record, disk: &Disk) -> Result<PathState, Error> {
+        if self.is_simulated() {
+            return Ok(PathState::AsAsked);
+        }
+        let path = Path::new(&record.path);
+        if self.shows_nothing(record) {
+            let is_up = record.capability.is_block() || self.mounter.is_mounted(disk, path)?;
+            return Ok(if is_up {
+                PathState::AsAsked
+            } else {
+                PathState::Absent
+            });
+        }
+        let Some(shown) = self.mounter.shown_at(path)? else {
+            return Ok(PathState::Absent);
+        };
+        if self.mount_source_of(record, disk)?.as_ref() != Some(&shown) {
+            return Ok(match self.is_of(record, &shown) {
+                true if record.is_device_for_reading() => PathState::Changed("readonly"),
+                true => PathState::Changed("device"),
+                false => PathState::Foreign,
+            });
+        }
+        let obeys = match (&record.role, &record.capability.access) {
+            (Role::Published { staging, .. }, Access::Mount { flags, .. }) => {
+                let from = Path::new(staging);
+                self.mounter
+                    .obeys(path, from, record.is_for_reading(disk), flags)?
+            }
+            (Role::Published { .. }, Access::Block) | (Role::Staged, _) => true,
+        };
+        Ok(if obeys {
+            PathState::AsAsked
+        } else {
+            PathState::Changed("readonly")
+        })
+    }
+
+    /// Checks that a path is ours to change, before anything tells that it is: what is left there of a call
+    /// of ours that was cut off may be taken away, and what is of the volume, but nothing else. Blocks.
+    pub(super) fn claim(&self, record: &Record) -> Result<(), Error> {
+        let path = Path::new(&record.path);
+        let wanted = if record.is_staged() {
+            Some(path)
+        } else {
+            path.parent()
+        };
+        if let Some(directory) = wanted.filter(|directory| !directory.is_dir()) {
+            return Err(Error::NoDirectory {
+                field: record.path_field(),
+                path: directory.to_owned(),
+            });
+        }
+        if self.shows_nothing(record) {
+            return Ok(());
+        }
+        if let Some(there) = self.records.at(&record.path)
+            && there.volume != record.volume
+        {
+            return Err(taken(there));
+        }
+        match self.mounter.shown_at(path)? {
+            Some(shown) if self.is_of(record, &shown) => Ok(()),
+            Some(_) => Err(foreign(&record.path)),
+            None if record.is_staged() => Ok(()),
+            None => Ok(self.mounter.check_empty(path)?),
+        }
+    }
+
+    /// What a record's path shows if all is as the record says; none if it shows nothing. Blocks.
+    pub(super) fn mount_source_of(&self, record: &Record, disk: &Disk) -> Result<Option<MountSource>, Error> {
+        if self.shows_nothing(record) {
+            return Ok(None);
+        }
+        if !record.capability.is_block() {
+            return Ok(Some(self.mounter.files_of(disk)?));
+        }
+        if !self.has_read_only_device(record, disk) {
+            return Ok(Some(self.mounter.device_of(&disk.device)?));
+        }
+        match self.devices.twin(&self.serial_of(record), &disk.file)? {
+            Some(twin) => Ok(Some(self.mounter.device_of(&twin.path)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The disk with the device that a record's path is to show, which is made if it is not there yet.
+    pub(super) fn disk_to_show(&self, record: &Record, disk: &Disk) -> Result<Disk, Error> {
+        let mut disk = disk.clone();
+        if self.has_read_only_device(record, &disk)
+            && let Some(twin) = self
+                .devices
+                .attach_read_only_device(&self.serial_of(record), &disk.file)?
+        {
+            disk.device = twin.path;
+            disk._held = Some(twin.held);
+            disk.writable = false;
+        }
+        Ok(disk)
+    }
+
+    /// Takes away the twin of a unit's device, if no other path than this one shows it. Blocks.
+    pub(super) fn release_read_only_device(&self, unit: &VolumeDisk, path: &str) -> Result<(), Error> {
+        let needs = |other: &Record| other.path != path && other.is_device_for_reading();
+        if self.records.of(&unit.volume).iter().any(needs) {
+            return Ok(());
+        }
+        Ok(self.devices.detach_read_only_device(&unit.serial)?)
+    }
+
+    /// Whether what a record's path shows is of its volume: what it has shown since the volume was brought
+    /// there, or what it would show now. Blocks.
+    pub(super) fn is_of(&self, record: &Record, shown: &MountSource) -> bool {
+        let known = self.records.at(&record.path);
+        known.is_some_and(|known| known.volume == record.volume && known.shown.as_ref() == Some(shown))
+            || self.is_of_unit(&self.unit_of(record, None), shown)
+    }
+
+    /// Whether something is what a path shows of a unit now. What cannot be looked up is shown nowhere. Blocks.
+    pub(super) fn is_of_unit(&self, unit: &VolumeDisk, shown: &MountSource) -> bool {
+        let Ok(disk) = self.media.disk(&unit.file_id) else {
+            return false;
+        };
+        let MountSource::Device(_) = shown else {
+            let tree = self.media.tree(&unit.file_id);
+            return tree.is_ok_and(|tree| *shown == MountSource::Link(tree))
+                || *shown == MountSource::Link(disk);
+        };
+        let device = self.devices.find(&unit.serial, &disk).ok().flatten();
+        let twin = || self.devices.twin(&unit.serial, &disk).ok().flatten();
+        let is_it = |device: &Device| {
+            let mount_source_of = self.mounter.device_of(&device.path);
+            mount_source_of.is_ok_and(|mount_source_of| mount_source_of == *shown)
+        };
+        device.as_ref().is_some_and(is_it) || twin().as_ref().is_some_and(is_it)
+    }
+
+    /// Whether a record's path stays as the caller made it: a raw device is there without a mount, and so is an
+    /// emulated filesystem until it is published.
+    pub(super) fn shows_nothing(&self, record: &Record) -> bool {
+        record.is_staged() && (record.capability.is_block() || self.mounter == Mounter::Emulated)
+    }
+
+    /// Whether a record's path shows a device of its own, since the volume's takes writes.
+    fn has_read_only_device(&self, record: &Record, disk: &Disk) -> bool {
+        self.mounter == Mounter::Kernel && disk.writable && record.is_device_for_reading()
+    }
+
+    fn serial_of(&self, record: &Record) -> String {
+        self.unit_of(record, None).serial
+    }
+}
+
+/// A path is another volume's.
+pub(super) fn taken(there: Record) -> Error {
+    Error::Taken {
+        path: there.path.clone(),
+        done: there.done(),
+        volume: there.volume,
+    }
+}
+
+pub(super) fn foreign(path: &str) -> Error {
+    Error::Mount(mount::Error::InTheWay {
+        path: PathBuf::from(path),
+        reason: "shows something that is not of this volume",
+    })
+}

@@ -1,0 +1,51 @@
+//! Volumes whose filesystem stands still while they are copied.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Error, Node, Record};
+use crate::node::mount::Frozen;
+use crate::store::volume_files::FileId;
+
+// === impl Node ===
+
+impl Node {
+    /// Whether a filesystem of the volume is mounted here that can stand still.
+    pub(crate) fn has_mounted(&self, volume: &str) -> bool {
+        !self.is_simulated() && self.mounted(volume).is_some()
+    }
+
+    /// Lets the volume's filesystem stand still, if it is mounted here, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// If it cannot be frozen.
+    pub(crate) async fn freeze(self: &Arc<Self>, volume: &str) -> Result<Option<Frozen>, Error> {
+        let Some(record) = self.mounted(volume) else {
+            return Ok(None);
+        };
+        let file_id = FileId::Volume(volume.to_owned());
+        self.blocking(move |node| {
+            let media = node.media.directory()?;
+            let mark = node.media.frozen_mark(&file_id)?;
+            Ok(node.mounter.freeze(Path::new(record.staging()), &media, &mark)?)
+        })
+        .await
+    }
+
+    /// Thaws what a process left frozen that was killed.
+    pub(super) async fn thaw_left(self: &Arc<Self>, volume: &str) -> Result<(), Error> {
+        let file_id = FileId::Volume(volume.to_owned());
+        self.blocking(move |node| {
+            node.mounter.thaw_left(&node.media.frozen_mark(&file_id)?);
+            Ok(())
+        })
+        .await
+    }
+
+    fn mounted(&self, volume: &str) -> Option<Record> {
+        let mut records = self.records.of(volume).into_iter();
+        let is_mounted =
+            |record: &Record| record.is_done() && record.inline.is_none() && !record.capability.is_block();
+        records.find(is_mounted)
+    }
+}

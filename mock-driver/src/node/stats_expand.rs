@@ -1,0 +1,183 @@
+//! Looking at volumes on the node, and making them larger.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Error, Node, NodeFeatures, Record, View};
+use crate::array::SizeRange;
+use crate::node::mount::Stats;
+
+/// How full a volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VolumeSpace {
+    /// A filesystem.
+    Files(Stats),
+    /// A device of so many bytes.
+    Device(u64),
+}
+
+/// Something that is wrong with a volume as the node sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeVolumeIssue {
+    /// It is on record at a path and not there.
+    NotShown,
+    /// Its device is away.
+    DeviceGone,
+}
+
+// === impl Node ===
+
+impl Node {
+    /// How full the volume at a path is.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub(crate) async fn stats(
+        self: &Arc<Self>,
+        volume: &str,
+        path: &str,
+        view: Option<&View>,
+        ways: NodeFeatures,
+    ) -> Result<VolumeSpace, Error> {
+        let record = self.recorded(volume, path)?;
+        still_attached(&record, view, ways)?;
+        let (disk, bytes) = self.disk(&self.unit_of(&record, view)).await?;
+        self.blocking(move |node| {
+            if !node.state(&record, &disk)?.is_there() {
+                return Err(not_there(&record.volume, &record.path));
+            }
+            if record.capability.is_block() {
+                return Ok(VolumeSpace::Device(bytes));
+            }
+            if node.is_simulated() {
+                return Ok(VolumeSpace::Files(Stats::empty(bytes)));
+            }
+            Ok(VolumeSpace::Files(
+                node.mounter.stats(&disk, Path::new(&record.path))?,
+            ))
+        })
+        .await
+    }
+
+    /// What is wrong with the volume here. Without a path, with the volume as far as it is on the node.
+    ///
+    /// # Errors
+    /// If a path is given and the volume is not on record there.
+    pub(crate) async fn findings(
+        self: &Arc<Self>,
+        volume: &str,
+        path: Option<&str>,
+        view: Option<&View>,
+    ) -> Result<Vec<NodeVolumeIssue>, Error> {
+        let records = match path {
+            Some(path) => vec![self.recorded(volume, path)?],
+            None => self.records.of(volume),
+        };
+        let view = view.cloned();
+        self.blocking(move |node| {
+            let mut findings = Vec::new();
+            for record in records {
+                match node.find(&node.unit_of(&record, view.as_ref())) {
+                    Ok(Some((disk, _))) if node.state(&record, &disk)?.is_there() => {}
+                    Ok(Some(_)) => findings.push(NodeVolumeIssue::NotShown),
+                    Ok(None) | Err(_) => findings.push(NodeVolumeIssue::DeviceGone),
+                }
+            }
+            findings.dedup();
+            Ok(findings)
+        })
+        .await
+    }
+
+    /// Whether the volume at a path is used as a raw device.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub(crate) fn is_block_at(&self, volume: &str, path: &str) -> Result<bool, Error> {
+        Ok(self.recorded(volume, path)?.capability.is_block())
+    }
+
+    /// Makes the device and the filesystem at a path as large as the volume is, and tells that size.
+    ///
+    /// # Guarantees
+    /// Nothing ever shrinks; a repeated call does nothing.
+    ///
+    /// # Errors
+    /// If the volume is not there, is not as large as asked, or cannot grow.
+    pub(crate) async fn expand(
+        self: &Arc<Self>,
+        volume: &str,
+        path: &str,
+        range: SizeRange,
+        view: Option<&View>,
+        ways: NodeFeatures,
+    ) -> Result<u64, Error> {
+        let record = self.recorded(volume, path)?;
+        still_attached(&record, view, ways)?;
+        let unit = self.unit_of(&record, view);
+        if range.required > unit.bytes {
+            return Err(Error::Size {
+                reason: format!(
+                    "required_bytes {} is more than the volume has, {}: ControllerExpandVolume comes first",
+                    range.required, unit.bytes
+                ),
+            });
+        }
+        if range.limit != 0 && unit.bytes > range.limit {
+            return Err(Error::Size {
+                reason: format!(
+                    "limit_bytes {} is less than the volume has, {}, and volumes do not shrink",
+                    range.limit, unit.bytes
+                ),
+            });
+        }
+        let (disk, bytes) = self.disk(&unit).await?;
+        if !unit.writable && bytes < unit.bytes {
+            return Err(Error::CannotGrow { volume: unit.volume });
+        }
+        self.refresh(&unit, &disk).await?;
+        // The staging path if there is one: a target may be for reading only.
+        let mounted = self
+            .records
+            .at(record.staging())
+            .filter(|staged| staged.volume == record.volume)
+            .unwrap_or_else(|| record.clone());
+        self.blocking(move |node| {
+            if !record.capability.is_block() && disk.writable {
+                node.mounter.grow(&disk, Path::new(&mounted.path))?;
+            }
+            Ok(())
+        })
+        .await?;
+        let (_, bytes) = self.disk(&unit).await?;
+        Ok(bytes)
+    }
+
+    fn recorded(&self, volume: &str, path: &str) -> Result<Record, Error> {
+        let path = match path.trim_end_matches('/') {
+            "" => path,
+            trimmed => trimmed,
+        };
+        self.records
+            .at(path)
+            .filter(|record| record.volume == volume && record.is_done())
+            .ok_or_else(|| not_there(volume, path))
+    }
+}
+
+/// Checks that a volume on record was not detached under way, by force: its device is not about to appear.
+fn still_attached(record: &Record, view: Option<&View>, ways: NodeFeatures) -> Result<(), Error> {
+    if ways.attaches && view.is_some_and(|view| view.attachment.is_none()) {
+        return Err(Error::NotAttached {
+            volume: record.volume.clone(),
+        });
+    }
+    Ok(())
+}
+
+fn not_there(volume: &str, path: &str) -> Error {
+    Error::NotThere {
+        volume: volume.to_owned(),
+        path: path.to_owned(),
+    }
+}

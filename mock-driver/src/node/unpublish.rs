@@ -1,0 +1,332 @@
+//! Taking volumes away from paths: unpublishing, unstaging, and the same for what a crash or the end of
+//! the driver leaves.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Error, Node, NodeFeatures, Progress, Record, Role, VolumeDisk};
+use crate::error_chain;
+use crate::node::mount::{MountSource, Mounter};
+
+// === impl Node ===
+
+impl Node {
+    /// Whether anything of the volume is on record.
+    pub(crate) fn knows(&self, volume: &str) -> bool {
+        !self.records.of(volume).is_empty()
+    }
+
+    /// The volumes of which anything is on record.
+    pub(crate) fn volumes(&self) -> BTreeSet<String> {
+        let records = self.records.all().into_iter();
+        records.map(|record| record.volume).collect()
+    }
+
+    /// A path where the volume is, if there is one.
+    pub(crate) fn path_of(&self, volume: &str) -> Option<String> {
+        self.records.of(volume).pop().map(|record| record.path)
+    }
+
+    /// Whether the volume was made for a target and goes with it.
+    pub(crate) fn is_inline(&self, volume: &str) -> bool {
+        self.records
+            .of(volume)
+            .iter()
+            .any(|record| record.inline.is_some())
+    }
+
+    /// Takes a volume away from a target, which is removed. Nothing happens if it is not there.
+    ///
+    /// # Guarantees
+    /// After an error or a crash the same call goes on where this one ended.
+    ///
+    /// # Errors
+    /// If the target is in use, or something that is not ours is there.
+    pub(crate) async fn unpublish(self: &Arc<Self>, volume: &str, target: &str) -> Result<(), Error> {
+        match self.records.at(target) {
+            Some(record) if record.volume == volume && !record.is_staged() => self.undo(record).await,
+            // Another volume's: this one is not published there.
+            Some(_) => Ok(()),
+            None => {
+                self.clear(volume, target).await?;
+                self.undo_idle_stage(volume).await
+            }
+        }
+    }
+
+    /// Takes a volume away from a staging path, which stays. Nothing happens if it is not there.
+    ///
+    /// # Guarantees
+    /// As for [`Node::unpublish`].
+    ///
+    /// # Errors
+    /// If it is still published from there, or in use.
+    pub(crate) async fn unstage(self: &Arc<Self>, volume: &str, path: &str) -> Result<(), Error> {
+        let published = self
+            .records
+            .of(volume)
+            .into_iter()
+            .find(|record| !record.is_staged() && record.staging() == path);
+        if let Some(record) = published {
+            return Err(Error::StillPublished {
+                volume: record.volume,
+                target: record.path,
+            });
+        }
+        match self.records.at(path) {
+            Some(record) if record.volume == volume && record.is_staged() => self.undo(record).await,
+            Some(_) => Ok(()),
+            None => self.unmount_lost(volume, path).await,
+        }
+    }
+
+    /// Unmounts a volume whose record is lost, as after a kill of a process that keeps none.
+    async fn unmount_lost(self: &Arc<Self>, volume: &str, path: &str) -> Result<(), Error> {
+        if self.is_simulated() {
+            return Ok(());
+        }
+        let (unit, path) = (VolumeDisk::of_volume(volume), path.to_owned());
+        self.blocking(move |node| {
+            let (path, is_ours) = (Path::new(&path), |shown: &MountSource| {
+                node.is_of_unit(&unit, shown)
+            });
+            match node.mounter.shown_at(path)? {
+                Some(shown) if node.mounter == Mounter::Kernel && is_ours(&shown) => {
+                    Ok(node.mounter.withdraw(path, is_ours)?)
+                }
+                Some(_) | None => Ok(()),
+            }
+        })
+        .await
+    }
+
+    /// Undoes what a record says, with everything that was made for it, and forgets it last.
+    pub(super) async fn undo(self: &Arc<Self>, record: Record) -> Result<(), Error> {
+        self.undo_by(record, Self::unstage_device).await
+    }
+
+    /// The same for what no caller was told of: a target stays that something came to.
+    pub(super) async fn back_out(self: &Arc<Self>, record: Record) -> Result<(), Error> {
+        self.undo_by(record, Self::leave_path).await
+    }
+
+    async fn undo_by(
+        self: &Arc<Self>,
+        record: Record,
+        take: fn(&Self, &Record) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let down = record.when(Progress::Undoing);
+        self.blocking(move |node| {
+            node.records.put(&down)?;
+            take(node, &down)
+        })
+        .await?;
+        if let Role::Published { staging, ours: true } = &record.role {
+            let shared = self.records.of(&record.volume).iter().any(|other| {
+                other.path != record.path && other.path != *staging && other.staging() == staging
+            });
+            if !shared {
+                self.undo_private_stage(&record, staging).await?;
+            }
+        }
+        self.blocking(move |node| node.records.remove(&record.path)).await
+    }
+
+    /// Takes away what a record's path shows, with what was made for that. Blocks.
+    pub(super) fn withdraw(&self, record: &Record) -> Result<(), Error> {
+        if self.is_simulated() {
+            return Ok(());
+        }
+        if !self.shows_nothing(record) {
+            let is_ours = |shown: &MountSource| self.is_of(record, shown);
+            self.mounter.withdraw(Path::new(&record.path), is_ours)?;
+        }
+        if record.is_staged() || !record.capability.is_block() {
+            return Ok(());
+        }
+        self.release_read_only_device(&self.unit_of(record, None), &record.path)
+    }
+
+    /// The same, and the target itself goes. Blocks.
+    fn unstage_device(&self, record: &Record) -> Result<(), Error> {
+        self.withdraw(record)?;
+        match record.role {
+            Role::Published { .. } if !self.is_simulated() => {
+                Ok(self.mounter.remove(Path::new(&record.path))?)
+            }
+            Role::Published { .. } | Role::Staged => Ok(()),
+        }
+    }
+
+    /// The same for what no caller was told of: a target stays that something came to. Blocks.
+    fn leave_path(&self, record: &Record) -> Result<(), Error> {
+        self.withdraw(record)?;
+        if !record.is_staged()
+            && !self.is_simulated()
+            && let Err(error) = self.mounter.remove(Path::new(&record.path))
+        {
+            // Whatever came there meanwhile, it is not ours.
+            tracing::warn!(
+                path = record.path,
+                error = error_chain(&error),
+                "the target stays"
+            );
+        }
+        Ok(())
+    }
+
+    /// Leaves a path as a call found it that failed, and forgets the call. Blocks.
+    ///
+    /// # Errors
+    /// If the volume cannot be taken away; that stays on record as unfinished.
+    pub(super) fn take_back(&self, record: &Record) -> Result<(), Error> {
+        self.leave_path(record)?;
+        self.records.remove(&record.path)
+    }
+
+    /// Removes a target that no record tells of: an empty directory or file that a caller made, or what
+    /// is shown there of this very volume, when the records are lost.
+    async fn clear(self: &Arc<Self>, volume: &str, target: &str) -> Result<(), Error> {
+        if self.is_simulated() {
+            return Ok(());
+        }
+        let (unit, target) = (VolumeDisk::of_volume(volume), target.to_owned());
+        self.blocking(move |node| {
+            let (path, is_ours) = (Path::new(&target), |shown: &MountSource| {
+                node.is_of_unit(&unit, shown)
+            });
+            let is_foreign = match node.mounter.shown_at(path)? {
+                Some(shown) => !is_ours(&shown),
+                // Only emulated volumes are shown by links.
+                None => path.is_symlink(),
+            };
+            if is_foreign {
+                tracing::warn!(
+                    target,
+                    volume = unit.volume,
+                    "left alone: what is shown there is not the volume"
+                );
+                return Ok(());
+            }
+            node.mounter.withdraw(path, is_ours)?;
+            node.mounter.remove(path)?;
+            node.release_read_only_device(&unit, &target)
+        })
+        .await
+    }
+
+    /// Ends the work of calls that were cut off, and forgets what a reboot has undone. Call it before
+    /// calls are answered. What cannot be undone is told and left to the repeated call.
+    pub(crate) async fn recover(self: &Arc<Self>) {
+        for record in self.records.all() {
+            let (path, volume) = (record.path.clone(), record.volume.clone());
+            if let Err(error) = self.thaw_left(&volume).await {
+                tracing::warn!(
+                    volume,
+                    path,
+                    error = error_chain(&error),
+                    "cannot look what is frozen"
+                );
+            }
+            let done = if record.is_done() {
+                self.forget_if_gone(record).await
+            } else {
+                tracing::info!(volume, path, "undoing what was not finished");
+                self.back_out(record).await
+            };
+            if let Err(error) = done {
+                tracing::warn!(volume, path, error = error_chain(&error), "cannot be undone yet");
+            }
+        }
+        // Now that it is known which targets there are.
+        for record in self.records.all().iter().filter(|record| record.is_staged()) {
+            let (path, volume) = (&record.path, &record.volume);
+            if let Err(error) = self.undo_idle_stage(volume).await {
+                tracing::warn!(volume, path, error = error_chain(&error), "cannot be undone yet");
+            }
+        }
+        if let Err(error) = self.sweep_ephemeral().await {
+            tracing::warn!(
+                error = error_chain(&error),
+                "files of pods' volumes are left behind"
+            );
+        }
+    }
+
+    async fn forget_if_gone(self: &Arc<Self>, record: Record) -> Result<(), Error> {
+        self.blocking(move |node| {
+            let path = Path::new(&record.path);
+            let is_there = match record.role {
+                Role::Staged if record.capability.is_block() => true,
+                Role::Staged => node.mounter.may_be_mounted(path)?,
+                // A volume that was made for this target lives as long as the target's record.
+                Role::Published { .. } => record.inline.is_some() || node.mounter.is_shown(path)?,
+            };
+            if !is_there {
+                tracing::info!(
+                    volume = record.volume,
+                    path = record.path,
+                    "is there no more, as after a reboot"
+                );
+                node.withdraw(&record)?;
+                node.records.remove(&record.path)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Takes away the devices of volumes that are not attached any more. Without ControllerPublishVolume, one that
+    /// is on record here keeps its device.
+    ///
+    /// # Errors
+    /// If one cannot be taken away.
+    pub(crate) async fn retain_devices(
+        self: &Arc<Self>,
+        attached: Vec<String>,
+        ways: NodeFeatures,
+    ) -> Result<(), Error> {
+        let mut serials: Vec<String> = attached
+            .iter()
+            .map(|volume| crate::array::serial(volume))
+            .collect();
+        let records = self.records.all();
+        serials.extend(
+            records
+                .iter()
+                .filter(|record| record.inline.is_some() || !ways.attaches)
+                .map(|record| self.unit_of(record, None).serial),
+        );
+        self.blocking(move |node| {
+            Ok(node
+                .devices
+                .retain(|serial| serials.iter().any(|wanted| wanted == serial))?)
+        })
+        .await
+    }
+
+    /// Leaves nothing behind: what is published and staged goes, targets first, and then the devices.
+    /// Not done where state is kept: there pods go on with what they have.
+    pub(crate) async fn leave(self: &Arc<Self>, ways: NodeFeatures) {
+        if self.records.are_kept() {
+            return;
+        }
+        let (staged, published): (Vec<_>, Vec<_>) =
+            self.records.all().into_iter().partition(Record::is_staged);
+        for record in published.into_iter().chain(staged) {
+            let (path, volume) = (record.path.clone(), record.volume.clone());
+            if let Err(error) = self.undo(record).await {
+                tracing::warn!(
+                    volume,
+                    path,
+                    error = error_chain(&error),
+                    "something is left behind"
+                );
+            }
+        }
+        if let Err(error) = self.retain_devices(Vec::new(), ways).await {
+            tracing::warn!(error = error_chain(&error), "devices are left behind");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A call as fault rules see it.
+
+use std::cell::OnceCell;
+
+use prost_reflect::{DynamicMessage, MapKey};
+
+use super::Rpc;
+use crate::driver::Driver;
+use crate::fault::{CallInfo, VolumeLocation};
+use crate::rpc::schema;
+
+/// A typed request that has arrived at a driver.
+pub(super) struct TypedCall<'a, Q> {
+    request: &'a Q,
+    driver: &'a Driver,
+    /// The node that the call is made on, of one that names none; found when a rule asks.
+    here: OnceCell<String>,
+}
+
+impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
+    fn path(&self) -> &str {
+        Q::METHOD.path()
+    }
+
+    fn volume(&self) -> &str {
+        self.request.volume()
+    }
+
+    fn node(&self) -> &str {
+        match self.request.node() {
+            "" if schema::is_on_node(Q::METHOD.path()) => self.here.get_or_init(|| self.driver.own_node()),
+            node => node,
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.request.name()
+    }
+
+    fn entry(&self, field: &str, key: &str) -> Option<String> {
+        map_entry(&self.message()?, field, key)
+    }
+
+    fn continues(&self) -> bool {
+        self.message().is_some_and(|message| continues(&message))
+    }
+
+    fn size(&self) -> u64 {
+        self.message().map_or(0, |message| requested_size(&message))
+    }
+
+    fn place(&self) -> Option<VolumeLocation> {
+        let volume = self.request.volume();
+        (!volume.is_empty()).then(|| self.driver.place(volume, self.node()))
+    }
+}
+
+impl<'a, Q: Rpc> TypedCall<'a, Q> {
+    pub(super) fn new(request: &'a Q, driver: &'a Driver) -> Self {
+        Self {
+            request,
+            driver,
+            here: OnceCell::new(),
+        }
+    }
+
+    /// The request by its descriptor: few rules ask, so it is built on demand.
+    fn message(&self) -> Option<DynamicMessage> {
+        let descriptor = schema::message(Q::MESSAGE)?;
+        DynamicMessage::decode(descriptor, self.request.encode_to_vec().as_slice()).ok()
+    }
+}
+
+/// The bytes a request asks for at least.
+pub(crate) fn requested_size(message: &DynamicMessage) -> u64 {
+    let range = message.get_field_by_name("capacity_range");
+    let bytes = range
+        .as_deref()
+        .and_then(|range| range.as_message()?.get_field_by_name("required_bytes")?.as_i64());
+    bytes
+        .and_then(|bytes| u64::try_from(bytes).ok())
+        .unwrap_or_default()
+}
+
+/// Whether a request has a token from an earlier page.
+pub(crate) fn continues(message: &DynamicMessage) -> bool {
+    let token = message.get_field_by_name("starting_token");
+    token.is_some_and(|token| token.as_str().is_some_and(|token| !token.is_empty()))
+}
+
+/// An entry of a map of texts.
+pub(crate) fn map_entry(message: &DynamicMessage, field: &str, key: &str) -> Option<String> {
+    let map = message.get_field_by_name(field)?;
+    let value = map.as_map()?.get(&MapKey::String(key.to_owned()))?;
+    value.as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use csi_proto::v1;
+    use prost::Message;
+    use prost_reflect::{ReflectMessage, Value};
+
+    use super::*;
+    use crate::driver::Settings;
+    use crate::rpc::schema::Rpc as Known;
+
+    /// A request with a text of its own in each of these fields.
+    fn mk_request<Q: Rpc + Default>(fields: &[&str]) -> Q {
+        let mut message = DynamicMessage::new(schema::message(Q::MESSAGE).unwrap());
+        for field in fields {
+            if message.descriptor().get_field_by_name(field).is_some() {
+                message.set_field_by_name(field, Value::String(format!("the {field}")));
+            }
+        }
+        Q::decode(message.encode_to_vec().as_slice()).unwrap()
+    }
+
+    /// Compares what rules see with the fields that rules are let ask for.
+    fn compare<Q: Rpc + Default>(driver: &Driver, seen: &mut BTreeSet<&'static str>) {
+        let rpc = Known::at(Q::METHOD.path()).unwrap();
+        assert!(seen.insert(Q::METHOD.path()), "{} is listed twice", rpc.name());
+        let fields = [&schema::VOLUME[..], &schema::NODE, &schema::NAME].concat();
+        let request: Q = mk_request(&fields);
+        let call = TypedCall::new(&request, driver);
+        let info = |fields: &[&str]| {
+            let found = fields.iter().find(|field| rpc.takes(field));
+            found.map(|field| format!("the {field}"))
+        };
+        let node = info(&schema::NODE).or_else(|| rpc.is_on_node().then(|| "node-1".to_owned()));
+        let expected = (
+            info(&schema::VOLUME).unwrap_or_default(),
+            node.unwrap_or_default(),
+            info(&schema::NAME).unwrap_or_default(),
+        );
+        let found = (
+            call.volume().to_owned(),
+            call.node().to_owned(),
+            call.name().to_owned(),
+        );
+        assert_eq!(found, expected, "{}", rpc.name());
+        assert_eq!(rpc.has_volume(), !found.0.is_empty(), "{}", rpc.name());
+        assert_eq!(rpc.has_node(), !found.1.is_empty(), "{}", rpc.name());
+        assert_eq!(rpc.has_name(), !found.2.is_empty(), "{}", rpc.name());
+        assert_eq!(call.place().is_some(), rpc.has_volume(), "{}", rpc.name());
+    }
+
+    macro_rules! compare_all {
+        ($driver:expr, $seen:expr, $($request:ident)+) => { $(compare::<v1::$request>($driver, $seen);)+ };
+    }
+
+    #[tokio::test]
+    async fn rules_see_of_every_method_what_they_may_ask_for() {
+        let settings = Settings {
+            node_id: Some("node-1".to_owned()),
+            ..Settings::default()
+        };
+        let (driver, _) = Driver::open(settings).unwrap();
+        let mut seen = BTreeSet::new();
+        compare_all!(&driver, &mut seen,
+            GetPluginInfoRequest GetPluginCapabilitiesRequest ProbeRequest
+            CreateVolumeRequest DeleteVolumeRequest ControllerPublishVolumeRequest
+            ControllerUnpublishVolumeRequest ValidateVolumeCapabilitiesRequest ListVolumesRequest
+            GetCapacityRequest ControllerGetCapabilitiesRequest CreateSnapshotRequest DeleteSnapshotRequest
+            ListSnapshotsRequest GetSnapshotRequest ControllerExpandVolumeRequest ControllerGetVolumeRequest
+            ControllerModifyVolumeRequest ControllerListVolumeHealthRequest ControllerGetVolumeHealthRequest
+            GroupControllerGetCapabilitiesRequest CreateVolumeGroupSnapshotRequest
+            DeleteVolumeGroupSnapshotRequest GetVolumeGroupSnapshotRequest
+            GetMetadataAllocatedRequest GetMetadataDeltaRequest
+            NodeStageVolumeRequest NodeUnstageVolumeRequest NodePublishVolumeRequest
+            NodeUnpublishVolumeRequest NodeGetVolumeStatsRequest NodeExpandVolumeRequest
+            NodeGetCapabilitiesRequest NodeGetInfoRequest NodeGetVolumeHealthRequest
+            NodeGetStorageHealthRequest);
+        assert_eq!(seen.len(), Known::all().len());
+    }
+}

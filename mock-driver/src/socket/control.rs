@@ -1,0 +1,233 @@
+//! Who comes in over the socket, and whether there is one: connections can be cut and the socket taken away
+//! and put back while the driver runs, as happens to real drivers when they crash or are upgraded.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::net::unix::UCred;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::io::poll_read_buf;
+use tonic::transport::server::Connected;
+
+use super::authority::AuthorityFilter;
+
+/// How much is read at once.
+const READ: usize = 16 << 10;
+
+/// The handle on a driver's socket.
+#[derive(Debug)]
+pub struct SocketControl {
+    wanted: watch::Sender<SocketState>,
+    living: Mutex<Vec<Weak<ConnectionHandle>>>,
+}
+
+/// What the socket should be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SocketState {
+    /// It is made anew whenever this grows.
+    pub(super) edition: u64,
+    pub(super) presence: Presence,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    There,
+    /// Not there, for good or until a time.
+    Away(Option<Instant>),
+}
+
+/// A connection that came in.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    info: ConnectionInfo,
+    filter: AuthorityFilter,
+    /// What was read and has not passed the filter.
+    input: BytesMut,
+    /// What has passed it and was not asked for yet.
+    output: BytesMut,
+}
+
+/// What calls know of the connection they came over.
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    /// Who is at the other end.
+    pub peer: Option<UCred>,
+    /// The connection itself.
+    pub wire: Arc<ConnectionHandle>,
+}
+
+/// A connection, to be cut.
+#[derive(Debug)]
+pub struct ConnectionHandle(Option<StdStream>);
+
+// === impl Door ===
+
+impl Default for SocketControl {
+    fn default() -> Self {
+        Self {
+            wanted: watch::Sender::new(SocketState {
+                edition: 0,
+                presence: Presence::There,
+            }),
+            living: Mutex::default(),
+        }
+    }
+}
+
+impl SocketControl {
+    /// Takes the socket away, for a time or until it is opened, and cuts all connections. Says how many.
+    pub fn take_away(&self, time: Option<Duration>) -> usize {
+        let until = time.map(|time| Instant::now() + time);
+        self.wanted
+            .send_modify(|wanted| wanted.presence = Presence::Away(until));
+        self.cut_all()
+    }
+
+    /// Puts the socket back, or has it made anew: its file gets another inode. Connections live on.
+    pub fn renew(&self) {
+        self.wanted.send_modify(|wanted| {
+            wanted.edition += 1;
+            wanted.presence = Presence::There;
+        });
+    }
+
+    /// Cuts every connection, and says how many there were. Clients may come back at once.
+    pub fn cut_all(&self) -> usize {
+        let living = std::mem::take(&mut *self.living.lock().unwrap_or_else(PoisonError::into_inner));
+        let wires: Vec<_> = living.iter().filter_map(Weak::upgrade).collect();
+        for wire in &wires {
+            wire.cut();
+        }
+        wires.len()
+    }
+
+    /// How many connections there are.
+    pub fn connections(&self) -> usize {
+        let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
+        living.iter().filter(|wire| wire.strong_count() > 0).count()
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<SocketState> {
+        self.wanted.subscribe()
+    }
+
+    pub(super) fn admit(&self, stream: UnixStream) -> Connection {
+        let wire = Arc::new(ConnectionHandle::of(&stream));
+        let mut living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
+        living.retain(|wire| wire.strong_count() > 0);
+        living.push(Arc::downgrade(&wire));
+        let info = ConnectionInfo {
+            peer: stream.peer_cred().ok(),
+            wire,
+        };
+        Connection {
+            stream,
+            info,
+            filter: AuthorityFilter::default(),
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+        }
+    }
+}
+
+// === impl Wire ===
+
+impl ConnectionHandle {
+    fn of(stream: &UnixStream) -> Self {
+        let end = stream.as_fd().try_clone_to_owned().map(StdStream::from);
+        Self(
+            end.inspect_err(|error| tracing::warn!(%error, "a connection cannot be cut later"))
+                .ok(),
+        )
+    }
+
+    /// Breaks the connection: both ends see it end, and what the driver had not sent is lost.
+    pub fn cut(&self) {
+        // Fails only for a connection that has ended.
+        if let Some(end) = &self.0
+            && let Err(error) = end.shutdown(Shutdown::Both)
+        {
+            tracing::debug!(%error, "connection ended before it could be cut");
+        }
+    }
+}
+
+// === impl Connection ===
+
+impl Connected for Connection {
+    type ConnectInfo = ConnectionInfo;
+
+    fn connect_info(&self) -> ConnectionInfo {
+        self.info.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self {
+            stream,
+            filter,
+            input,
+            output,
+            ..
+        } = &mut *self;
+        while output.is_empty() {
+            filter.pass(input, output);
+            if !output.is_empty() {
+                break;
+            }
+            input.reserve(READ);
+            if ready!(poll_read_buf(Pin::new(&mut *stream), context, input))? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let passing = output.len().min(buffer.remaining());
+        buffer.put_slice(&output.split_to(passing));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

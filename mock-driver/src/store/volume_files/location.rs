@@ -1,0 +1,91 @@
+//! The directory that media lie in.
+
+use std::fs::{self, File, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use tempfile::TempDir;
+
+use super::{Error, VolumeFiles};
+
+#[derive(Debug)]
+pub(super) enum FilesLocation {
+    Persistent {
+        directory: PathBuf,
+        /// Held by the process that has the array.
+        lock: Mutex<Option<File>>,
+    },
+    Private(Mutex<PrivateDir>),
+    Nowhere,
+}
+
+#[derive(Debug)]
+pub(super) enum PrivateDir {
+    Unused,
+    Made(TempDir),
+    Closed,
+}
+
+// === impl Media ===
+
+impl VolumeFiles {
+    /// The directory, made if it is not there yet. Others may keep things beside the media in it.
+    ///
+    /// # Errors
+    /// If it cannot be made, or is closed.
+    pub fn directory(&self) -> Result<PathBuf, Error> {
+        match &*self.place {
+            FilesLocation::Persistent { directory, .. } => {
+                fs::create_dir_all(directory).map_err(Error::of("create", directory))?;
+                Ok(directory.clone())
+            }
+            FilesLocation::Nowhere => Ok(PathBuf::from("/nowhere")),
+            FilesLocation::Private(private) => {
+                let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
+                match &*private {
+                    PrivateDir::Made(made) => Ok(made.path().to_owned()),
+                    PrivateDir::Closed => Err(Error {
+                        act: "use the directory of a driver that has ended:",
+                        path: PathBuf::from("media"),
+                        source: ErrorKind::NotFound.into(),
+                    }),
+                    PrivateDir::Unused => {
+                        let made = tempfile::Builder::new()
+                            .prefix("csi-mock-driver-")
+                            .permissions(Permissions::from_mode(0o700))
+                            .tempdir()
+                            .map_err(Error::of("create a directory in", &std::env::temp_dir()))?;
+                        let path = made.path().to_owned();
+                        *private = PrivateDir::Made(made);
+                        Ok(path)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Removes the private directory with everything in it. Kept media stay, and their directory is unlocked.
+    ///
+    /// # Errors
+    /// If something in it cannot be removed.
+    pub fn close(&self) -> Result<(), Error> {
+        let private = match &*self.place {
+            FilesLocation::Private(private) => private,
+            FilesLocation::Nowhere => return Ok(()),
+            FilesLocation::Persistent { lock, .. } => {
+                *lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                return Ok(());
+            }
+        };
+        let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *private, PrivateDir::Closed) {
+            PrivateDir::Made(made) => {
+                let path = made.path().to_owned();
+                made.close().map_err(Error::of("remove", &path))
+            }
+            PrivateDir::Unused | PrivateDir::Closed => Ok(()),
+        }
+    }
+}
