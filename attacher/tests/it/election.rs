@@ -1,7 +1,7 @@
 //! Replicas that stand for election at a fake API server, on a paused clock: it freezes, loses and delays
 //! requests and answers, and the replicas are suspended, killed and asked to stop. Never do two lead.
 
-mod server;
+pub(crate) mod server;
 
 use std::collections::BTreeMap;
 use std::pin::{Pin, pin};
@@ -28,13 +28,13 @@ const SLOW: Timings = Timings {
     renew_deadline: Duration::from_secs(10),
     retry_period: Duration::from_secs(5),
 };
-const QUICK: Timings = Timings {
+pub(crate) const QUICK: Timings = Timings {
     lease_duration: Duration::from_secs(3),
     renew_deadline: Duration::from_secs(2),
     retry_period: Duration::from_millis(500),
 };
 
-fn settings(identity: &str, timings: Timings) -> Settings {
+pub(crate) fn settings(identity: &str, timings: Timings) -> Settings {
     Settings {
         place: LeaseMeta {
             namespace: "default".to_owned(),
@@ -283,10 +283,21 @@ async fn a_replica_that_is_asked_to_stop_does_not_wait_for_a_frozen_api_server()
 }
 
 /// A process that can be stopped where it stands (SIGSTOP), and goes on there.
-struct Suspendable<F> {
+pub(crate) struct Suspendable<F> {
     inner: Pin<Box<F>>,
     until: Arc<Mutex<Instant>>,
     resume: Pin<Box<Sleep>>,
+}
+
+impl<F> Suspendable<F> {
+    /// `process`, which is not polled before `until`.
+    pub(crate) fn new(process: F, until: Arc<Mutex<Instant>>) -> Self {
+        Self {
+            inner: Box::pin(process),
+            until,
+            resume: Box::pin(sleep(Duration::ZERO)),
+        }
+    }
 }
 
 impl<F: Future> Future for Suspendable<F> {
@@ -359,11 +370,7 @@ async fn pod(me: usize, seed: u64, timings: Timings, server: &Server, book: &Mut
                 () = work => {}
             }
         };
-        let process = Suspendable {
-            inner: Box::pin(process),
-            until,
-            resume: Box::pin(sleep(Duration::ZERO)),
-        };
+        let process = Suspendable::new(process, until);
         let lifetime = Duration::from_millis(random.u64(1_000..120_000));
         // Not ended by then: killed.
         drop(timeout(lifetime, process).await);

@@ -148,6 +148,12 @@ impl Server {
             .changed
     }
 
+    pub(crate) fn holder(&self) -> Option<String> {
+        let state = self.0.lock().expect("nothing must panic while it is locked");
+        let lease = state.lease.borrow().clone();
+        lease?.spec?.holder_identity
+    }
+
     pub(crate) fn transitions(&self) -> i32 {
         let state = self.0.lock().expect("nothing must panic while it is locked");
         let lease = state.lease.borrow().clone();

@@ -1,6 +1,7 @@
 //! An API server and a driver, as far as the attacher can tell, with their laws checked at each step.
 
 mod array;
+mod client;
 mod cluster;
 mod driver;
 mod users;
@@ -18,7 +19,10 @@ use csi_attacher::model::{
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::election::server::Server;
+
 use array::Array;
+pub(super) use client::Client;
 pub(super) use cluster::FakeCluster;
 pub(super) use driver::FakeDriver;
 
@@ -63,7 +67,12 @@ struct State {
     calls: Calls,
     writes: Writes,
     reads_of_secrets: usize,
+    /// Where replicas choose their leader.
+    lease: Option<Server>,
     violations: Vec<String>,
+    /// All that happened, in order, for whoever asks why.
+    timeline: Vec<String>,
+    began: Instant,
     random: fastrand::Rng,
     faults: Faults,
 }
@@ -139,7 +148,10 @@ impl World {
             calls: Calls::default(),
             writes: Writes::default(),
             reads_of_secrets: 0,
+            lease: None,
             violations: Vec::new(),
+            timeline: Vec::new(),
+            began: Instant::now(),
             random: fastrand::Rng::with_seed(seed),
             faults,
         };
@@ -155,32 +167,62 @@ impl World {
             .expect("no test must panic while the world is locked")
     }
 
-    pub(super) fn cluster(&self) -> FakeCluster {
-        FakeCluster(self.clone())
+    /// One in which only the holder of `lease` may write and call.
+    pub(super) fn with_lease(seed: u64, faults: Faults, lease: Server) -> Self {
+        let world = Self::new(seed, faults);
+        world.state().lease = Some(lease);
+        world
     }
 
-    pub(super) fn driver(&self) -> FakeDriver {
-        FakeDriver(self.clone())
+    pub(super) fn cluster(&self, client: &Client) -> FakeCluster {
+        FakeCluster {
+            world: self.clone(),
+            client: client.clone(),
+        }
+    }
+
+    pub(super) fn driver(&self, client: &Client) -> FakeDriver {
+        FakeDriver {
+            world: self.clone(),
+            client: client.clone(),
+        }
+    }
+
+    /// All watches of a process, each with its own delays. That of attachments begins when `leads` does.
+    pub(super) async fn watch(&self, events_tx: mpsc::Sender<Event>, leads: impl Future<Output = ()>) {
+        let attachments = async {
+            leads.await;
+            self.watch_kind(&events_tx, |event| matches!(event, Event::Attachments(_)))
+                .await;
+        };
+        futures::join!(
+            attachments,
+            self.watch_kind(&events_tx, |event| matches!(event, Event::Volumes(_))),
+            self.watch_kind(&events_tx, |event| matches!(event, Event::Nodes(_))),
+            self.watch_kind(&events_tx, |event| matches!(event, Event::DriverBack(_))),
+        );
     }
 
     /// A list, then all that happens after it, each event a little late.
-    pub(super) async fn watch(&self, events_tx: mpsc::Sender<Event>) {
+    async fn watch_kind(&self, events_tx: &mpsc::Sender<Event>, is_kind: fn(&Event) -> bool) {
         let (list, mut seen) = {
             let state = self.state();
             (state.list(), state.log.len())
         };
-        for event in list {
+        for event in list.into_iter().filter(is_kind) {
             events_tx.send(event).await.ok();
         }
         loop {
             let (event, delay) = {
                 let mut state = self.state();
                 let delay = state.random.u64(1..15);
-                (state.log.get(seen).cloned(), Duration::from_millis(delay))
+                let next = state.log[seen..].iter().position(is_kind);
+                seen = next.map_or(state.log.len(), |next| seen + next + 1);
+                let event = next.map(|_| state.log[seen - 1].clone());
+                (event, Duration::from_millis(delay))
             };
             tokio::time::sleep(delay).await;
             if let Some(event) = event {
-                seen += 1;
                 events_tx.send(event).await.ok();
             }
         }
@@ -188,7 +230,9 @@ impl World {
 
     /// Calls of a process that is no more are no longer the attacher's.
     pub(super) fn attacher_died(&self) {
-        self.state().calling.clear();
+        let mut state = self.state();
+        state.calling.clear();
+        state.note(format_args!("the attacher died"));
     }
 
     pub(super) fn writes(&self) -> Writes {
@@ -237,6 +281,10 @@ impl World {
         }
     }
 
+    pub(super) fn timeline(&self) -> String {
+        self.state().timeline.join("\n")
+    }
+
     pub(super) fn describe(&self) -> String {
         let state = self.state();
         format!(
@@ -268,6 +316,11 @@ impl World {
 // === impl State ===
 
 impl State {
+    fn note(&mut self, text: std::fmt::Arguments<'_>) {
+        let at = self.began.elapsed();
+        self.timeline.push(format!("{:>9.3} {text}", at.as_secs_f64()));
+    }
+
     fn percent(&mut self, percent: u8) -> bool {
         self.random.u8(0..100) < percent
     }
@@ -317,6 +370,7 @@ impl State {
 
     fn put_attachment(&mut self, mut attachment: Attachment) -> Attachment {
         attachment.version = self.next_version();
+        self.note(format_args!("{attachment:?}"));
         let name = attachment.name.to_string();
         if attachment.deleting && !attachment.finalizer && !attachment.foreign_finalizers {
             self.attachments.remove(&name);
@@ -336,6 +390,7 @@ impl State {
 
     fn put_volume(&mut self, mut volume: Volume) -> Volume {
         volume.version = self.next_version();
+        self.note(format_args!("{volume:?}"));
         let name = volume.name.to_string();
         if volume.deleting && !volume.finalizer {
             self.volumes.remove(&name);
@@ -361,6 +416,7 @@ impl State {
             match self.random.u8(0..4) {
                 0..2 => {
                     self.published.retain(|target| target.node_id != before);
+                    self.note(format_args!("the machine {before} is gone"));
                     self.gone_ids.insert(before);
                 }
                 // No record names all ids of a machine that had three.
@@ -369,6 +425,7 @@ impl State {
                 _ => {}
             }
         }
+        self.note(format_args!("{name} registers as {id}"));
         let node = Node {
             name: name.as_str().into(),
             uid: self.next_uid(),
@@ -393,6 +450,7 @@ impl State {
                 })
                 .collect();
         };
+        self.note(format_args!("the machine {before} is {next} from now on"));
         renamed(&mut self.published);
         self.array.all_targets().into_iter().for_each(renamed);
         let former = FormerId {

@@ -60,7 +60,7 @@ impl World {
     }
 
     /// Waits until every attachment that can be attached is, and is published and guarded as it says, and none
-    /// that was let go of says that it is attached.
+    /// that was let go of says that it is attached, unless it says what it waits for.
     pub(in super::super) async fn in_order(&self) {
         self.until(|state| {
             state.attachments.values().all(|attachment| {
@@ -81,7 +81,7 @@ impl World {
                 });
                 let is_let_go = attachment.deleting && !attachment.finalizer;
                 if is_let_go && attachment.says_attached() {
-                    return false;
+                    return state.waits_for_twin(attachment);
                 }
                 attachment.deleting
                     || !can_be_attached
@@ -147,6 +147,20 @@ impl State {
         self.nodes.get(&*attachment.node)?.id.clone()
     }
 
+    /// Whether an attachment waits, and says so, for a twin that uses the volume on the node without our finalizer, and
+    /// cannot get it back because the PersistentVolume is gone. To unpublish would take the volume away from the twin.
+    fn waits_for_twin(&self, attachment: &Attachment) -> bool {
+        let uses_it = |twin: &&Attachment| {
+            (&twin.node, &twin.source) == (&attachment.node, &attachment.source)
+                && (twin.attached, twin.deleting, twin.finalizer) == (true, false, false)
+        };
+        let is_gone = |twin: &Attachment| {
+            let name = twin.volume_name();
+            name.is_none_or(|name| !self.volumes.contains_key(&**name))
+        };
+        attachment.detach_error.is_some() && self.attachments.values().find(uses_it).is_some_and(is_gone)
+    }
+
     pub(super) fn publish(&mut self, target: &PublishTarget) {
         self.array.lost.remove(target);
         self.array.abandoned.remove(target);
@@ -190,12 +204,14 @@ impl State {
         let Some(target) = self.random.choice(&attached).cloned() else {
             return false;
         };
+        self.note(format_args!("the array loses {target:?}"));
         self.published.remove(&target);
         self.array.lost.insert(target)
     }
 
     fn switch(&mut self, has_calls: bool) {
         if self.array.has_calls != has_calls {
+            self.note(format_args!("the driver has calls: {has_calls}"));
             self.array.has_calls = has_calls;
             self.array.switched = Some(Instant::now());
             self.log.push(Event::DriverBack(self.array.capabilities()));

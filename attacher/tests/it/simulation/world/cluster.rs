@@ -12,18 +12,32 @@ use csi_attacher::model::{Attachment, Problem, Recorded, SecretRef, Volume};
 use csi_attacher::plan::{PvFinalizer, Record};
 use serde_json::json;
 
+use super::client::Client;
 use super::{State, World, recorded};
 
 const FINALIZER: &str = "external-attacher/sim";
 
-pub(in super::super) struct FakeCluster(pub(super) World);
+pub(in super::super) struct FakeCluster {
+    pub(super) world: World,
+    pub(super) client: Client,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RequestKind {
+    Read,
+    Write,
+}
 
 // === impl FakeCluster ===
 
 impl FakeCluster {
-    async fn request<T>(&self, act: impl FnOnce(&mut State) -> Result<T, Error>) -> Result<T, Error> {
+    async fn request<T: Send + 'static>(
+        &self,
+        kind: RequestKind,
+        act: impl FnOnce(&mut State) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
         let (lost_before, lost_after, delay) = {
-            let mut state = self.0.state();
+            let mut state = self.world.state();
             let faults = state.faults.api;
             let lost = state.percent(faults);
             let before = state.random.bool();
@@ -33,11 +47,29 @@ impl FakeCluster {
                 Duration::from_millis(state.random.u64(0..20)),
             )
         };
-        tokio::time::sleep(delay).await;
-        if lost_before {
-            return Err(Error::Unanswered("lost on the way there".into()));
+        let (waits, travels) = self.client.split(delay);
+        tokio::time::sleep(waits).await;
+        if kind == RequestKind::Write {
+            self.client.fence().await?;
         }
-        let answer = act(&mut self.0.state());
+        let (world, client) = (self.world.clone(), self.client.clone());
+        let answer = self.client.on_server(async move {
+            if !travels.is_zero() {
+                tokio::time::sleep(travels).await;
+            }
+            if lost_before {
+                return Err(Error::Unanswered("lost on the way there".into()));
+            }
+            let mut state = world.state();
+            if kind == RequestKind::Write {
+                client.check_lease(&mut state, "a write");
+            }
+            act(&mut state)
+        });
+        let answer = answer.await;
+        if lost_before {
+            return answer;
+        }
         tokio::time::sleep(delay).await;
         if lost_after {
             Err(Error::Unanswered("lost on the way back".into()))
@@ -49,10 +81,11 @@ impl FakeCluster {
     async fn change(
         &self,
         attachment: &Attachment,
-        change: impl FnOnce(&mut Attachment, &mut State) -> Result<(), Error>,
+        change: impl FnOnce(&mut Attachment, &mut State) -> Result<(), Error> + Send + 'static,
     ) -> Result<Attachment, Error> {
-        self.request(|state| {
-            let before = state.attachment(attachment)?;
+        let attachment = attachment.clone();
+        self.request(RequestKind::Write, move |state| {
+            let before = state.attachment(&attachment)?;
             let mut after = before.clone();
             state.writes.attachments += 1;
             change(&mut after, state)?;
@@ -70,8 +103,8 @@ impl FakeCluster {
 impl Cluster for FakeCluster {
     async fn record(&self, known: &Attachment, record: &Record) -> Result<Attachment, Error> {
         let body = patch::record(known, record, FINALIZER);
-        let metadata = &body["metadata"];
-        self.change(known, |attachment, _| {
+        self.change(known, move |attachment, _| {
+            let metadata = &body["metadata"];
             let adds = metadata["finalizers"] == json!([FINALIZER]);
             if adds && attachment.deleting && !attachment.finalizer {
                 let message = "no new finalizers can be added if the object is being deleted".into();
@@ -87,7 +120,8 @@ impl Cluster for FakeCluster {
     }
 
     async fn claim(&self, claim: &PvFinalizer) -> Result<Volume, Error> {
-        self.request(|state| {
+        let claim = claim.clone();
+        self.request(RequestKind::Write, move |state| {
             let volume = state.volume(&claim.volume)?;
             state.writes.volumes += 1;
             match (volume.uid == claim.uid, volume.finalizer, volume.deleting) {
@@ -112,7 +146,7 @@ impl Cluster for FakeCluster {
         context: &BTreeMap<String, String>,
     ) -> Result<Attachment, Error> {
         let keys = context.keys().map(|key| key.as_str().into()).collect();
-        self.change(attachment, |attachment, state| {
+        self.change(attachment, move |attachment, state| {
             if !state.is_published(attachment, true) && !state.array.may_be_served_without_calls() {
                 state
                     .violations
@@ -169,7 +203,8 @@ impl Cluster for FakeCluster {
     }
 
     async fn release_volume(&self, volume: &Volume) -> Result<Volume, Error> {
-        self.request(|state| {
+        let volume = volume.clone();
+        self.request(RequestKind::Write, move |state| {
             let known = state.volume(&volume.name)?;
             if known.uid != volume.uid {
                 return Err(Error::Replaced("other uid".into()));
@@ -200,8 +235,8 @@ impl Cluster for FakeCluster {
         side: Side,
         problem: &Problem,
     ) -> Result<Attachment, Error> {
-        self.change(attachment, |attachment, _| {
-            let problem = Some(Box::new(problem.clone()));
+        let problem = Some(Box::new(problem.clone()));
+        self.change(attachment, move |attachment, _| {
             match side {
                 Side::Attach => attachment.attach_error = problem,
                 Side::Detach => attachment.detach_error = problem,
@@ -212,15 +247,20 @@ impl Cluster for FakeCluster {
     }
 
     async fn attachment(&self, attachment: &Attachment) -> Result<Attachment, Error> {
-        self.request(|state| state.attachment(attachment)).await
+        let attachment = attachment.clone();
+        self.request(RequestKind::Read, move |state| state.attachment(&attachment))
+            .await
     }
 
     async fn volume(&self, name: &str) -> Result<Volume, Error> {
-        self.request(|state| state.volume(name)).await
+        let name = name.to_owned();
+        self.request(RequestKind::Read, move |state| state.volume(&name))
+            .await
     }
 
     async fn secret(&self, reference: &SecretRef) -> Result<Secrets, Error> {
-        self.request(|state| {
+        let reference = reference.clone();
+        self.request(RequestKind::Read, move |state| {
             state.reads_of_secrets += 1;
             let faults = state.faults.api;
             if state.percent(faults) {

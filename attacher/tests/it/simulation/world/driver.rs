@@ -7,9 +7,13 @@ use csi_attacher::csi::{CallError, ControllerClient, ListRequest, Page, PublishR
 use csi_attacher::model::{Attachment, Capabilities, PublishTarget};
 use tonic::{Code, Status};
 
+use super::client::Client;
 use super::{State, World};
 
-pub(in super::super) struct FakeDriver(pub(super) World);
+pub(in super::super) struct FakeDriver {
+    pub(super) world: World,
+    pub(super) client: Client,
+}
 
 enum Luck {
     Good,
@@ -23,12 +27,33 @@ impl FakeDriver {
     /// `forgotten` is the answer about a machine that has another id.
     async fn call(
         &self,
+        name: &'static str,
+        target: &PublishTarget,
+        forgotten: Result<(), Status>,
+        act: impl FnOnce(&mut State) + Send + 'static,
+    ) -> Result<(), CallError> {
+        self.client.fence().await?;
+        let (world, client, target) = (self.world.clone(), self.client.clone(), target.clone());
+        let result = self.client.on_server(async move {
+            client.check_lease(&mut world.state(), name);
+            world.serve(name, &target, forgotten, act).await
+        });
+        result.await.map_err(CallError::from)
+    }
+}
+
+// === impl World ===
+
+impl World {
+    async fn serve(
+        &self,
+        name: &str,
         target: &PublishTarget,
         forgotten: Result<(), Status>,
         act: impl FnOnce(&mut State),
-    ) -> Result<(), CallError> {
+    ) -> Result<(), Status> {
         let (luck, before, after) = {
-            let mut state = self.0.state();
+            let mut state = self.state();
             let under_way = state.calling.entry(target.clone()).or_default();
             *under_way += 1;
             if *under_way > 1 {
@@ -40,48 +65,54 @@ impl FakeDriver {
                 (true, true) => Luck::RefusesBefore,
                 (true, false) => Luck::FailsAfter,
             };
+            state.note(format_args!("{name} {target:?}"));
             (luck, state.pause(), state.pause())
         };
         tokio::time::sleep(before).await;
-        let gone = {
-            let state = self.0.state();
-            state.gone_ids.contains(&state.present(target).node_id)
-        };
-        let is_forgotten = self.0.state().is_forgotten(target);
-        let has_calls = self.0.state().array.has_calls();
-        let result = match luck {
-            _ if !has_calls => Err(Status::new(Code::Unimplemented, "no such call")),
-            _ if is_forgotten => forgotten,
-            _ if gone => Err(Status::new(Code::NotFound, "no such node")),
-            Luck::Good => {
-                act(&mut self.0.state());
-                Ok(())
-            }
-            Luck::RefusesBefore => Err(Status::new(Code::Internal, "no")),
-            Luck::FailsAfter => {
-                act(&mut self.0.state());
-                Err(Status::new(Code::DeadlineExceeded, "too late"))
+        let result = {
+            let mut state = self.state();
+            let gone = state.gone_ids.contains(&state.present(target).node_id);
+            match luck {
+                _ if !state.array.has_calls() => Err(Status::new(Code::Unimplemented, "no such call")),
+                _ if state.is_forgotten(target) => forgotten,
+                _ if gone => Err(Status::new(Code::NotFound, "no such node")),
+                Luck::Good => {
+                    act(&mut state);
+                    Ok(())
+                }
+                Luck::RefusesBefore => Err(Status::new(Code::Internal, "no")),
+                Luck::FailsAfter => {
+                    act(&mut state);
+                    Err(Status::new(Code::DeadlineExceeded, "too late"))
+                }
             }
         };
         tokio::time::sleep(after).await;
-        self.0.state().calling.remove(target);
-        result.map_err(CallError::from)
+        let mut state = self.state();
+        state.note(format_args!(
+            "{name} {target:?}: {:?}",
+            result.as_ref().map_err(Status::code)
+        ));
+        state.calling.remove(target);
+        result
     }
 }
 
+// === impl FakeDriver ===
+
 impl ControllerClient for FakeDriver {
     async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
-        let target = &request.target;
+        let target = request.target.clone();
         let forgotten = Err(Status::new(Code::NotFound, "no such node"));
-        self.call(target, forgotten, |state| {
+        self.call("publish", &request.target, forgotten, move |state| {
             state.calls.publish += 1;
             // Crash safety: before anything is published, an attachment with our finalizer says so.
-            if !state.is_recorded(target, |attachment| attachment.finalizer) {
+            if !state.is_recorded(&target, |attachment| attachment.finalizer) {
                 state
                     .violations
                     .push(format!("published without a record: {target:?}"));
             }
-            let target = state.present(target);
+            let target = state.present(&target);
             state.publish(&target);
         })
         .await?;
@@ -89,12 +120,12 @@ impl ControllerClient for FakeDriver {
     }
 
     async fn unpublish(&self, request: UnpublishRequest) -> Result<(), CallError> {
-        let target = &request.target;
-        self.call(target, Ok(()), |state| {
+        let target = request.target.clone();
+        self.call("unpublish", &request.target, Ok(()), move |state| {
             state.calls.unpublish += 1;
             let is_attached = |attachment: &Attachment| attachment.attached && !attachment.deleting;
-            let present = state.present(target);
-            if state.published.contains(&present) && state.is_recorded(target, is_attached) {
+            let present = state.present(&target);
+            if state.published.contains(&present) && state.is_recorded(&target, is_attached) {
                 state
                     .violations
                     .push(format!("unpublished while attached: {target:?}"));
@@ -105,13 +136,14 @@ impl ControllerClient for FakeDriver {
     }
 
     async fn list(&self, request: ListRequest) -> Result<Page, CallError> {
-        let pause = self.0.state().pause();
+        self.client.fence().await?;
+        let pause = self.world.state().pause();
         tokio::time::sleep(pause).await;
-        self.0.state().page(&request)
+        self.world.state().page(&request)
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {
-        Ok(self.0.state().array.capabilities())
+        Ok(self.world.state().array.capabilities())
     }
 }
 

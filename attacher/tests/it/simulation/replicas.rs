@@ -1,0 +1,195 @@
+//! Two replicas under one lease: whatever becomes of the lease, the API server that has it, and the replicas, only the one that holds
+//! it writes and calls, and together they leave nothing behind.
+
+use std::array;
+use std::cell::Cell;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use csi_attacher::leader_election::LeaderElector;
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::world::{Client, Faults, World};
+use super::{PACE, Pace, attacher_at, play, seeds, settles};
+use crate::election::server::{self, Server};
+use crate::election::{QUICK, Suspendable, settings};
+
+const HISTORIES: u64 = 150;
+const REPLICAS: usize = 2;
+
+thread_local! {
+    /// How far the wall clock of each replica's machine is off, in seconds.
+    static CLOCK_ERRORS: [Cell<i64>; REPLICAS] = const { [const { Cell::new(0) }; REPLICAS] };
+    static EPOCH: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+const CLOCKS: [fn() -> Timestamp; REPLICAS] = [|| wall_clock(0), || wall_clock(1)];
+
+fn wall_clock(replica: usize) -> Timestamp {
+    let epoch = EPOCH.get().expect("a history sets it");
+    let error = CLOCK_ERRORS.with(|errors| errors[replica].get());
+    let elapsed = SignedDuration::try_from(epoch.elapsed()).expect("a history is short");
+    // Away from the epoch, so that a clock may go back.
+    Timestamp::UNIX_EPOCH + SignedDuration::from_hours(100_000) + elapsed + SignedDuration::from_secs(error)
+}
+
+/// What may happen to a replica from outside.
+#[derive(Clone)]
+struct Controls {
+    suspended_until: Arc<Mutex<Instant>>,
+    terminate: CancellationToken,
+}
+
+impl Controls {
+    fn new() -> Self {
+        Self {
+            suspended_until: Arc::new(Mutex::new(Instant::now())),
+            terminate: CancellationToken::new(),
+        }
+    }
+}
+
+/// All that a history consists of.
+struct Replicas {
+    world: World,
+    lease: Server,
+    controls: [Mutex<Controls>; REPLICAS],
+}
+
+// === impl Replicas ===
+
+impl Replicas {
+    fn new(seed: u64, faults: Faults) -> Self {
+        let lease = Server::new(seed, server::Faults::SOME);
+        Self {
+            world: World::with_lease(seed, faults, lease.clone()),
+            lease,
+            controls: array::from_fn(|_| Mutex::new(Controls::new())),
+        }
+    }
+
+    fn controls(&self, replica: usize) -> Controls {
+        let controls = self.controls[replica].lock();
+        controls.expect("nothing must panic while it is locked").clone()
+    }
+
+    /// One process: it works while it leads, ends when it leads no longer, and gives the lease back if it is asked to end
+    /// and has finished its work.
+    async fn process(&self, replica: usize, seed: u64, grace: Duration) {
+        let identity = format!("replica-{replica}");
+        let settings = settings(&identity, QUICK);
+        let (elector, leadership) = LeaderElector::new(self.lease.clone(), settings, CLOCKS[replica], seed);
+        let client = Client::replica(&identity, leadership);
+        let stop_election = CancellationToken::new();
+        let mut election = pin!(elector.run(stop_election.clone()));
+        let terminate = self.controls(replica).terminate;
+        let pace = Pace { grace, ..PACE };
+        tokio::select! {
+            biased;
+            result = &mut election => drop(result),
+            finished = attacher_at(pace, &self.world, client, seed, terminate) => {
+                if finished {
+                    stop_election.cancel();
+                    drop(election.await);
+                }
+            }
+        }
+    }
+
+    /// A pod, whose container is started again whenever it ends, which is at once if it lives `forever`.
+    async fn pod(&self, replica: usize, seed: u64, forever: bool) {
+        let mut random = fastrand::Rng::with_seed(seed * 2 + replica as u64);
+        loop {
+            let controls = Controls::new();
+            *self.controls[replica]
+                .lock()
+                .expect("nothing must panic while it is locked") = controls.clone();
+            let grace = Duration::from_millis(if random.bool() { 60_000 } else { random.u64(0..60) });
+            let process = self.process(replica, random.u64(..), grace);
+            let process = Suspendable::new(process, controls.suspended_until);
+            if forever {
+                process.await;
+            } else {
+                // Not ended by then: killed.
+                let lifetime = Duration::from_millis(random.u64(500..12_000));
+                timeout(lifetime, process).await.ok();
+            }
+            // Longer than a request takes: the next process would be its own rival.
+            sleep(Duration::from_millis(random.u64(1_000..6_000))).await;
+        }
+    }
+
+    async fn pods(&self, seed: u64, forever: bool) {
+        futures::join!(
+            self.pod(0, seed, forever),
+            self.pod(1, seed, forever),
+            self.lease.run()
+        );
+    }
+
+    async fn trouble(&self, seed: u64) {
+        let mut random = fastrand::Rng::with_seed(seed ^ 0x0dd);
+        loop {
+            sleep(Duration::from_millis(random.u64(100..4_000))).await;
+            let (replica, how_long) = (
+                random.usize(0..REPLICAS),
+                Duration::from_millis(random.u64(0..6_000)),
+            );
+            match random.u8(0..6) {
+                0 => self.lease.freeze(how_long / 2),
+                1 => self.lease.label(),
+                2 => CLOCK_ERRORS.with(|errors| errors[replica].set(random.i64(-100_000..100_000))),
+                3 | 4 => self.controls(replica).terminate.cancel(),
+                _ => {
+                    let until = self.controls(replica).suspended_until;
+                    *until.lock().expect("nothing must panic while it is locked") = Instant::now() + how_long;
+                }
+            }
+        }
+    }
+}
+
+async fn history(seed: u64, handovers: &Mutex<i64>) -> Result<(), String> {
+    EPOCH.set(Some(Instant::now()));
+    CLOCK_ERRORS.with(|errors| errors.iter().for_each(|error| error.set(0)));
+    let faults = if seed.is_multiple_of(3) {
+        Faults::FICKLE
+    } else {
+        Faults::SOME
+    };
+    let replicas = Replicas::new(seed, faults);
+    let Replicas { world, lease, .. } = &replicas;
+    tokio::select! {
+        biased;
+        () = replicas.pods(seed, false) => unreachable!("pods must not end"),
+        () = replicas.trouble(seed) => unreachable!("there is always more of it"),
+        () = world.users_for(Duration::from_secs(25)) => {}
+    }
+    world.no_more_faults();
+    lease.calm_down();
+    let pods = replicas.pods(seed, true);
+    settles(world, pods, "attached again", world.in_order()).await?;
+    world.calm_down();
+    let pods = replicas.pods(seed + 1, true);
+    settles(world, pods, "settled", world.settled()).await?;
+    *handovers.lock().expect("nothing must panic while it is locked") += i64::from(lease.transitions());
+    world
+        .verdict()
+        .map_err(|violation| format!("{}\n{violation}", world.timeline()))
+}
+
+#[test]
+fn only_the_holder_of_the_lease_writes_and_calls() {
+    let seeds = seeds(HISTORIES);
+    let histories = (seeds.end - seeds.start) as i64;
+    let handovers = Mutex::new(0);
+    play(seeds, |seed| history(seed, &handovers));
+    // Else the histories would prove nothing.
+    let handovers = handovers
+        .into_inner()
+        .expect("nothing must panic while it is locked");
+    assert!(handovers > histories / 2, "{handovers} in {histories} histories");
+}

@@ -1,0 +1,83 @@
+//! One attacher process, as the API server and the driver see it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_attacher::leader_election::{Fenced, Leadership, NotLeading};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+
+use super::State;
+
+/// What the requests of a process carry.
+#[derive(Clone)]
+pub(in super::super) struct Client {
+    /// Its identity in the lease, if it takes part in an election.
+    identity: Option<Arc<str>>,
+    leadership: Leadership,
+}
+
+// === impl Client ===
+
+impl Client {
+    /// A process that is the only one. Its requests end with it, which is one way to lose them.
+    pub(in super::super) fn unopposed() -> Self {
+        Self {
+            identity: None,
+            leadership: Leadership::unopposed(),
+        }
+    }
+
+    /// A replica that takes part in the world's election. A request that it has sent is carried out, even if the replica
+    /// is killed or suspended meanwhile.
+    pub(in super::super) fn replica(identity: &str, leadership: Leadership) -> Self {
+        Self {
+            identity: Some(identity.into()),
+            leadership,
+        }
+    }
+
+    pub(in super::super) fn leadership(&self) -> &Leadership {
+        &self.leadership
+    }
+
+    /// Splits the time of a request on its way into that before its body is handed to the connection, and that after it.
+    pub(super) fn split(&self, delay: Duration) -> (Duration, Duration) {
+        match self.identity {
+            None => (delay, Duration::ZERO),
+            Some(_) => (delay / 2, delay / 2),
+        }
+    }
+
+    /// Hands the body of a request to the connection, as the transports do.
+    pub(super) async fn fence(&self) -> Result<(), NotLeading> {
+        let body = Fenced::new(Empty::<Bytes>::new(), Some(self.leadership.clone()));
+        match body.collect().await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(*error.downcast().expect("an empty body fails for no other reason")),
+        }
+    }
+
+    /// Runs what the server does with a request.
+    pub(super) async fn on_server<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        match self.identity {
+            None => work.await,
+            Some(_) => tokio::spawn(work).await.expect("the server must not panic"),
+        }
+    }
+
+    /// Checks that the sender of a write or call holds the lease at the moment when the server gets it.
+    pub(super) fn check_lease(&self, state: &mut State, what: &str) {
+        let (Some(identity), Some(lease)) = (&self.identity, &state.lease) else {
+            return;
+        };
+        let holder = lease.holder();
+        if holder.as_deref() != Some(&**identity) {
+            let violation = format!("{what} of {identity}, but the lease is held by {holder:?}");
+            state.violations.push(violation);
+        }
+    }
+}
