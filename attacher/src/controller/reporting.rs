@@ -5,7 +5,7 @@ use tracing::{Span, field, info_span};
 use super::state::{Fault, Finding, Item};
 use super::sync_error::{MESSAGE_BYTES, cut};
 use super::{Controller, SyncError};
-use crate::csi::ControllerClient;
+use crate::csi::{Code, ControllerClient};
 use crate::kube_api::events::{Reason, Regarding};
 use crate::kube_api::{Cluster, Side};
 use crate::model::{Attachment, Driver, Problem};
@@ -64,7 +64,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 Operation::Detach => (Reason::DetachFailed, "detach from"),
             };
             let event = format!("cannot {what} node {node} (VolumeAttachment {name}): {message}");
-            self.announce(attachment, reason, event);
+            let code = error.code.and_then(Code::from_number);
+            self.announce(attachment, reason, code, event);
             self.write_error(attachment, error).await;
         }
         Span::current().record(trace::FAILED, message.as_str());
@@ -99,7 +100,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             // A republish.
             Operation::Attach if attachment.attached => {
                 let message = format!("published to node {node} again (VolumeAttachment {name})");
-                return self.announce(attachment, Reason::AttachmentRestored, message);
+                return self.announce(attachment, Reason::AttachmentRestored, None, message);
             }
             Operation::Attach => (
                 attachment.attach_error.is_some(),
@@ -114,7 +115,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         };
         if failed {
             let message = format!("{what} node {node} after earlier failures (VolumeAttachment {name})");
-            self.announce(attachment, reason, message);
+            self.announce(attachment, reason, None, message);
         }
     }
 
@@ -126,20 +127,20 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 let message = format!(
                     "the driver does not list the volume on node {node} any more (VolumeAttachment {name}); publishing it again"
                 );
-                self.announce(&finding.attachment, Reason::AttachmentLost, message);
+                self.announce(&finding.attachment, Reason::AttachmentLost, None, message);
             }
             Fault::Leftover => {}
         }
     }
 
     /// Sends an Event about a VolumeAttachment and its PersistentVolume.
-    fn announce(&self, attachment: &Attachment, reason: Reason, message: String) {
+    fn announce(&self, attachment: &Attachment, reason: Reason, code: Option<Code>, message: String) {
         let volume = attachment
             .volume_name()
             .and_then(|name| self.state().volume(name).map(|volume| Regarding::from(&**volume)));
         if let Some(volume) = volume {
-            self.recorder.tell(volume, reason, message.clone());
+            self.recorder.report(volume, reason, code, message.clone());
         }
-        self.recorder.tell(attachment, reason, message);
+        self.recorder.report(attachment, reason, code, message);
     }
 }

@@ -11,6 +11,7 @@
 mod correlator;
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -82,8 +83,8 @@ pub enum Reason {
 struct Notice {
     regarding: Regarding,
     reason: Reason,
-    /// What was tried, with the gRPC code of the failure. kube's recorder counts Events of the same action as one
-    /// and ignores their notes, so that without the code a changed cause would not be shown.
+    /// What was tried, with the cause of the failure. kube's recorder counts Events of the same action as one and
+    /// ignores their notes, so that without the cause a changed one would not be shown.
     action: String,
     note: String,
 }
@@ -180,7 +181,7 @@ impl Reason {
 // === impl Notice ===
 
 impl Notice {
-    fn new(regarding: Regarding, reason: Reason, note: &str) -> Self {
+    fn new(regarding: Regarding, reason: Reason, code: Option<Code>, note: &str) -> Self {
         let verb = match reason {
             Reason::AttachFailed | Reason::AttachRecovered => "Attach",
             Reason::DetachFailed | Reason::DetachRecovered => "Detach",
@@ -190,9 +191,12 @@ impl Notice {
         Self {
             regarding,
             reason,
-            action: match code(note) {
-                Some(code) => format!("{verb} ({})", code.name()),
-                None => verb.to_owned(),
+            action: match (code, reason) {
+                (Some(code), _) => format!("{verb} ({})", code.name()),
+                (None, Reason::AttachFailed | Reason::DetachFailed) => {
+                    format!("{verb} (cause {:04x})", fingerprint(note))
+                }
+                (None, _) => verb.to_owned(),
             },
             note: note[..note.floor_char_boundary(NOTE_BYTES)].to_owned(),
         }
@@ -213,10 +217,11 @@ impl Notice {
     }
 }
 
-/// The code in a message of a failed call: `rpc error: code = NotFound desc = no such volume`.
-fn code(message: &str) -> Option<Code> {
-    let (_, rest) = message.split_once("rpc error: code = ")?;
-    Code::named(rest.split(' ').next()?)
+/// Tells the causes of failures without a gRPC code apart.
+fn fingerprint(note: &str) -> u16 {
+    let mut hasher = DefaultHasher::new();
+    note.hash(&mut hasher);
+    hasher.finish() as u16
 }
 
 impl From<&Regarding> for ObjectReference {
@@ -272,12 +277,19 @@ impl Recorder {
         }
     }
 
-    /// Reports something that happened. Never waits; what does not fit the queue is dropped.
-    pub fn tell(&self, regarding: impl Into<Regarding>, reason: Reason, message: impl AsRef<str>) {
+    /// Reports something that happened, with the gRPC code if the driver failed. Never waits; what does not fit the
+    /// queue is dropped.
+    pub fn report(
+        &self,
+        regarding: impl Into<Regarding>,
+        reason: Reason,
+        code: Option<Code>,
+        message: impl AsRef<str>,
+    ) {
         let Some(notices_tx) = &self.notices_tx else {
             return;
         };
-        let notice = Notice::new(regarding.into(), reason, message.as_ref());
+        let notice = Notice::new(regarding.into(), reason, code, message.as_ref());
         if notices_tx.try_send(notice).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -285,7 +297,7 @@ impl Recorder {
 
     /// Reports a change of leadership on the Lease, as client-go does: "`identity` became leader".
     pub fn leadership(&self, lease: Regarding, message: impl AsRef<str>) {
-        self.tell(lease, Reason::LeaderElection, message);
+        self.report(lease, Reason::LeaderElection, None, message);
     }
 }
 
@@ -375,38 +387,4 @@ impl<L: Fn() -> bool> Publisher<L> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::tests::mk_attachment;
-
-    #[test]
-    fn action_holds_the_code_of_the_failure() {
-        for (reason, note, action) in [
-            (
-                Reason::AttachFailed,
-                "cannot attach: rpc error: code = ResourceExhausted desc = no room",
-                "Attach (ResourceExhausted)",
-            ),
-            (Reason::AttachFailed, "PersistentVolume not found", "Attach"),
-            (
-                Reason::DetachFailed,
-                "rpc error: code = Nonsense desc = x",
-                "Detach",
-            ),
-            (Reason::AttachmentLost, "not listed", "Reconcile"),
-        ] {
-            let notice = Notice::new(Regarding::from(&mk_attachment("va")), reason, note);
-            assert_eq!(notice.action, action, "{note}");
-        }
-    }
-
-    #[test]
-    fn note_is_cut_to_what_the_api_server_takes() {
-        let notice = Notice::new(
-            Regarding::from(&mk_attachment("va")),
-            Reason::AttachFailed,
-            &"é".repeat(1000),
-        );
-        assert_eq!(notice.note, "é".repeat(512));
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use csi_attacher::csi::Code;
 use csi_attacher::kube_api::events::{Reason, Recorder, Regarding};
 use csi_attacher::model::Uid;
 use http::{Method, Response, StatusCode};
@@ -80,7 +81,12 @@ impl Fixture {
     }
 
     fn fail(&self) {
-        self.recorder.tell(attachment(), Reason::AttachFailed, "no room");
+        self.recorder.report(
+            attachment(),
+            Reason::AttachFailed,
+            Code::named("ResourceExhausted"),
+            "no room",
+        );
     }
 
     /// Lets the paused clock go on; what is due until then happens.
@@ -116,7 +122,7 @@ async fn repeated_failure_counts_and_recovery_is_an_event_of_its_own() {
     fixture.pass(1).await;
     fixture
         .recorder
-        .tell(attachment(), Reason::AttachRecovered, "attached");
+        .report(attachment(), Reason::AttachRecovered, None, "attached");
     fixture.pass(1).await;
     let requests = fixture.requests();
     let [
@@ -134,7 +140,7 @@ async fn repeated_failure_counts_and_recovery_is_an_event_of_its_own() {
         ("/regarding/uid", "uid-1"),
         ("/regarding/apiVersion", "storage.k8s.io/v1"),
         ("/reason", "AttachFailed"),
-        ("/action", "Attach"),
+        ("/action", "Attach (ResourceExhausted)"),
         ("/type", "Warning"),
         ("/note", "no room"),
         ("/reportingController", "csi-attacher/d"),
@@ -154,26 +160,31 @@ async fn repeated_failure_counts_and_recovery_is_an_event_of_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn changed_cause_is_an_event_of_its_own() {
-    let fixture = Fixture::new(true, |_| StatusCode::CREATED);
-    for code in ["Internal", "NotFound", "Internal"] {
-        let message = format!("rpc error: code = {code} desc = no");
-        fixture.recorder.tell(attachment(), Reason::AttachFailed, message);
-        fixture.pass(20).await;
+    let code = Code::named("Internal");
+    for causes in [
+        [(code, "a"), (Code::named("NotFound"), "b"), (code, "a")],
+        [(None, "a"), (None, "b"), (None, "a")],
+        [(code, "a"), (None, "b"), (code, "a")],
+    ] {
+        let fixture = Fixture::new(true, |_| StatusCode::CREATED);
+        for (code, message) in causes {
+            fixture
+                .recorder
+                .report(attachment(), Reason::AttachFailed, code, message);
+            fixture.pass(20).await;
+        }
+        let seen: Vec<_> = fixture
+            .requests()
+            .into_iter()
+            .map(|(method, _, body)| (method, body["note"].as_str().unwrap_or_default().to_owned()))
+            .collect();
+        let want = [(Method::POST, "a"), (Method::POST, "b"), (Method::PATCH, "a")];
+        assert_eq!(
+            seen,
+            want.map(|(method, note)| (method, note.to_owned())),
+            "{causes:?}"
+        );
     }
-    let seen: Vec<_> = fixture
-        .requests()
-        .into_iter()
-        .map(|(method, _, body)| (method, body["note"].as_str().unwrap_or_default().to_owned()))
-        .collect();
-    let note = |code: &str| format!("rpc error: code = {code} desc = no");
-    assert_eq!(
-        seen,
-        [
-            (Method::POST, note("Internal")),
-            (Method::POST, note("NotFound")),
-            (Method::PATCH, note("Internal"))
-        ]
-    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,7 +262,7 @@ async fn reporting_does_not_wait_for_an_api_server_that_hangs() {
     #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
     let publisher = tokio::spawn(publisher.run(stop.clone()));
     for number in 0..10_000 {
-        recorder.tell(attachment(), Reason::AttachFailed, format!("no {number}"));
+        recorder.report(attachment(), Reason::AttachFailed, None, format!("no {number}"));
     }
     tokio::time::sleep(Duration::from_secs(60)).await;
     stop.cancel();

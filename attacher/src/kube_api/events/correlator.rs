@@ -34,7 +34,7 @@ pub(super) struct EventCorrelator {
 
 #[derive(Debug)]
 struct Object {
-    /// When each Event was last written. There are as many actions as gRPC codes at most.
+    /// When each Event was last written, for as long as that was within [`IDLE`].
     written: HashMap<(Reason, String), Instant>,
     budget: TokenBucket,
     last: Instant,
@@ -60,6 +60,9 @@ impl EventCorrelator {
             None => object.budget.try_take(now),
         };
         if admitted {
+            object
+                .written
+                .retain(|_, written| now.saturating_duration_since(*written) < IDLE);
             object.written.insert(key, now);
         }
         admitted
@@ -90,17 +93,19 @@ impl Object {
 mod tests {
     use super::super::Regarding;
     use super::*;
+    use crate::csi::Code;
     use crate::plan::tests::mk_attachment;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn mk_notice(name: &str, reason: Reason, message: &str) -> Notice {
-        Notice::new(Regarding::from(&mk_attachment(name)), reason, message)
+        Notice::new(Regarding::from(&mk_attachment(name)), reason, None, message)
     }
 
     fn mk_failure(code: &str) -> Notice {
-        let message = format!("rpc error: code = {code} desc = no");
-        mk_notice("va", Reason::AttachFailed, &message)
+        let code = Code::named(code).expect("a code of gRPC");
+        let regarding = Regarding::from(&mk_attachment("va"));
+        Notice::new(regarding, Reason::AttachFailed, Some(code), "no")
     }
 
     #[test]
@@ -121,6 +126,17 @@ mod tests {
             assert!(!correlator.admits(&mk_failure(code), now), "{code}");
         }
         assert!(correlator.admits(&mk_notice("va", Reason::AttachRecovered, "attached"), now));
+    }
+
+    #[test]
+    fn events_that_are_not_repeated_are_forgotten() {
+        let (mut correlator, begin) = (EventCorrelator::default(), Instant::now());
+        for minute in 0..100 {
+            let notice = mk_notice("va", Reason::AttachFailed, &format!("cause {minute}"));
+            assert!(correlator.admits(&notice, begin + minute * 60 * SECOND));
+        }
+        let object = correlator.objects.values().next().expect("it had Events");
+        assert!(object.written.len() <= 15, "{}", object.written.len());
     }
 
     #[test]
