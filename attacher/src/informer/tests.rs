@@ -129,6 +129,17 @@ fn a_list_after_a_restore_counts_although_its_versions_are_lower() {
 }
 
 #[test]
+fn a_list_that_shows_the_known_version_is_stale_unless_the_version_is_unknown() {
+    for (version, is_stale) in [(4, true), (0, false)] {
+        let mut index = Informer::default();
+        index.attachments_changed(Change::Applied(va("a", "u", version, "pv", "n")));
+        index.attachments_changed(Change::ReplaceStarted);
+        let effect = only(index.attachments_changed(Change::Applied(va("a", "u", version, "pv", "n"))));
+        assert_eq!(effect == StoreDelta::Stale, is_stale, "version {version}");
+    }
+}
+
+#[test]
 fn a_list_brings_back_what_was_wrongly_told_to_be_gone() {
     let mut index = Informer::default();
     index.attachments_changed(Change::Applied(va("a", "u", 1, "pv", "n")));
