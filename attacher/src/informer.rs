@@ -6,6 +6,7 @@
 //! brings later, is [`StoreDelta::Stale`] and starts nothing.
 
 mod indexer;
+pub mod reflector;
 mod store;
 
 use std::sync::Arc;

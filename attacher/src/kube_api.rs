@@ -5,14 +5,13 @@
 //! name, and cannot drop what others wrote meanwhile. See docs/adr/0003-strategic-merge-patches.md.
 
 mod api;
-mod attempt;
-mod client;
+pub(crate) mod attempt;
+pub(crate) mod client;
 pub mod events;
-mod metrics;
+pub(crate) mod metrics;
 pub mod patch;
 mod request_limiter;
 mod retry;
-mod watch;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +22,6 @@ pub use api::ApiServer;
 pub use client::{Access, Clients, ConnectError, CredentialsError};
 pub use metrics::{FailureStats, OngoingFailure, RequestStats, Requests};
 pub use request_limiter::RateLimit;
-pub use watch::{attachments, nodes, volumes};
 
 use crate::leader_election::NotLeading;
 use crate::model::{Attachment, Problem, SecretRef, Volume};

@@ -23,21 +23,8 @@ pub use azure_file::NoSecretNamespace;
 pub use ebs::{MalformedId, UrlProblem};
 pub use gce_pd::{Irreparable, UnknownRegion};
 
-use crate::model::wire::{InTree, VolumeObject};
-use crate::model::{AccessModes, CsiSource};
-
-/// Which driver the PersistentVolume controller handed an in-tree volume to.
-pub const MIGRATED_TO_ANNOTATION: &str = "pv.kubernetes.io/migrated-to";
-
-/// The labels of a PersistentVolume that translation reads.
-pub const LABELS: &[&str] = &gce_pd::ZONE_LABELS;
-
-/// The annotations of a PersistentVolume that translation reads.
-pub const ANNOTATIONS: &[&str] = &[
-    azure_file::RESOURCE_GROUP_ANNOTATION,
-    portworx::SECRET_NAME_ANNOTATION,
-    portworx::SECRET_NAMESPACE_ANNOTATION,
-];
+use crate::model::wire::{InTree, MIGRATED_TO_ANNOTATION, VolumeObject};
+use crate::model::{AccessModes, CsiSource, Driver, Untranslatable, Volume, VolumeSource, VolumeSpec};
 
 /// An in-tree plugin that a CSI driver took over from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,16 +52,6 @@ pub struct Translation {
     pub source: CsiSource,
     /// How the volume may be accessed: not all plugins were as strict as CSI is.
     pub access_modes: AccessModes,
-}
-
-/// An in-tree volume that its CSI driver has no name for. The text is the Go sidecar's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("failed to translate in tree pv to CSI: {fault}")]
-pub struct Untranslatable {
-    /// The volume's plugin.
-    pub plugin: Plugin,
-    /// What is wrong.
-    pub fault: Fault,
 }
 
 /// What is wrong with an in-tree volume.
@@ -184,8 +161,51 @@ pub fn translate(volume: &VolumeObject) -> Option<Result<Translation, Untranslat
     };
     Some(match source {
         Ok(source) => Ok(Translation { source, access_modes }),
-        Err(fault) => Err(Untranslatable { plugin, fault }),
+        Err(fault) => Err(Untranslatable {
+            driver: plugin.driver(),
+            reason: fault.to_string(),
+        }),
     })
+}
+
+/// Decodes a PersistentVolume, of whichever driver. An in-tree source is replaced by what it is translated to.
+pub fn decode(object: VolumeObject, driver: &Driver) -> Volume {
+    let deleting = object.metadata.is_deleting();
+    let finalizer = object
+        .metadata
+        .finalizers()
+        .iter()
+        .any(|f| **f == *driver.finalizer);
+    let translated = translate(&object);
+    let left_in_tree =
+        translated.is_some() && object.metadata.annotation(MIGRATED_TO_ANNOTATION) != Some(&*driver.name);
+    let spec = migrated(VolumeSpec::from_wire(object.spec), translated);
+    let (name, uid, version) = object.metadata.identity();
+    Volume {
+        name,
+        uid,
+        version,
+        deleting,
+        finalizer,
+        left_in_tree,
+        spec,
+    }
+}
+
+/// The same volume with what its in-tree source was translated to, if it has one. That wins, as in the Go sidecar.
+fn migrated(spec: VolumeSpec, translated: Option<Result<Translation, Untranslatable>>) -> VolumeSpec {
+    match translated {
+        None => spec,
+        Some(Ok(Translation { source, access_modes })) => VolumeSpec {
+            source: VolumeSource::Migrated(Box::new(source)),
+            access_modes,
+            ..spec
+        },
+        Some(Err(untranslatable)) => VolumeSpec {
+            source: VolumeSource::Untranslatable(Box::new(untranslatable)),
+            ..spec
+        },
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub use attachment::{Attachment, Problem, Recorded, Source, SourceFault};
 pub use driver::{Capabilities, Driver};
 pub use node::Node;
-pub use volume::{AccessModes, CsiSource, Volume, VolumeSource, VolumeSpec};
+pub use volume::{AccessModes, CsiSource, Untranslatable, Volume, VolumeSource, VolumeSpec};
 
 /// An object's `metadata.uid`: what tells a re-created object from the one we knew.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

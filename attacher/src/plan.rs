@@ -20,8 +20,9 @@ pub use detach::{DetachOutcome, DetachPlan, PresentNodeId, UnpublishResult, deta
 pub use pv_finalizer::release;
 pub use target_usage::{OtherAttachment, TargetUsage, UsedBy, target_usage};
 
-use crate::migration::Untranslatable;
-use crate::model::{Attachment, CsiSource, Driver, Node, SourceFault, Volume, VolumeSource, VolumeSpec};
+use crate::model::{
+    Attachment, CsiSource, Driver, Node, SourceFault, Untranslatable, Volume, VolumeSource, VolumeSpec,
+};
 
 /// What is known when one attachment is decided.
 #[derive(Clone, Debug)]

@@ -84,7 +84,7 @@ fn driver(name: &str) -> Driver {
 }
 
 fn to_volume(volume: &PersistentVolume, driver: &Driver) -> model::Volume {
-    model::Volume::from_wire(convert::<_, VolumeObject>(volume), driver)
+    csi_attacher::migration::decode(convert::<_, VolumeObject>(volume), driver)
 }
 
 /// The attacher decodes a few fields of each object, straight from JSON.

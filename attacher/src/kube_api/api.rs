@@ -14,6 +14,7 @@ use super::request_limiter::{Priority, RequestKind, RequestLimiter};
 use super::retry::until_answered;
 use super::{Clients, Cluster, Error, NOT_TEXT, Released, Secrets, Side, patch};
 use crate::leader_election::Leadership;
+use crate::migration;
 use crate::model::wire::{AttachmentObject, VolumeObject};
 use crate::model::{Attachment, Driver, Problem, SecretRef, Volume};
 use crate::plan::{PvFinalizer, Record};
@@ -128,7 +129,7 @@ impl Cluster for ApiServer {
                 &body,
             )
             .await?;
-        Ok(Volume::from_wire(object, &self.driver))
+        Ok(migration::decode(object, &self.driver))
     }
 
     async fn mark_attached(
@@ -171,7 +172,7 @@ impl Cluster for ApiServer {
                 &body,
             )
             .await?;
-        Ok(Volume::from_wire(object, &self.driver))
+        Ok(migration::decode(object, &self.driver))
     }
 
     async fn save_problem(
@@ -195,7 +196,7 @@ impl Cluster for ApiServer {
 
     async fn volume(&self, name: &str) -> Result<Volume, Error> {
         let object = self.read(|| self.volumes.get(name)).await?;
-        Ok(Volume::from_wire(object, &self.driver))
+        Ok(migration::decode(object, &self.driver))
     }
 
     async fn secret(&self, reference: &SecretRef) -> Result<Secrets, Error> {

@@ -26,11 +26,11 @@ tokio::task_local! {
 }
 
 /// Whoever asks us to wait for longer is not obeyed to the end: it may be a broken proxy, and pods wait.
-pub(super) const LONGEST: Duration = Duration::from_secs(5 * 60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(5 * 60);
 
 /// Carries out `request`, which `fence` must allow until it is sent. Returns, beside its result, how long
 /// the server asked us to wait before the next one.
-pub(super) async fn attempt<T>(
+pub(crate) async fn attempt<T>(
     fence: Option<&Leadership>,
     request: impl Future<Output = T>,
 ) -> (T, Option<Duration>) {
@@ -47,7 +47,7 @@ pub(super) async fn attempt<T>(
 
 /// Sends a request by `send`, under the conditions of the attempt that it belongs to, if to any, and takes
 /// in its answer. Whoever awaits the attempt must be who polls this.
-pub(super) async fn sent<Q, A, E, F>(
+pub(crate) async fn sent<Q, A, E, F>(
     request: Request<Q>,
     send: impl FnOnce(Request<Fenced<Q>>) -> F,
 ) -> Result<Response<A>, E>

@@ -87,7 +87,7 @@ type Answer<B> = Either<Full<Bytes>, B>;
 
 /// A request got no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unanswered {
+pub(crate) enum Unanswered {
     #[error(transparent)]
     Lost(#[from] legacy::Error),
     #[error("the answer was cut off")]
@@ -333,7 +333,7 @@ impl Connections {
 }
 
 /// The answer with its whole body, unless it is a watch's, which has no end.
-pub(super) async fn complete<B>(
+pub(crate) async fn complete<B>(
     is_watch: bool,
     answer: Response<B>,
 ) -> Result<Response<Answer<B>>, Unanswered>

@@ -113,7 +113,7 @@ impl Requests {
     /// # Cancellation
     ///
     /// That of `send`; it is counted as such.
-    pub(super) async fn counted<Q, A, E, F>(
+    pub(crate) async fn counted<Q, A, E, F>(
         &self,
         request: Request<Q>,
         send: impl FnOnce(Request<Q>) -> F,
@@ -141,7 +141,7 @@ impl Requests {
     }
 
     /// The watch of this resource failed. It works again when the API server grants it.
-    pub(super) fn watch_failed(&self, resource: Cow<'static, str>, why: &str) {
+    pub(crate) fn watch_failed(&self, resource: Cow<'static, str>, why: &str) {
         let mut counts = self.lock();
         match counts.state.watches.get_mut(&resource) {
             Some(trouble) => trouble.again(why),
@@ -303,7 +303,7 @@ impl What {
 }
 
 /// Whether a GET of this address is answered by a stream of changes.
-pub(super) fn is_watch(uri: &Uri) -> bool {
+pub(crate) fn is_watch(uri: &Uri) -> bool {
     let query = uri.query().unwrap_or_default();
     query
         .split('&')
@@ -348,153 +348,4 @@ impl Code {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io;
-
-    use futures::FutureExt;
-
-    use super::*;
-
-    fn what(method: &Method, uri: &str) -> (&'static str, &'static str) {
-        let What { verb, resource } = What::of(method, &uri.parse().expect("a URI"));
-        (verb, resource)
-    }
-
-    #[test]
-    fn requests_are_told_apart_by_method_path_and_query() {
-        let storage = "https://10.0.0.1/apis/storage.k8s.io/v1";
-        let core = "https://gateway/clusters/a/api/v1";
-        let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
-        for (method, uri, expected) in [
-            (
-                Method::GET,
-                format!("{storage}/volumeattachments?limit=500"),
-                ("list", "volumeattachments"),
-            ),
-            (
-                Method::GET,
-                format!("{storage}/csinodes?&watch=true&timeoutSeconds=290"),
-                ("watch", "csinodes"),
-            ),
-            (
-                Method::GET,
-                format!("{storage}/volumeattachments/va?"),
-                ("get", "volumeattachments"),
-            ),
-            (
-                Method::PATCH,
-                format!("{storage}/volumeattachments/va?"),
-                ("patch", "volumeattachments"),
-            ),
-            (
-                Method::PATCH,
-                format!("{storage}/volumeattachments/va/status?"),
-                ("patch", "volumeattachments/status"),
-            ),
-            (
-                Method::PATCH,
-                format!("{core}/persistentvolumes/apis"),
-                ("patch", "persistentvolumes"),
-            ),
-            (
-                Method::GET,
-                format!("{core}/namespaces/ns/secrets/s"),
-                ("get", "secrets"),
-            ),
-            (
-                Method::POST,
-                format!("{core}/namespaces/ns/events"),
-                ("create", "events"),
-            ),
-            (Method::PUT, format!("{leases}/l"), ("update", "leases")),
-            (Method::POST, leases.to_owned(), ("create", "leases")),
-            (Method::GET, format!("{core}/namespaces/ns"), ("list", "other")),
-            (Method::GET, format!("{core}/configmaps/c"), ("get", "other")),
-            (Method::GET, "/version".to_owned(), ("list", "other")),
-            (Method::GET, "/apis".to_owned(), ("list", "other")),
-            (Method::GET, "/api/v1".to_owned(), ("list", "other")),
-        ] {
-            assert_eq!(what(&method, &uri), expected, "{method} {uri}");
-        }
-    }
-
-    #[tokio::test]
-    async fn requests_are_counted_by_how_they_end() {
-        let requests = Requests::default();
-        let request = || {
-            Request::get("/api/v1/persistentvolumes/pv")
-                .body(())
-                .expect("a request")
-        };
-        let answer = |status: u16| {
-            let response = Response::builder().status(status).body(()).expect("an answer");
-            async move { Ok::<_, io::Error>(response) }
-        };
-        for status in [403, 200, 200, 404] {
-            requests
-                .counted(request(), |_| answer(status))
-                .await
-                .expect("an answer");
-        }
-        let refused = || async { Err::<Response<()>, _>(io::Error::other("refused")) };
-        assert!(requests.counted(request(), |_| refused()).await.is_err());
-        {
-            let pending = requests.counted(request(), |_| std::future::pending::<io::Result<Response<()>>>());
-            let mut pending = std::pin::pin!(pending);
-            assert!(pending.as_mut().now_or_never().is_none());
-            assert_eq!(requests.state().in_flight, 1);
-        }
-        requests.again();
-
-        let state = requests.state();
-        assert_eq!(state.in_flight, 0);
-        assert!(state.answered.is_some());
-        let last = |misses: FailureStats| (misses.count, misses.last.expect("one failed").1);
-        assert_eq!(last(state.unanswered), (1, "refused".into()));
-        assert_eq!(
-            last(state.refused),
-            (1, "get persistentvolumes: HTTP 403".into()),
-            "that there is no such object is no refusal"
-        );
-        let mut exposition = Exposition::default();
-        requests.expose(&mut exposition);
-        let text = exposition.into_text();
-        for (code, count) in [("200", 2), ("403", 1), ("404", 1), ("error", 1), ("canceled", 1)] {
-            let line = format!(
-                "csi_attacher_api_requests_total{{verb=\"get\",resource=\"persistentvolumes\",code=\"{code}\"}} {count}\n"
-            );
-            assert!(text.contains(&line), "{line} is not in\n{text}");
-        }
-        assert!(text.contains("csi_attacher_api_retries_total 1\n"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_watch_is_in_trouble_until_it_is_granted() {
-        let requests = Requests::default();
-        let begin = Instant::now();
-        for why in ["first", "second"] {
-            requests.watch_failed("csinodes".into(), why);
-            tokio::time::advance(Duration::from_secs(5)).await;
-        }
-        let trouble = |requests: &Requests| requests.state().watches.get("csinodes").cloned();
-        let expected = OngoingFailure {
-            times: 2,
-            since: begin,
-            last: begin + Duration::from_secs(5),
-            why: "second".into(),
-        };
-        assert_eq!(trouble(&requests), Some(expected.clone()));
-        let storage = "/apis/storage.k8s.io/v1";
-        for (uri, status) in [
-            (format!("{storage}/csinodes"), 200),
-            (format!("{storage}/volumeattachments?watch=true"), 200),
-            (format!("{storage}/csinodes?watch=true"), 403),
-        ] {
-            let uri = uri.parse().expect("a URI");
-            requests.begin(&Method::GET, &uri).end(Code::Http(status));
-        }
-        assert_eq!(trouble(&requests), Some(expected), "none of these is it");
-        requests.count_one("/apis/storage.k8s.io/v1/csinodes?watch=true", 200);
-        assert_eq!(trouble(&requests), None);
-    }
-}
+mod tests;

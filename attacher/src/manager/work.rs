@@ -15,8 +15,9 @@ use crate::controller::state::{ControllerState, Event, lock};
 use crate::controller::{Controller, RunOptions};
 use crate::csi::{Caller, ConnectionState};
 use crate::http_server::View;
+use crate::informer::reflector;
 use crate::kube_api::events::Recorder;
-use crate::kube_api::{self, ApiServer, Clients};
+use crate::kube_api::{ApiServer, Clients};
 use crate::leader_election::{self, Leadership};
 use crate::model::Driver;
 use crate::workqueue::{Backoff, Limits};
@@ -68,7 +69,7 @@ pub(super) fn spawn(
         state: state.clone(),
         events_tx: events_tx.clone(),
     };
-    let changes = kube_api::attachments(clients, shared.clone(), fastrand::u64(..));
+    let changes = reflector::attachments(clients, shared.clone(), fastrand::u64(..));
     let (leads, attachments) = (leadership.clone(), pump());
     tasks.spawn(Task::Attachments, async move {
         // Not before: only a list that is made when nobody else works any more shows all that earlier
@@ -76,9 +77,9 @@ pub(super) fn spawn(
         leads.begun().await;
         attachments.run(changes.map(Event::Attachments)).await
     });
-    let changes = kube_api::volumes(clients, shared.clone(), fastrand::u64(..));
+    let changes = reflector::volumes(clients, shared.clone(), fastrand::u64(..));
     tasks.spawn(Task::Volumes, pump().run(changes.map(Event::Volumes)));
-    let changes = kube_api::nodes(clients, shared.clone(), fastrand::u64(..));
+    let changes = reflector::nodes(clients, shared.clone(), fastrand::u64(..));
     tasks.spawn(Task::Nodes, pump().run(changes.map(Event::Nodes)));
 
     let reconciler = Reconciler {

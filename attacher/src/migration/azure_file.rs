@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Plugin;
 use crate::model::CsiSource;
-use crate::model::wire::{AzureFileObject, VolumeObject};
-
-pub(super) const RESOURCE_GROUP_ANNOTATION: &str = "kubernetes.io/azure-file-resource-group";
+use crate::model::wire::{AZURE_RESOURCE_GROUP_ANNOTATION, AzureFileObject, VolumeObject};
 
 /// What the provisioner puts around the account's name to name its secret.
 const SECRET_NAME: (&str, &str) = ("azure-storage-account-", "-secret");
@@ -25,7 +23,7 @@ pub(super) fn translate(
     let namespace = source.secret_namespace.as_ref().or_else(claim);
     let namespace = namespace.filter(|namespace| !namespace.is_empty());
     let namespace = namespace.ok_or(NoSecretNamespace)?;
-    let resource_group = volume.metadata.annotation(RESOURCE_GROUP_ANNOTATION);
+    let resource_group = volume.metadata.annotation(AZURE_RESOURCE_GROUP_ANNOTATION);
     let handle = format!(
         "{}#{}#{}#{}#{namespace}",
         resource_group.unwrap_or_default(),

@@ -6,14 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::Plugin;
-use crate::model::wire::{GcePdObject, VolumeObject};
+use crate::model::wire::{GcePdObject, VolumeObject, ZONE_LABELS};
 use crate::model::{AccessModes, CsiSource};
-
-/// Where a PersistentVolume tells its zones. The older label wins.
-pub(super) const ZONE_LABELS: [&str; 2] = [
-    "failure-domain.beta.kubernetes.io/zone",
-    "topology.kubernetes.io/zone",
-];
 
 /// Stands between the zones of a regional disk.
 const ZONE_SEPARATOR: &str = "__";

@@ -2,16 +2,15 @@
 //! annotations of the PersistentVolume name. Its `readOnly` is not carried over.
 
 use super::Plugin;
-use crate::model::wire::{PortworxObject, VolumeObject};
+use crate::model::wire::{
+    PORTWORX_SECRET_NAME_ANNOTATION, PORTWORX_SECRET_NAMESPACE_ANNOTATION, PortworxObject, VolumeObject,
+};
 use crate::model::{CsiSource, SecretRef};
-
-pub(super) const SECRET_NAME_ANNOTATION: &str = "openstorage.io/auth-secret-name";
-pub(super) const SECRET_NAMESPACE_ANNOTATION: &str = "openstorage.io/auth-secret-namespace";
 
 pub(super) fn translate(volume: &VolumeObject, source: &PortworxObject) -> CsiSource {
     let annotation = |key| volume.metadata.annotation(key);
-    let name = annotation(SECRET_NAME_ANNOTATION);
-    let namespace = annotation(SECRET_NAMESPACE_ANNOTATION);
+    let name = annotation(PORTWORX_SECRET_NAME_ANNOTATION);
+    let namespace = annotation(PORTWORX_SECRET_NAMESPACE_ANNOTATION);
     CsiSource {
         driver: Plugin::Portworx.driver().to_owned(),
         handle: source.volume_id.as_str().into(),

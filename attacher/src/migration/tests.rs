@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::model::Capabilities;
 
 /// A PersistentVolume of this spec, with the labels and annotations that are given.
 fn pv(spec: Value, labels: Value, annotations: Value) -> VolumeObject {
@@ -440,4 +441,80 @@ fn what_a_handle_leaves_open_is_filled_in_from_the_node_id() {
     for driver in ["ebs.csi.aws.com", "d.example"] {
         assert_eq!(repaired(driver, handle, "i").as_deref(), Ok(handle));
     }
+}
+
+fn decoded(object: Value, driver: &str) -> (Volume, bool) {
+    let driver = Driver::new(driver, Capabilities::default(), "");
+    let volume = decode(serde_json::from_value(object).unwrap(), &driver);
+    let concerns = volume.concerns(&driver);
+    (volume, concerns)
+}
+
+fn ebs(annotations: Value, finalizers: Value) -> Value {
+    json!({
+        "metadata": {"name": "pv", "annotations": annotations, "finalizers": finalizers},
+        "spec": {"awsElasticBlockStore": {"volumeID": "vol-1"}, "accessModes": ["ReadWriteOnce"]},
+    })
+}
+
+#[test]
+fn an_in_tree_volume_concerns_the_driver_that_took_over() {
+    let (volume, concerns) = decoded(ebs(json!({}), json!([])), "ebs.csi.aws.com");
+    assert!(concerns);
+    assert_eq!(volume.spec.csi().map(|csi| &*csi.handle), Some("vol-1"));
+    assert!(volume.spec.is_migrated());
+    assert!(volume.spec.access_modes.read_write_once);
+    let (volume, concerns) = decoded(ebs(json!({}), json!([])), "d.example");
+    assert!(!concerns);
+    assert_eq!(volume.spec.driver(), Some("ebs.csi.aws.com"));
+    let malformed = json!({"spec": {"azureDisk": {"diskURI": "d", "kind": "Shared"}}});
+    assert!(decoded(malformed.clone(), "disk.csi.azure.com").1);
+    assert!(!decoded(malformed, "d.example").1);
+    let nfs = json!({"spec": {"nfs": {"server": "s", "path": "/"}}});
+    assert!(!decoded(nfs, "ebs.csi.aws.com").1);
+}
+
+#[test]
+fn a_volume_is_left_in_tree_until_it_is_handed_to_our_driver() {
+    const KEY: &str = "pv.kubernetes.io/migrated-to";
+    for (annotations, left) in [
+        (json!({}), true),
+        (json!({KEY: "other"}), true),
+        (json!({KEY: ""}), true),
+        (json!({KEY: "ebs.csi.aws.com"}), false),
+    ] {
+        let (volume, _) = decoded(ebs(annotations.clone(), json!([])), "ebs.csi.aws.com");
+        assert_eq!(volume.left_in_tree, left, "{annotations}");
+    }
+    let native = json!({"spec": {"csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}}});
+    assert!(!decoded(native, "ebs.csi.aws.com").0.left_in_tree);
+    // Our finalizer on another driver's volume must come off one day.
+    let finalizers = json!(["external-attacher/d-example"]);
+    let (volume, concerns) = decoded(ebs(json!({}), finalizers), "d.example");
+    assert!(concerns && volume.finalizer && volume.left_in_tree);
+}
+
+#[test]
+fn of_labels_and_annotations_only_those_that_are_read_are_kept() {
+    let object: VolumeObject = serde_json::from_value(json!({
+        "metadata": {
+            "labels": {"topology.kubernetes.io/zone": "z", "app": "x"},
+            "annotations": {
+                "kubectl.kubernetes.io/last-applied-configuration": "{}",
+                "openstorage.io/auth-secret-name": "s",
+            },
+        },
+    }))
+    .unwrap();
+    let metadata = &object.metadata.0;
+    assert_eq!(
+        metadata.labels.as_ref().map(std::collections::BTreeMap::len),
+        Some(1)
+    );
+    assert_eq!(
+        metadata.annotations.as_ref().map(std::collections::BTreeMap::len),
+        Some(1)
+    );
+    let bare = json!({"metadata": {"labels": null, "annotations": null}});
+    serde_json::from_value::<VolumeObject>(bare).unwrap();
 }

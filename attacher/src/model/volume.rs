@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::wire::{CsiSourceObject, SecretReferenceObject, VolumeObject, VolumeSpecObject};
+use super::wire::{CsiSourceObject, SecretReferenceObject, VolumeSpecObject};
 use super::{Driver, SecretRef, Uid, Version};
-use crate::migration::{self, MIGRATED_TO_ANNOTATION, Translation, Untranslatable};
 
 /// One PersistentVolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +54,16 @@ pub enum VolumeSource {
     Other,
 }
 
+/// An in-tree volume that the CSI driver that took over has no name for. The text is the Go sidecar's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed to translate in tree pv to CSI: {reason}")]
+pub struct Untranslatable {
+    /// Name of the CSI driver.
+    pub driver: &'static str,
+    /// What is wrong with the in-tree source.
+    pub reason: String,
+}
+
 /// `CSIPersistentVolumeSource`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CsiSource {
@@ -88,30 +97,6 @@ pub struct AccessModes {
 // === impl Volume ===
 
 impl Volume {
-    /// Converts an object whatever its driver.
-    pub fn from_wire(object: VolumeObject, driver: &Driver) -> Self {
-        let deleting = object.metadata.is_deleting();
-        let finalizer = object
-            .metadata
-            .finalizers()
-            .iter()
-            .any(|f| **f == *driver.finalizer);
-        let translated = migration::translate(&object);
-        let left_in_tree =
-            translated.is_some() && object.metadata.annotation(MIGRATED_TO_ANNOTATION) != Some(&*driver.name);
-        let spec = VolumeSpec::from_wire(object.spec).migrated(translated);
-        let (name, uid, version) = object.metadata.identity();
-        Self {
-            name,
-            uid,
-            version,
-            deleting,
-            finalizer,
-            left_in_tree,
-            spec,
-        }
-    }
-
     /// Whether `driver`'s attacher has anything to do with this volume: it is the driver's, or our
     /// finalizer is on it and must one day come off.
     pub fn concerns(&self, driver: &Driver) -> bool {
@@ -122,7 +107,7 @@ impl Volume {
 // === impl VolumeSpec ===
 
 impl VolumeSpec {
-    pub(super) fn from_wire(object: VolumeSpecObject) -> Self {
+    pub(crate) fn from_wire(object: VolumeSpecObject) -> Self {
         Self {
             source: object
                 .csi
@@ -130,23 +115,6 @@ impl VolumeSpec {
             access_modes: AccessModes::from_names(&object.access_modes),
             block: object.volume_mode.as_deref() == Some("Block"),
             mount_options: object.mount_options,
-        }
-    }
-
-    /// The same volume with what its in-tree source was translated to, if it has one. That wins, as in the
-    /// Go sidecar.
-    fn migrated(self, translated: Option<Result<Translation, Untranslatable>>) -> Self {
-        match translated {
-            None => self,
-            Some(Ok(Translation { source, access_modes })) => Self {
-                source: VolumeSource::Migrated(Box::new(source)),
-                access_modes,
-                ..self
-            },
-            Some(Err(untranslatable)) => Self {
-                source: VolumeSource::Untranslatable(Box::new(untranslatable)),
-                ..self
-            },
         }
     }
 
@@ -162,7 +130,7 @@ impl VolumeSpec {
     pub fn driver(&self) -> Option<&str> {
         match &self.source {
             VolumeSource::Csi(csi) | VolumeSource::Migrated(csi) => Some(&csi.driver),
-            VolumeSource::Untranslatable(volume) => Some(volume.plugin.driver()),
+            VolumeSource::Untranslatable(volume) => Some(volume.driver),
             VolumeSource::Other => None,
         }
     }
@@ -209,83 +177,5 @@ impl AccessModes {
             read_write_many: has("ReadWriteMany"),
             read_write_once_pod: has("ReadWriteOncePod"),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::model::Capabilities;
-
-    fn decode(object: Value, driver: &str) -> (Volume, bool) {
-        let driver = Driver::new(driver, Capabilities::default(), "");
-        let volume = Volume::from_wire(serde_json::from_value(object).unwrap(), &driver);
-        let concerns = volume.concerns(&driver);
-        (volume, concerns)
-    }
-
-    fn ebs(annotations: Value, finalizers: Value) -> Value {
-        json!({
-            "metadata": {"name": "pv", "annotations": annotations, "finalizers": finalizers},
-            "spec": {"awsElasticBlockStore": {"volumeID": "vol-1"}, "accessModes": ["ReadWriteOnce"]},
-        })
-    }
-
-    #[test]
-    fn an_in_tree_volume_concerns_the_driver_that_took_over() {
-        let (volume, concerns) = decode(ebs(json!({}), json!([])), "ebs.csi.aws.com");
-        assert!(concerns);
-        assert_eq!(volume.spec.csi().map(|csi| &*csi.handle), Some("vol-1"));
-        assert!(volume.spec.is_migrated());
-        assert!(volume.spec.access_modes.read_write_once);
-        let (volume, concerns) = decode(ebs(json!({}), json!([])), "d.example");
-        assert!(!concerns);
-        assert_eq!(volume.spec.driver(), Some("ebs.csi.aws.com"));
-        let malformed = json!({"spec": {"azureDisk": {"diskURI": "d", "kind": "Shared"}}});
-        assert!(decode(malformed.clone(), "disk.csi.azure.com").1);
-        assert!(!decode(malformed, "d.example").1);
-        let nfs = json!({"spec": {"nfs": {"server": "s", "path": "/"}}});
-        assert!(!decode(nfs, "ebs.csi.aws.com").1);
-    }
-
-    #[test]
-    fn a_volume_is_left_in_tree_until_it_is_handed_to_our_driver() {
-        const KEY: &str = "pv.kubernetes.io/migrated-to";
-        for (annotations, left) in [
-            (json!({}), true),
-            (json!({KEY: "other"}), true),
-            (json!({KEY: ""}), true),
-            (json!({KEY: "ebs.csi.aws.com"}), false),
-        ] {
-            let (volume, _) = decode(ebs(annotations.clone(), json!([])), "ebs.csi.aws.com");
-            assert_eq!(volume.left_in_tree, left, "{annotations}");
-        }
-        let native = json!({"spec": {"csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}}});
-        assert!(!decode(native, "ebs.csi.aws.com").0.left_in_tree);
-        // Our finalizer on another driver's volume must come off one day.
-        let finalizers = json!(["external-attacher/d-example"]);
-        let (volume, concerns) = decode(ebs(json!({}), finalizers), "d.example");
-        assert!(concerns && volume.finalizer && volume.left_in_tree);
-    }
-
-    #[test]
-    fn of_labels_and_annotations_only_those_that_are_read_are_kept() {
-        let object: VolumeObject = serde_json::from_value(json!({
-            "metadata": {
-                "labels": {"topology.kubernetes.io/zone": "z", "app": "x"},
-                "annotations": {
-                    "kubectl.kubernetes.io/last-applied-configuration": "{}",
-                    "openstorage.io/auth-secret-name": "s",
-                },
-            },
-        }))
-        .unwrap();
-        let metadata = &object.metadata.0;
-        assert_eq!(metadata.labels.as_ref().map(BTreeMap::len), Some(1));
-        assert_eq!(metadata.annotations.as_ref().map(BTreeMap::len), Some(1));
-        let bare = json!({"metadata": {"labels": null, "annotations": null}});
-        serde_json::from_value::<VolumeObject>(bare).unwrap();
     }
 }

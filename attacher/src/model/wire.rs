@@ -10,9 +10,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub(crate) use in_tree::{
+    AZURE_RESOURCE_GROUP_ANNOTATION, PORTWORX_SECRET_NAME_ANNOTATION, PORTWORX_SECRET_NAMESPACE_ANNOTATION,
+    ZONE_LABELS,
+};
 pub use in_tree::{
-    AzureDiskObject, AzureFileObject, CinderObject, EbsObject, GcePdObject, InTree, PortworxObject,
-    VsphereObject,
+    AzureDiskObject, AzureFileObject, CinderObject, EbsObject, GcePdObject, InTree, MIGRATED_TO_ANNOTATION,
+    PortworxObject, VsphereObject,
 };
 
 use jiff::Timestamp;
@@ -24,7 +28,6 @@ use serde::{Deserialize, Deserializer};
 
 use super::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use super::{Uid, Version};
-use crate::migration;
 
 /// A VolumeAttachment (storage.k8s.io/v1).
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -218,7 +221,7 @@ impl VolumeSpecObject {
 
 impl Metadata {
     /// Name, UID and version.
-    pub(super) fn identity(self) -> (Arc<str>, Uid, Version) {
+    pub(crate) fn identity(self) -> (Arc<str>, Uid, Version) {
         let version = self
             .0
             .resource_version
@@ -235,7 +238,7 @@ impl Metadata {
         self.0.name.as_deref().unwrap_or_default()
     }
 
-    pub(super) fn is_deleting(&self) -> bool {
+    pub(crate) fn is_deleting(&self) -> bool {
         self.0.deletion_timestamp.is_some()
     }
 
@@ -255,7 +258,7 @@ impl Metadata {
         self.0.labels.as_ref()?.get(key).map(String::as_str)
     }
 
-    pub(super) fn finalizers(&self) -> &[String] {
+    pub(crate) fn finalizers(&self) -> &[String] {
         self.0.finalizers.as_deref().unwrap_or_default()
     }
 }
@@ -292,19 +295,20 @@ impl<'de> Deserialize<'de> for Metadata {
 }
 
 fn labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
-    picked::pick(deserializer, |key| migration::LABELS.contains(&key))
+    picked::pick(deserializer, |key| ZONE_LABELS.contains(&key))
 }
 
 fn annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
-    const OURS: [&str; 4] = [
+    const READ: [&str; 7] = [
         NODE_ID_ANNOTATION,
         VOLUME_HANDLE_ANNOTATION,
         PUBLISH_SECRET_ANNOTATION,
-        migration::MIGRATED_TO_ANNOTATION,
+        MIGRATED_TO_ANNOTATION,
+        AZURE_RESOURCE_GROUP_ANNOTATION,
+        PORTWORX_SECRET_NAME_ANNOTATION,
+        PORTWORX_SECRET_NAMESPACE_ANNOTATION,
     ];
-    picked::pick(deserializer, |key| {
-        OURS.contains(&key) || migration::ANNOTATIONS.contains(&key)
-    })
+    picked::pick(deserializer, |key| READ.contains(&key))
 }
 
 fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>

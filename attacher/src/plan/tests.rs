@@ -5,7 +5,6 @@ mod detach;
 mod target_usage;
 
 use super::*;
-use crate::migration::{Fault, Plugin, UnsupportedKind};
 use crate::model::{
     AccessModes, Capabilities, CsiSource, PublishTarget, Recorded, SecretRef, Source, Version, VolumeSource,
 };
@@ -107,8 +106,8 @@ fn migrate(volume: &mut Volume) {
 
 fn untranslatable() -> VolumeSource {
     VolumeSource::Untranslatable(Box::new(Untranslatable {
-        plugin: Plugin::AzureDisk,
-        fault: Fault::AzureDisk(UnsupportedKind("Shared".into())),
+        driver: "disk.csi.azure.com",
+        reason: "kind(Shared) is not supported in csi migration".to_owned(),
     }))
 }
 

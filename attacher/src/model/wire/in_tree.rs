@@ -2,6 +2,19 @@
 
 use serde::Deserialize;
 
+/// Which driver the PersistentVolume controller handed an in-tree volume to.
+pub const MIGRATED_TO_ANNOTATION: &str = "pv.kubernetes.io/migrated-to";
+/// The labels with the zones of a GCE disk. The older label wins.
+pub(crate) const ZONE_LABELS: [&str; 2] = [
+    "failure-domain.beta.kubernetes.io/zone",
+    "topology.kubernetes.io/zone",
+];
+/// The annotation with the resource group of an Azure file share.
+pub(crate) const AZURE_RESOURCE_GROUP_ANNOTATION: &str = "kubernetes.io/azure-file-resource-group";
+/// The annotations with name and namespace of a Portworx volume's Secret.
+pub(crate) const PORTWORX_SECRET_NAME_ANNOTATION: &str = "openstorage.io/auth-secret-name";
+pub(crate) const PORTWORX_SECRET_NAMESPACE_ANNOTATION: &str = "openstorage.io/auth-secret-namespace";
+
 /// The in-tree source of a volume, if it is one that is migrated to CSI.
 #[derive(Clone, Copy, Debug)]
 pub enum InTree<'o> {

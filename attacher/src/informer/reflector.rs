@@ -1,4 +1,4 @@
-//! Watches that hand on our small types.
+//! Reflector: lists and watches objects, and hands on our small types.
 //!
 //! kube's watcher does the list, the resumption and the re-list; its objects are converted one by
 //! one as they arrive, so what is not ours takes no memory beyond its page of the list. When to ask again
@@ -18,8 +18,9 @@ use kube::runtime::watcher::{self, Event, watcher};
 use tokio::time::{Instant, sleep};
 
 use self::backoff::{Progress, Stage, WatchBackoff};
-use super::{Clients, Requests, attempt};
-use crate::informer::Change;
+use super::Change;
+use crate::kube_api::{Clients, Requests, attempt};
+use crate::migration;
 use crate::model::wire::{AttachmentObject, CsiNodeObject, VolumeObject};
 use crate::model::{Attachment, Driver, Node, Uid, Volume};
 use crate::report::{answered, chain};
@@ -43,7 +44,7 @@ pub fn volumes(
     seed: u64,
 ) -> impl Stream<Item = Change<Volume>> + use<> {
     changes(clients, seed, move |object: VolumeObject| {
-        let volume = Volume::from_wire(object, &driver);
+        let volume = migration::decode(object, &driver);
         if volume.concerns(&driver) {
             Kept::Ours(volume)
         } else {

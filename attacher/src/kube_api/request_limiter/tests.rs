@@ -1,0 +1,197 @@
+use futures::FutureExt;
+use futures::future::join_all;
+
+use super::*;
+
+const WRITE_HIGH: RequestKind = RequestKind::Write(Priority::High);
+const WRITE_LOW: RequestKind = RequestKind::Write(Priority::Low);
+
+fn mk_limit(qps: f64, burst: u32) -> RateLimit {
+    RateLimit::new(Rate { qps, burst })
+}
+
+fn mk_limiter(rate: Option<RateLimit>) -> RequestLimiter {
+    RequestLimiter::new(rate, Leadership::unopposed(), Requests::default())
+}
+
+#[tokio::test(start_paused = true)]
+async fn burst_passes_and_the_rest_follows_at_the_rate() {
+    let limit = mk_limit(5.0, 10);
+    let begin = Instant::now();
+    let acquired = (0..35).map(|_| async {
+        limit.acquire(Priority::Low).await;
+        begin.elapsed().as_millis()
+    });
+    let times = join_all(acquired).await;
+    assert_eq!(times[..10], [0; 10]);
+    for (n, after) in times[10..].iter().enumerate() {
+        let due = (n as u128 + 1) * 200;
+        assert!(
+            after.abs_diff(due) <= 2,
+            "token {n} came at {after} and not at {due}"
+        );
+    }
+    // A pause fills the bucket to its rim and not further.
+    sleep(Duration::from_secs(3600)).await;
+    let begin = Instant::now();
+    join_all((0..15).map(|_| limit.acquire(Priority::Low))).await;
+    assert!(begin.elapsed().abs_diff(Duration::from_secs(1)) <= Duration::from_millis(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_waits_for_at_most_one_request_of_low_priority() {
+    let limit = mk_limit(0.5, 1);
+    limit.acquire(Priority::Low).await;
+    let begin = Instant::now();
+    // As many as there are permits for.
+    let queued = join_all((0..WRITES + READS).map(|_| limit.acquire(Priority::Low)));
+    let list = async {
+        limit.acquire(Priority::High).await;
+        begin.elapsed().as_secs()
+    };
+    let (_, waited) = tokio::join!(queued, list);
+    assert_eq!(waited, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_request_takes_no_token() {
+    let limit = mk_limit(1.0, 1);
+    limit.acquire(Priority::Low).await;
+    let begin = Instant::now();
+    for priority in [Priority::High, Priority::Low] {
+        for _ in 0..10 {
+            assert!(limit.acquire(priority).now_or_never().is_none());
+        }
+    }
+    limit.acquire(Priority::Low).await;
+    assert_eq!(begin.elapsed().as_secs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn extreme_rates_are_kept() {
+    for (qps, burst) in [(1e300, 1), (1e-300, 3)] {
+        let limit = mk_limit(qps, burst);
+        for _ in 0..burst {
+            assert!(
+                limit.acquire(Priority::Low).now_or_never().is_some(),
+                "{qps} {burst}"
+            );
+        }
+        let next = limit.acquire(Priority::Low).now_or_never();
+        assert_eq!(next.is_some(), qps > 1e9, "{qps} {burst}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_share_one_bucket() {
+    let limit = mk_limit(1.0, 2);
+    let (one, other) = (mk_limiter(Some(limit.clone())), limit);
+    one.acquire(WRITE_HIGH).await.unwrap();
+    other.acquire(Priority::Low).await;
+    let begin = Instant::now();
+    one.acquire(RequestKind::Read).await.unwrap();
+    assert_eq!(begin.elapsed().as_secs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_is_refused_if_leadership_ends_while_it_is_queued() {
+    let leadership = Leadership::until(Instant::now() + Duration::from_millis(1500));
+    let limiter = RequestLimiter::new(Some(mk_limit(1.0, 1)), leadership, Requests::default());
+    assert!(limiter.acquire(WRITE_HIGH).await.is_ok());
+    assert!(limiter.acquire(WRITE_LOW).await.is_ok(), "a second later");
+    for kind in [WRITE_HIGH, WRITE_LOW] {
+        assert_eq!(limiter.acquire(kind).await.err(), Some(NotLeading));
+    }
+    assert!(limiter.acquire(RequestKind::Read).await.is_ok());
+}
+
+#[test]
+fn writes_of_low_priority_leave_room_for_high() {
+    let limiter = mk_limiter(None);
+    let detaches: Vec<_> = (0..1000)
+        .map_while(|_| limiter.acquire(WRITE_LOW).now_or_never())
+        .collect();
+    assert_eq!(detaches.len(), LOW_PRIORITY_WRITES);
+    // One in line before the attach takes nothing from it.
+    let mut waiting = std::pin::pin!(limiter.acquire(WRITE_LOW));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    let attaches: Vec<_> = (0..1000)
+        .map_while(|_| limiter.acquire(WRITE_HIGH).now_or_never())
+        .collect();
+    assert_eq!(attaches.len(), WRITES - LOW_PRIORITY_WRITES);
+    assert!(limiter.acquire(RequestKind::Read).now_or_never().is_some());
+    drop(detaches);
+    assert!(waiting.now_or_never().is_some());
+}
+
+#[test]
+fn reads_are_bounded_and_do_not_delay_writes() {
+    let limiter = mk_limiter(None);
+    let reads: Vec<_> = (0..1000)
+        .map_while(|_| limiter.acquire(RequestKind::Read).now_or_never())
+        .collect();
+    assert_eq!(reads.len(), READS);
+    let mut waiting = std::pin::pin!(limiter.acquire(RequestKind::Read));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    for kind in [WRITE_HIGH, WRITE_LOW] {
+        assert!(limiter.acquire(kind).now_or_never().is_some());
+    }
+    drop(reads);
+    assert!(waiting.now_or_never().is_some());
+}
+
+/// How many more writes of low priority could be sent now.
+fn free(limiter: &RequestLimiter) -> usize {
+    let taken = (0..1000).map_while(|_| limiter.acquire(WRITE_LOW).now_or_never());
+    taken.collect::<Vec<_>>().len()
+}
+
+#[test]
+fn writes_of_low_priority_are_held_back_while_one_of_high_is_in_flight() {
+    let limiter = mk_limiter(None);
+    let mut detaches: Vec<_> = (0..LOW_PRIORITY_WRITES)
+        .filter_map(|_| limiter.acquire(WRITE_LOW).now_or_never())
+        .collect();
+    let attach = limiter.acquire(WRITE_HIGH).now_or_never();
+    let other = limiter.acquire(WRITE_HIGH).now_or_never();
+    assert!(attach.is_some() && other.is_some());
+    // What is under way ends; few take its place.
+    while detaches.len() > LOW_PRIORITY_WRITES_BESIDE_HIGH {
+        detaches.pop();
+        assert_eq!(free(&limiter), 0, "{} are under way", detaches.len());
+    }
+    for expected in 1..=LOW_PRIORITY_WRITES_BESIDE_HIGH {
+        detaches.pop();
+        assert_eq!(free(&limiter), expected);
+    }
+    drop(attach);
+    assert_eq!(
+        free(&limiter),
+        LOW_PRIORITY_WRITES_BESIDE_HIGH,
+        "the other attach is still in flight"
+    );
+    drop(other);
+    assert_eq!(free(&limiter), LOW_PRIORITY_WRITES);
+    let attach = limiter.acquire(WRITE_HIGH).now_or_never();
+    assert_eq!(
+        free(&limiter),
+        LOW_PRIORITY_WRITES_BESIDE_HIGH,
+        "the free ones are held back at once"
+    );
+    drop(attach);
+    assert_eq!(free(&limiter), LOW_PRIORITY_WRITES);
+}
+
+#[test]
+fn queued_write_of_high_priority_holds_low_back_until_it_is_dropped() {
+    let limiter = mk_limiter(None);
+    let attaches: Vec<_> = (0..WRITES)
+        .filter_map(|_| limiter.acquire(WRITE_HIGH).now_or_never())
+        .collect();
+    let mut in_line = Box::pin(limiter.acquire(WRITE_HIGH));
+    assert!(in_line.as_mut().now_or_never().is_none());
+    drop(attaches);
+    assert_eq!(free(&limiter), LOW_PRIORITY_WRITES_BESIDE_HIGH);
+    drop(in_line);
+    assert_eq!(free(&limiter), LOW_PRIORITY_WRITES);
+}
