@@ -86,6 +86,19 @@ func kustomize(t *testing.T, resource string, components ...string) objects {
 
 func kustomizeText(t *testing.T, resource string, components ...string) string {
 	t.Helper()
+	overlay := fmt.Sprintf("resources: [path/to/deploy/%s]\ncomponents:\n", resource)
+	for _, component := range components {
+		overlay += fmt.Sprintf("  - path/to/deploy/components/%s\n", component)
+	}
+	if len(components) > 0 && resource != "base" {
+		overlay += "namespace: csi-mock-driver\n"
+	}
+	return build(t, overlay)
+}
+
+// build builds a kustomization in a directory of its own, from where path/to/deploy leads to deploy/.
+func build(t *testing.T, overlay string) string {
+	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -95,23 +108,17 @@ func kustomizeText(t *testing.T, resource string, components ...string) string {
 		t.Fatal(err)
 	}
 	// kustomize takes relative paths only.
-	relative, err := filepath.Rel(dir, filepath.Join(tree, "deploy"))
+	relative, err := filepath.Rel(dir, tree)
 	if err != nil {
 		t.Fatal(err)
 	}
-	overlay := fmt.Sprintf("resources: [%s]\ncomponents:\n", filepath.Join(relative, resource))
-	for _, component := range components {
-		overlay += fmt.Sprintf("  - %s\n", filepath.Join(relative, "components", component))
-	}
-	if len(components) > 0 && resource != "base" {
-		overlay += "namespace: csi-mock-driver\n"
-	}
+	overlay = strings.ReplaceAll(overlay, "path/to/deploy", filepath.Join(relative, "deploy"))
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
 	if err != nil {
-		t.Fatalf("build %s with %q: %v", resource, components, err)
+		t.Fatalf("build\n%s\n%v", overlay, err)
 	}
 	text, err := built.AsYaml()
 	if err != nil {
