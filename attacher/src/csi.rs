@@ -40,7 +40,7 @@ pub trait ControllerClient: Send + Sync + 'static {
     /// ListVolumes: one page.
     fn list(&self, request: ListRequest) -> impl Future<Output = Result<Page, CallError>> + Send;
 
-    /// Waits until the driver can be called, and says what it can do. Whoever is about to call asks
+    /// Waits until the driver can be called, and says what it can do. A caller asks
     /// first, so that a request is made for the driver that gets it; the calls themselves do not wait.
     fn ready(&self) -> impl Future<Output = Result<Capabilities, CallError>> + Send;
 }

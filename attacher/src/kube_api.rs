@@ -136,7 +136,7 @@ pub enum Error {
     /// The object is not fit for what it is needed for.
     #[error("{0}")]
     Unusable(Arc<str>),
-    /// The request did not come through, or its answer did not come back: nobody knows whether it
+    /// The request did not come through, or its answer did not come back: it is unknown whether it
     /// took effect.
     #[error("{0}")]
     Unanswered(Arc<str>),
@@ -183,7 +183,7 @@ impl Error {
     }
 
     /// Whether the API server rejects the content of the request and will do so again: neither "not now", nor the word of
-    /// somebody in between, nor that we may not write (401, 403), which ends when our credentials and rights are back.
+    /// a proxy, nor that we may not write (401, 403), which ends when our credentials and rights are back.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Refused { status, .. } => {

@@ -81,7 +81,7 @@ pub fn last_words(error: &(dyn std::error::Error + 'static)) -> ExitCode {
 /// Tells what is wrong with the command line, also where `kubectl describe pod` shows it: who meets a pod that
 /// ends at once looks there first. Or answers `--help`.
 pub fn unreadable(error: &clap::Error) -> ExitCode {
-    // With nobody to read it there is nobody to tell.
+    // Nothing can read the error either.
     error.print().ok();
     refuse(Path::new(TERMINATION_LOG), error)
 }

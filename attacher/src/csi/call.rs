@@ -107,8 +107,8 @@ impl Caller {
     }
 }
 
-/// How long to wait for a driver that is away, which may be about to start anew. Not longer: whoever waits keeps a
-/// place in his lane, tells nobody why, and is called for when the driver is back.
+/// How long to wait for a driver that is not connected and may be restarting. A longer wait would occupy the lane; a sync
+/// that fails is requeued when the driver is back.
 const RETURN: Duration = Duration::from_secs(5);
 
 /// The calls, by the names that logs, traces and metrics have for them.

@@ -130,7 +130,7 @@ impl CallError {
         }
     }
 
-    /// The call was reset, on a connection that lives, and nobody knows what came of it. Told as grpc-go
+    /// The stream was reset on a connection that lives, and the call's outcome is unknown. Reported as grpc-go
     /// does.
     fn reset(reset: &h2::Error) -> Self {
         let reason = reset.reason();
@@ -161,7 +161,7 @@ impl CallError {
         }
     }
 
-    /// We are not to call any more. It is nobody's business but ours.
+    /// The attacher must not call any more. Neither status nor Events report it.
     pub fn not_sent(message: impl Into<String>) -> Self {
         Self {
             reach: Reach::NotSent,

@@ -1,7 +1,7 @@
 //! Keeps a session with the CSI driver open.
 //!
 //! The loss of a driver never ends the process: it is noticed at once, also while no call is under way or old ones
-//! still finish on a connection that the driver is about to close, and a new session is opened as soon as somebody
+//! still finish on a connection that the driver is about to close, and a new session is opened as soon as a driver
 //! answers, by asking everything again. Only a driver that comes back as another one ends it, since our finalizers
 //! carry its name.
 
@@ -53,7 +53,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Short enough that an attach follows a driver's return within a second; the Go sidecar allows 1 s
 /// between two dials.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// A session that ends sooner is not followed by the next one at once: somebody answers all questions
+/// A session that ends sooner is not followed by the next one at once: the server answers all probes
 /// and dies of the first call.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// How many attempts pass between two lines in the log, once the pauses are at their longest.

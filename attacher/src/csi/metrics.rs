@@ -1,6 +1,6 @@
 //! What was called, how long it took and how it ended; and what became of the connection.
 //!
-//! A layer around the driver's channel sees every call, whoever makes it: its method is the request's
+//! A layer around the driver's channel sees every call: its method is the request's
 //! path, and its code that of the trailers, or of what came instead of them.
 
 use std::collections::BTreeMap;

@@ -63,7 +63,7 @@ pub struct Session {
 /// A session could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Nobody listens.
+    /// No process listens.
     #[error("no connection to the CSI driver at {path}")]
     Connect {
         /// The socket.
@@ -72,7 +72,7 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
-    /// Somebody listens who does not speak HTTP/2.
+    /// The process that listens does not speak HTTP/2.
     #[error("the CSI driver's socket does not speak gRPC")]
     Handshake(#[source] tonic::transport::Error),
     /// The driver says that it is not ready yet.

@@ -1,4 +1,4 @@
-//! Answers the path of the metrics: everybody's numbers, in one text.
+//! The metrics of all modules, in Prometheus' text format.
 
 use http::StatusCode;
 

@@ -1,8 +1,7 @@
 //! HTTP/1.1, bounded in connections and in time.
 //!
-//! Whoever asks here is a probe, Prometheus or a person, and none asks often: each connection serves
-//! one request and has a few seconds for it, so that nobody who is slow, or means ill, can hold on to
-//! anything, nor keep others out.
+//! Clients are probes, Prometheus and people, and none of them sends many requests: each connection serves one request
+//! within a few seconds, so that a slow or malicious client cannot keep others out.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -27,25 +26,25 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Page, View};
 
-/// How many connections are served at once. For one more, the one goes that has kept us waiting longest.
+/// Maximum number of connections. One more evicts the one that has been idle longest.
 const CONNECTIONS: usize = 64;
-/// How long the head of a request may take to arrive.
+/// Timeout for the request headers.
 const HEAD: Duration = Duration::from_secs(2);
-/// How long a connection may take in all.
+/// Timeout for the whole connection.
 const CONNECTION: Duration = Duration::from_secs(15);
-/// How long requests under way may go on when the server is to end.
+/// How long shutdown waits for open connections.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long nothing is accepted after that failed, for want of file descriptors as a rule.
+/// Pause after a failed accept, usually for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Connections that may wait in the kernel.
 const BACKLOG: i32 = 1024;
 
-/// Somebody who is connected.
+/// The client of a connection.
 #[derive(Debug, Default)]
-struct Guest {
-    /// Whether the head of a request has come.
-    has_asked: AtomicBool,
-    leave: CancellationToken,
+struct Peer {
+    /// Whether the headers of a request have arrived.
+    sent_request: AtomicBool,
+    evicted: CancellationToken,
 }
 
 /// Listens at an address as Go has it: `host:port`, where no host means all addresses of this machine,
@@ -53,7 +52,7 @@ struct Guest {
 ///
 /// # Errors
 ///
-/// When nobody can listen there.
+/// When the address cannot be bound.
 pub async fn listen(address: &str) -> io::Result<TcpListener> {
     let Some(port) = address.strip_prefix(':') else {
         return TcpListener::bind(address).await;
@@ -85,7 +84,7 @@ fn listen_at_all(port: u16) -> io::Result<TcpListener> {
 /// Drops all connections.
 pub async fn serve(listener: TcpListener, view: Arc<View>, shutdown: CancellationToken) {
     let mut connections = FuturesUnordered::new();
-    let mut guests = VecDeque::new();
+    let mut peers = VecDeque::new();
     loop {
         tokio::select! {
             biased;
@@ -93,10 +92,10 @@ pub async fn serve(listener: TcpListener, view: Arc<View>, shutdown: Cancellatio
             Some(()) = connections.next(), if !connections.is_empty() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let guest = Arc::new(Guest::default());
-                    make_room(&mut guests);
-                    guests.push_back(guest.clone());
-                    connections.push(connection(stream, view.clone(), guest));
+                    let peer = Arc::new(Peer::default());
+                    evict_if_full(&mut peers);
+                    peers.push_back(peer.clone());
+                    connections.push(connection(stream, view.clone(), peer));
                 }
                 Err(error) => {
                     tracing::debug!(%error, "could not accept an HTTP connection");
@@ -112,25 +111,25 @@ pub async fn serve(listener: TcpListener, view: Arc<View>, shutdown: Cancellatio
     }
 }
 
-/// Whoever comes gets in, or a probe that waits behind connections that say nothing would have us killed.
-/// First to go is the oldest that has not asked for anything, then the oldest that is slow to read.
-fn make_room(guests: &mut VecDeque<Arc<Guest>>) {
+/// A new connection is always accepted: if kubelet's probe waited behind idle connections, kubelet would restart the
+/// container. The oldest connection without a request is evicted first, then the oldest one.
+fn evict_if_full(peers: &mut VecDeque<Arc<Peer>>) {
     // The other handle is the connection's own.
-    guests.retain(|guest| Arc::strong_count(guest) > 1);
-    if guests.len() < CONNECTIONS {
+    peers.retain(|peer| Arc::strong_count(peer) > 1);
+    if peers.len() < CONNECTIONS {
         return;
     }
-    let silent = |guest: &Arc<Guest>| !guest.has_asked.load(Ordering::Relaxed);
-    let first = guests.iter().position(silent).unwrap_or_default();
-    if let Some(guest) = guests.remove(first) {
-        guest.leave.cancel();
+    let silent = |peer: &Arc<Peer>| !peer.sent_request.load(Ordering::Relaxed);
+    let first = peers.iter().position(silent).unwrap_or_default();
+    if let Some(peer) = peers.remove(first) {
+        peer.evicted.cancel();
     }
 }
 
-async fn connection(stream: TcpStream, view: Arc<View>, guest: Arc<Guest>) {
-    let asks = guest.clone();
+async fn connection(stream: TcpStream, view: Arc<View>, peer: Arc<Peer>) {
+    let asks = peer.clone();
     let service = service_fn(move |request| {
-        asks.has_asked.store(true, Ordering::Relaxed);
+        asks.sent_request.store(true, Ordering::Relaxed);
         let view = view.clone();
         async move { Ok::<_, Infallible>(answer(&view, &request)) }
     });
@@ -139,14 +138,14 @@ async fn connection(stream: TcpStream, view: Arc<View>, guest: Arc<Guest>) {
         .header_read_timeout(HEAD)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    let served = guest
-        .leave
+    let served = peer
+        .evicted
         .run_until_cancelled(tokio::time::timeout(CONNECTION, served));
     match served.await {
         Some(Ok(Ok(()))) => {}
         Some(Ok(Err(error))) => tracing::debug!(%error, "an HTTP connection failed"),
         Some(Err(_)) => tracing::debug!("an HTTP connection took too long"),
-        None => tracing::debug!("an HTTP connection had to make room for another"),
+        None => tracing::debug!("an HTTP connection was evicted for another"),
     }
 }
 
@@ -180,31 +179,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_made_by_the_oldest_that_has_not_asked() {
-        let mut guests = VecDeque::new();
-        let connected: Vec<Arc<Guest>> = (0..CONNECTIONS)
+    fn evicts_the_oldest_connection_without_request_first() {
+        let mut peers = VecDeque::new();
+        let connected: Vec<Arc<Peer>> = (0..CONNECTIONS)
             .map(|_| {
-                make_room(&mut guests);
-                guests.push_back(Arc::default());
-                guests[guests.len() - 1].clone()
+                evict_if_full(&mut peers);
+                peers.push_back(Arc::default());
+                peers[peers.len() - 1].clone()
             })
             .collect();
         let left = || {
-            let left = |at: &usize| connected[*at].leave.is_cancelled();
+            let left = |at: &usize| connected[*at].evicted.is_cancelled();
             (0..CONNECTIONS).filter(left).collect::<Vec<_>>()
         };
-        let asks = |at: usize| connected[at].has_asked.store(true, Ordering::Relaxed);
+        let asks = |at: usize| connected[at].sent_request.store(true, Ordering::Relaxed);
         assert!(left().is_empty());
         asks(0);
         asks(2);
-        make_room(&mut guests);
+        evict_if_full(&mut peers);
         assert_eq!(left(), [1]);
         // There is room now.
-        make_room(&mut guests);
+        evict_if_full(&mut peers);
         assert_eq!(left(), [1]);
         (0..CONNECTIONS).for_each(asks);
-        guests.push_back(connected[1].clone());
-        make_room(&mut guests);
+        peers.push_back(connected[1].clone());
+        evict_if_full(&mut peers);
         assert_eq!(left(), [0, 1]);
     }
 }

@@ -77,7 +77,7 @@ pub struct ElectionStatus {
     pub identity: String,
     /// Whether we lead.
     pub leads: bool,
-    /// Who does; empty: nobody. Nothing: the lease has not been read yet.
+    /// The holder's identity; empty if the lease is free, none if it has not been read yet.
     pub holder: Option<String>,
     /// How long ago we last renewed it.
     pub renewed: Option<f64>,

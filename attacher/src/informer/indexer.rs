@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_in_order_and_what_nobody_refers_to_is_forgotten() {
+    fn returns_sorted_names_and_drops_empty_entries() {
         let mut reverse = Indexer::default();
         let [pv, a, b, c]: [Arc<str>; 4] = ["pv", "a", "b", "c"].map(Arc::from);
         let names = |reverse: &Indexer| -> Vec<Arc<str>> { reverse.get("pv").cloned().collect() };

@@ -1,7 +1,7 @@
 //! What an attempt at a request and the connection under it must tell each other.
 //!
 //! kube's client stands between the two and lets nothing through: the connection does not learn who may
-//! write and until when, and an answer's headers do not come back. But whoever awaits a request also polls
+//! write and until when, and an answer's headers do not come back. But the task that awaits a request also polls
 //! what the connection does for it, so both see the same task-local.
 
 use std::cell::Cell;
@@ -25,7 +25,7 @@ tokio::task_local! {
     static ATTEMPT: Attempt;
 }
 
-/// Whoever asks us to wait for longer is not obeyed to the end: it may be a broken proxy, and pods wait.
+/// The longest Retry-After that is honoured: a longer one may come from a broken proxy, and pods wait.
 pub(crate) const LONGEST: Duration = Duration::from_secs(5 * 60);
 
 /// Carries out `request`, which `fence` must allow until it is sent. Returns, beside its result, how long
@@ -46,7 +46,7 @@ pub(crate) async fn attempt<T>(
 }
 
 /// Sends a request by `send`, under the conditions of the attempt that it belongs to, if to any, and takes
-/// in its answer. Whoever awaits the attempt must be who polls this.
+/// in its answer. The task that awaits the attempt must poll this.
 pub(crate) async fn sent<Q, A, E, F>(
     request: Request<Q>,
     send: impl FnOnce(Request<Fenced<Q>>) -> F,
@@ -66,8 +66,8 @@ where
     Ok(answer)
 }
 
-/// What `Retry-After` says: seconds, or a date, which counts from that of the answer, so that nobody's
-/// clock must be right. Of dates only the form that servers are to send is read (RFC 9110, section 5.6.7).
+/// What `Retry-After` says: seconds, or a date, which counts from that of the answer, so that the
+/// clocks need not agree. Of dates only the form that servers are to send is read (RFC 9110, section 5.6.7).
 fn asked_for(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: HeaderName| headers.get(name)?.to_str().ok();
     let asked_for = text(RETRY_AFTER)?.trim();

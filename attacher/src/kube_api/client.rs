@@ -47,14 +47,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Clients for the kinds of traffic that must not get in one another's way. A watch takes an HTTP/2
-/// stream for good and, while we are slow to read it, the connection's window from everybody else.
+/// stream for good and, while we are slow to read it, the connection's window from all other streams.
 #[derive(Clone)]
 pub struct Clients {
     /// For lists and watches.
     pub watches: Client,
     /// For reads and writes of single objects.
     pub requests: Client,
-    /// For whoever uses [`Clients::requests`]: the rate that watches and requests share.
+    /// The rate limit that watches and requests share; users of [`Clients::requests`] apply it.
     pub rate: Option<RateLimit>,
     /// What all of them asked, and were answered.
     pub counts: Requests,

@@ -86,7 +86,7 @@ struct Running {
     ended: bool,
 }
 
-/// What we ask for. Everything else is `other`, so that nobody's paths can grow the number of series.
+/// What we ask for. Everything else is `other`, so that unknown paths add no series.
 const RESOURCES: &[(&str, &str, &str)] = &[
     ("csinodes", "", "csinodes"),
     ("events", "", "events"),

@@ -4,7 +4,7 @@
 //! The API server answers a foreign UID with 422 and an absent object with 404, so a re-created
 //! object of the same name is never touched. `metadata.finalizers` has merge semantics in a
 //! strategic patch: naming a finalizer adds it if it is not there, `$deleteFromPrimitiveList` takes
-//! off just the ones it names. No list is ever sent whole, so nobody else's finalizer can get lost.
+//! off just the ones it names. No list is ever sent whole, so no other finalizer can get lost.
 //!
 //! The status has no lists, but the driver's publish context, whose keys are anything: `$patch`, say, which
 //! would be an order in a strategic patch and is a key like any other in a plain one.

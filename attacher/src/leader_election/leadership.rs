@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_could_take_over_from_somebody_if_its_claims_are_granted() {
+    fn standby_could_take_over_a_held_lease_if_its_claims_are_granted() {
         for (holder, claim_failed, could) in [
             (None, false, false),
             (Some(""), false, false),

@@ -20,7 +20,7 @@ pub struct Driver {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// CONTROLLER_SERVICE and PUBLISH_UNPUBLISH_VOLUME: there is something to call. Without it a volume
-    /// is attached as soon as somebody wants it to be.
+    /// is attached as soon as an attach is requested.
     pub publish: bool,
     /// PUBLISH_READONLY: `readonly` may be true.
     pub publish_readonly: bool,

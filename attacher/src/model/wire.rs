@@ -197,7 +197,7 @@ pub struct CsiNodeDriver {
 
 /// ObjectMeta with only `name`, `uid`, `resourceVersion`, `creationTimestamp`, `deletionTimestamp` and
 /// `finalizers` filled, and of `labels` and `annotations` those that we read. kube's watcher wants an
-/// ObjectMeta; most bytes of one are managedFields, which nobody here reads.
+/// ObjectMeta; most bytes of one are managedFields, which this crate does not read.
 #[derive(Clone, Debug, Default)]
 pub struct Metadata(pub ObjectMeta);
 

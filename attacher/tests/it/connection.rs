@@ -484,7 +484,7 @@ async fn another_driver_on_the_socket_is_not_served() {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_by_who_does_not_lead() {
+async fn sends_nothing_without_leadership() {
     let mut fixture = Fixture::new();
     let driver = Driver::new("d.example");
     let _server = driver.serve(&fixture.socket);
@@ -561,7 +561,7 @@ async fn a_deadline_of_three_centuries_is_one() {
 }
 
 #[tokio::test]
-async fn failures_are_told_as_grpc_go_tells_them_and_never_with_a_secret() {
+async fn reports_failures_as_grpc_go_does_and_without_secrets() {
     let mut fixture = Fixture::new();
     let _server = Driver::new("d.example").serve(&fixture.socket);
     fixture.link_is(true).await;

@@ -84,7 +84,7 @@ async fn while_stands<T>(
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_not_read_the_lease_does_not_claim_that_nobody_holds_it() {
+async fn replica_that_has_not_read_the_lease_does_not_report_it_as_free() {
     let server = Server::new(0, Faults::NONE);
     server.freeze(20 * SECOND);
     let (a, a_leads) = elector("a", SLOW, &server, CLOCKS[0]);
@@ -104,7 +104,7 @@ async fn who_has_not_read_the_lease_does_not_claim_that_nobody_holds_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_read_the_lease_and_not_take_it_could_not_take_over() {
+async fn replica_without_the_right_to_update_the_lease_could_not_take_over() {
     let server = Server::new(0, Faults::NONE);
     let (a, a_leads) = elector("a", QUICK, &server, CLOCKS[0]);
     let (b, b_leads) = elector("b", QUICK, &server, CLOCKS[1]);
@@ -139,7 +139,7 @@ async fn who_may_read_the_lease_and_not_take_it_could_not_take_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_refused_could_take_over_again_from_whoever_was_granted_the_lease() {
+async fn refused_replica_could_take_over_once_another_holds_the_lease() {
     let server = Server::new(0, Faults::NONE);
     let [(a, a_leads), (b, b_leads), (c, c_leads)] =
         ["a", "b", "c"].map(|who| elector(who, QUICK, &server, CLOCKS[0]));
@@ -442,7 +442,7 @@ async fn history(seed: u64) -> Result<[u64; 3], String> {
 }
 
 #[test]
-fn whatever_fails_and_whoever_is_suspended_never_do_two_lead() {
+fn two_replicas_never_lead_at_once() {
     let mut failed = Vec::new();
     let mut acts = [0; 3];
     for seed in 0..HISTORIES {

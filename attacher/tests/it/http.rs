@@ -152,7 +152,7 @@ async fn readiness_follows_the_lists() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_never_ends_his_request_is_cut_off() {
+async fn unfinished_request_is_cut_off() {
     let served = Served::new().await;
     let begin = Instant::now();
     // The clock goes on by itself while everybody waits.
@@ -194,7 +194,7 @@ async fn a_probe_gets_in_at_once_however_many_are_connected() {
 }
 
 #[tokio::test]
-async fn the_server_ends_when_it_is_told_to() {
+async fn server_ends_at_shutdown() {
     let served = Served::new().await;
     let _idle = TcpStream::connect(served.address)
         .await

@@ -206,7 +206,7 @@ fn play<H: Future<Output = Result<(), String>>>(seeds: Range<u64>, history: impl
 
 /// No sum of a time and a duration is too much for the clocks.
 #[test]
-fn an_attacher_may_be_as_patient_as_gos_longest_durations() {
+fn works_with_gos_longest_durations() {
     let longest = Duration::from_nanos(i64::MAX as u64);
     runtime().block_on(async {
         for seed in 0..10 {
@@ -276,7 +276,7 @@ fn without_faults_attach_is_two_writes_and_detach_is_one() {
 }
 
 #[test]
-fn what_the_array_loses_is_attached_again_and_nothing_else_is_touched() {
+fn republishes_what_the_array_lost_and_nothing_else() {
     runtime().block_on(async {
         const ATTACHMENTS: usize = 12;
         let world = World::new(13, Faults::NONE);
@@ -306,7 +306,7 @@ fn what_the_array_loses_is_attached_again_and_nothing_else_is_touched() {
 }
 
 #[test]
-fn a_driver_without_calls_gets_none_and_leaves_no_finalizer() {
+fn removes_finalizers_if_the_driver_has_no_publish_calls() {
     runtime().block_on(async {
         const ATTACHMENTS: usize = 6;
         let world = World::new(17, Faults::NONE);
@@ -342,7 +342,7 @@ async fn stop_at_first_call(world: &World, stop: &CancellationToken) {
 }
 
 #[test]
-fn a_shutdown_finishes_what_is_under_way() {
+fn shutdown_finishes_running_calls() {
     runtime().block_on(async {
         let world = World::new(11, Faults::NONE);
         let stop = CancellationToken::new();
@@ -361,7 +361,7 @@ fn a_shutdown_finishes_what_is_under_way() {
 
 /// Whoever knows that does not let somebody else begin at once.
 #[test]
-fn a_shutdown_that_cuts_a_call_off_is_told_from_one_that_does_not() {
+fn shutdown_reports_whether_it_cut_off_a_call() {
     for (grace, finishes) in [(Duration::from_secs(60), true), (Duration::ZERO, false)] {
         runtime().block_on(async {
             let world = World::new(11, Faults::NONE);
@@ -378,7 +378,7 @@ fn a_shutdown_that_cuts_a_call_off_is_told_from_one_that_does_not() {
 }
 
 #[test]
-fn a_volume_that_is_attached_anew_while_it_is_let_go_of_is_held_again() {
+fn adds_pv_finalizer_again_if_attached_while_it_is_removed() {
     const TIMES: u64 = 60;
     let world = World::new(17, Faults::NONE);
     let user = async {
@@ -402,7 +402,7 @@ fn a_volume_that_is_attached_anew_while_it_is_let_go_of_is_held_again() {
 }
 
 #[test]
-fn a_shutdown_lets_nobody_begin_a_call() {
+fn shutdown_starts_no_new_call() {
     runtime().block_on(async {
         let world = World::new(11, Faults::NONE);
         let stop = CancellationToken::new();

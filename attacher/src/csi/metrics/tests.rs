@@ -109,7 +109,7 @@ async fn headers_alone_tell_it_too() {
 }
 
 #[tokio::test]
-async fn details_that_are_no_base64_hide_nothing_and_hurt_nobody() {
+async fn reads_status_whose_details_are_not_base64() {
     let with_details = |code: &'static str| {
         HeaderMap::from_iter([
             (Status::GRPC_STATUS, http::HeaderValue::from_static(code)),
@@ -135,7 +135,7 @@ async fn a_connection_that_is_lost_is_unavailable_as_in_go() {
         .await
         .expect_err("a failure");
     assert_eq!(ended(&calls), [("Unavailable", None, 1)]);
-    // Whoever called must be able to tell a lost connection from an answer, as without the layer.
+    // The caller must be able to tell a lost connection from an answer, as without the layer.
     assert_eq!(
         CallError::from(status).class(),
         crate::workqueue::Class::Interrupted

@@ -140,7 +140,7 @@ fn framed(message: &[u8]) -> Bytes {
 }
 
 #[tokio::test]
-async fn a_call_that_is_reset_is_told_as_such_and_the_connection_goes_on() {
+async fn reset_call_is_reported_and_the_connection_stays() {
     let mut fixture = Fixture::new();
     let driver = Resetter::default();
     let _serving = driver.serve(&fixture.socket);

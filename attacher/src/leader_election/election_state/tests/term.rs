@@ -71,7 +71,7 @@ fn a_slow_renewal_goes_on_where_the_lease_is_still_ours() {
     let ours = rig.state.lease().unwrap().clone();
     rig.at(5.0).update();
     rig.refused(LeaseError::Conflict);
-    // Somebody has labelled it.
+    // A user labelled it.
     let labelled = Lease {
         metadata: ObjectMeta {
             resource_version: Some("9".to_owned()),
@@ -155,14 +155,14 @@ fn a_twin_that_keeps_our_acquire_time_ends_the_term_too() {
 }
 
 #[test]
-fn a_leader_creates_its_lease_again_when_somebody_deleted_it() {
+fn leader_creates_its_lease_again_if_it_was_deleted() {
     let mut rig = Rig::leading();
     rig.at(5.0).update();
     rig.refused(LeaseError::Refused("not found".to_owned()));
     rig.look(None).create();
     rig.refused(LeaseError::Conflict);
     let until = rig.wait();
-    // Somebody else was faster.
+    // Another replica was faster.
     let lost = rig.at(until).looks(Some(mk_lease("b", 1, 15)));
     assert!(matches!(lost, Err(Lost::Taken { .. })));
 }
