@@ -1,4 +1,4 @@
-//! Syncs one work item at a time: the writes and calls that its plan asks for, in an order that a crash at any
+//! Syncs one work item at a time: the writes and calls of its plan, in an order that a crash at any
 //! await leaves repairable.
 //!
 //! Attach: our finalizers and the record of the call are stored before ControllerPublishVolume is sent; the status is

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_namespace_is_found_in_the_go_sidecars_order() {
+    fn namespace_follows_the_go_sidecars_order() {
         let dir = tempfile::tempdir().unwrap();
         let (file, none, blank) = (
             dir.path().join("namespace"),

@@ -1,12 +1,10 @@
-//! The supervisor: the only place that spawns, names and joins tasks, and that reads the world's
-//! clocks, signals and randomness. The parts of it say where the API server is (`config`) and put the
-//! pieces of the work together (`work`).
+//! Starts, names and joins all tasks, and injects clocks, signals and randomness.
 //!
-//! Start: driver first, because our finalizer and our choice of objects carry its name; then the
-//! watches and the election; then, when we lead and all lists are complete, work. Stop: no new work,
-//! work under way ends within `--shutdown-grace`, the lease is given back if it did, then everything else. A task
-//! that ends before that ends the process. Where there is an election, a driver that stays away ends the
-//! term, and the next one starts with the driver's return (docs/adr/0043-lease-release-without-driver.md).
+//! Start: the driver first, whose name decides our finalizer and the selected objects; then the watches and the election;
+//! then, when this replica leads and the caches are synced, the syncs. Stop: no new syncs; running ones end within
+//! `--shutdown-grace`; the lease is released if they did; then everything else ends. A task that ends earlier ends the
+//! process. With an election, the loss of the driver for a lease duration ends the term, and its return begins the next one
+//! (docs/adr/0043-lease-release-without-driver.md).
 
 pub(crate) mod config;
 mod election;
@@ -32,51 +30,51 @@ use crate::report::chain;
 use crate::trace::Exporter;
 use tasks::Tasks;
 
-/// Why the attacher ended.
+/// Why the process ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// `--kubeconfig` cannot be used.
+    /// `--kubeconfig` is unusable.
     #[error("--kubeconfig {path:?} cannot be used")]
     Kubeconfig {
         /// The flag's value.
         path: std::path::PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: kube::config::KubeconfigError,
     },
-    /// There is no `--kubeconfig` and no cluster around us.
+    /// There is no `--kubeconfig`, and the process does not run in a cluster.
     #[error("not running in a cluster: give --kubeconfig with the path of a kubeconfig file")]
     NoCluster(#[source] kube::config::InClusterError),
-    /// The API server cannot be talked to at all.
+    /// No client of the API server can be made.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Nobody can listen where metrics and health are to be served.
+    /// The address of the HTTP server is unusable.
     #[error("{flag}: cannot listen at {address:?}")]
     Listen {
         /// The flag.
         flag: &'static str,
         /// Its value.
         address: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// The signals that are to stop us cannot be received.
+    /// No signal handler can be installed.
     #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),
-    /// There is no driver that we could serve.
+    /// The driver is lost for good.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// There is no name that we could stand for election with.
+    /// There is no identity for the leader election.
     #[error(transparent)]
     Identity(#[from] leader_election::IdentityError),
-    /// We led, and do no longer. Whoever restarts us starts a standby.
+    /// Leadership was lost. The restarted process is a standby.
     #[error("stopped leading: {0}")]
     StoppedLeading(#[from] leader_election::Lost),
-    /// A task ended that must not.
+    /// A task ended unexpectedly.
     #[error("the task {0} ended unexpectedly")]
     Task(Task),
-    /// A second signal came before the first was obeyed.
+    /// A second signal arrived during the shutdown.
     #[error("stopped by a second signal before all work was finished")]
     Aborted,
 }
@@ -96,9 +94,9 @@ pub enum Task {
     Nodes,
     /// Takes part in the leader election.
     Election,
-    /// Asks the driver where its volumes are.
+    /// Compares ListVolumes with the VolumeAttachments.
     Reconcile,
-    /// Does the work.
+    /// Syncs.
     Controller,
     /// Sends Events.
     Events,
@@ -108,7 +106,7 @@ pub enum Task {
 ///
 /// # Errors
 ///
-/// When it ended for any other reason than a signal, or a second one cut it short.
+/// When it ended for any other reason than one signal.
 pub async fn run(args: Args, traces: Option<Exporter>) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
@@ -134,7 +132,7 @@ pub async fn run(args: Args, traces: Option<Exporter>) -> Result<(), Error> {
     }
 }
 
-/// Sends traces for as long as `serving` goes on, however that ends, and then what is left of them.
+/// Exports traces while `serving` runs, and the rest afterwards.
 async fn traced(
     serving: impl Future<Output = Result<(), Error>>,
     traces: Option<Exporter>,
@@ -157,19 +155,21 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     let config = config::read(&args).await?;
     let clients = Clients::new(&config, rate)?;
     let mut tasks = Tasks::default();
-    let (keeper, link) = ConnectionManager::new(args.csi_address.clone(), args.timeout);
-    let view = http::view(&args, &clients, &keeper, &shutdown);
+    let (connection_manager, connection) = ConnectionManager::new(args.csi_address.clone(), args.timeout);
+    let view = http::view(&args, &clients, &connection_manager, &shutdown);
     let stop_http = CancellationToken::new();
     http::spawn(&mut tasks, &args, view.clone(), stop_http.clone()).await?;
     let stop_connection = CancellationToken::new();
     let stop = stop_connection.clone();
-    tasks.spawn(Task::Connection, async move { Ok(keeper.run(stop).await?) });
+    tasks.spawn(Task::Connection, async move {
+        Ok(connection_manager.run(stop).await?)
+    });
 
     let service = Service {
         args,
         config,
         clients,
-        link,
+        connection,
         view,
         shutdown,
     };
@@ -177,14 +177,14 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
         let session = tokio::select! {
             biased;
             () = service.shutdown.cancelled() => break,
-            session = first_session(service.link.clone()) => session,
+            session = first_session(service.connection.clone()) => session,
         };
         let Some(session) = session else {
             let ended = tasks.join(Task::Connection).await;
             return Err(ended.err().unwrap_or(Error::Task(Task::Connection)));
         };
         let term = service.term(&mut tasks, &session).await?;
-        // Of a task that ended while another one was joined: a lost lease must not lead to a new candidacy.
+        // A lost lease must not lead to a new candidacy.
         if let Some(error) = tasks.take_error() {
             return Err(error);
         }
@@ -193,31 +193,31 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
             Term::Vacated => {}
         }
     }
-    // Work is over; the watches hold nothing that must be saved.
+    // All syncs have ended; the watches have no state to save.
     stop_connection.cancel();
     let connection_ended = tasks.join(Task::Connection).await;
-    // Served to the last, so that the end can be watched.
+    // The HTTP server ends last, so that the shutdown is observable.
     stop_http.cancel();
     tasks.join(Task::Http).await?;
     tasks.shutdown().await;
     connection_ended
 }
 
-/// What outlives the terms.
+/// The parts that outlive a term.
 struct Service {
     args: Args,
     config: kube::Config,
     clients: Clients,
-    link: watch::Receiver<ConnectionState>,
+    connection: watch::Receiver<ConnectionState>,
     view: Arc<View>,
     shutdown: CancellationToken,
 }
 
-/// How a term ended: from the driver's being there to the end of all work for it.
+/// How a term ended. It begins when the driver is connected.
 enum Term {
-    /// We are to end.
+    /// The process shuts down.
     Over,
-    /// The driver stayed away, and somebody else may lead.
+    /// The driver stayed disconnected, and another replica may lead.
     Vacated,
 }
 
@@ -238,11 +238,11 @@ impl Service {
             Leadership::unopposed()
         };
         let leadership = leads.get_or_init(|| leadership).clone();
-        let (link, view) = (self.link.clone(), &self.view);
+        let (connection, view) = (self.connection.clone(), &self.view);
         let stop_work = self.shutdown.child_token();
         let stops = stop_work.clone();
         let state = work::spawn(
-            tasks, args, clients, link, driver, leadership, recorder, view, stops,
+            tasks, args, clients, connection, driver, leadership, recorder, view, stops,
         );
         let worked = tokio::select! {
             biased;
@@ -250,14 +250,14 @@ impl Service {
             () = self.driver_stays_away() => Ok(Term::Vacated),
         };
         match &worked {
-            // Only now may somebody else begin.
+            // Only now may another replica begin.
             Ok(Term::Over) => election::end(tasks, &stop_election, &state).await?,
             Ok(Term::Vacated) => {
                 let patience = args.election.lease_duration.as_secs();
                 tracing::warn!(
-                    "no CSI driver for {patience} s: giving up the lease, so that a replica whose driver answers can lead"
+                    "no CSI driver for {patience} s: releasing the lease, so that a replica with a working driver can lead"
                 );
-                // What only waits for the driver ends at once, and what it may still be at gets its grace.
+                // Syncs that wait for the driver end at once; calls that it may still execute get the grace period.
                 stop_work.cancel();
                 tasks.join(Task::Controller).await?;
                 abandon(tasks, &stop_election, &state).await;
@@ -266,32 +266,40 @@ impl Service {
                 }
                 self.view.work_ends();
             }
-            // Whoever lost the lease has none to give back.
+            // A lost lease cannot be released.
             Err(Error::StoppedLeading(_)) => {}
             Err(_) => abandon(tasks, &stop_election, &state).await,
         }
         if worked.is_ok() {
-            // That we lead no more is the last thing to tell.
+            // The Event of the lost leadership is the last one.
             stop_events.cancel();
             tasks.join(Task::Events).await?;
         }
         worked
     }
 
-    /// Ends when there has been no driver for as long as others wait for a leader that is silent, if there are
-    /// others and we are not about to end anyway.
+    /// Ends when the driver has been disconnected for a lease duration, if there is an election and no shutdown.
     async fn driver_stays_away(&self) {
         if !self.args.election.enabled {
             return std::future::pending().await;
         }
-        let mut link = self.link.clone();
+        let mut connection = self.connection.clone();
         loop {
-            if link.wait_for(|link| link.session().is_none()).await.is_err() {
-                // The connection's task is over.
+            if connection
+                .wait_for(|connection| connection.session().is_none())
+                .await
+                .is_err()
+            {
+                // The connection manager ended.
                 return std::future::pending().await;
             }
-            // A value, since the link's keeper would wait for whoever held the link itself.
-            let back = async { link.wait_for(|link| link.session().is_some()).await.is_ok() };
+            // A value, as a borrow would block the connection manager.
+            let back = async {
+                connection
+                    .wait_for(|connection| connection.session().is_some())
+                    .await
+                    .is_ok()
+            };
             match tokio::time::timeout(self.args.election.lease_duration, back).await {
                 Ok(true) => {}
                 Err(_) if !self.shutdown.is_cancelled() => return,
@@ -301,8 +309,8 @@ impl Service {
     }
 }
 
-/// Waits for the end of work. Any other task that ends before it is a fault of ours, the loss of the
-/// driver, or of leadership: then the work stops where it is.
+/// Waits for the controller. Any other task that ends earlier did so for an internal error or the loss of driver or
+/// leadership: then the controller is stopped.
 async fn supervise(tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<(), Error> {
     match tasks.join_next().await {
         Some((Task::Controller, Ok(()))) if shutdown.is_cancelled() => Ok(()),
@@ -312,21 +320,24 @@ async fn supervise(tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<()
     }
 }
 
-/// Stops the work where it is, as a crash would, and gives the lease back if none was under way: nobody is to wait
-/// for a process that knows that it is ending.
+/// Stops the controller like a crash, and releases the lease if no sync was running, so that other replicas need not wait
+/// for its expiry.
 async fn abandon(tasks: &mut Tasks, stop_election: &CancellationToken, state: &Mutex<ControllerState>) {
     for task in [Task::Controller, Task::Reconcile] {
         tasks.stop(task).await;
     }
     if let Err(error) = election::end(tasks, stop_election, state).await {
-        tracing::warn!(error = chain(&error), "the election did not end well");
+        tracing::warn!(error = chain(&error), "cannot end the leader election");
     }
 }
 
-/// The first session; `None` if there never will be one, which the connection's task explains.
-async fn first_session(mut link: watch::Receiver<ConnectionState>) -> Option<Arc<Session>> {
-    let link = link.wait_for(|link| link.session().is_some()).await.ok()?;
-    link.session().cloned()
+/// The first session; `None` if the connection manager ended.
+async fn first_session(mut connection: watch::Receiver<ConnectionState>) -> Option<Arc<Session>> {
+    let connection = connection
+        .wait_for(|connection| connection.session().is_some())
+        .await
+        .ok()?;
+    connection.session().cloned()
 }
 
 // === impl Task ===

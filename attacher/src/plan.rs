@@ -1,9 +1,8 @@
-//! What to do next, decided from the newest state alone.
+//! Plans: pure functions from the newest objects to the requests of a sync.
 //!
-//! All rules about finalizers, recorded annotations, node ids and access modes live here, one
-//! function per kind of work. They are pure: state goes in, a plan or a [`Refusal`] comes out, so
-//! every rule is a row in a table test. Nothing of what is checked here needs a write, hence nothing
-//! is written for an attachment that is refused.
+//! All rules about finalizers, recorded annotations, node ids and access modes are here, one function per operation, and each
+//! is a row in a table test. A plan is made before the first write, so nothing is written for a VolumeAttachment that is
+//! refused.
 
 mod attach;
 mod capability;
@@ -24,28 +23,27 @@ use crate::model::{
     Attachment, CsiSource, Driver, Node, SourceFault, Untranslatable, Volume, VolumeSource, VolumeSpec,
 };
 
-/// What is known when one attachment is decided.
+/// The objects that a plan is made from.
 #[derive(Clone, Debug)]
 pub struct AttachInputs {
-    /// The attachment, as new as we know it.
+    /// The VolumeAttachment.
     pub attachment: Arc<Attachment>,
-    /// The PersistentVolume that it names, if we know it.
+    /// Its PersistentVolume, if it is known.
     pub volume: Option<Arc<Volume>>,
-    /// The CSINode that it names, if we know it.
+    /// Its CSINode, if it is known.
     pub node: Option<Arc<Node>>,
 }
 
-/// The work that an attachment is waiting for.
+/// What a VolumeAttachment needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// ControllerPublishVolume, then `status.attached`.
     Attach,
-    /// ControllerUnpublishVolume, then our finalizer comes off.
+    /// ControllerUnpublishVolume, then the removal of our finalizer.
     Detach,
 }
 
-/// Why an attachment cannot be worked on as things stand. The texts are those of the Go sidecar
-/// where it has the case too: people and alerts match on them.
+/// Why a plan is impossible. The texts are the Go sidecar's where it has the case, too: users and alerts match on them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// `spec.source` names nothing that can be attached.
@@ -57,13 +55,13 @@ pub enum Refusal {
     /// The PersistentVolume is being deleted.
     #[error("PersistentVolume {0:?} is marked for deletion")]
     VolumeDeleting(Arc<str>),
-    /// An in-tree volume of which the CSI driver that took over has no name.
+    /// An in-tree volume that cannot be translated to CSI.
     #[error(transparent)]
     Untranslatable(Box<Untranslatable>),
     /// Neither a CSI volume nor one that is migrated to CSI.
     #[error("pv spec contained non-csi source that was not migrated")]
     NotCsi,
-    /// The volume is another driver's: publishing its handle could hit any volume of ours.
+    /// The volume is another driver's: its handle could name any volume of ours.
     #[error(
         "the volume belongs to CSI driver {volume_driver:?}, but the VolumeAttachment's attacher is {attacher:?}"
     )]
@@ -89,47 +87,48 @@ pub enum Refusal {
     },
 }
 
-/// What the attachment is waiting for, if for anything, with a driver that publishes volumes or (if
-/// `publishes` is false) one that has no such calls.
+/// The operation that the VolumeAttachment needs, if any. `publishes` says whether the driver has publish calls.
 ///
-/// An attachment that is being deleted is detached when our finalizer is on it, whatever its status
-/// says: the finalizer is stored before the first publish call, so without it nothing was published,
-/// and with it even an attach that failed or timed out may have happened at the array.
+/// One that is being deleted is detached if it has our finalizer, whatever its status: the finalizer is stored before the
+/// first publish, so without it nothing was published, and with it even a failed attach may have been executed.
 ///
-/// An attached one that lacks our finalizer but not the record of a publish call lost the finalizer
-/// while the driver had no calls, or to somebody's hand. It must have it back, or its volume would
-/// stay published when it is deleted; attaching it again, which the driver answers as before, does that.
-/// So must one whose status tells an error besides: the last attempt to attach it again did not succeed,
-/// or was cut short by a crash, and the volume may be nowhere.
+/// An attached one with a record but without our finalizer lost it to an edit, or while the driver had no publish calls. It is
+/// attached again, which is idempotent and adds the finalizer; otherwise its volume would stay published after its deletion.
+/// One with an error is attached again, too: the last republish failed or was interrupted, and the volume may be published
+/// nowhere.
 pub fn operation(attachment: &Attachment, publishes: bool) -> Option<Operation> {
-    let unguarded = !attachment.finalizer && attachment.recorded.node_id.is_some();
+    let missing_finalizer = !attachment.finalizer && attachment.recorded.node_id.is_some();
     match (attachment.deleting, attachment.finalizer, attachment.attached) {
         (true, true, _) => Some(Operation::Detach),
         (true, false, _) => None,
         (false, _, false) => Some(Operation::Attach),
         (false, finalizer, true) => {
             let failed = attachment.attach_error.is_some();
-            let again = if publishes { unguarded || failed } else { finalizer };
+            let again = if publishes {
+                missing_finalizer || failed
+            } else {
+                finalizer
+            };
             again.then_some(Operation::Attach)
         }
     }
 }
 
-/// Whether an attachment that was let go of still says that it is attached. Whoever took the finalizer off
-/// died before he wrote the status, and the finalizers of others keep the object.
+/// Whether the status still says attached although our finalizer was removed: the process crashed before it wrote the status,
+/// and other finalizers keep the object.
 ///
-/// That the volume was unpublished is likely, not certain: the finalizer may have gone by somebody's hand.
+/// The volume is likely, but not certainly unpublished: the finalizer may have been removed by an edit.
 pub fn has_stale_status(attachment: &Attachment) -> bool {
     attachment.deleting && !attachment.finalizer && attachment.says_attached()
 }
 
-/// The specification of the volume that the attachment names.
-fn spec(facts: &AttachInputs) -> Result<&VolumeSpec, Refusal> {
+/// The specification of the volume.
+fn spec(inputs: &AttachInputs) -> Result<&VolumeSpec, Refusal> {
     use crate::model::Source;
-    match &facts.attachment.source {
+    match &inputs.attachment.source {
         Source::Invalid(fault) => Err((*fault).into()),
         Source::Inline(spec) => Ok(spec),
-        Source::Volume(name) => match &facts.volume {
+        Source::Volume(name) => match &inputs.volume {
             Some(volume) => Ok(&volume.spec),
             None => Err(Refusal::VolumeNotFound(name.clone())),
         },
@@ -145,10 +144,10 @@ fn csi(spec: &VolumeSpec) -> Result<&CsiSource, Refusal> {
     }
 }
 
-/// The driver's id of the node that the attachment names, as its CSINode tells it today.
-fn node_id<'f>(facts: &'f AttachInputs, driver: &Driver) -> Result<&'f Arc<str>, Refusal> {
-    let name = &facts.attachment.node;
-    let node = facts
+/// The node's present id.
+fn node_id<'f>(inputs: &'f AttachInputs, driver: &Driver) -> Result<&'f Arc<str>, Refusal> {
+    let name = &inputs.attachment.node;
+    let node = inputs
         .node
         .as_ref()
         .ok_or_else(|| Refusal::NodeNotFound(name.clone()))?;

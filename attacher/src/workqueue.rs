@@ -1,15 +1,14 @@
-//! When each piece of work runs: one work item per key, in lanes that do not starve one another.
+//! Work queue: one entry per key, in lanes that do not starve one another.
 //!
-//! The queue holds keys, not work: what a key needs is read when it starts, so the newest state
-//! always counts and a thousand events about one object are one run. A key runs at most once at a
-//! time, whichever lane it is in. Attach and detach have lanes with limits of their own, so a
-//! thousand slow detaches do not delay an attach.
+//! The queue holds keys: a sync reads the newest state when it starts, so that many events about one object cause one sync.
+//! A key runs at most once at a time, whatever its lane. Attach and detach have lanes with limits of their own, so that slow
+//! detaches do not delay an attach.
 //!
-//! Time is an argument; the same calls with the same times give the same order.
+//! Time is an argument, and the order deterministic.
 
 mod backoff;
 mod failure;
-mod item;
+mod key_status;
 mod metrics;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -20,10 +19,10 @@ use crate::model::PublishTarget;
 pub use backoff::{Backoff, Class};
 use failure::Failure;
 pub use failure::{Failed, Finished};
-pub use item::{Item, Stage};
+pub use key_status::{KeyStatus, Stage};
 pub use metrics::QueueMetrics;
 
-/// What is worked on.
+/// A key of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
     /// The VolumeAttachment of this name.
@@ -34,23 +33,23 @@ pub enum Key {
     Target(PublishTarget),
 }
 
-/// The lanes, in the order in which a free place is offered to them.
+/// The lanes, in round-robin order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Lane {
     /// Attaches: a pod is waiting.
     Attach,
     /// Detaches.
     Detach,
-    /// Attaches and detaches that nothing but a survey asks for: the volume may be in use, or in nobody's way.
+    /// Attaches and detaches that reconcile requests, while the volume may be in use.
     Repair,
     /// PersistentVolume finalizers.
     Volume,
 }
 
-/// How many items of each lane may run at once.
+/// The concurrency of each lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// `--attach-concurrency`. Half as many repairs may run besides.
+    /// `--attach-concurrency`. Repairs have half of it in addition.
     pub attach: usize,
     /// `--detach-concurrency`.
     pub detach: usize,
@@ -63,13 +62,13 @@ pub struct Limits {
 pub struct Queue {
     entries: HashMap<Key, Entry>,
     lanes: BTreeMap<Lane, LaneQueue>,
-    /// Keys that wait out their backoff, by the time it ends.
+    /// Keys in backoff, by its end.
     waiting: BTreeMap<(Instant, u64), Key>,
     backoff: Backoff,
     sequences: u64,
-    /// The lane that was served last, so that the others come first now.
+    /// The lane that was served last, for round robin.
     served: Lane,
-    /// The newest time that anybody told.
+    /// The last time that was set.
     now: Option<Instant>,
     attachments: QueueMetrics,
     volumes: QueueMetrics,
@@ -79,10 +78,10 @@ pub struct Queue {
 struct LaneQueue {
     limit: usize,
     running: usize,
-    /// Keys in the order of their sequences. One whose entry has another sequence by now left the line.
+    /// Keys in the order of their sequences. A key whose entry has another sequence by now is skipped.
     ready: VecDeque<(u64, Key)>,
-    /// How many at its end came after the time was last told.
-    fresh: usize,
+    /// How many at its end were added since the time was last set.
+    untimed: usize,
 }
 
 #[derive(Debug)]
@@ -101,7 +100,7 @@ enum State {
     },
     Running {
         lane: Lane,
-        again: bool,
+        dirty: bool,
         since: Option<Instant>,
     },
     Waiting {
@@ -113,10 +112,10 @@ enum State {
 // === impl Lane ===
 
 impl Lane {
-    /// All of them.
+    /// All lanes.
     pub const ALL: [Self; 4] = [Self::Attach, Self::Detach, Self::Repair, Self::Volume];
 
-    /// Its name, as it stands in metrics and on the status page.
+    /// Its name in metrics and on `/statusz`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Attach => "attach",
@@ -132,19 +131,19 @@ impl Lane {
 impl Queue {
     /// An empty queue.
     pub fn new(limits: Limits, backoff: Backoff) -> Self {
-        let line = |limit| LaneQueue {
+        let queue = |limit| LaneQueue {
             limit,
             running: 0,
             ready: VecDeque::new(),
-            fresh: 0,
+            untimed: 0,
         };
         Self {
             entries: HashMap::new(),
             lanes: BTreeMap::from([
-                (Lane::Attach, line(limits.attach)),
-                (Lane::Detach, line(limits.detach)),
-                (Lane::Repair, line((limits.attach / 2).max(1))),
-                (Lane::Volume, line(limits.volume)),
+                (Lane::Attach, queue(limits.attach)),
+                (Lane::Detach, queue(limits.detach)),
+                (Lane::Repair, queue((limits.attach / 2).max(1))),
+                (Lane::Volume, queue(limits.volume)),
             ]),
             waiting: BTreeMap::new(),
             backoff,
@@ -156,17 +155,15 @@ impl Queue {
         }
     }
 
-    /// Something that matters to `key` changed: it runs as soon as its lane has a free place, also
-    /// when it is waiting out a backoff. While it runs, [`Queue::finish`] will say that it is to run
-    /// again.
+    /// Enqueues `key`, ending its backoff. A running key is marked dirty, as [`Queue::finish`] returns.
     pub fn enqueue(&mut self, key: &Key, lane: Lane) {
         let sequence = self.sequence();
         match self.entries.get_mut(key) {
             Some(Entry {
-                state: State::Running { again, .. },
+                state: State::Running { dirty, .. },
                 ..
             }) => {
-                *again = true;
+                *dirty = true;
                 return;
             }
             Some(Entry {
@@ -195,14 +192,13 @@ impl Queue {
                 self.entries.insert(key.clone(), entry);
             }
         }
-        let line = self.line(lane);
-        line.ready.push_back((sequence, key.clone()));
-        line.fresh += 1;
+        let queue = self.lane_queue(lane);
+        queue.ready.push_back((sequence, key.clone()));
+        queue.untimed += 1;
         self.metrics_mut(lane).adds += 1;
     }
 
-    /// Like [`Queue::enqueue`] for a key that runs or waits out a backoff, in the lane where it is; any
-    /// other key is left alone.
+    /// Like [`Queue::enqueue`] for a key that runs or is in backoff, in its lane. Ignores other keys.
     pub fn enqueue_if_pending(&mut self, key: &Key) {
         match self.entries.get(key).map(|entry| &entry.state) {
             Some(State::Running { lane, .. } | State::Waiting { lane, .. }) => self.enqueue(key, *lane),
@@ -210,7 +206,7 @@ impl Queue {
         }
     }
 
-    /// Like [`Queue::enqueue_if_pending`], for a key that runs or waits in one of these lanes.
+    /// Like [`Queue::enqueue_if_pending`], for a key in one of these lanes.
     pub fn enqueue_if_pending_in(&mut self, key: &Key, lanes: &[Lane]) {
         match self.entries.get(key).map(|entry| &entry.state) {
             Some(State::Running { lane, .. } | State::Waiting { lane, .. }) if lanes.contains(lane) => {
@@ -220,12 +216,12 @@ impl Queue {
         }
     }
 
-    /// Tells the time, from which it follows how long keys wait and run. What happened since it was last
-    /// told counts as happening now, which is never long ago: whoever wakes a key then starts what is due.
+    /// Sets the time, by which the queue measures how long keys wait and run. Keys that were added since it was last set count
+    /// as added now.
     pub fn set_now(&mut self, now: Instant) {
         self.now = Some(now);
-        for line in self.lanes.values_mut() {
-            for (_, key) in line.ready.iter().rev().take(line.fresh) {
+        for queue in self.lanes.values_mut() {
+            for (_, key) in queue.ready.iter().rev().take(queue.untimed) {
                 if let Some(Entry {
                     state: State::Ready { since, .. },
                     ..
@@ -234,7 +230,7 @@ impl Queue {
                     since.get_or_insert(now);
                 }
             }
-            line.fresh = 0;
+            queue.untimed = 0;
         }
     }
 
@@ -259,7 +255,7 @@ impl Queue {
         self.waiting.first_key_value().map(|((until, _), _)| *until)
     }
 
-    /// Takes the key that is to run next, if a lane has both work and a free place.
+    /// Takes the next key of a lane that has a free place.
     pub fn start(&mut self) -> Option<(Key, Lane)> {
         let after = self.served;
         let order = Lane::ALL;
@@ -277,12 +273,12 @@ impl Queue {
     }
 
     fn start_in(&mut self, lane: Lane) -> Option<Key> {
-        let line = self
+        let queue = self
             .lanes
             .get_mut(&lane)
-            .filter(|line| line.running < line.limit)?;
-        while let Some((sequence, key)) = line.ready.pop_front() {
-            line.fresh = line.fresh.min(line.ready.len());
+            .filter(|queue| queue.running < queue.limit)?;
+        while let Some((sequence, key)) = queue.ready.pop_front() {
+            queue.untimed = queue.untimed.min(queue.ready.len());
             let Some(entry) = self.entries.get_mut(&key) else {
                 continue;
             };
@@ -296,10 +292,10 @@ impl Queue {
             {
                 entry.state = State::Running {
                     lane,
-                    again: false,
+                    dirty: false,
                     since: self.now,
                 };
-                line.running += 1;
+                queue.running += 1;
                 let waited = elapsed(since, self.now);
                 self.metrics_mut(lane).waited.observe_duration(waited);
                 return Some(key);
@@ -308,19 +304,18 @@ impl Queue {
         None
     }
 
-    /// The run of `key` is over. Says whether it was woken meanwhile. The key is no longer in the
-    /// queue; what it needs next is the caller's to say, by [`Queue::enqueue`].
+    /// Ends the run of `key`, which leaves the queue. The caller enqueues it dirty if necessary.
     pub fn finish(&mut self, key: &Key) -> Finished {
         let Some(entry) = self.entries.remove(key) else {
             return Finished::default();
         };
         match entry.state {
-            State::Running { lane, again, since } => {
-                self.line(lane).running -= 1;
+            State::Running { lane, dirty, since } => {
+                self.lane_queue(lane).running -= 1;
                 let worked = elapsed(since, self.now);
                 self.metrics_mut(lane).worked.observe_duration(worked);
                 Finished {
-                    again,
+                    dirty,
                     failure: entry.failure,
                 }
             }
@@ -331,7 +326,7 @@ impl Queue {
         }
     }
 
-    /// The object is gone, and with it all reason to run. A run under way ends by itself.
+    /// Removes `key`, unless it is running.
     pub fn forget(&mut self, key: &Key) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -360,13 +355,13 @@ impl Queue {
 
     /// How many keys run in all lanes.
     pub fn running(&self) -> usize {
-        self.lanes.values().map(|line| line.running).sum()
+        self.lanes.values().map(|queue| queue.running).sum()
     }
 
-    fn line(&mut self, lane: Lane) -> &mut LaneQueue {
+    fn lane_queue(&mut self, lane: Lane) -> &mut LaneQueue {
         self.lanes
             .get_mut(&lane)
-            .expect("every lane must have its line from the start")
+            .expect("every lane exists from the start")
     }
 
     fn metrics_mut(&mut self, lane: Lane) -> &mut QueueMetrics {
@@ -382,7 +377,7 @@ impl Queue {
     }
 }
 
-/// The longest that two keys which failed together are kept apart, as a share of their delay.
+/// The maximal jitter as a part of the delay.
 const JITTER: f64 = 0.2;
 
 fn elapsed(since: Option<Instant>, now: Option<Instant>) -> Duration {

@@ -350,7 +350,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 Ok(())
             }
             // The API server will never store this result (a context that is too large, say): the error is reported, and the
-            // driver asked for another result.
+            // next sync publishes again.
             Err(error) if error.is_refusal() => Err(SyncError::api("failed to mark as attached", &error)),
             // The volume is attached, and the next sync writes the status.
             Err(error) => {
@@ -382,7 +382,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 }
 
-/// The context of an earlier publish, if `plan` asks for the same publish.
+/// The context of an earlier publish, if `plan` has the same publish.
 fn known_context(published: PendingStatusWrite, plan: &AttachPlan) -> Option<BTreeMap<String, String>> {
     match published {
         PendingStatusWrite::Published { target, context }

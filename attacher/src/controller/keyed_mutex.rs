@@ -1,4 +1,4 @@
-//! KeyedMutex: whoever has the turn of a key is alone with it until the turn is dropped.
+//! A mutex per key.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,20 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-/// A lock for each key that somebody has or waits for, and for no other.
+/// A lock for each key that is locked or waited for.
 #[derive(Debug)]
 pub(super) struct KeyedMutex<K>(Mutex<HashMap<K, Arc<AsyncMutex<()>>>>);
 
-/// Ends when it is dropped.
+/// Unlocks the key when it is dropped.
 #[must_use]
 #[derive(Debug)]
 pub(super) struct KeyedGuard<'t, K: Eq + Hash> {
-    // In this order: the next one goes on before it is looked whether there is one.
+    // Dropped in this order: the lock is free before its waiters are counted.
     _held: OwnedMutexGuard<()>,
     _waiter: Waiter<'t, K>,
 }
 
-/// A waiter in the line, the first included.
+/// The holder of the lock, or a task that waits for it.
 #[derive(Debug)]
 struct Waiter<'t, K: Eq + Hash> {
     mutex: &'t KeyedMutex<K>,
@@ -30,11 +30,11 @@ struct Waiter<'t, K: Eq + Hash> {
 // === impl KeyedMutex ===
 
 impl<K: Eq + Hash + Clone> KeyedMutex<K> {
-    /// Waits for the turn of `key`.
+    /// Locks `key`.
     ///
     /// # Cancellation
     ///
-    /// Whoever gives up leaves the line, and nothing behind.
+    /// Safe: a waiter that is dropped leaves nothing behind.
     pub(super) async fn lock(&self, key: &K) -> KeyedGuard<'_, K> {
         let waiter = Waiter {
             mutex: self,
@@ -50,7 +50,7 @@ impl<K: Eq + Hash + Clone> KeyedMutex<K> {
 }
 
 impl<K: Eq + Hash + Clone + Ord> KeyedMutex<K> {
-    /// Waits for the mutex of two keys, which are not the same. Those who want both never wait for each other.
+    /// Locks two different keys in sorted order, so that two callers never deadlock.
     ///
     /// # Cancellation
     ///
@@ -68,7 +68,7 @@ impl<K: Eq + Hash + Clone + Ord> KeyedMutex<K> {
 
 impl<K> KeyedMutex<K> {
     fn locks(&self) -> MutexGuard<'_, HashMap<K, Arc<AsyncMutex<()>>>> {
-        // Nothing that is done with it leaves it half done.
+        // No panic leaves the map inconsistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -84,7 +84,7 @@ impl<K> Default for KeyedMutex<K> {
 impl<K: Eq + Hash> Drop for Waiter<'_, K> {
     fn drop(&mut self) {
         let mut locks = self.mutex.locks();
-        // While all are locked, so that of several who leave at once the last one sees that he is.
+        // Under the map's lock, so that the last of several waiters sees that it is the last.
         self.lock = Arc::default();
         if locks
             .get(&self.key)
@@ -102,11 +102,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_at_a_time_has_the_turn_of_a_key() {
+    async fn locks_a_key_for_one_at_a_time() {
         let mutex = KeyedMutex::default();
         let first = mutex.lock(&1).await;
         let other = mutex.lock(&2).now_or_never();
-        assert!(other.is_some(), "another key is nobody's");
+        assert!(other.is_some(), "another key is free");
         let mut second = std::pin::pin!(mutex.lock(&1));
         assert!(second.as_mut().now_or_never().is_none());
         drop(first);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_who_want_both_turns_do_not_wait_for_each_other() {
+    async fn locks_of_two_keys_do_not_deadlock() {
         let mutex = KeyedMutex::default();
         let first = mutex.lock(&1).await;
         let mut both = std::pin::pin!(mutex.lock_both(&2, &1));
@@ -122,7 +122,7 @@ mod tests {
         let mut crossed = std::pin::pin!(mutex.lock_both(&1, &2));
         assert!(crossed.as_mut().now_or_never().is_none());
         drop(first);
-        let (two, one) = both.now_or_never().expect("nobody has any");
+        let (two, one) = both.now_or_never().expect("both are free");
         assert_eq!((&two._waiter.key, &one._waiter.key), (&2, &1));
         assert!(crossed.as_mut().now_or_never().is_none());
         drop((two, one));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_kept_of_those_who_are_done_or_gave_up() {
+    async fn keeps_nothing_of_unlocked_keys_and_dropped_waiters() {
         let mutex = KeyedMutex::default();
         let first = mutex.lock(&1).await;
         {

@@ -165,7 +165,7 @@ impl<D: ControllerClient> Reconciler<D> {
             };
             let page = self.csi.list(request).await.map_err(Error::Call)?;
             for volume in &page.volumes {
-                volumes.see(&volume.handle, volume.published.as_deref());
+                volumes.add_entry(&volume.handle, volume.published.as_deref());
                 *listed += 1;
             }
             if page.next_token.is_empty() {

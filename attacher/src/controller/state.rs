@@ -129,8 +129,8 @@ impl ControllerState {
             Event::Volumes(change) => self.volumes_changed(change),
             Event::Nodes(change) => self.nodes_changed(change),
             Event::DriverBack(capabilities) => self.driver_back(capabilities),
-            Event::VolumesListed(survey, round) => self.surveyed(survey, round),
-            Event::ListVolumesFailed(round, why) => self.survey_failed(round, why),
+            Event::VolumesListed(volumes, round) => self.volumes_listed(volumes, round),
+            Event::ListVolumesFailed(round, why) => self.list_volumes_failed(round, why),
             Event::Resync => self.reevaluate_all(),
         }
     }
@@ -219,7 +219,7 @@ impl ControllerState {
         self.mark_dirty(&attachment.name);
         if result.is_ok() {
             self.repair_finished(done, attachment);
-            self.note_fresh(attachment);
+            self.note_newly_attached(attachment);
             if done == Operation::Detach {
                 self.enqueue_waiting_for(attachment);
             }
@@ -234,8 +234,8 @@ impl ControllerState {
             return self.enqueue_next(done, attachment, Some(newest), finished, now);
         }
         // The driver came back while this sync reported its absence: no other event will end the wait.
-        finished.again |= started_before_reconnect && error.class == Class::Disconnected;
-        if error.class == Class::Refused && self.park(done, newest, finished.again) {
+        finished.dirty |= started_before_reconnect && error.class == Class::Disconnected;
+        if error.class == Class::Refused && self.park(done, newest, finished.dirty) {
             return;
         }
         if error.code == Some(RESOURCE_EXHAUSTED) {
@@ -245,7 +245,7 @@ impl ControllerState {
         self.queue.fail(&key, finished, failed, now, self.random.f64());
     }
 
-    /// Enqueues what the newest state asks for after a sync that left nothing to repeat.
+    /// Enqueues what the newest state requires after a sync that left nothing to repeat.
     fn enqueue_next(
         &mut self,
         done: Operation,
@@ -300,7 +300,7 @@ impl ControllerState {
         }
     }
 
-    /// Enqueues what the newest state of `key` asks for.
+    /// Enqueues what the newest state of `key` requires.
     fn reevaluate(&mut self, key: &Key) {
         let lane = match key {
             Key::Attachment(name) => self
@@ -316,7 +316,7 @@ impl ControllerState {
         }
     }
 
-    /// Enqueues what the newest state of all objects asks for, whatever their backoff.
+    /// Enqueues what the newest state of all objects requires, whatever their backoff.
     fn reevaluate_all(&mut self) {
         let attachments = self.index.attachments().map(|a| Key::Attachment(a.name.clone()));
         let volumes = self.index.volumes().map(|v| Key::Volume(v.name.clone()));

@@ -174,7 +174,7 @@ impl SyncError {
         }
     }
 
-    /// The sync left nothing to do, but the stored object still asks for it.
+    /// The sync left nothing to do, but the stored object still requires it.
     pub(super) fn watch_is_late() -> Self {
         Self::new(
             Class::Final,

@@ -27,7 +27,7 @@ use crate::plan::{PvFinalizer, Record, TargetUsage, UsedBy};
 const FINALIZER: &str = "external-attacher/test";
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What the API server and the driver have, and how they answer.
+/// The state and the faults of API server and driver.
 #[derive(Default)]
 struct State {
     attachment: Option<Attachment>,
@@ -35,28 +35,28 @@ struct State {
     /// Requests and calls, in order.
     seen: Vec<&'static str>,
     unpublished: Vec<PublishTarget>,
-    /// Requests and calls that are not answered until somebody says so.
+    /// Requests and calls that get no response before [`World::answer`].
     silent: Vec<&'static str>,
-    /// Answers to requests; whatever has none succeeds.
+    /// Failures of requests; others succeed.
     refusals: VecDeque<(&'static str, Error)>,
     away: bool,
     panics: bool,
-    /// Whether somebody gives records another node id before they are stored.
+    /// Whether a webhook changes the node id of records.
     changes_records: bool,
-    /// What the driver answers to its first Unpublish.
+    /// Whether the driver answers NOT_FOUND to its first Unpublish.
     unknown: bool,
     /// Where volumes were published, in order.
     published: Vec<PublishTarget>,
-    /// After so many requests and calls the process is dead: nothing it asks for happens any more.
+    /// The process crashes after so many requests and calls.
     dies_after: Option<usize>,
-    /// Calls for a node id that the driver refuses, with this code.
+    /// Call, node id and code of failing calls.
     refused_at: Vec<(&'static str, &'static str, &'static str)>,
 }
 
 #[derive(Clone, Default)]
 struct World {
     state: Arc<Mutex<State>>,
-    /// Ends the silence, once.
+    /// Sends one withheld response.
     answer: Arc<Notify>,
 }
 
@@ -219,7 +219,7 @@ impl Cluster for World {
 impl ControllerClient for World {
     async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
         let panics = self.state().panics;
-        assert!(!panics, "as it was told");
+        assert!(!panics, "the test panics here");
         self.take("publish").await.expect("calls are refused otherwise");
         self.refuses("publish", &request.target)?;
         self.state().published.push(request.target);

@@ -70,7 +70,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_is_handed_over_only_while_we_lead() {
+    async fn sends_a_body_only_while_leading() {
         let bytes = || Full::new(Bytes::from_static(b"{}"));
         let leadership = Leadership::until(Instant::now() + SECOND);
         let (early, late) = (

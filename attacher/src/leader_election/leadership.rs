@@ -194,7 +194,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn leadership_runs_out_without_anybody_doing_anything() {
+    async fn leadership_expires_by_itself() {
         let (status_tx, status) = watch::channel(ElectionStatus::new(&mk_settings("a")));
         let leadership = Leadership::from(status);
         assert_eq!(leadership.check(), Err(NotLeading));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_is_put_off_by_each_renewal() {
+    async fn each_renewal_extends_leadership() {
         let begin = Instant::now();
         let status = ElectionStatus {
             valid_until: Some(begin + 2 * SECOND),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn health_is_bad_only_when_a_leader_outlives_its_lease_by_far() {
+    async fn unhealthy_only_long_after_expiry() {
         assert_eq!(Leadership::unopposed().health(), Ok(()));
         let (status_tx, status) = watch::channel(ElectionStatus::new(&mk_settings("a")));
         let leadership = Leadership::from(status);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn standby_could_take_over_a_held_lease_if_its_claims_are_granted() {
+    fn standby_could_take_over_unless_its_claims_fail() {
         for (holder, claim_failed, could) in [
             (None, false, false),
             (Some(""), false, false),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_an_election_one_always_leads() {
+    async fn leads_always_without_an_election() {
         let leadership = Leadership::unopposed();
         leadership.begun().await;
         assert_eq!(leadership.check(), Ok(()));

@@ -1,4 +1,4 @@
-//! Where the API server is, and who we are to it.
+//! The client configuration: address and credentials of the API server.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigErro
 use super::Error;
 use crate::args::Args;
 
-/// The client configuration of `--kubeconfig`, or else that of the pod we run in.
+/// The client configuration of `--kubeconfig`, by default that of the pod.
 pub(super) async fn read(args: &Args) -> Result<kube::Config, Error> {
     let Some(path) = &args.kubeconfig else {
         return in_cluster().map_err(Error::NoCluster);
@@ -22,12 +22,12 @@ pub(super) async fn read(args: &Args) -> Result<kube::Config, Error> {
         .map_err(broken)
 }
 
-/// The client configuration of the pod we run in.
+/// The client configuration of the pod.
 pub(crate) fn in_cluster() -> Result<kube::Config, InClusterError> {
     kube::Config::incluster().map(without_proxy)
 }
 
-/// The client configuration of a kubeconfig. A proxy counts only if the kubeconfig names one.
+/// The client configuration of a kubeconfig. A proxy is used only if the kubeconfig names one.
 pub(crate) async fn of_kubeconfig(
     kubeconfig: Kubeconfig,
     options: &KubeConfigOptions,
@@ -48,8 +48,7 @@ pub(crate) async fn of_kubeconfig(
     })
 }
 
-/// The file of the chosen cluster's authority, which may be replaced while we run, unless the kubeconfig holds the
-/// authority itself.
+/// The file of the cluster's certificate authority, which may be rotated, unless the kubeconfig contains the certificate.
 fn authority_file(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> Option<PathBuf> {
     let context = options.context.as_ref().or(kubeconfig.current_context.as_ref());
     let context = kubeconfig
@@ -70,7 +69,7 @@ fn authority_file(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> Optio
     (!path.is_empty()).then(|| path.into())
 }
 
-/// POD_NAMESPACE, by which a pod is told its namespace.
+/// POD_NAMESPACE, the pod's namespace by the downward API.
 #[expect(
     clippy::disallowed_methods,
     reason = "the Go sidecar has no flag for it either"
@@ -79,7 +78,7 @@ pub(super) fn pod_namespace() -> Option<String> {
     std::env::var("POD_NAMESPACE").ok()
 }
 
-/// kube takes HTTPS_PROXY from the environment without regard to NO_PROXY. The API server is inside.
+/// kube reads HTTPS_PROXY but not NO_PROXY, and the API server is inside the cluster.
 fn without_proxy(mut config: kube::Config) -> kube::Config {
     config.proxy_url = None;
     config

@@ -1,4 +1,4 @@
-//! Taking part in the leader election.
+//! Starts and ends this replica's part in the leader election.
 
 use std::sync::Mutex;
 
@@ -15,7 +15,7 @@ use crate::leader_election::{
 };
 use crate::model::Driver;
 
-/// Starts it, over a connection of its own. The task ends when the lease was given back after `stop`.
+/// Starts the elector, over a connection of its own. Its task ends when the lease is released after `stop`.
 pub(super) fn spawn(
     tasks: &mut Tasks,
     args: &Args,
@@ -44,7 +44,7 @@ pub(super) fn spawn(
     let elector = elector.with_callback(move |change, lease| {
         let uid = lease.metadata.uid.as_deref().unwrap_or_default();
         let lease = Regarding::lease(&place.namespace, &place.name, uid);
-        // In client-go's words.
+        // client-go's texts.
         let message = match change {
             Change::StartedLeading => format!("{identity} became leader"),
             Change::StoppedLeading => format!("{identity} stopped leading"),
@@ -56,12 +56,11 @@ pub(super) fn spawn(
     Ok(leadership)
 }
 
-/// Ends our part in it when `state`'s work is over, so that somebody else may begin.
+/// Releases the lease after the last sync, so that another replica can begin.
 ///
-/// The lease is given back, unless jobs were cut off: the driver may still be at what they called for, and the API
-/// server at what they wrote, and a successor that began at once would call for the same volumes meanwhile. So it has
-/// to wait until the lease lapses, as after a crash. What one call may still take by then, its own deadline
-/// (`--timeout`) tells the driver.
+/// It is kept if syncs were cut off: the driver may still execute their calls, and the API server their writes, while another
+/// replica would call for the same volumes. So that replica waits for the lease's expiry, as after a crash. `--timeout` bounds
+/// the calls.
 pub(super) async fn end(
     tasks: &mut Tasks,
     stop: &CancellationToken,
@@ -70,13 +69,13 @@ pub(super) async fn end(
     if !tasks.contains(Task::Election) {
         return Ok(());
     }
-    // Who panicked while it was locked has told nobody how far he came.
+    // After a panic with the state locked, its content is unreliable.
     if state.lock().is_ok_and(|state| state.is_idle()) {
         stop.cancel();
         return tasks.join(Task::Election).await;
     }
     tracing::warn!(
-        "not giving the lease back: work was cut off, and the driver may still be at it; the lease lapses by itself"
+        "not releasing the lease: the driver may still execute calls that were cut off; the lease expires by itself"
     );
     tasks.stop(Task::Election).await;
     Ok(())
@@ -93,8 +92,8 @@ mod tests {
     use crate::informer::Change;
     use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
 
-    /// An state that knows of an attach, which nobody has begun.
-    fn mk_expectant() -> ControllerState {
+    /// A state with an attach that has not begun.
+    fn mk_enqueued() -> ControllerState {
         let mut state = mk_state(1);
         state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
         state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
@@ -103,25 +102,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_lease_is_given_back_unless_work_was_cut_off() {
+    async fn releases_the_lease_unless_a_sync_was_cut_off() {
         for cut_off in [false, true] {
-            let mut state = mk_expectant();
+            let mut state = mk_enqueued();
             if cut_off {
                 #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
                 let now = std::time::Instant::now();
                 state.start(now).expect("an attach");
             }
             let (mut tasks, stop) = (Tasks::default(), CancellationToken::new());
-            let given_back = Arc::new(AtomicBool::new(false));
-            let (stopped, gives_back) = (stop.clone(), given_back.clone());
+            let released = Arc::new(AtomicBool::new(false));
+            let (stopped, releases) = (stop.clone(), released.clone());
             tasks.spawn(Task::Election, async move {
                 stopped.cancelled().await;
-                gives_back.store(true, Ordering::Relaxed);
+                releases.store(true, Ordering::Relaxed);
                 Ok(())
             });
             assert!(end(&mut tasks, &stop, &Mutex::new(state)).await.is_ok());
-            assert!(!tasks.contains(Task::Election), "nothing renews it any more");
-            assert_eq!(given_back.load(Ordering::Relaxed), !cut_off);
+            assert!(!tasks.contains(Task::Election), "no task renews it");
+            assert_eq!(released.load(Ordering::Relaxed), !cut_off);
         }
     }
 }

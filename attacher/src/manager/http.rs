@@ -1,4 +1,4 @@
-//! What is served at `--http-endpoint`.
+//! Starts the HTTP server of `--http-endpoint`.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,15 +13,15 @@ use crate::csi::ConnectionManager;
 use crate::http_server::{View, server};
 use crate::kube_api::Clients;
 
-/// What there is to look at from the start.
+/// The view that the HTTP server renders.
 pub(super) fn view(
     args: &Args,
     clients: &Clients,
-    keeper: &ConnectionManager,
+    connection_manager: &ConnectionManager,
     shutdown: &CancellationToken,
 ) -> Arc<View> {
     Arc::new(View {
-        calls: keeper.calls(),
+        calls: connection_manager.calls(),
         requests: clients.counts.clone(),
         heartbeat: Heartbeat::default(),
         elects: args.election.enabled,
@@ -35,11 +35,11 @@ pub(super) fn view(
     })
 }
 
-/// Starts serving `view` until `stop`, if a flag says where.
+/// Starts serving `view` until `stop`, if a flag has an address.
 ///
 /// # Errors
 ///
-/// When nobody can listen there.
+/// When the address is unusable.
 pub(super) async fn spawn(
     tasks: &mut Tasks,
     args: &Args,

@@ -1,4 +1,4 @@
-//! The tasks of the process: named when they start, and joined one by one.
+//! The tasks of the process by name.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use tokio_util::task::JoinMap;
 
 use super::{Error, Task};
 
-/// All tasks that run, and those that ended while another one was joined.
+/// Running tasks, and those that ended while another one was joined.
 #[derive(Default)]
 pub(super) struct Tasks {
     running: JoinMap<Task, Result<(), Error>>,
@@ -53,11 +53,11 @@ impl Tasks {
         Ok(())
     }
 
-    /// Stops this task where it is. An error with which it had ended before is kept.
+    /// Aborts this task. An error with which it had ended before is kept.
     pub(super) async fn stop(&mut self, task: Task) {
         self.running.abort(&task);
         match self.join(task).await {
-            // Aborted, or it ended as it should.
+            // Aborted, or ended without error.
             Ok(()) | Err(Error::Task(_)) => {}
             Err(error) => self.ended.push_back((task, Err(error))),
         }
@@ -69,7 +69,7 @@ impl Tasks {
         self.ended.remove(position)?.1.err()
     }
 
-    /// Aborts what still runs.
+    /// Aborts all running tasks.
     pub(super) async fn shutdown(&mut self) {
         self.running.shutdown().await;
     }

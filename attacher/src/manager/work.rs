@@ -1,5 +1,4 @@
-//! What works once there is a driver to serve: the watches, the state between them, and the dispatcher
-//! that carries out what the state asks for.
+//! Starts the tasks of one driver: watches, reconcile and controller.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -22,21 +21,18 @@ use crate::leader_election::{self, Leadership};
 use crate::model::Driver;
 use crate::workqueue::{Backoff, Limits};
 
-/// Events that may wait between the watches and the state. A watch that is ahead by more waits.
+/// The capacity of the channel between watches and controller.
 const EVENTS: usize = 1024;
 
-/// Hands what a watch sees to the dispatcher.
-struct Pump {
+/// Forwards a reflector's events to the controller.
+struct EventForwarder {
     state: Arc<Mutex<ControllerState>>,
     events_tx: mpsc::Sender<Event>,
 }
 
-/// Starts all of it. The dispatcher's task ends when work is over after `shutdown`. What of the
-/// work was cut off by then, or when that task was, the state tells.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "all that the supervisor made meets here, once"
-)]
+/// Starts all of them. The controller's task ends after `shutdown`, when its syncs have ended. The returned state knows those
+/// that were cut off.
+#[expect(clippy::too_many_arguments, reason = "all parts meet here, once")]
 pub(super) fn spawn(
     tasks: &mut Tasks,
     args: &Args,
@@ -65,22 +61,22 @@ pub(super) fn spawn(
     )));
     view.work_begins(state.clone());
     let (events_tx, events) = mpsc::channel(EVENTS);
-    let pump = || Pump {
+    let forwarder = || EventForwarder {
         state: state.clone(),
         events_tx: events_tx.clone(),
     };
     let changes = reflector::attachments(clients, shared.clone(), fastrand::u64(..));
-    let (leads, attachments) = (leadership.clone(), pump());
+    let (leads, attachments) = (leadership.clone(), forwarder());
     tasks.spawn(Task::Attachments, async move {
-        // Not before: only a list that is made when nobody else works any more shows all that earlier
-        // leaders did. Volumes and nodes, which leaders hardly touch, are kept ready meanwhile.
+        // Only a list that begins after the election shows all writes of earlier leaders. Volumes and nodes, which leaders
+        // hardly write, are listed before.
         leads.begun().await;
         attachments.run(changes.map(Event::Attachments)).await
     });
     let changes = reflector::volumes(clients, shared.clone(), fastrand::u64(..));
-    tasks.spawn(Task::Volumes, pump().run(changes.map(Event::Volumes)));
+    tasks.spawn(Task::Volumes, forwarder().run(changes.map(Event::Volumes)));
     let changes = reflector::nodes(clients, shared.clone(), fastrand::u64(..));
-    tasks.spawn(Task::Nodes, pump().run(changes.map(Event::Nodes)));
+    tasks.spawn(Task::Nodes, forwarder().run(changes.map(Event::Nodes)));
 
     let reconciler = Reconciler {
         state: state.clone(),
@@ -121,7 +117,7 @@ pub(super) fn spawn(
     state
 }
 
-/// Starts to send Events, while we lead by what will be known of that, and says who takes them.
+/// Starts the task that sends Events while `leads`, and returns its recorder.
 pub(super) fn events(
     tasks: &mut Tasks,
     clients: &Clients,
@@ -129,7 +125,7 @@ pub(super) fn events(
     leads: Arc<OnceLock<Leadership>>,
     stop: CancellationToken,
 ) -> Recorder {
-    // The name of the pod; it has no other meaning than to say which replica it was.
+    // The pod's name, which identifies the replica.
     let host = leader_election::host_name().unwrap_or_default();
     let (recorder, publisher) = Recorder::new(
         clients.requests.clone(),
@@ -144,18 +140,18 @@ pub(super) fn events(
     recorder
 }
 
-// === impl Pump ===
+// === impl EventForwarder ===
 
-impl Pump {
+impl EventForwarder {
     async fn run(self, events: impl futures::Stream<Item = Event>) -> Result<(), Error> {
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
-            // The watch asks for its list when it is polled next.
+            // The reflector lists when it is polled next.
             if let Some(announcement) = event.announcement() {
                 lock(&self.state).handle(announcement);
             }
             if self.events_tx.send(event).await.is_err() {
-                // The dispatcher is gone, and this task with it.
+                // The controller ended, and the manager stops this task.
                 std::future::pending::<()>().await;
             }
         }
@@ -175,7 +171,7 @@ mod tests {
     use crate::plan::tests::mk_attachment;
 
     #[tokio::test]
-    async fn a_list_that_was_asked_for_before_a_write_does_not_undo_it() {
+    async fn a_list_that_began_before_a_write_does_not_undo_it() {
         let at = |version, attached| Attachment {
             version: Version(version),
             attached,
@@ -184,8 +180,8 @@ mod tests {
         let state = Arc::new(Mutex::new(mk_state(1)));
         let change = |change| lock(&state).handle(Event::Attachments(change));
         change(Change::Applied(at(2, false)));
-        // The list is made when the stream is polled for it; the answer to a write is quicker than the
-        // dispatcher, which has not even heard yet that a list begins.
+        // The list begins when the stream is polled. The response to a write enters the state before the controller has seen
+        // that a list begins.
         let listed = stream::once(async {
             change(Change::LocallyUpdated(at(5, true)));
             Change::Applied(at(3, false))
@@ -195,11 +191,11 @@ mod tests {
             .chain(stream::iter([Change::Replaced]))
             .map(Event::Attachments);
         let (events_tx, mut events_rx) = mpsc::channel(EVENTS);
-        let pump = Pump {
+        let forwarder = EventForwarder {
             state: state.clone(),
             events_tx,
         };
-        assert!(pump.run(events).await.is_ok());
+        assert!(forwarder.run(events).await.is_ok());
         while let Some(event) = events_rx.recv().await {
             lock(&state).handle(event);
         }

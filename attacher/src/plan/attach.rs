@@ -1,4 +1,4 @@
-//! Attach: what to check, what to store first, and what to send.
+//! The plan of an attach.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use super::capability::{Capability, capability};
 use super::{AttachInputs, Refusal, csi, node_id, spec};
 use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, SecretRef, Uid, Volume};
 
-/// Everything an attach needs; reading one is enough to know which requests will be sent.
+/// Everything that an attach sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachPlan {
-    /// What to publish where.
+    /// The volume and the node id to publish to.
     pub target: PublishTarget,
-    /// Another place where it may still be published, to be unpublished before anything else.
+    /// Another target where the volume may still be published, to be unpublished first.
     pub stale: Option<Stale>,
-    /// Where to publish instead when the driver does not know the node id in `target`.
+    /// The node's present id, to publish to if the driver does not know that of `target`.
     pub other_node_id: Option<Arc<str>>,
     /// CSI `volume_capability`.
     pub capability: Capability,
@@ -28,14 +28,14 @@ pub struct AttachPlan {
     pub migrated: bool,
     /// The PersistentVolume that lacks our finalizer, or is about to lose it.
     pub pv_finalizer: Option<PvFinalizer>,
-    /// What the VolumeAttachment still lacks.
+    /// What the VolumeAttachment lacks.
     pub record: Option<Record>,
 }
 
-/// A publish of an earlier attempt, elsewhere than where the volume is wanted now.
+/// The target of an earlier attach that differs from the present one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale {
-    /// What to unpublish from where.
+    /// The volume and the node id to unpublish from.
     pub target: PublishTarget,
     /// The Secret to send.
     pub secret: Option<SecretRef>,
@@ -50,27 +50,27 @@ pub struct PvFinalizer {
     pub uid: Uid,
 }
 
-/// What must stand on a VolumeAttachment before the publish call is sent: our finalizer and the
-/// annotations that let a later process undo the call.
+/// What a VolumeAttachment must have before the publish: our finalizer and the annotations by which a later process can
+/// unpublish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The annotations as they shall be; `None` removes one.
+    /// The annotations; `None` removes one.
     pub annotations: Recorded,
-    /// Whether the write is to name what the object has already, too, as far as is known. What is known may be
-    /// outdated: the answer to an earlier write of a record may be lost, and the watch late.
+    /// Whether the write repeats what the stored object has already. That may be outdated: the response to an earlier write may
+    /// be lost, and the watch late.
     pub whole: bool,
 }
 
-/// Plans the attach of `facts.attachment`.
+/// Plans the attach of `inputs.attachment`.
 ///
 /// # Errors
 ///
 /// A [`Refusal`] whose text belongs in `status.attachError`. The first check that fails decides,
 /// in the Go sidecar's order.
-pub fn attach(facts: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refusal> {
-    let attachment = &*facts.attachment;
-    let spec = spec(facts)?;
-    let volume = attachment.volume_name().and(facts.volume.as_deref());
+pub fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refusal> {
+    let attachment = &*inputs.attachment;
+    let spec = spec(inputs)?;
+    let volume = attachment.volume_name().and(inputs.volume.as_deref());
     if let Some(volume) = volume.filter(|volume| volume.deleting) {
         return Err(Refusal::VolumeDeleting(volume.name.clone()));
     }
@@ -82,8 +82,8 @@ pub fn attach(facts: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refus
         });
     }
     let capability = capability(spec, driver)?;
-    let today = node_id(facts, driver)?;
-    let (target, other_node_id) = target(attachment, csi, today);
+    let present = node_id(inputs, driver)?;
+    let (target, other_node_id) = target(attachment, csi, present);
     // The PersistentVolume may have been replaced by one of its name. What is attached is published again as it was
     // recorded, and with nothing of another volume's: its detach would send that volume's credentials.
     let is_replaced = target.volume_id != csi.handle;
@@ -104,8 +104,7 @@ pub fn attach(facts: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refus
     };
     let complete = attachment.finalizer && attachment.recorded == annotations;
     Ok(AttachPlan {
-        // Without our finalizer nothing was published, whoever wrote the annotations. And what is
-        // attached is in use.
+        // Without our finalizer nothing was published, and an attached volume is in use.
         stale: stale(&attachment.recorded, &target, csi)
             .filter(|_| attachment.finalizer && !attachment.attached),
         other_node_id,
@@ -123,32 +122,30 @@ pub fn attach(facts: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refus
     })
 }
 
-/// Where to publish. An attachment that is attached already is published again where it was: to take
-/// a volume from under those who use it is nothing that a list, or a node that changed its name, can ask
-/// for. Only a driver that knows no such node makes it today's.
-fn target(attachment: &Attachment, csi: &CsiSource, today: &Arc<str>) -> (PublishTarget, Option<Arc<str>>) {
+/// Where to publish. An attached volume is republished to its recorded target, as its pod uses it there, and to the present
+/// node id only if the driver does not know the recorded one.
+fn target(attachment: &Attachment, csi: &CsiSource, present: &Arc<str>) -> (PublishTarget, Option<Arc<str>>) {
     let recorded = Some(&attachment.recorded).filter(|_| attachment.attached);
     let handle = recorded.and_then(|recorded| recorded.handle.as_ref());
     let node_id = recorded.and_then(|recorded| recorded.node_id.as_ref());
     let target = PublishTarget {
         volume_id: handle.unwrap_or(&csi.handle).clone(),
-        node_id: node_id.unwrap_or(today).clone(),
+        node_id: node_id.unwrap_or(present).clone(),
     };
-    let other = (target.node_id != *today).then(|| today.clone());
+    let other = (target.node_id != *present).then(|| present.clone());
     (target, other)
 }
 
 fn pv_finalizer(volume: &Volume) -> Option<PvFinalizer> {
-    // Off a volume left in tree our finalizer comes with its last attachment, maybe at this very moment.
+    // A volume left in tree loses our finalizer with its last VolumeAttachment, maybe concurrently.
     (!volume.finalizer || volume.left_in_tree).then(|| PvFinalizer {
         volume: volume.name.clone(),
         uid: volume.uid.clone(),
     })
 }
 
-/// An earlier attempt for the same attachment may have published elsewhere: the node was
-/// re-registered with another id, or the PersistentVolume was replaced. Overwriting the record
-/// without detaching would leak that publish for ever.
+/// An earlier attach may have published elsewhere: the node registered again with another id, or the PersistentVolume was
+/// replaced. Overwriting the record without an unpublish would leak that publish.
 fn stale(recorded: &Recorded, wanted: &PublishTarget, csi: &CsiSource) -> Option<Stale> {
     let node_id = recorded.node_id.clone()?;
     let (handle, secret) = match &recorded.handle {

@@ -7,7 +7,7 @@ use crate::model::{AccessModes, Driver, VolumeSpec};
 pub struct Capability {
     /// Raw device or filesystem.
     pub access: Access,
-    /// Who may use it at once.
+    /// The access mode.
     pub mode: AccessMode,
 }
 
@@ -25,7 +25,7 @@ pub enum Access {
     },
 }
 
-/// The CSI access modes that Kubernetes' modes can turn into.
+/// The CSI access modes that Kubernetes' modes map to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessMode {
     /// SINGLE_NODE_WRITER.
@@ -51,7 +51,7 @@ pub enum Unsupported {
     /// ReadOnlyMany beside ReadWriteOnce.
     #[error("CSI does not support ReadOnlyMany and ReadWriteOnce on the same PersistentVolume")]
     ReadOnlyManyAndReadWriteOnce,
-    /// No mode that we know.
+    /// No known mode.
     #[error("unsupported AccessMode combination: []")]
     Nothing,
 }
@@ -74,8 +74,7 @@ pub(super) fn capability(spec: &VolumeSpec, driver: &Driver) -> Result<Capabilit
     Ok(Capability { access, mode })
 }
 
-/// ReadWriteMany covers every weaker mode beside it; a driver that knows SINGLE_NODE_MULTI_WRITER is
-/// told whether one pod or one node is meant.
+/// ReadWriteMany includes the weaker modes; with SINGLE_NODE_MULTI_WRITER the mode distinguishes one pod from one node.
 fn access_mode(modes: AccessModes, single_node_multi_writer: bool) -> Result<AccessMode, Unsupported> {
     let AccessModes {
         read_write_once,

@@ -8,7 +8,7 @@ use crate::model::{Driver, PublishTarget, SecretRef};
 /// Everything a detach needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DetachPlan {
-    /// What to unpublish from where first.
+    /// The target to unpublish first.
     pub target: PublishTarget,
     /// The node's present id, as far as it is not the one in `target`.
     pub present: PresentNodeId,
@@ -73,20 +73,18 @@ impl DetachPlan {
     }
 }
 
-/// Plans the detach of `facts.attachment`.
+/// Plans the detach of `inputs.attachment`.
 ///
-/// What was recorded before the publish call wins over what the PersistentVolume says: it is what was
-/// published. An attachment of the Go sidecar has only the node id recorded.
+/// The record wins over the PersistentVolume: it is what was published. The Go sidecar records only the node id.
 ///
 /// # Errors
 ///
 /// A [`Refusal`] whose text belongs in `status.detachError`.
-pub fn detach(facts: &AttachInputs, driver: &Driver) -> Result<DetachPlan, Refusal> {
-    let attachment = &*facts.attachment;
+pub fn detach(inputs: &AttachInputs, driver: &Driver) -> Result<DetachPlan, Refusal> {
+    let attachment = &*inputs.attachment;
     let recorded = &attachment.recorded;
-    // The volume's deletion does not matter here, nor does its driver: with our finalizer on the
-    // attachment, its handle may have been published by whoever served us before.
-    let spec = spec(facts);
+    // Neither the volume's deletion nor its driver matters: the handle may have been published before it was replaced.
+    let spec = spec(inputs);
     let migrated = spec.as_ref().is_ok_and(|spec| spec.is_migrated());
     let known = spec.and_then(csi);
     let handle = match (&recorded.handle, &known) {
@@ -98,7 +96,7 @@ pub fn detach(facts: &AttachInputs, driver: &Driver) -> Result<DetachPlan, Refus
         Ok(csi) if csi.handle == handle => csi.publish_secret.clone(),
         Ok(_) | Err(_) => recorded.secret.clone(),
     };
-    let (node_id, present) = match (&recorded.node_id, node_id(facts, driver)) {
+    let (node_id, present) = match (&recorded.node_id, node_id(inputs, driver)) {
         (Some(recorded), Ok(present)) if present == recorded => (recorded, PresentNodeId::Same),
         (Some(recorded), Ok(present)) => (recorded, PresentNodeId::Differs(present.clone())),
         (Some(recorded), Err(_)) => (recorded, PresentNodeId::Gone),

@@ -1,16 +1,15 @@
-//! When our finalizer may come off a PersistentVolume.
+//! When our finalizer is removed from a PersistentVolume.
 
 use crate::model::Volume;
 
-/// Whether the finalizer has done its duty: none of our attachments names the volume, and none will, as it
-/// is being deleted, or ours it may not be, as it was left to the in-tree plugin. Migration may have been
-/// rolled back, and whoever deletes the volume then must not wait for us.
+/// Whether our finalizer must be removed: no VolumeAttachment of ours names the volume, and none will, as it is being deleted
+/// or left to the in-tree plugin. Migration may have been rolled back, and the volume's deletion must not wait for us.
 ///
-/// On any other volume the finalizer stays after a detach: the next attach would only have to put
-/// it back. Attachments of other drivers do not count: our finalizer says nothing about them.
+/// Otherwise the finalizer stays after a detach, since the next attach would add it again. VolumeAttachments of other drivers
+/// do not count.
 ///
-/// A driver that publishes nothing (`publishes` is false) has nothing to protect, so what an earlier
-/// version of it made us put there comes off at once.
+/// A driver without publish calls (`publishes` is false) has no volumes to protect, so the finalizer of an earlier driver
+/// version is removed at once.
 pub fn release(volume: &Volume, attachments: usize, publishes: bool) -> bool {
     let unneeded = (volume.deleting || volume.left_in_tree) && attachments == 0;
     volume.finalizer && (!publishes || unneeded)

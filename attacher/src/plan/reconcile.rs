@@ -1,9 +1,8 @@
-//! Reconcile: what our attachments say, held against what the driver lists.
+//! Reconcile: compares our VolumeAttachments with ListVolumes.
 //!
-//! A [`ListVolumesResult`] is taken before ListVolumes is asked and is fed with the answer entry by entry, so that
-//! it grows with our attachments and not with the array. What it shows is a hint, never a fact: a list
-//! takes time, drivers answer from caches, and some leave out what they do not care for. Hence nothing
-//! that follows from it may do harm if the list was wrong: all of it is a call that can be repeated.
+//! A [`ListVolumesResult`] is made before the call and takes its entries one by one, so that its size follows from our
+//! VolumeAttachments and not from the array. The list is a hint: it takes time, drivers list from caches, and some leave out
+//! volumes. So everything that follows from it is an idempotent call, which is harmless if the list was wrong.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,42 +12,40 @@ use super::{AttachInputs, csi, spec};
 use crate::migration::{self, Irreparable};
 use crate::model::{Attachment, Driver, PublishTarget};
 
-/// What is to be looked up in a list of volumes.
+/// The candidates of one round, and what the list says about each.
 #[derive(Clone, Debug, Default)]
 pub struct ListVolumesResult {
-    subjects: Vec<Subject>,
+    candidates: Vec<Candidate>,
     by_handle: HashMap<Arc<str>, Vec<usize>>,
 }
 
-/// One attachment in a survey.
+/// One VolumeAttachment in a round.
 #[derive(Clone, Debug)]
-pub struct Subject {
-    /// As it was when the survey began.
+pub struct Candidate {
+    /// As of the beginning of the round.
     pub attachment: Arc<Attachment>,
-    /// Where its volume is, or is to be.
-    pub whereabouts: Whereabouts,
+    /// Where its volume must be listed.
+    pub expected: ExpectedTarget,
     /// What the list says so far.
-    pub sight: ListedState,
+    pub listed_state: ListedState,
 }
 
-/// Where an attachment's volume is to be found.
+/// Where a VolumeAttachment's volume must be listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Whereabouts {
-    /// Where the publish call was sent, as far as that is recorded; else where it would be sent today.
+pub struct ExpectedTarget {
+    /// The recorded target; without a record, the one of a publish now.
     pub target: PublishTarget,
-    /// The node's id of today, if it is another. A driver that changed the form of its ids lists the
-    /// volume there.
+    /// The node's present id, if it differs. A driver that changed the form of its ids lists the volume under it.
     pub other_node_id: Option<Arc<str>>,
 }
 
-/// What a list says about one attachment.
+/// What a list says about one VolumeAttachment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListedState {
-    /// The list does not name the volume.
+    /// The list does not contain the volume.
     #[default]
     Absent,
-    /// The list names the volume and nobody knows where it is: an entry without status, or two entries
-    /// that contradict each other.
+    /// The list contains the volume but not its nodes: an entry without status, or two contradicting entries.
     Unknown,
     /// The volume is not on the node.
     Elsewhere,
@@ -56,70 +53,70 @@ pub enum ListedState {
     Published,
 }
 
-/// What follows from a survey for one attachment.
+/// What follows from a list for one VolumeAttachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drift {
-    /// List and attachment agree, or the list says nothing.
-    InOrder,
-    /// The volume seems to be lost, but the evidence is weak: it counts if the next list says so too.
-    Doubtful,
-    /// The volume is not where it must be: publish it again.
+    /// List and VolumeAttachment agree, or the list says nothing.
+    InSync,
+    /// The volume may be lost, but the evidence is weak: it counts if the next list repeats it.
+    Suspected,
+    /// The volume is not published: publish it again.
     Lost,
-    /// The volume is where it must be, but our finalizer, which would get it detached one day, is not on
-    /// the attachment: it was attached without a call to where an earlier call had brought it. Attach it.
-    Unguarded,
-    /// The volume is where nobody wants it, and our finalizer, which would get it detached, is gone.
+    /// The volume is published, but the VolumeAttachment lacks our finalizer: it was attached without a call to where an
+    /// earlier call had published it. Attach it.
+    MissingFinalizer,
+    /// The volume is published although its VolumeAttachment is being deleted without our finalizer.
     Leftover,
-    /// The work that waits to be tried again may find that the driver has finished it meanwhile.
-    Promising,
+    /// A retry may succeed at once, as the driver has completed the call.
+    RetryMaySucceed,
 }
 
 // === impl ListVolumesResult ===
 
 impl ListVolumesResult {
-    /// Adds an attachment, whose volume the driver lists under `handle`.
-    pub fn add(&mut self, attachment: Arc<Attachment>, whereabouts: Whereabouts, handle: Arc<str>) {
-        let number = self.subjects.len();
+    /// Adds a candidate, whose volume the driver lists under `handle`.
+    pub fn add(&mut self, attachment: Arc<Attachment>, expected: ExpectedTarget, handle: Arc<str>) {
+        let number = self.candidates.len();
         self.by_handle.entry(handle).or_default().push(number);
-        self.subjects.push(Subject {
+        self.candidates.push(Candidate {
             attachment,
-            whereabouts,
-            sight: ListedState::Absent,
+            expected,
+            listed_state: ListedState::Absent,
         });
     }
 
-    /// Takes in one entry of the list: where the volume is published, if the entry says.
-    pub fn see(&mut self, handle: &str, published: Option<&[String]>) {
+    /// Handles one entry of the list. `published` are its node ids, if it has a status.
+    pub fn add_entry(&mut self, handle: &str, published: Option<&[String]>) {
         let Some(numbers) = self.by_handle.get(handle) else {
             return;
         };
         for number in numbers {
-            let subject = &mut self.subjects[*number];
+            let candidate = &mut self.candidates[*number];
             let seen = match published {
                 None => ListedState::Unknown,
-                Some(nodes) if nodes.iter().any(|node| subject.whereabouts.covers(node)) => {
+                Some(nodes) if nodes.iter().any(|node| candidate.expected.covers(node)) => {
                     ListedState::Published
                 }
                 Some(_) => ListedState::Elsewhere,
             };
-            subject.sight = subject.sight.and(seen);
+            candidate.listed_state = candidate.listed_state.and(seen);
         }
     }
 
-    /// Whether there is nothing to look up.
+    /// Whether there are no candidates.
     pub fn is_empty(&self) -> bool {
-        self.subjects.is_empty()
+        self.candidates.is_empty()
     }
 
-    /// All attachments, with what the list said about each.
-    pub fn into_subjects(self) -> Vec<Subject> {
-        self.subjects
+    /// All candidates.
+    pub fn into_candidates(self) -> Vec<Candidate> {
+        self.candidates
     }
 }
 
-// === impl Whereabouts ===
+// === impl ExpectedTarget ===
 
-impl Whereabouts {
+impl ExpectedTarget {
     fn covers(&self, node_id: &str) -> bool {
         *self.target.node_id == *node_id || self.other_node_id.as_deref() == Some(node_id)
     }
@@ -128,13 +125,12 @@ impl Whereabouts {
 // === impl ListedState ===
 
 impl ListedState {
-    /// Whether the list says anything about the volume.
+    /// Whether the list shows the volume's nodes.
     pub fn is_known(self) -> bool {
         matches!(self, Self::Elsewhere | Self::Published)
     }
 
-    /// A volume that is named twice, because pages changed while they were turned: only what both
-    /// entries say is known.
+    /// Combines two entries of a volume, which changed between two pages: only what both say is known.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Absent, other) => other,
@@ -144,11 +140,10 @@ impl ListedState {
     }
 }
 
-/// Where to look for the volume of `facts.attachment`. What was recorded before the publish call wins,
-/// as it does when the attachment is detached. `None` if it cannot be known.
-pub fn whereabouts(facts: &AttachInputs, driver: &Driver) -> Option<Whereabouts> {
-    let attachment = &*facts.attachment;
-    let ours = spec(facts)
+/// Where the volume of `inputs.attachment` must be listed. As in a detach, the record wins. `None` if unknown.
+pub fn expected_target(inputs: &AttachInputs, driver: &Driver) -> Option<ExpectedTarget> {
+    let attachment = &*inputs.attachment;
+    let ours = spec(inputs)
         .ok()
         .and_then(|spec| csi(spec).ok())
         .filter(|csi| *csi.driver == *driver.name);
@@ -156,15 +151,15 @@ pub fn whereabouts(facts: &AttachInputs, driver: &Driver) -> Option<Whereabouts>
         (Some(handle), _) => handle.clone(),
         (None, csi) => csi?.handle.clone(),
     };
-    let today = facts.node.as_ref().and_then(|node| node.id.clone());
-    let (node_id, other_node_id) = match (attachment.recorded.node_id.clone(), today) {
-        (Some(recorded), today) => {
-            let other = today.filter(|id| *id != recorded);
+    let present = inputs.node.as_ref().and_then(|node| node.id.clone());
+    let (node_id, other_node_id) = match (attachment.recorded.node_id.clone(), present) {
+        (Some(recorded), present) => {
+            let other = present.filter(|id| *id != recorded);
             (recorded, other)
         }
-        (None, today) => (today?, None),
+        (None, present) => (present?, None),
     };
-    Some(Whereabouts {
+    Some(ExpectedTarget {
         target: PublishTarget {
             volume_id: handle,
             node_id,
@@ -173,53 +168,52 @@ pub fn whereabouts(facts: &AttachInputs, driver: &Driver) -> Option<Whereabouts>
     })
 }
 
-/// The handle under which the driver lists the volume of `target`; `None` if that cannot be told, as the
-/// handle leaves something open and the node id does not fill it in.
+/// The handle under which the driver lists the volume of `target`; `None` if the handle of a migrated volume is incomplete
+/// and the node id does not complete it.
 pub fn listed_handle(target: &PublishTarget, driver: &Driver) -> Option<Arc<str>> {
     match migration::repaired(&driver.name, &target.volume_id, &target.node_id) {
-        // What is not made as a migrated volume's handle leaves nothing open.
+        // Any other form is not a migrated volume's.
         Ok(Cow::Borrowed(_)) | Err(Irreparable::Handle(_)) => Some(target.volume_id.clone()),
         Ok(Cow::Owned(repaired)) => Some(repaired.into()),
         Err(Irreparable::Scope(_) | Irreparable::NodeId(_) | Irreparable::Region { .. }) => None,
     }
 }
 
-/// What follows for one attachment. `doubted` tells that the list before this one made it
-/// [`Drift::Doubtful`] too.
+/// The drift of one candidate. `suspected` says that the previous list made it [`Drift::Suspected`], too.
 ///
-/// A volume that is absent from the list may have slipped between two pages, one whose node has got another id
-/// since may be listed under either, and the list may be older than an attach of one that is `young`: that alone is
-/// no reason to touch what people use, nor to alarm them.
-pub fn verdict(subject: &Subject, doubted: bool, young: bool) -> Drift {
-    let Subject {
+/// A volume that the list lacks may have slipped between two pages, one whose node has another id now may be listed under
+/// either, and the list may be older than a `newly_attached` volume: that alone is no reason for a call or an Event.
+pub fn drift(candidate: &Candidate, suspected: bool, newly_attached: bool) -> Drift {
+    let Candidate {
         attachment,
-        whereabouts,
-        sight,
-    } = subject;
-    let published = match sight {
-        ListedState::Unknown => return Drift::InOrder,
+        expected,
+        listed_state,
+    } = candidate;
+    let published = match listed_state {
+        ListedState::Unknown => return Drift::InSync,
         ListedState::Absent | ListedState::Elsewhere => false,
         ListedState::Published => true,
     };
     match (attachment.deleting, attachment.attached) {
-        (false, true) if published && attachment.finalizer => Drift::InOrder,
-        (false, true) if published => Drift::Unguarded,
+        (false, true) if published && attachment.finalizer => Drift::InSync,
+        (false, true) if published => Drift::MissingFinalizer,
         (false, true) => {
-            let weak = young || *sight == ListedState::Absent || whereabouts.other_node_id.is_some();
-            if weak && !doubted {
-                Drift::Doubtful
+            let weak =
+                newly_attached || *listed_state == ListedState::Absent || expected.other_node_id.is_some();
+            if weak && !suspected {
+                Drift::Suspected
             } else {
                 Drift::Lost
             }
         }
         (true, _) if published && !attachment.finalizer => Drift::Leftover,
         (true, attached)
-            if attachment.finalizer && published != attached && *sight != ListedState::Absent =>
+            if attachment.finalizer && published != attached && *listed_state != ListedState::Absent =>
         {
-            Drift::Promising
+            Drift::RetryMaySucceed
         }
-        (false, false) if published => Drift::Promising,
-        (true, _) | (false, false) => Drift::InOrder,
+        (false, false) if published => Drift::RetryMaySucceed,
+        (true, _) | (false, false) => Drift::InSync,
     }
 }
 

@@ -1,4 +1,4 @@
-//! The rules as tables, and the smallest valid objects that other modules' tests start from too.
+//! The rules as tables, and minimal valid objects for other modules' tests.
 
 mod attach;
 mod detach;
@@ -77,7 +77,7 @@ pub(crate) fn mk_node(name: &str, id: Option<&str>) -> Node {
     }
 }
 
-fn mk_facts(change: impl FnOnce(&mut Attachment, &mut Volume, &mut Node)) -> AttachInputs {
+fn mk_inputs(change: impl FnOnce(&mut Attachment, &mut Volume, &mut Node)) -> AttachInputs {
     let (mut attachment, mut volume, mut node) = (
         mk_attachment("va"),
         mk_volume("pv"),
@@ -98,7 +98,7 @@ fn csi_of(volume: &mut Volume) -> &mut CsiSource {
     csi
 }
 
-/// Makes it an in-tree volume that was translated to what it is.
+/// Makes it a migrated in-tree volume.
 fn migrate(volume: &mut Volume) {
     let csi = std::mem::take(csi_of(volume));
     volume.spec.source = VolumeSource::Migrated(Box::new(csi));
@@ -119,7 +119,7 @@ fn target(handle: &str, node_id: &str) -> PublishTarget {
 }
 
 #[test]
-fn what_is_wanted_follows_from_deletion_finalizer_and_status() {
+fn operation_follows_from_deletion_finalizer_and_status() {
     use Operation::{Attach, Detach};
     for (deleting, finalizer, attached, expected) in [
         (false, false, false, Some(Attach)),
@@ -147,7 +147,7 @@ fn what_is_wanted_follows_from_deletion_finalizer_and_status() {
 }
 
 #[test]
-fn who_is_attached_with_an_error_or_without_a_guard_is_attached_again_by_a_driver_with_calls() {
+fn republishes_if_attach_error_or_finalizer_missing() {
     for (finalizer, recorded, failed, with_calls, without) in [
         (true, true, false, false, true),
         (true, true, true, true, true),
@@ -176,7 +176,7 @@ fn who_is_attached_with_an_error_or_without_a_guard_is_attached_again_by_a_drive
 }
 
 #[test]
-fn a_status_is_wrong_when_it_outlives_our_finalizer_and_tells_of_an_attachment() {
+fn status_is_stale_if_attached_without_our_finalizer() {
     for (deleting, finalizer, attached, expected) in [
         (true, false, true, true),
         (true, false, false, false),
@@ -198,14 +198,14 @@ fn a_status_is_wrong_when_it_outlives_our_finalizer_and_tells_of_an_attachment()
 }
 
 #[test]
-fn our_finalizer_leaves_a_volume_only_when_nobody_needs_it() {
+fn removes_pv_finalizer_only_if_unneeded() {
     // finalizer, deleting, left in tree, attachments
     for (finalizer, deleting, left_in_tree, attachments, expected) in [
         (true, true, false, 0, true),
         (true, true, false, 1, false),
         (true, false, false, 0, false),
         (false, true, false, 0, false),
-        // Migration is rolled back, or the PersistentVolume controller never knew of it.
+        // Migration was rolled back, or the PersistentVolume controller has not annotated it.
         (true, false, true, 0, true),
         (true, false, true, 1, false),
         (false, false, true, 0, false),
@@ -226,17 +226,17 @@ fn our_finalizer_leaves_a_volume_only_when_nobody_needs_it() {
 }
 
 #[test]
-fn a_migrated_volume_is_attached_and_detached_as_what_it_was_translated_to() {
-    let facts = mk_facts(|attachment, volume, _| {
+fn plans_a_migrated_volume_as_translated() {
+    let inputs = mk_inputs(|attachment, volume, _| {
         migrate(volume);
         attachment.finalizer = true;
     });
-    let plan = attach(&facts, &mk_driver()).unwrap();
+    let plan = attach(&inputs, &mk_driver()).unwrap();
     assert_eq!((plan.target, plan.migrated), (target("handle", "id-1"), true));
     assert_eq!(plan.record.unwrap().annotations.handle.as_deref(), Some("handle"));
-    let plan = detach(&facts, &mk_driver()).unwrap();
+    let plan = detach(&inputs, &mk_driver()).unwrap();
     assert_eq!((plan.target, plan.migrated), (target("handle", "id-1"), true));
-    let native = mk_facts(|attachment, _, _| attachment.finalizer = true);
+    let native = mk_inputs(|attachment, _, _| attachment.finalizer = true);
     assert!(!attach(&native, &mk_driver()).unwrap().migrated);
     assert!(!detach(&native, &mk_driver()).unwrap().migrated);
 }

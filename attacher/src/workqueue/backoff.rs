@@ -1,26 +1,23 @@
-//! How long a failed operation waits.
+//! Backoff of failed operations.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::jittered;
 
-/// How a failure is waited out.
+/// Which backoff a failure has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// The answer is known and will not change soon: a final gRPC code, an API error.
+    /// The result is known and will not change soon: a final gRPC code, an API error.
     Final,
-    /// It cannot be done as things stand, and nobody was asked. Once something changes that it depends on, it is
-    /// tried again at once.
+    /// The plan refused the object without a request. A change of its inputs ends the backoff.
     Refused,
-    /// The call may still be under way at the driver, or the driver asks for another try
-    /// (CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, RESOURCE_EXHAUSTED, ABORTED): asking again is how
-    /// its result is learnt.
+    /// The driver may still execute the call, or requests a retry (CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE,
+    /// RESOURCE_EXHAUSTED, ABORTED): a retry shows its result.
     Uncertain,
-    /// The driver went away during the call. Ends when it comes back, but not time after time: it may
-    /// be this very call that brings it down.
+    /// The connection was lost during the call. A reconnect ends the backoff, but not repeatedly: the call may crash the driver.
     Interrupted,
-    /// The driver was not there to be asked. Ends at once when it comes back.
+    /// The driver was not connected. A reconnect ends the backoff.
     Disconnected,
 }
 
@@ -33,7 +30,7 @@ pub struct Backoff {
     pub max: Duration,
 }
 
-/// An uncertain result is asked for again this many times sooner than a final one at the most.
+/// The maximal backoff of an uncertain result is this many times shorter than that of a final one.
 const UNCERTAIN_SHARE: u32 = 10;
 
 // === impl Class ===

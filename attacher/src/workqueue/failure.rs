@@ -1,4 +1,4 @@
-//! Failures: how they are remembered, waited out, and cut short when the driver is back.
+//! Failures and their backoff.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,29 +6,29 @@ use std::time::{Duration, Instant};
 use super::{Class, Entry, Key, Lane, Queue, State};
 use crate::model::Uid;
 
-/// What [`Queue::finish`] tells about the run that ended.
+/// The result of [`Queue::finish`].
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Finished {
-    /// The key was woken while it ran.
-    pub again: bool,
+    /// Whether the key was enqueued while it ran.
+    pub dirty: bool,
     pub(super) failure: Option<Failure>,
 }
 
-/// A failure to be waited out.
+/// A failure that needs a backoff.
 #[derive(Clone, Debug)]
 pub struct Failed {
-    /// The object that it concerns. A successor of the same name starts afresh.
+    /// The object. A successor of the same name has a backoff of its own.
     pub uid: Uid,
-    /// The operation. Failures of an attach do not delay the detach that follows.
+    /// The operation. Failures of an attach do not delay the following detach.
     pub lane: Lane,
-    /// How the failure is to be waited out.
+    /// Which backoff applies.
     pub class: Class,
-    /// The gRPC code, if it was a call that failed.
+    /// The gRPC code of a failed call.
     pub code: Option<i32>,
-    /// What it was, for people.
+    /// The error, for `/statusz`.
     pub message: Arc<str>,
-    /// The least time to wait, whatever the backoff is.
+    /// The least delay, whatever the backoff.
     pub retry_after: Option<Duration>,
 }
 
@@ -41,20 +41,20 @@ pub(super) struct Failure {
     pub(super) code: Option<i32>,
     pub(super) times: u32,
     pub(super) message: Arc<str>,
-    /// When the first of them happened.
+    /// When the first of them occurred.
     pub(super) since: Instant,
 }
 
-/// How often in a row a key may lose the driver during its call and still run as soon as it is back.
+/// How many times in a row a key may lose the driver during its call and still run at its reconnect.
 pub(super) const TRIES_ON_RETURN: u32 = 3;
 
 // === impl Queue ===
 
 impl Queue {
-    /// The run of `key` failed: it waits for longer the more often this operation failed on this
-    /// very object. With `finished.again` it does not wait, but the failure counts.
+    /// Starts the backoff of `key`, which grows with the failures of this operation on this object. A dirty key is enqueued at
+    /// once, but the failure counts.
     ///
-    /// `jitter`, in `0.0..1.0`, spreads keys that failed together.
+    /// `jitter` is in `0.0..1.0`.
     pub fn fail(&mut self, key: &Key, finished: Finished, failed: Failed, now: Instant, jitter: f64) {
         let Failed {
             uid,
@@ -88,21 +88,19 @@ impl Queue {
                 failure,
             },
         );
-        if finished.again {
+        if finished.dirty {
             self.enqueue(key, lane);
         }
     }
 
-    /// The gRPC code of the last failure of `key` on this object, unless something went well since.
+    /// The gRPC code of the last failure of `key` on this object, unless it succeeded since.
     pub fn failed_with(&self, key: &Key, uid: &Uid) -> Option<i32> {
         let failure = self.entries.get(key)?.failure.as_ref()?;
         failure.code.filter(|_| failure.uid == *uid)
     }
 
-    /// The driver is back: every key that waits because it was away runs now, and one whose run under
-    /// way met its absence is not going to wait. Whoever saw it go away `TRIES_ON_RETURN` times in a
-    /// row waits all the same: a call that brings the driver down must not take all others along for
-    /// ever.
+    /// Ends the backoff of keys that wait for the driver's reconnect, and marks running ones dirty. A key that lost the driver
+    /// `TRIES_ON_RETURN` times in a row keeps its backoff: a call that crashes the driver must not do so for ever.
     pub fn enqueue_disconnected(&mut self) {
         let concerns = |entry: &Entry| match (&entry.state, &entry.failure) {
             (State::Ready { .. }, _) => false,
@@ -122,7 +120,7 @@ impl Queue {
             .filter(|(_, entry)| concerns(entry))
             .map(|(key, _)| key.clone())
             .collect();
-        // The map's order is random, and the same calls are to give the same order.
+        // The map is unordered, and the simulation must be deterministic.
         concerned.sort_unstable();
         for key in concerned {
             self.enqueue_if_pending(&key);

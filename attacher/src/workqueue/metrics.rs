@@ -1,17 +1,17 @@
-//! What a queue has seen, in numbers.
+//! client-go's workqueue metrics.
 
 use crate::metrics::Histogram;
 
-/// What happened to the keys of one kind so far.
+/// Metrics of the keys of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueMetrics {
-    /// How often a key came to stand in a line.
+    /// `workqueue_adds_total`.
     pub adds: u64,
-    /// How often a key was sent to wait out a failure.
+    /// `workqueue_retries_total`.
     pub retries: u64,
-    /// How long keys stood in line before they ran.
+    /// `workqueue_queue_duration_seconds`.
     pub waited: Histogram,
-    /// How long keys ran.
+    /// `workqueue_work_duration_seconds`.
     pub worked: Histogram,
 }
 

@@ -1,4 +1,4 @@
-//! The queue's promises, with times made by hand.
+//! The queue's guarantees, with times made by hand.
 
 use super::failure::TRIES_ON_RETURN;
 use super::*;
@@ -45,7 +45,7 @@ fn drain(queue: &mut Queue) -> Vec<(Key, Lane)> {
     std::iter::from_fn(|| queue.start()).collect()
 }
 
-/// Lets `name` run and fail once; returns when it will be tried again.
+/// Lets `name` run and fail once; returns the end of its backoff.
 fn run_and_fail(queue: &mut Queue, name: &str, failure: Failed, now: Instant) -> Instant {
     assert_eq!(queue.start(), Some((key(name), failure.lane)));
     let finished = queue.finish(&key(name));
@@ -54,22 +54,22 @@ fn run_and_fail(queue: &mut Queue, name: &str, failure: Failed, now: Instant) ->
 }
 
 #[test]
-fn a_key_runs_once_at_a_time_and_again_if_it_was_woken_meanwhile() {
+fn runs_a_key_once_at_a_time_and_again_if_marked_dirty() {
     let mut queue = queue(10, 10);
     queue.enqueue(&key("a"), Lane::Attach);
     queue.enqueue(&key("a"), Lane::Attach);
     assert_eq!(drain(&mut queue), [(key("a"), Lane::Attach)]);
     queue.enqueue(&key("a"), Lane::Detach);
     assert_eq!(drain(&mut queue), []);
-    assert!(queue.finish(&key("a")).again);
+    assert!(queue.finish(&key("a")).dirty);
     queue.enqueue(&key("a"), Lane::Detach);
     assert_eq!(drain(&mut queue), [(key("a"), Lane::Detach)]);
-    assert!(!queue.finish(&key("a")).again);
+    assert!(!queue.finish(&key("a")).dirty);
     assert_eq!(queue.running(), 0);
 }
 
 #[test]
-fn a_lane_that_is_full_does_not_hold_up_another() {
+fn a_full_lane_does_not_delay_another() {
     let mut queue = queue(2, 1);
     for name in ["d1", "d2", "d3"] {
         queue.enqueue(&key(name), Lane::Detach);
@@ -86,13 +86,13 @@ fn a_lane_that_is_full_does_not_hold_up_another() {
         started.iter().filter(|(_, lane)| *lane == Lane::Attach).count(),
         2
     );
-    assert!(!queue.finish(&key("a1")).again);
+    assert!(!queue.finish(&key("a1")).dirty);
     assert_eq!(queue.start(), Some((key("a3"), Lane::Attach)));
     assert_eq!(queue.start(), None);
 }
 
 #[test]
-fn a_lane_serves_in_the_order_of_waking() {
+fn a_lane_is_first_in_first_out() {
     let mut queue = queue(10, 10);
     for name in ["b", "a", "c"] {
         queue.enqueue(&key(name), Lane::Attach);
@@ -107,7 +107,7 @@ fn a_lane_serves_in_the_order_of_waking() {
 }
 
 #[test]
-fn a_key_moves_to_the_lane_of_what_it_needs_now() {
+fn a_key_moves_to_its_newest_lane() {
     let mut queue = queue(10, 10);
     queue.enqueue(&key("a"), Lane::Attach);
     queue.enqueue(&key("a"), Lane::Detach);
@@ -130,7 +130,7 @@ fn failures_double_the_delay_up_to_the_maximum() {
 }
 
 #[test]
-fn uncertain_results_are_asked_for_sooner_but_not_all_the_time() {
+fn uncertain_results_have_a_shorter_maximal_backoff() {
     let delays: Vec<_> = (1..=7)
         .map(|times| BACKOFF.delay(Class::Uncertain, times, 0.0).as_secs())
         .collect();
@@ -144,13 +144,13 @@ fn uncertain_results_are_asked_for_sooner_but_not_all_the_time() {
 }
 
 #[test]
-fn jitter_takes_off_a_fifth_at_the_most() {
+fn jitter_is_at_most_a_fifth() {
     assert_eq!(BACKOFF.delay(Class::Final, 1, 1.0), Duration::from_millis(800));
     assert_eq!(BACKOFF.delay(Class::Final, 1, 0.5), Duration::from_millis(900));
 }
 
 #[test]
-fn a_wake_ends_the_wait_but_the_failures_still_count() {
+fn enqueueing_ends_the_backoff_but_keeps_the_failure_count() {
     let mut queue = queue(1, 1);
     let now = epoch();
     queue.enqueue(&key("a"), Lane::Attach);
@@ -183,7 +183,7 @@ fn attach_failures_do_not_delay_a_detach_nor_a_successor_of_the_same_name() {
 }
 
 #[test]
-fn a_wake_during_a_run_that_fails_is_not_lost() {
+fn a_failed_dirty_key_runs_again_at_once() {
     let mut queue = queue(1, 1);
     let now = epoch();
     queue.enqueue(&key("a"), Lane::Attach);
@@ -196,7 +196,7 @@ fn a_wake_during_a_run_that_fails_is_not_lost() {
 }
 
 #[test]
-fn those_that_waited_for_the_driver_run_when_it_is_back_and_others_do_not() {
+fn a_reconnect_ends_only_the_backoff_of_disconnected_keys() {
     let mut queue = queue(10, 10);
     let now = epoch();
     for (name, class) in [
@@ -221,7 +221,7 @@ fn a_forgotten_key_leaves_nothing_behind() {
     queue.enqueue(&key("waiting"), Lane::Detach);
     assert_eq!(queue.start(), Some((key("ready"), Lane::Attach)));
     run_and_fail(&mut queue, "waiting", failed(Lane::Detach, Class::Final), now);
-    assert!(!queue.finish(&key("ready")).again);
+    assert!(!queue.finish(&key("ready")).dirty);
     queue.enqueue(&key("ready"), Lane::Attach);
     queue.forget(&key("ready"));
     queue.forget(&key("waiting"));
@@ -231,7 +231,7 @@ fn a_forgotten_key_leaves_nothing_behind() {
 }
 
 #[test]
-fn lanes_take_turns() {
+fn lanes_are_served_round_robin() {
     let mut queue = queue(10, 10);
     for name in ["1", "2", "3"] {
         queue.enqueue(&key(&format!("a{name}")), Lane::Attach);
@@ -252,7 +252,7 @@ fn lanes_take_turns() {
 }
 
 #[test]
-fn a_call_that_brings_the_driver_down_time_after_time_waits_like_any_other_failure() {
+fn a_call_that_repeatedly_crashes_the_driver_keeps_its_backoff() {
     let mut queue = queue(10, 10);
     let now = epoch();
     queue.enqueue(&key("a"), Lane::Attach);

@@ -82,7 +82,7 @@ async fn round(interval: Duration, page: impl Fn(u32) -> Page + Send + Sync + 's
     let mut state = lock(&reconciler.state);
     state.handle(events.try_recv().expect("a round ends with an event"));
     let last = state.last_round().cloned().expect("there was a round");
-    let failed = state.tally().failed_rounds;
+    let failed = state.reconcile_metrics().failed_rounds;
     assert_eq!(failed, u64::from(last.error.is_some()));
     (reconciler.csi.pages.load(Ordering::Relaxed), last)
 }
@@ -99,7 +99,7 @@ fn page(volumes: u32, next_token: String) -> Page {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_without_volumes_are_not_followed_for_ever() {
+async fn aborts_a_list_of_empty_pages() {
     let (pages, last) = round(1000 * MINUTE, |number| page(0, number.to_string())).await;
     assert_eq!((pages, last.round.listed), (EMPTY_PAGES, 0));
     let error = last.error.expect("the list has no end");
@@ -116,7 +116,7 @@ async fn tokens_without_volumes_are_not_followed_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_goes_on_and_on_is_given_up() {
+async fn aborts_a_list_after_the_timeout() {
     for (interval, minutes) in [(MINUTE / 60, 10), (MINUTE, 10), (2 * MINUTE, 20)] {
         let (pages, last) = round(interval, |number| page(3, number.to_string())).await;
         assert_eq!(last.round.took.as_secs(), minutes * 60);
@@ -127,14 +127,14 @@ async fn a_list_that_goes_on_and_on_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_comes_again_ends_the_round() {
+async fn aborts_a_list_with_a_repeated_token() {
     let (_, last) = round(MINUTE, |number| page(1, (number % 5).to_string())).await;
     let error = last.error.expect("the list has no end");
     assert!(error.contains("again, so its list has no end"), "{error}");
 }
 
 #[test]
-fn tokens_that_go_round_are_noticed_whatever_the_circle() {
+fn detects_token_cycles_of_any_length() {
     for (before, circle) in [(0usize, 1usize), (0, 2), (5, 1), (3, 7), (100, 13)] {
         let tokens = (0..before)
             .map(|n| format!("before-{n}"))

@@ -18,7 +18,7 @@ pub enum Item {
         operation: Operation,
         /// What an earlier sync learnt from the driver and could not write.
         pending: Option<PendingStatusWrite>,
-        /// Whether the object itself asks for nothing: reconcile does, or a driver that has publish calls again.
+        /// Whether the object itself requires nothing: reconcile does, or a driver that has publish calls again.
         repair: bool,
     },
     /// Unpublish a target whose VolumeAttachment is gone.

@@ -1,8 +1,7 @@
-//! Surveys of where the driver says that volumes are, and the work that follows from them.
+//! Reconcile rounds: which VolumeAttachments they compare with ListVolumes, and what follows.
 //!
-//! An attachment is judged only if it neither changed nor had work from the moment the survey began until
-//! its result is here, so what a concurrent job does is never undone. The work that follows is
-//! [`repair`](super::repair).
+//! A VolumeAttachment is compared only if it neither changed nor was synced between the beginning of the round and its
+//! result, so that a concurrent sync is never undone. The work that follows is [`repair`](super::repair).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,119 +10,119 @@ use std::time::{Duration, Instant};
 use super::ControllerState;
 use crate::model::{Attachment, Driver, PublishTarget};
 use crate::plan::Operation;
-use crate::plan::reconcile::{Drift, ListVolumesResult, Subject, listed_handle, verdict, whereabouts};
+use crate::plan::reconcile::{Candidate, Drift, ListVolumesResult, drift, expected_target, listed_handle};
 use crate::workqueue::Key;
 
-/// How the survey of one round went, as who carried it out tells.
+/// One round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
     /// When it ended.
     pub ended: Instant,
     /// How long it took.
     pub took: Duration,
-    /// How many volumes the driver listed, as far as it came.
+    /// How many volumes the driver listed, up to an error.
     pub listed: u64,
 }
 
-/// The last round, and what came of it.
+/// The last round and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastRound {
-    /// How it went.
+    /// Its duration and size.
     pub round: Round,
-    /// How many attachments it found lost, which are published again.
+    /// Attached volumes that were not listed on their node, and are published again.
     pub lost: u64,
-    /// How many volumes it found published for nobody, which are unpublished.
+    /// Detached volumes that were listed on their node, and are unpublished again.
     pub leftover: u64,
-    /// Why it came to nothing, if it did.
+    /// Why it failed, if it did.
     pub error: Option<Arc<str>>,
 }
 
-/// Something that a survey found wrong and that is going to be repaired. To be told to people.
+/// A drift that is being repaired, for the log and an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The attachment.
     pub attachment: Arc<Attachment>,
     /// Its volume and node id.
     pub target: PublishTarget,
-    /// What is wrong.
+    /// The drift.
     pub fault: Fault,
-    /// The how-manieth time in a row, without the driver's list agreeing in between.
+    /// How many times in a row it was repaired without a list that agreed in between.
     pub times: u32,
 }
 
-/// What a survey can find wrong.
+/// A drift between VolumeAttachment and ListVolumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The volume is not on the node although it is attached.
+    /// The volume is attached, but not listed on its node.
     Lost,
-    /// The volume is on the node although its attachment is being deleted and was let go of.
+    /// The volume is listed on its node, but its VolumeAttachment is being deleted without our finalizer.
     Leftover,
 }
 
 /// Counts since the start, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReconcileMetrics {
-    /// Surveys that were completed.
+    /// Completed rounds.
     pub rounds: u64,
-    /// Surveys that failed: the driver did not answer, or its list was broken.
+    /// Failed rounds: the call failed, or the list was invalid.
     pub failed_rounds: u64,
-    /// Attachments found lost.
+    /// [`Fault::Lost`].
     pub lost: u64,
-    /// Volumes found published for attachments that were let go of.
+    /// [`Fault::Leftover`].
     pub leftover: u64,
-    /// Repairs that succeeded.
+    /// Successful repairs.
     pub repaired: u64,
-    /// Repairs that could not be made as things stood.
+    /// Repairs that the plan refused.
     pub refused: u64,
 }
 
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// Begins a survey, to be fed with the driver's list and handed back as
-    /// [`Event::VolumesListed`](super::Event::VolumesListed). `None` when there is nothing to survey: work has not
-    /// begun yet, or the driver does not tell where its volumes are.
+    /// Begins a round, whose result is handled as
+    /// [`Event::VolumesListed`](super::Event::VolumesListed). `None` if no sync has started
+    /// yet, or the driver does not list published nodes.
     pub fn begin_reconcile(&mut self, driver: &Driver) -> Option<ListVolumesResult> {
         let lists = self.capabilities.is_some_and(|c| c.publish && c.list_published);
         if !lists || !self.started {
             return None;
         }
-        let mut survey = ListVolumesResult::default();
+        let mut result = ListVolumesResult::default();
         for attachment in self.index.attachments() {
             if self.queue.is_running(&Key::Attachment(attachment.name.clone())) {
                 continue;
             }
-            let Some(whereabouts) = whereabouts(&self.index.inputs(attachment), driver) else {
+            let Some(expected) = expected_target(&self.index.inputs(attachment), driver) else {
                 continue;
             };
-            if let Some(handle) = listed_handle(&whereabouts.target, driver) {
-                survey.add(attachment.clone(), whereabouts, handle);
+            if let Some(handle) = listed_handle(&expected.target, driver) {
+                result.add(attachment.clone(), expected, handle);
             }
         }
         self.repairs.dirty = Some(HashSet::new());
-        let fresh = std::mem::take(&mut self.repairs.fresh);
-        self.repairs.young.extend(fresh);
-        Some(survey)
+        let attached = std::mem::take(&mut self.repairs.attached_since_round);
+        self.repairs.newly_attached.extend(attached);
+        Some(result)
     }
 
-    /// What the surveys since the last call found wrong.
+    /// Takes the drifts that were found since the last call.
     pub fn take_findings(&mut self) -> Vec<Finding> {
         std::mem::take(&mut self.repairs.findings)
     }
 
     /// Counts for metrics.
-    pub fn tally(&self) -> ReconcileMetrics {
-        self.repairs.tally
+    pub fn reconcile_metrics(&self) -> ReconcileMetrics {
+        self.repairs.metrics
     }
 
-    /// The last round of surveys, if there was one.
+    /// The last round, if there was one.
     pub fn last_round(&self) -> Option<&LastRound> {
         self.repairs.last.as_ref()
     }
 
-    pub(super) fn survey_failed(&mut self, round: Round, why: Arc<str>) {
+    pub(super) fn list_volumes_failed(&mut self, round: Round, why: Arc<str>) {
         self.repairs.dirty = None;
-        self.repairs.tally.failed_rounds += 1;
+        self.repairs.metrics.failed_rounds += 1;
         self.repairs.last = Some(LastRound {
             round,
             lost: 0,
@@ -132,58 +131,57 @@ impl ControllerState {
         });
     }
 
-    pub(super) fn surveyed(&mut self, survey: ListVolumesResult, round: Round) {
+    pub(super) fn volumes_listed(&mut self, result: ListVolumesResult, round: Round) {
         // The driver's capabilities changed while it listed.
         let Some(dirty) = self.repairs.dirty.take() else {
             return;
         };
-        self.repairs.tally.rounds += 1;
-        let before = self.repairs.tally;
-        let mut subjects = survey.into_subjects();
-        // The index has no order, and the same calls are to give the same one.
-        subjects.sort_unstable_by(|a, b| a.attachment.name.cmp(&b.attachment.name));
-        for subject in subjects {
-            if self.is_undisturbed(&subject, &dirty) {
-                self.judge(subject);
+        self.repairs.metrics.rounds += 1;
+        let before = self.repairs.metrics;
+        let mut candidates = result.into_candidates();
+        // The store is unordered, and the simulation must be deterministic.
+        candidates.sort_unstable_by(|a, b| a.attachment.name.cmp(&b.attachment.name));
+        for candidate in candidates {
+            if self.is_unchanged(&candidate, &dirty) {
+                self.apply_drift(candidate);
             }
         }
-        self.repairs.young.clear();
-        let tally = self.repairs.tally;
+        self.repairs.newly_attached.clear();
+        let metrics = self.repairs.metrics;
         self.repairs.last = Some(LastRound {
             round,
-            lost: tally.lost - before.lost,
-            leftover: tally.leftover - before.leftover,
+            lost: metrics.lost - before.lost,
+            leftover: metrics.leftover - before.leftover,
             error: None,
         });
     }
 
-    /// Whether nothing has happened to the attachment, nor to another one of the same volume on the same
-    /// node, whose calls have the same target.
-    fn is_undisturbed(&self, subject: &Subject, dirty: &HashSet<Arc<str>>) -> bool {
-        let attachment = &subject.attachment;
+    /// Whether neither the VolumeAttachment nor another one of the same volume and node changed or was synced.
+    fn is_unchanged(&self, candidate: &Candidate, dirty: &HashSet<Arc<str>>) -> bool {
+        let attachment = &candidate.attachment;
         let is_as_it_was = self
             .index
             .attachment(&attachment.name)
             .is_some_and(|newest| newest.uid == attachment.uid && newest.version == attachment.version);
-        let at_rest =
+        let is_idle =
             |name: &Arc<str>| !dirty.contains(name) && !self.queue.is_running(&Key::Attachment(name.clone()));
-        let is_twin = |name: &Arc<str>| {
+        let has_same_target = |name: &Arc<str>| {
             self.index
                 .attachment(name)
                 .is_some_and(|other| other.node == attachment.node && other.source == attachment.source)
         };
-        let today = self
+        let present_id = self
             .index
             .node(&attachment.node)
             .and_then(|node| node.id.as_ref());
-        let target = &subject.whereabouts.target;
+        let target = &candidate.expected.target;
         let is_node_as_it_was = match &attachment.recorded.node_id {
             Some(recorded) => {
-                today.filter(|id| *id != recorded) == subject.whereabouts.other_node_id.as_ref()
+                present_id.filter(|id| *id != recorded) == candidate.expected.other_node_id.as_ref()
             }
-            None => today == Some(&target.node_id),
+            None => present_id == Some(&target.node_id),
         };
-        // Volumes that are specified in place are few, and not worth an index.
+        // Inline volumes are few, and have no index.
         let (by_volume, by_node) = match attachment.volume_name() {
             Some(volume) => (Some(self.index.attachments_of_volume(volume)), None),
             None => (None, Some(self.index.attachments_of_node(&attachment.node))),
@@ -194,30 +192,30 @@ impl ControllerState {
             .chain(by_node.into_iter().flatten());
         is_as_it_was
             && is_node_as_it_was
-            && at_rest(&attachment.name)
-            && candidates.all(|name| !is_twin(name) || at_rest(name))
+            && is_idle(&attachment.name)
+            && candidates.all(|name| !has_same_target(name) || is_idle(name))
     }
 
-    fn judge(&mut self, subject: Subject) {
-        let uid = &subject.attachment.uid;
-        let round = self.repairs.tally.rounds;
-        // Evidence adds up only if it comes twice in a row.
-        let doubted = self
+    fn apply_drift(&mut self, candidate: Candidate) {
+        let uid = &candidate.attachment.uid;
+        let round = self.repairs.metrics.rounds;
+        // Weak evidence counts only twice in a row.
+        let suspected = self
             .repairs
             .suspects
             .get(uid)
-            .is_some_and(|doubt| doubt.round + 1 == round);
-        let young = self.repairs.young.contains(uid);
-        let verdict = verdict(&subject, doubted, young);
-        let key = Key::Attachment(subject.attachment.name.clone());
-        match verdict {
-            Drift::InOrder if subject.sight.is_known() => self.in_order(&subject.attachment),
-            Drift::InOrder => {}
-            Drift::Doubtful => self.repairs.suspects.entry(uid.clone()).or_default().round = round,
-            Drift::Promising => self.queue.enqueue_if_pending(&key),
-            Drift::Unguarded => self.attach_again(&subject.attachment),
-            Drift::Lost => self.repair(subject, Operation::Attach),
-            Drift::Leftover => self.repair(subject, Operation::Detach),
+            .is_some_and(|suspect| suspect.round + 1 == round);
+        let newly_attached = self.repairs.newly_attached.contains(uid);
+        let drift = drift(&candidate, suspected, newly_attached);
+        let key = Key::Attachment(candidate.attachment.name.clone());
+        match drift {
+            Drift::InSync if candidate.listed_state.is_known() => self.listed_in_sync(&candidate.attachment),
+            Drift::InSync => {}
+            Drift::Suspected => self.repairs.suspects.entry(uid.clone()).or_default().round = round,
+            Drift::RetryMaySucceed => self.queue.enqueue_if_pending(&key),
+            Drift::MissingFinalizer => self.attach_again(&candidate.attachment),
+            Drift::Lost => self.repair(candidate, Operation::Attach),
+            Drift::Leftover => self.repair(candidate, Operation::Detach),
         }
     }
 

@@ -1,13 +1,12 @@
-//! Repairs: work that is wanted although the attachment's own state asks for nothing.
+//! Repairs: work that the VolumeAttachment's own state does not require.
 //!
-//! A survey asks for them, or a driver that has calls again. They are remembered here alone; after a crash the next
-//! survey finds them again. Some the status asks for: it tells an error of an attached volume, or is wrong about a
-//! detached one. They have a lane of their own: a driver that lost everything makes thousands of them,
-//! and a pod that waits for its first attach is not to stand in line behind volumes that may well be in use.
+//! Reconcile requests them, or a driver that has publish calls again. They are kept in memory; after a crash the next round
+//! finds them again. Others follow from the status: an attached volume has an error, or a detached one says attached. They
+//! have a lane of their own: a driver that lost all its volumes causes thousands of them, and a first attach must not wait
+//! behind volumes that may be in use.
 //!
-//! A repair that is refused rests until something changes of what it depends on: its VolumeAttachment,
-//! PersistentVolume or CSINode, or what the driver can do. Nobody waits for it as somebody does for a first attach,
-//! and to try it again and again would tell people the same each time.
+//! A refused repair is parked until its VolumeAttachment, PersistentVolume or CSINode or the driver's capabilities change.
+//! No pod waits for it, and each retry would repeat the same Event.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,72 +14,69 @@ use std::sync::Arc;
 use super::reconcile::{Fault, Finding, LastRound, ReconcileMetrics};
 use super::{ControllerState, PendingStatusWrite};
 use crate::model::{Attachment, Uid};
-use crate::plan::reconcile::Subject;
+use crate::plan::reconcile::Candidate;
 use crate::plan::{self, Operation, TargetUsage, UsedBy};
 use crate::workqueue::{Key, Lane};
 
-/// What the state knows of surveys and repairs.
+/// Reconcile rounds and repairs.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
-    /// While a survey is under way: attachments that changed or had work since it began.
+    /// During a round: VolumeAttachments that changed or were synced since it began.
     pub(super) dirty: Option<HashSet<Arc<str>>>,
-    /// Attachments that were attached, or attached elsewhere, since the last survey began.
-    pub(super) fresh: HashSet<Uid>,
-    /// Those that were so when the survey that is under way began. A list may be older than they are.
-    pub(super) young: HashSet<Uid>,
+    /// VolumeAttachments that were attached, or attached elsewhere, since the last round began.
+    pub(super) attached_since_round: HashSet<Uid>,
+    /// Those of the previous rounds. The driver's list may be older than they are.
+    pub(super) newly_attached: HashSet<Uid>,
     pub(super) wanted: HashMap<Uid, Operation>,
-    /// Those that were refused, until something changes.
+    /// Refused repairs, until something changes.
     pub(super) parked: HashMap<Uid, Operation>,
     pub(super) suspects: HashMap<Uid, SuspectState>,
     pub(super) findings: Vec<Finding>,
-    pub(super) tally: ReconcileMetrics,
+    pub(super) metrics: ReconcileMetrics,
     pub(super) last: Option<LastRound>,
 }
 
-/// What earlier surveys said against an attachment.
+/// Evidence of earlier rounds against a VolumeAttachment.
 #[derive(Debug, Default)]
 pub(super) struct SuspectState {
-    /// The last survey that spoke against it.
+    /// The last round with evidence.
     pub(super) round: u64,
     repaired: u32,
     pass: u32,
 }
 
-/// A list that denies what was just repaired may be wrong every time: a driver that does not list all of
-/// its volumes, say. After the second repair in a row 1 survey is passed over, then 3, 7 and so on up to
-/// this many.
+/// If ListVolumes keeps contradicting repairs, back off: the driver may not list all of its volumes. After the second repair
+/// in a row 1 round is skipped, then 3, 7 and so on up to this many.
 const MOST_PASSED: u32 = 63;
 
 // === impl ControllerState ===
 
 impl ControllerState {
-    pub(super) fn repair(&mut self, subject: Subject, wanted: Operation) {
-        let Subject {
-            attachment,
-            whereabouts,
-            ..
-        } = subject;
-        let target = whereabouts.target;
+    pub(super) fn repair(&mut self, candidate: Candidate, wanted: Operation) {
+        let Candidate {
+            attachment, expected, ..
+        } = candidate;
+        let target = expected.target;
         let held = || self.usage_besides(&attachment, &target, UsedBy::Record);
         let is_needed = wanted == Operation::Detach && held() != TargetUsage::Unused;
-        self.distrust(&attachment);
+        self.discard_listed(&attachment);
         if is_needed || self.repairs.wanted.get(&attachment.uid) == Some(&wanted) {
             return;
         }
-        let doubt = self.repairs.suspects.entry(attachment.uid.clone()).or_default();
-        doubt.round = self.repairs.tally.rounds;
-        if let Some(left) = doubt.pass.checked_sub(1) {
-            doubt.pass = left;
+        let suspect = self.repairs.suspects.entry(attachment.uid.clone()).or_default();
+        suspect.round = self.repairs.metrics.rounds;
+        if let Some(left) = suspect.pass.checked_sub(1) {
+            suspect.pass = left;
             return;
         }
-        doubt.repaired += 1;
-        let times = doubt.repaired;
-        doubt.pass = 1u32
+        suspect.repaired += 1;
+        let times = suspect.repaired;
+        suspect.pass = 1u32
             .checked_shl(times - 1)
             .map_or(MOST_PASSED, |twice| (twice - 1).min(MOST_PASSED));
         let (fault, count) = match wanted {
-            Operation::Attach => (Fault::Lost, &mut self.repairs.tally.lost),
-            Operation::Detach => (Fault::Leftover, &mut self.repairs.tally.leftover),
+            Operation::Attach => (Fault::Lost, &mut self.repairs.metrics.lost),
+            Operation::Detach => (Fault::Leftover, &mut self.repairs.metrics.leftover),
         };
         *count += 1;
         self.repairs.wanted.insert(attachment.uid.clone(), wanted);
@@ -94,7 +90,7 @@ impl ControllerState {
         });
     }
 
-    /// The work that an attachment waits for, repairs included, but for those that rest.
+    /// The operation that a VolumeAttachment needs, including repairs that are not parked.
     pub(super) fn operation(&self, attachment: &Attachment) -> Option<Operation> {
         let wanted = plan::operation(attachment, self.publishes())
             .or_else(|| self.wanted_repair(attachment))
@@ -102,9 +98,8 @@ impl ControllerState {
         (!self.is_parked(wanted, attachment)).then_some(wanted)
     }
 
-    /// Whether the status of an attachment that was let go of is to be put right. With a driver that has no
-    /// calls, what was published once stays so: then the status, as it is, gets it unpublished when the driver
-    /// has calls again.
+    /// Whether the status of a VolumeAttachment without our finalizer must be corrected. If the driver has no publish calls, a
+    /// published volume stays published: then the wrong status gets it unpublished when the driver has calls again.
     fn is_to_be_marked(&self, attachment: &Attachment) -> bool {
         let is_unpublished = || self.pending.get(&attachment.uid) == Some(&PendingStatusWrite::Unpublished);
         let is_known = || self.publishes() || attachment.recorded.node_id.is_none() || is_unpublished();
@@ -115,35 +110,33 @@ impl ControllerState {
         is_repair(wanted, attachment) && self.repairs.parked.get(&attachment.uid) == Some(&wanted)
     }
 
-    /// To be told of work that was refused. Says whether it rests from now on: only a repair does, and not if
-    /// something has changed since it began.
+    /// Parks refused work, if it is a repair and nothing has changed since it began. Says whether it is parked.
     pub(super) fn park(&mut self, wanted: Operation, attachment: &Attachment, changed: bool) -> bool {
-        let rests = is_repair(wanted, attachment) && !changed;
-        if rests {
+        let parks = is_repair(wanted, attachment) && !changed;
+        if parks {
             self.repairs.parked.insert(attachment.uid.clone(), wanted);
-            self.repairs.tally.refused += 1;
+            self.repairs.metrics.refused += 1;
         }
-        rests
+        parks
     }
 
-    /// Something changed that work on the attachment of this name depends on: it does not wait, nor rest, any
-    /// longer.
+    /// Ends the backoff of a VolumeAttachment and unparks it, as something changed that it depends on.
     pub(super) fn requeue(&mut self, name: &Arc<str>) {
         let key = Key::Attachment(name.clone());
-        let rested = self
+        let was_parked = self
             .index
             .attachment(name)
             .and_then(|attachment| self.repairs.parked.remove(&attachment.uid));
-        if rested.is_some() {
+        if was_parked.is_some() {
             self.reevaluate(&key);
         } else {
             self.queue.enqueue_if_pending(&key);
         }
     }
 
-    /// The driver lists the volume of the attachment where it should be. A repair that waits is tried once more
-    /// and will find that; one that rests is over, and what the status tells of it is outdated.
-    pub(super) fn in_order(&mut self, attachment: &Attachment) {
+    /// The driver lists the volume as expected. A repair in backoff is retried at once; a parked one is over, and the error in
+    /// the status outdated.
+    pub(super) fn listed_in_sync(&mut self, attachment: &Attachment) {
         let uid = &attachment.uid;
         let key = Key::Attachment(attachment.name.clone());
         self.repairs.suspects.remove(uid);
@@ -162,8 +155,8 @@ impl ControllerState {
         }
     }
 
-    /// The driver's list says otherwise by now.
-    fn distrust(&mut self, attachment: &Attachment) {
+    /// The driver's list contradicts an earlier one.
+    fn discard_listed(&mut self, attachment: &Attachment) {
         if self.pending.get(&attachment.uid) == Some(&PendingStatusWrite::Listed) {
             self.pending.remove(&attachment.uid);
         }
@@ -174,7 +167,7 @@ impl ControllerState {
         self.operation(attachment).map(|wanted| lane(wanted, attachment))
     }
 
-    /// Has an attachment attached again that asks for nothing, and goes on until that works.
+    /// Enqueues a republish, and keeps it until it succeeds.
     pub fn attach_again(&mut self, attachment: &Attachment) {
         let before = self
             .repairs
@@ -191,47 +184,45 @@ impl ControllerState {
         is_repair(wanted, attachment).then_some(wanted)
     }
 
-    /// `attachment` is what the job began with.
+    /// `attachment` is the version that the sync began with.
     pub(super) fn repair_finished(&mut self, wanted: Operation, attachment: &Attachment) {
-        // An attach that is no repair makes one unnecessary, if it was one with a call: while the driver
-        // had none, nothing was published, and no finalizer says so.
-        let is_guarded = self
+        // A regular attach makes a repair unnecessary, unless it was one without a call, which adds no finalizer.
+        let has_finalizer = self
             .index
             .attachment(&attachment.name)
             .is_some_and(|newest| newest.finalizer);
         if is_repair(wanted, attachment) {
             if self.repairs.wanted.remove(&attachment.uid).is_some() {
-                self.repairs.tally.repaired += 1;
+                self.repairs.metrics.repaired += 1;
             }
-        } else if is_guarded {
+        } else if has_finalizer {
             self.repairs.wanted.remove(&attachment.uid);
         }
     }
 
-    /// Notes whether work that began with `before` brought the volume to where the driver's list, which may come
-    /// from a cache, will not show it at first.
-    pub(super) fn note_fresh(&mut self, before: &Attachment) {
+    /// Notes whether a sync that began with `before` attached the volume, which a list from a cache may not show yet.
+    pub(super) fn note_newly_attached(&mut self, before: &Attachment) {
         let newest = self.index.attachment(&before.name);
-        let moved = newest.is_some_and(|newest| {
+        let attached = newest.is_some_and(|newest| {
             newest.uid == before.uid
                 && newest.attached
                 && !(before.attached && newest.recorded.is_at_one_with(&before.recorded))
         });
-        if moved {
-            self.repairs.fresh.insert(before.uid.clone());
+        if attached {
+            self.repairs.attached_since_round.insert(before.uid.clone());
         }
     }
 
     pub(super) fn forget_repairs(&mut self, attachment: &Attachment) {
-        self.repairs.fresh.remove(&attachment.uid);
-        self.repairs.young.remove(&attachment.uid);
+        self.repairs.attached_since_round.remove(&attachment.uid);
+        self.repairs.newly_attached.remove(&attachment.uid);
         self.repairs.wanted.remove(&attachment.uid);
         self.repairs.parked.remove(&attachment.uid);
         self.repairs.suspects.remove(&attachment.uid);
     }
 }
 
-/// The lane in which an attachment in this state is worked on.
+/// The lane of an operation on a VolumeAttachment in this state.
 pub(super) fn lane(wanted: Operation, attachment: &Attachment) -> Lane {
     match wanted {
         _ if is_repair(wanted, attachment) => Lane::Repair,
@@ -240,7 +231,7 @@ pub(super) fn lane(wanted: Operation, attachment: &Attachment) -> Lane {
     }
 }
 
-/// Whether work on the attachment in this state is a repair: the state itself asks for nothing.
+/// Whether the operation is a repair: the state itself does not require it.
 fn is_repair(wanted: Operation, attachment: &Attachment) -> bool {
     match wanted {
         Operation::Attach => attachment.attached && !attachment.deleting,

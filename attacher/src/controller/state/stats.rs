@@ -1,5 +1,4 @@
-//! The state as seen from outside: how much there is to do, what is being done, and what is in the
-//! way.
+//! A snapshot of the state for metrics and `/statusz`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,32 +10,32 @@ use super::{ControllerState, Event, LastRound};
 use crate::informer::{Change, Known};
 use crate::metrics::Histogram;
 use crate::plan::Operation;
-use crate::workqueue::{self, Class, Item, Key, Lane, Stage};
+use crate::workqueue::{self, Class, Key, KeyStatus, Lane, Stage};
 
-/// What there is at one moment. It is looked at, not kept: nothing in it can drift.
+/// A snapshot, computed when it is requested.
 #[derive(Clone, Debug)]
 pub struct Stats {
     /// Each lane.
     pub lanes: BTreeMap<Lane, QueueStats>,
-    /// What runs, the longest first; at most as many as were asked for, as in the two that follow.
+    /// Running items, the longest first. Limited in number, as are the next two.
     pub running: Vec<Pending>,
-    /// What stands in line for a free place of its lane, the first first.
+    /// Items that wait for a free place of their lane, in order.
     pub ready: Vec<Pending>,
-    /// What waits before it is tried again, what has been failing for longest first.
+    /// Items in backoff, the longest failing first.
     pub waiting: Vec<Pending>,
-    /// What the work queue of VolumeAttachments has seen.
+    /// Metrics of the work queue of VolumeAttachments.
     pub attachments: workqueue::QueueMetrics,
-    /// What the work queue of PersistentVolumes has seen.
+    /// Metrics of the work queue of PersistentVolumes.
     pub volumes: workqueue::QueueMetrics,
-    /// Which lists are complete.
+    /// Which caches are synced.
     pub listed: Listed,
-    /// How many objects are known.
+    /// How many objects the stores hold.
     pub known: Known,
-    /// What was reached.
+    /// Latencies of completed operations.
     pub reached: LatencyMetrics,
-    /// What surveys of the driver's volumes found.
+    /// Metrics of reconcile.
     pub surveys: super::ReconcileMetrics,
-    /// The last of them.
+    /// The last reconcile round.
     pub last_survey: Option<LastRound>,
 }
 
@@ -47,45 +46,45 @@ pub struct QueueStats {
     pub limit: usize,
     /// How many run.
     pub running: usize,
-    /// How many stand in line for a free place.
+    /// How many wait for a free place.
     pub ready: usize,
-    /// How many wait before they are tried again.
+    /// How many are in backoff.
     pub waiting: usize,
-    /// When the oldest wish was made that is not fulfilled yet, where the object tells.
+    /// The oldest creation or deletion timestamp of an unfinished item.
     pub oldest: Option<Timestamp>,
-    /// How long the oldest key has been running, standing in line or failing.
+    /// How long the oldest item has been running, waiting or failing.
     pub longest: Duration,
-    /// How long all that runs has been running, added up.
+    /// The sum of the running items' times.
     pub unfinished: Duration,
-    /// How long the longest of them has been running.
+    /// The longest of them.
     pub longest_running: Duration,
 }
 
-/// One piece of unfinished work.
+/// One unfinished item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// On what.
+    /// Its key.
     pub key: Key,
-    /// What kind of work.
+    /// Its lane.
     pub lane: Lane,
-    /// Which node it is about.
+    /// Its node.
     pub node: Option<Arc<str>>,
-    /// Which PersistentVolume it is about.
+    /// Its PersistentVolume.
     pub volume: Option<Arc<str>>,
-    /// When the wish for it was made.
+    /// The object's creation or deletion timestamp.
     pub wanted_since: Option<Timestamp>,
-    /// How long it has been running or standing in line; nothing while it waits to be tried again.
+    /// How long it has been running or waiting for a place; zero in backoff.
     pub elapsed: Duration,
-    /// When it will be tried again, and what it waits out.
+    /// The rest of its backoff, and the class of the failure.
     pub next: Option<(Duration, Class)>,
-    /// What went wrong last.
+    /// Its last failure.
     pub failure: Option<LastFailure>,
 }
 
-/// What went wrong last.
+/// The last failure of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastFailure {
-    /// What it was.
+    /// The error.
     pub message: Arc<str>,
     /// How often in a row it failed.
     pub times: u32,
@@ -93,8 +92,7 @@ pub struct LastFailure {
     pub since: Duration,
 }
 
-/// Which of the first lists are complete. Before all are, no work starts: a node that is not listed
-/// yet looks like a node that does not exist.
+/// Which caches are synced. No sync starts before all are: a node that is not listed yet looks deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
     /// Of VolumeAttachments.
@@ -105,16 +103,16 @@ pub struct Listed {
     pub nodes: bool,
 }
 
-/// What was reached since the start.
+/// Latencies since the start.
 #[derive(Clone, Debug)]
 pub struct LatencyMetrics {
-    /// From the creation of VolumeAttachments to the moment when their status said that they are attached.
+    /// From the creation of a VolumeAttachment to `status.attached`.
     pub attached: Histogram,
-    /// From the deletion of VolumeAttachments to the moment when our finalizer was off.
+    /// From the deletion of a VolumeAttachment to the removal of our finalizer.
     pub detached: Histogram,
 }
 
-/// Kubernetes' timestamps have seconds, so nothing finer would be true.
+/// Kubernetes' timestamps have a resolution of one second.
 const END_TO_END_BOUNDS: &[f64] = &[
     1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0,
 ];
@@ -122,7 +120,7 @@ const END_TO_END_BOUNDS: &[f64] = &[
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// What there is at this moment, with at most `most` pieces of work by name for each stage.
+    /// A snapshot with at most `most` items of each stage.
     pub fn stats(&self, now: Instant, most: usize) -> Stats {
         let mut lanes: BTreeMap<Lane, QueueStats> = Lane::ALL
             .map(|lane| {
@@ -154,12 +152,12 @@ impl ControllerState {
             listed: self.listed,
             known: self.index.known(),
             reached: self.latency.clone(),
-            surveys: self.tally(),
+            surveys: self.reconcile_metrics(),
             last_survey: self.last_round().cloned(),
         }
     }
 
-    /// Which lists are complete.
+    /// Which caches are synced.
     pub fn listed(&self) -> Listed {
         self.listed
     }
@@ -169,7 +167,7 @@ impl ControllerState {
         self.queue.set_now(now);
     }
 
-    /// Whether no sync is under way, and no target is still to be unpublished that no other process knows of.
+    /// Whether no sync is running and no abandoned target is left, which no other process knows of.
     pub fn is_idle(&self) -> bool {
         self.queue.running() == 0 && !self.has_abandoned_targets()
     }
@@ -185,7 +183,7 @@ impl ControllerState {
 
     fn wanted_since(&self, key: &Key) -> Option<Timestamp> {
         match key {
-            // What a repair is for was reached long ago, and nobody waits since then.
+            // A repair is not part of the wait since the creation.
             Key::Attachment(name) => {
                 self.index
                     .attachment(name)
@@ -196,9 +194,9 @@ impl ControllerState {
         }
     }
 
-    fn longest(&self, mut items: Vec<Item<'_>>, now: Instant, most: usize) -> Vec<Pending> {
-        // Keys make the order of what came at the same moment the same each time.
-        let by_age = |item: &Item<'_>| (item.since().unwrap_or(now), item.key.clone());
+    fn longest(&self, mut items: Vec<KeyStatus<'_>>, now: Instant, most: usize) -> Vec<Pending> {
+        // Keys make the order deterministic.
+        let by_age = |item: &KeyStatus<'_>| (item.since().unwrap_or(now), item.key.clone());
         if items.len() > most {
             items.select_nth_unstable_by_key(most, by_age);
             items.truncate(most);
@@ -207,7 +205,7 @@ impl ControllerState {
         items.into_iter().map(|item| self.pending(&item, now)).collect()
     }
 
-    fn pending(&self, item: &Item<'_>, now: Instant) -> Pending {
+    fn pending(&self, item: &KeyStatus<'_>, now: Instant) -> Pending {
         let ago = |since: Instant| now.saturating_duration_since(since);
         let (elapsed, next) = match item.stage {
             Stage::Ready { since } | Stage::Running { since } => (since.map_or(Duration::ZERO, ago), None),
@@ -247,7 +245,7 @@ impl ControllerState {
 // === impl QueueStats ===
 
 impl QueueStats {
-    fn add(&mut self, item: &Item<'_>, wanted_since: Option<Timestamp>, now: Instant) {
+    fn add(&mut self, item: &KeyStatus<'_>, wanted_since: Option<Timestamp>, now: Instant) {
         let ago = |since: Option<Instant>| {
             since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
         };
@@ -264,26 +262,26 @@ impl QueueStats {
         self.oldest = [self.oldest, wanted_since].into_iter().flatten().min();
     }
 
-    /// How many pieces of work are not finished.
+    /// The number of unfinished items.
     pub fn depth(&self) -> usize {
         self.running + self.ready + self.waiting
     }
 
-    /// How old the oldest of them is.
+    /// The age of the oldest item.
     pub fn age(&self, now: Timestamp) -> Duration {
         let since = |oldest: Timestamp| now.duration_since(oldest);
-        let told = self
+        let since_timestamp = self
             .oldest
             .and_then(|oldest| since(oldest).try_into().ok())
             .unwrap_or_default();
-        self.longest.max(told)
+        self.longest.max(since_timestamp)
     }
 }
 
 // === impl Listed ===
 
 impl Listed {
-    /// Whether all are.
+    /// Whether all caches are synced.
     pub fn all(self) -> bool {
         self.attachments && self.volumes && self.nodes
     }

@@ -1,4 +1,4 @@
-//! What starts a job early, what does not, and what is remembered.
+//! What ends a backoff, and what is kept between syncs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// An state with so many places in each lane, which has seen nothing.
+/// An empty state with this concurrency in each lane.
 pub(crate) fn mk_state(places: usize) -> ControllerState {
     let limits = Limits {
         attach: places,
@@ -29,7 +29,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// An state that knows one volume, one node and `attachments`.
+    /// A state with one volume, one node and `attachments`.
     pub(super) fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
         let mut state = mk_state(10);
         state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
@@ -78,12 +78,12 @@ fn newer(attachment: &Attachment, change: impl FnOnce(&mut Attachment)) -> Attac
 }
 
 #[test]
-fn the_echo_of_a_failure_that_was_written_starts_nothing() {
+fn the_echo_of_a_written_error_enqueues_nothing() {
     let va = mk_attachment("va");
     let mut bench = Bench::new([va.clone()]);
     let item = bench.starts("va");
     let told = newer(&va, |va| va.attach_error = Some(Box::new(Problem::default())));
-    // The watch is quicker than the answer to our write, and later than it.
+    // The watch shows our write before and after its response.
     bench.put(told.clone());
     bench.finish(&item, failed(Class::Final));
     assert!(bench.start().is_none());
@@ -99,7 +99,7 @@ fn the_echo_of_a_failure_that_was_written_starts_nothing() {
 }
 
 #[test]
-fn nothing_that_a_failing_detach_brings_about_makes_its_pauses_start_anew() {
+fn own_writes_and_reconnects_do_not_reset_the_backoff_of_a_failing_detach() {
     let mut va = Attachment {
         deleting: true,
         finalizer: true,
@@ -111,8 +111,7 @@ fn nothing_that_a_failing_detach_brings_about_makes_its_pauses_start_anew() {
     let mut pauses = Vec::new();
     for attempt in 0..8 {
         let item = bench.starts("va");
-        // UNAVAILABLE, say, which the driver answers. It is told in the status; the watch shows that before
-        // and after the answer to the write.
+        // The driver returns UNAVAILABLE, say. The watch shows the written error before and after its response.
         let told = newer(&va, |va| {
             va.detach_error = Some(Box::new(Problem {
                 message: format!("attempt {attempt}"),
@@ -128,14 +127,14 @@ fn nothing_that_a_failing_detach_brings_about_makes_its_pauses_start_anew() {
         bench.finish(&item, failed(Class::Uncertain));
         bench.put(told.clone());
         va = told;
-        // The driver's connection is not what failed, but it comes and goes, too.
+        // The driver reconnects, which is unrelated to the failure.
         bench.state.handle(Event::DriverBack(capabilities));
         assert!(bench.start().is_none(), "{attempt}");
         let until = bench.state.next_start().expect("it waits");
         pauses.push(until - bench.now);
         bench.now = until;
     }
-    // As in Go but for the jitter and for the cap, a tenth of the longest pause where the result is unknown.
+    // As in Go, except for the jitter and the cap of uncertain results.
     for (pause, whole) in pauses.iter().zip([1, 2, 4, 8, 16, 30, 30, 30]) {
         let whole = whole * SECOND;
         assert!((whole * 4 / 5..=whole).contains(pause), "{pauses:?}");
@@ -143,7 +142,7 @@ fn nothing_that_a_failing_detach_brings_about_makes_its_pauses_start_anew() {
 }
 
 #[test]
-fn a_nudge_from_a_person_ends_the_wait() {
+fn a_users_edit_ends_the_backoff() {
     let va = mk_attachment("va");
     let mut bench = Bench::new([va.clone()]);
     let item = bench.starts("va");
@@ -154,7 +153,7 @@ fn a_nudge_from_a_person_ends_the_wait() {
 }
 
 #[test]
-fn a_deletion_turns_a_failing_attach_into_a_detach_at_once() {
+fn a_deletion_ends_the_backoff_of_an_attach() {
     let va = Attachment {
         finalizer: true,
         ..mk_attachment("va")
@@ -162,7 +161,7 @@ fn a_deletion_turns_a_failing_attach_into_a_detach_at_once() {
     let mut bench = Bench::new([va.clone()]);
     let item = bench.starts("va");
     bench.put(newer(&va, |va| va.deleting = true));
-    assert!(bench.start().is_none(), "one run a key");
+    assert!(bench.start().is_none(), "one sync per key");
     bench.finish(&item, failed(Class::Uncertain));
     assert!(matches!(
         bench.starts("va"),
@@ -174,7 +173,7 @@ fn a_deletion_turns_a_failing_attach_into_a_detach_at_once() {
 }
 
 #[test]
-fn a_node_that_gets_its_driver_ends_the_wait_of_its_attachments() {
+fn a_new_node_id_ends_the_backoff_of_the_nodes_attachments() {
     let mut bench = Bench::new([mk_attachment("va")]);
     let item = bench.starts("va");
     bench.finish(&item, failed(Class::Final));
@@ -193,7 +192,7 @@ fn a_node_that_gets_its_driver_ends_the_wait_of_its_attachments() {
 }
 
 #[test]
-fn a_detach_lets_those_try_again_that_failed_for_want_of_it() {
+fn a_detach_ends_the_backoff_of_attaches_that_need_its_volume_or_capacity() {
     let leaving = Attachment {
         deleting: true,
         finalizer: true,
@@ -212,7 +211,7 @@ fn a_detach_lets_those_try_again_that_failed_for_want_of_it() {
         ..mk_attachment("unrelated")
     };
     let mut bench = Bench::new([same_volume, same_node, unrelated]);
-    // The status of none of them holds a code, as with API servers that know of none.
+    // No status has a code, as with older API servers.
     for (name, code) in [
         ("same-volume", None),
         ("same-node", Some(RESOURCE_EXHAUSTED)),
@@ -239,21 +238,21 @@ fn a_detach_lets_those_try_again_that_failed_for_want_of_it() {
 }
 
 #[test]
-fn those_that_met_no_driver_run_when_it_is_back() {
+fn a_reconnect_ends_the_backoff_of_disconnected_items() {
     let mut bench = Bench::new([mk_attachment("va")]);
     let item = bench.starts("va");
     bench.finish(&item, failed(Class::Disconnected));
     assert!(bench.start().is_none());
     bench.state.handle(Event::DriverBack(mk_driver().capabilities));
     let item = bench.starts("va");
-    // It came back while the failure was still being written down.
+    // It reconnects while the failure is being reported.
     bench.state.handle(Event::DriverBack(mk_driver().capabilities));
     bench.finish(&item, failed(Class::Disconnected));
     bench.starts("va");
 }
 
 #[test]
-fn an_answer_that_could_not_be_written_is_handed_to_the_next_run() {
+fn the_next_sync_gets_the_pending_status_write() {
     let mut bench = Bench::new([mk_attachment("va")]);
     let item = bench.starts("va");
     let pending = PendingStatusWrite::Published {
@@ -276,7 +275,7 @@ fn an_answer_that_could_not_be_written_is_handed_to_the_next_run() {
 }
 
 #[test]
-fn a_volume_that_is_deleted_is_released_when_its_last_attachment_is_gone() {
+fn removes_pv_finalizer_of_a_deleted_volume_after_its_last_attachment() {
     let va = Attachment {
         attached: true,
         finalizer: true,
@@ -299,7 +298,7 @@ fn a_volume_that_is_deleted_is_released_when_its_last_attachment_is_gone() {
 }
 
 #[test]
-fn a_volume_that_is_taken_back_from_us_is_released_when_it_is_free() {
+fn removes_pv_finalizer_of_a_volume_left_in_tree_after_its_last_attachment() {
     let va = Attachment {
         attached: true,
         finalizer: true,
@@ -335,7 +334,7 @@ fn a_volume_that_is_taken_back_from_us_is_released_when_it_is_free() {
 }
 
 #[test]
-fn a_job_that_changed_nothing_does_not_spin() {
+fn a_sync_without_effect_backs_off() {
     let mut bench = Bench::new([mk_attachment("va")]);
     let item = bench.starts("va");
     bench.finish(&item, Ok(()));

@@ -1,9 +1,9 @@
-//! The end of the process, before and during a call.
+//! Shutdown before and during a call.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn winding_up_drops_what_leads_to_a_call() {
+async fn draining_aborts_an_attach_before_its_call() {
     for silent in ["ready", "record", "claim", "get secret"] {
         let mut bench = Bench::new(mk_attachment("va"));
         bench.world.state().silent.push(silent);
@@ -25,7 +25,7 @@ async fn winding_up_drops_what_leads_to_a_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn winding_up_drops_a_detach_before_its_call() {
+async fn draining_aborts_a_detach_before_its_call() {
     for silent in ["ready", "get secret"] {
         let mut bench = Bench::new(Attachment {
             deleting: true,
@@ -48,7 +48,7 @@ async fn winding_up_drops_a_detach_before_its_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn winding_up_lets_a_call_and_its_status_write_end() {
+async fn draining_completes_a_call_and_its_status_write() {
     let mut bench = Bench::new(mk_attachment("va"));
     bench.world.state().silent.push("publish");
     let item = bench.item().expect("an attach");

@@ -1,9 +1,9 @@
-//! Nodes that were registered anew, under another id.
+//! Nodes that registered again under another id.
 
 use super::*;
 
-/// Attached, on a machine that came back under another id, and to be repaired.
-fn mk_moved() -> Attachment {
+/// Attached on a node that registered again under another id, and without our finalizer.
+fn mk_reregistered() -> Attachment {
     Attachment {
         attached: true,
         finalizer: false,
@@ -16,10 +16,10 @@ fn mk_moved() -> Attachment {
     }
 }
 
-/// A detach that looked before it said so may be under way there.
+/// A concurrent detach of the new target may have checked its users before the record changed.
 #[tokio::test(start_paused = true)]
-async fn nobody_says_to_be_attached_elsewhere_while_somebody_else_calls_there() {
-    let mut bench = Bench::new(mk_moved());
+async fn changes_the_recorded_node_id_only_under_the_new_targets_lock() {
+    let mut bench = Bench::new(mk_reregistered());
     let refused = ("publish", "old-id", "NotFound");
     bench.world.state().refused_at.push(refused);
     let item = bench.item().expect("an attach");
@@ -38,10 +38,10 @@ async fn nobody_says_to_be_attached_elsewhere_while_somebody_else_calls_there() 
     assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("id"));
 }
 
-/// Its state asks for nothing then, but the volume is nowhere.
+/// The volume is published nowhere then.
 #[tokio::test]
-async fn an_attach_elsewhere_that_fails_is_tried_again() {
-    let mut bench = Bench::new(mk_moved());
+async fn retries_a_failed_publish_to_the_present_node_id() {
+    let mut bench = Bench::new(mk_reregistered());
     bench.world.state().refused_at.extend([
         ("publish", "old-id", "NotFound"),
         ("publish", "id", "DeadlineExceeded"),
@@ -57,12 +57,12 @@ async fn an_attach_elsewhere_that_fails_is_tried_again() {
     assert_eq!(bench.sync_next().await, None);
 }
 
-/// No list of the driver's tells the next process that the volume is nowhere: what is stored must.
+/// The next process knows from what is stored that the volume is published nowhere.
 #[tokio::test(start_paused = true)]
-async fn a_process_that_dies_on_the_way_elsewhere_leaves_the_rest_to_the_next_one() {
+async fn republish_to_the_present_node_id_survives_a_crash_at_any_request() {
     let mut requests = 0;
     loop {
-        let mut bench = Bench::new(mk_moved());
+        let mut bench = Bench::new(mk_reregistered());
         let refused = ("publish", "old-id", "NotFound");
         bench.world.state().refused_at.push(refused);
         bench.world.state().dies_after = Some(requests);
@@ -92,14 +92,14 @@ async fn a_process_that_dies_on_the_way_elsewhere_leaves_the_rest_to_the_next_on
 }
 
 #[tokio::test]
-async fn an_attach_elsewhere_leaves_nothing_where_the_volume_was() {
-    let unguarded = mk_moved();
+async fn republish_unpublishes_the_recorded_node_id_first() {
+    let without_finalizer = mk_reregistered();
     for (answer, moves) in [
         (None, true),
         (Some("NotFound"), true),
         (Some("InvalidArgument"), false),
     ] {
-        let mut bench = Bench::new(unguarded.clone());
+        let mut bench = Bench::new(without_finalizer.clone());
         bench
             .world
             .state()
@@ -118,7 +118,7 @@ async fn an_attach_elsewhere_leaves_nothing_where_the_volume_was() {
 }
 
 #[tokio::test]
-async fn a_detach_that_tries_the_other_node_id_leaves_what_is_needed_there() {
+async fn detach_leaves_the_present_node_id_if_another_node_has_it() {
     let leaving = Attachment {
         deleting: true,
         finalizer: true,
@@ -151,9 +151,9 @@ async fn a_detach_that_tries_the_other_node_id_leaves_what_is_needed_there() {
     }
 }
 
-/// INVALID_ARGUMENT may be about the Secret that was not sent, and the volume still where it was.
+/// INVALID_ARGUMENT may be about the missing Secret, and the volume still published.
 #[tokio::test]
-async fn a_detach_without_its_secret_tries_the_other_node_id_only_if_the_node_is_not_found() {
+async fn detach_without_secret_does_not_trust_invalid_argument() {
     for (missing, code, done) in [
         (false, "InvalidArgument", true),
         (true, "InvalidArgument", false),
@@ -197,7 +197,7 @@ fn mk_leaving_of_old_id() -> Attachment {
     }
 }
 
-/// vSphere's driver answers OK for nodes that it does not know, and the machine is known by its new id alone.
+/// vSphere's driver answers OK for unknown nodes, and knows the machine by its new id alone.
 #[tokio::test]
 async fn detach_unpublishes_both_node_ids_although_the_driver_accepts_the_recorded_one() {
     let mut bench = Bench::new(mk_leaving_of_old_id());
@@ -267,7 +267,7 @@ async fn detach_error_names_both_node_ids_if_the_driver_accepts_neither() {
         for part in ["\"old-id\"", shown, "remove our finalizer"] {
             assert!(message.contains(part), "{message}");
         }
-        // It does not wait for its backoff once the node has another id.
+        // Another node id ends its backoff.
         let node = Node {
             version: Version(3),
             ..mk_node("node", Some("new-id"))
@@ -283,7 +283,7 @@ async fn detach_error_names_both_node_ids_if_the_driver_accepts_neither() {
 #[tokio::test(start_paused = true)]
 async fn detach_unpublishes_an_id_under_which_the_node_registered_during_its_calls() {
     let mut bench = Bench::new(mk_leaving());
-    let result = bench.attach_during("unpublish", Bench::register_anew).await;
+    let result = bench.attach_during("unpublish", Bench::register_again).await;
     assert!(result.is_err(), "{result:?}");
     assert!(bench.attachment().finalizer);
     assert_eq!(bench.at_once().await, Ok(()));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn what_was_never_called_for_can_be_deleted_at_once() {
+async fn stores_no_finalizer_before_the_secret_is_read() {
     let failures = [
         ("get secret", forbidden()),
         ("get secret", Error::NotFound("no such secret".into())),
@@ -15,7 +15,7 @@ async fn what_was_never_called_for_can_be_deleted_at_once() {
         bench.fails().await;
         let attachment = bench.attachment();
         assert!(!attachment.finalizer, "{error}");
-        let told = attachment.attach_error.expect("people must know");
+        let told = attachment.attach_error.expect("users must see it");
         assert!(told.message.contains(&error.to_string()), "{told:?}");
         bench.delete();
         assert_eq!(bench.world.state().attachment, None);
@@ -29,7 +29,7 @@ async fn what_was_never_called_for_can_be_deleted_at_once() {
 }
 
 #[tokio::test]
-async fn a_retry_without_its_secret_writes_nothing_until_it_is_there() {
+async fn retry_writes_nothing_until_the_secret_is_readable() {
     let mut bench = Bench::new(mk_attachment("va"));
     bench.refuse("get secret", forbidden());
     bench.fails().await;
@@ -52,7 +52,7 @@ async fn a_retry_without_its_secret_writes_nothing_until_it_is_there() {
 }
 
 #[tokio::test]
-async fn what_may_have_been_called_for_keeps_the_finalizer() {
+async fn unreadable_secret_keeps_an_existing_finalizer() {
     let mut bench = Bench::new(Attachment {
         finalizer: true,
         ..mk_attachment("va")
@@ -64,7 +64,7 @@ async fn what_may_have_been_called_for_keeps_the_finalizer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn our_finalizers_are_stored_side_by_side_and_before_the_call() {
+async fn stores_both_finalizers_concurrently_before_the_call() {
     for [late, other] in [["claim", "record"], ["record", "claim"]] {
         let mut bench = Bench::new(mk_attachment("va"));
         bench.world.state().silent.push(late);
@@ -87,7 +87,7 @@ async fn our_finalizers_are_stored_side_by_side_and_before_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_of_our_finalizers_is_stored_though_the_other_is_refused() {
+async fn stores_each_finalizer_although_the_other_is_refused() {
     for [late, refused] in [["claim", "record"], ["record", "claim"]] {
         let mut bench = Bench::new(mk_attachment("va"));
         bench.refuse(refused, forbidden());
@@ -107,9 +107,9 @@ async fn each_of_our_finalizers_is_stored_though_the_other_is_refused() {
     }
 }
 
-/// It has the node id on record, and nothing else.
+/// The Go sidecar records only the node id.
 #[tokio::test]
-async fn the_handle_of_a_volume_that_is_gone_is_recorded_on_what_the_go_sidecar_attached() {
+async fn records_the_handle_of_a_deleted_volume_on_attachments_of_the_go_sidecar() {
     let made_by_go = Attachment {
         deleting: false,
         attached: true,
@@ -124,7 +124,7 @@ async fn the_handle_of_a_volume_that_is_gone_is_recorded_on_what_the_go_sidecar_
         Event::Volumes(Change::Deleted { name, uid })
     };
     let mut bench = Bench::new(made_by_go.clone());
-    assert!(bench.item().is_none(), "while the volume is there, it tells");
+    assert!(bench.item().is_none(), "the volume has the handle");
     bench.state().handle(gone());
     assert_eq!(bench.sync_next().await, Some(Ok(())));
     let recorded = bench.attachment().recorded;
@@ -133,7 +133,7 @@ async fn the_handle_of_a_volume_that_is_gone_is_recorded_on_what_the_go_sidecar_
     assert_eq!(recorded.secret, SecretRef::parse("ns/secret"));
     assert!(bench.item().is_none(), "once");
 
-    // Nor has a detach to wait for that.
+    // A detach does not wait for it.
     let mut bench = Bench::new(made_by_go);
     bench.world.state().volume = None;
     bench.state().handle(gone());
@@ -152,7 +152,7 @@ async fn the_handle_of_a_volume_that_is_gone_is_recorded_on_what_the_go_sidecar_
 }
 
 #[tokio::test]
-async fn a_record_that_is_in_doubt_is_written_again_before_the_call() {
+async fn rewrites_an_uncertain_record_before_the_call() {
     let recorded = Attachment {
         finalizer: true,
         recorded: mk_leaving().recorded,
@@ -169,10 +169,10 @@ async fn a_record_that_is_in_doubt_is_written_again_before_the_call() {
     assert!(!bench.state().is_node_id_update_pending(&recorded));
 }
 
-/// The answer to the write that moved the record to another node's id was lost, and the watch is late, when the
-/// node has its old id again.
+/// The response to the write that changed the recorded node id was lost, and the watch is late, when the node has its former
+/// id again.
 #[tokio::test]
-async fn a_record_that_was_moved_unnoticed_is_moved_back_before_the_call() {
+async fn restores_a_record_that_an_unseen_write_changed() {
     let known = Attachment {
         finalizer: true,
         attached: true,
@@ -192,23 +192,23 @@ async fn a_record_that_was_moved_unnoticed_is_moved_back_before_the_call() {
     assert!(!bench.state().is_node_id_update_pending(&stored));
 }
 
-/// Somebody else's webhook, say.
+/// Another party's webhook, say.
 #[tokio::test]
-async fn nothing_is_published_by_a_record_that_is_not_stored() {
+async fn does_not_publish_if_the_record_is_not_stored() {
     let mut bench = Bench::new(mk_attachment("va"));
     bench.world.state().changes_records = true;
     bench.fails().await;
     assert!(!bench.seen().contains(&"publish"));
-    let told = bench.attachment().attach_error.expect("people must know");
+    let told = bench.attachment().attach_error.expect("users must see it");
     assert!(told.message.contains("did not store"), "{told:?}");
     bench.world.state().changes_records = false;
     assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("id"));
 }
 
-/// With a namespace goes the RoleBinding that let us read its Secrets.
+/// A namespace's deletion takes along the RoleBinding that lets us read its Secrets.
 #[tokio::test]
-async fn a_secret_that_may_not_be_read_any_more_does_not_hold_up_a_detach() {
+async fn missing_or_forbidden_secret_does_not_block_a_detach() {
     for error in [forbidden(), Error::NotFound("no such secret".into())] {
         let leaving = Attachment {
             recorded: Recorded {
@@ -229,7 +229,7 @@ async fn a_secret_that_may_not_be_read_any_more_does_not_hold_up_a_detach() {
             .refused_at
             .push(("unpublish", "id", "Internal"));
         bench.fails().await;
-        let told = bench.attachment().detach_error.expect("people must know");
+        let told = bench.attachment().detach_error.expect("users must see it");
         assert!(told.message.contains("without secret \"ns/secret\""), "{told:?}");
     }
 }
@@ -238,7 +238,7 @@ async fn a_secret_that_may_not_be_read_any_more_does_not_hold_up_a_detach() {
 #[tokio::test]
 async fn stores_the_finalizer_of_an_attached_volume_that_cannot_be_published_again() {
     for (handle, stores) in [(Some("handle"), true), (None, false)] {
-        let unguarded = Attachment {
+        let without_finalizer = Attachment {
             attached: true,
             finalizer: false,
             deleting: false,
@@ -248,7 +248,7 @@ async fn stores_the_finalizer_of_an_attached_volume_that_cannot_be_published_aga
             },
             ..mk_leaving()
         };
-        let mut bench = Bench::new(unguarded);
+        let mut bench = Bench::new(without_finalizer);
         let Volume { name, uid, .. } = mk_secret_volume();
         bench.world.state().volume = None;
         bench

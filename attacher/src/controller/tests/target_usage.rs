@@ -1,9 +1,9 @@
-//! Several attachments that have to do with one volume on one node.
+//! Several VolumeAttachments of one volume and node.
 
 use super::*;
 
 #[tokio::test]
-async fn a_detach_leaves_nothing_to_an_attach_that_has_stored_no_finalizer() {
+async fn detach_unpublishes_although_an_attach_without_finalizer_begins() {
     let mut bench = Bench::new(mk_leaving());
     let starting = Change::Applied(mk_attachment("other"));
     bench.state().handle(Event::Attachments(starting));
@@ -27,7 +27,7 @@ async fn a_detach_leaves_nothing_to_an_attach_that_has_stored_no_finalizer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_to_need_a_volume_while_the_secret_is_read_keeps_it() {
+async fn detach_rechecks_other_users_after_reading_the_secret() {
     for (finalizer, unpublished, done) in [(true, 0, true), (false, 0, false)] {
         let mut bench = Bench::new(mk_leaving());
         bench.world.state().silent.push("get secret");
@@ -49,7 +49,7 @@ async fn who_comes_to_need_a_volume_while_the_secret_is_read_keeps_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attach_to_where_a_detach_is_under_way_waits_for_it() {
+async fn detach_holds_the_targets_lock_during_its_call() {
     let mut bench = Bench::new(mk_leaving());
     bench.world.state().silent.push("unpublish");
     let detach = bench.item().expect("a detach");
@@ -66,9 +66,9 @@ async fn an_attach_to_where_a_detach_is_under_way_waits_for_it() {
     assert!(bench.controller.lock_target(&target).now_or_never().is_some());
 }
 
-/// Its finalizer was stored, so others may have left the volume to it, though it called nobody yet.
+/// Its finalizer was stored, so other detaches may have left the volume to it.
 #[tokio::test]
-async fn whose_volume_could_not_be_claimed_unpublishes_what_was_left_to_it() {
+async fn detach_unpublishes_although_the_attach_never_published() {
     let mut bench = Bench::new(mk_attachment("va"));
     bench.refuse("claim", forbidden());
     bench.fails().await;
@@ -138,7 +138,7 @@ async fn detach_waits_for_an_attachment_whose_record_changes_to_another_node_id(
         let mut detach = std::pin::pin!(bench.controller.sync(&detach));
         assert!(
             timeout(FOREVER, detach.as_mut()).await.is_err(),
-            "it waits for its turn"
+            "it waits for the lock"
         );
         bench.world.answer.notify_one();
         let (_, detached) = futures::join!(attach.as_mut(), detach.as_mut());

@@ -1,4 +1,4 @@
-//! What changes while an attach waits: for the driver, a Secret, a write, its turn, or the call itself.
+//! Changes while a sync waits: for the driver, a Secret, a write, a lock, or the call itself.
 
 use super::*;
 
@@ -13,8 +13,8 @@ fn at(node_id: &str) -> PublishTarget {
 }
 
 impl Bench {
-    /// The machine is another one now.
-    pub(super) fn register_anew(&self) {
+    /// The node registers again under another id.
+    pub(super) fn register_again(&self) {
         let node = Node {
             version: Version(2),
             ..mk_node("node", Some("new-id"))
@@ -64,12 +64,12 @@ impl Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attach_goes_to_where_the_node_is_when_the_call_begins() {
+async fn publishes_to_the_node_id_at_the_time_of_the_call() {
     for wait in WAITS {
         let mut bench = Bench::new(mk_attachment("va"));
-        let result = bench.attach_during(wait, Bench::register_anew).await;
+        let result = bench.attach_during(wait, Bench::register_again).await;
         if wait == "ready" {
-            assert_eq!(result, Ok(()), "its plan is made after the wait");
+            assert_eq!(result, Ok(()), "planned after the wait");
         } else {
             assert!(bench.world.state().published.is_empty(), "{wait}");
             assert_eq!(bench.attachment().attach_error, None, "{wait}");
@@ -83,24 +83,24 @@ async fn an_attach_goes_to_where_the_node_is_when_the_call_begins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attach_looks_again_when_its_turn_has_come() {
+async fn replans_after_waiting_for_the_targets_lock() {
     let mut bench = Bench::new(mk_attachment("va"));
     let item = bench.item().expect("an attach");
     let others = bench.controller.target_mutexes.lock(&at("id")).await;
     let mut run = std::pin::pin!(bench.controller.sync(&item));
     assert!(timeout(FOREVER, run.as_mut()).await.is_err());
     assert!(bench.seen().contains(&"record"));
-    bench.register_anew();
+    bench.register_again();
     drop(others);
     assert!(run.await.is_err());
     assert!(bench.world.state().published.is_empty());
 }
 
-/// Nobody uses the volume until the status says that it is attached.
+/// No pod uses the volume before the status says attached.
 #[tokio::test(start_paused = true)]
-async fn a_publish_to_where_the_node_is_no_more_is_undone() {
+async fn undoes_a_publish_if_the_node_id_changed_during_the_call() {
     let mut bench = Bench::new(mk_attachment("va"));
-    let result = bench.attach_during("publish", Bench::register_anew).await;
+    let result = bench.attach_during("publish", Bench::register_again).await;
     assert!(result.is_err());
     assert!(!bench.attachment().attached);
     assert_eq!(bench.at_once().await, Ok(()));
@@ -113,19 +113,19 @@ async fn a_publish_to_where_the_node_is_no_more_is_undone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_is_to_go_is_not_published() {
+async fn does_not_publish_a_volume_that_is_deleted_before_the_call() {
     for wait in WAITS {
         let mut bench = Bench::new(mk_attachment("va"));
         let result = bench.attach_during(wait, Bench::delete_volume).await;
         assert!(result.is_err(), "{wait}");
         assert!(bench.world.state().published.is_empty(), "{wait}");
-        let told = bench.attachment().attach_error.expect("people must know");
+        let told = bench.attachment().attach_error.expect("users must see it");
         assert!(told.message.contains("marked for deletion"), "{wait}: {told:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attachment_that_is_deleted_before_its_call_gets_none() {
+async fn does_not_publish_an_attachment_that_is_deleted_before_the_call() {
     for wait in WAITS {
         let mut bench = Bench::new(Attachment {
             foreign_finalizers: true,
@@ -134,17 +134,16 @@ async fn an_attachment_that_is_deleted_before_its_call_gets_none() {
         let result = bench.attach_during(wait, Bench::delete).await;
         assert_eq!(result, Ok(()), "{wait}");
         assert!(bench.world.state().published.is_empty(), "{wait}");
-        // Its finalizer may be stored by then.
+        // Its finalizer may be stored already.
         while bench.attachment().finalizer {
             assert_eq!(bench.at_once().await, Ok(()), "{wait}");
         }
     }
 }
 
-/// Attached, with a node id that the driver does not know any more, and to be published at today's: not at the one
-/// that was today's when the repair began.
+/// Attached under a node id that the driver does not know any more, so that it is published to the present one.
 #[tokio::test(start_paused = true)]
-async fn a_repair_goes_to_where_the_node_is_when_its_call_begins() {
+async fn republishes_to_the_node_id_at_the_time_of_the_call() {
     for wait in ["publish", "unpublish"] {
         let attached = Attachment {
             attached: true,
@@ -159,7 +158,7 @@ async fn a_repair_goes_to_where_the_node_is_when_its_call_begins() {
         bench.state().attach_again(&attached);
         let refused = ("publish", "old-id", "NotFound");
         bench.world.state().refused_at.push(refused);
-        let result = bench.attach_during(wait, Bench::register_anew).await;
+        let result = bench.attach_during(wait, Bench::register_again).await;
         assert!(result.is_err(), "{wait}");
         assert_eq!(bench.at_once().await, Ok(()), "{wait}");
         let published = bench.world.state().published.clone();
@@ -168,14 +167,14 @@ async fn a_repair_goes_to_where_the_node_is_when_its_call_begins() {
     }
 }
 
-/// Of an attachment that the Go sidecar made, with no node id on record.
+/// The record lacks the node id.
 #[tokio::test(start_paused = true)]
-async fn a_detach_goes_to_where_the_node_is_when_the_driver_is_back() {
+async fn detach_uses_the_node_id_at_the_time_of_the_call() {
     let mut bench = Bench::new(Attachment {
         recorded: Recorded::default(),
         ..mk_leaving()
     });
-    let result = bench.attach_during("ready", Bench::register_anew).await;
+    let result = bench.attach_during("ready", Bench::register_again).await;
     assert_eq!(result, Ok(()));
     assert_eq!(bench.world.state().unpublished, [at("new-id")]);
 }

@@ -1,10 +1,10 @@
-//! What is written and told after a call.
+//! What is written and reported after a call.
 
 use super::*;
 
-/// Nobody is left to detach it, and it may be published all the same.
+/// It may be published, and no detach follows.
 #[tokio::test(start_paused = true)]
-async fn an_attach_that_may_have_failed_is_undone_when_the_attachment_is_gone() {
+async fn undoes_an_uncertain_publish_if_the_attachment_is_gone() {
     for (code, undone) in [("DeadlineExceeded", 1), ("Internal", 0)] {
         let mut bench = Bench::new(mk_attachment("va"));
         bench.world.state().refused_at.push(("publish", "id", code));
@@ -24,7 +24,7 @@ async fn an_attach_that_may_have_failed_is_undone_when_the_attachment_is_gone() 
 }
 
 impl Bench {
-    /// Runs the next attempt to unpublish a target whose attachment is gone.
+    /// Syncs the next abandoned target.
     async fn unpublish_abandoned(&mut self) -> Result<(), SyncError> {
         loop {
             let item = self.item().expect("the target must be retried");
@@ -37,8 +37,8 @@ impl Bench {
     }
 }
 
-/// The driver may be away at that moment. A successor of the same name may be deleted before it stores a finalizer, or be
-/// attached elsewhere.
+/// The driver may be disconnected. A successor of the same name may be deleted before it stores a finalizer, or be attached
+/// elsewhere.
 #[tokio::test(start_paused = true)]
 async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_attachment_holds_it() {
     for (successor, ends, calls) in [
@@ -58,7 +58,7 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
             let gone = bench.attachment();
             bench.world.state().attachment = None;
             bench.world.answer.notify_one();
-            // It does not wait with a place in its lane and the lock of its target.
+            // It keeps neither its lane nor the lock of its target while it waits.
             let result = timeout(Duration::from_millis(500), run.as_mut()).await;
             (gone, result.expect("it must not wait"))
         };
@@ -95,7 +95,7 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
     }
 }
 
-/// Ten of them would stop all attaches for as long as the API server asks.
+/// Otherwise ten of them would stop all attaches for as long as Retry-After says.
 #[tokio::test(start_paused = true)]
 async fn requeues_a_throttled_status_write_and_frees_lane_and_lock() {
     let after = Duration::from_secs(300);
@@ -128,9 +128,9 @@ async fn requeues_a_throttled_status_write_and_frees_lane_and_lock() {
     assert_eq!(seen.iter().filter(|seen| **seen == "publish").count(), 1);
 }
 
-/// It may have forgotten what was published, or publish it otherwise.
+/// A restarted driver may have lost the publish, or return another context.
 #[tokio::test]
-async fn an_answer_does_not_outlive_the_driver_that_gave_it() {
+async fn a_reconnect_drops_pending_publish_results() {
     for while_it_is_written in [false, true] {
         let mut bench = Bench::new(mk_attachment("va"));
         bench.refuse("mark attached", Error::Unanswered("no answer".into()));
@@ -150,9 +150,9 @@ async fn an_answer_does_not_outlive_the_driver_that_gave_it() {
     }
 }
 
-/// Its context may be too large, say, until somebody mends the driver.
+/// Its context may be too large, say, until the driver is fixed.
 #[tokio::test]
-async fn an_answer_that_the_api_server_refuses_is_asked_for_again() {
+async fn publishes_again_only_if_the_api_server_rejects_the_result() {
     // Status, calls, whether the attachError shows it.
     for (status, calls, shown) in [(401, 1, false), (403, 1, false), (409, 1, true), (422, 2, true)] {
         let mut bench = Bench::new(mk_attachment("va"));
@@ -168,7 +168,7 @@ async fn an_answer_that_the_api_server_refuses_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_status_that_outlives_our_finalizer_is_written_however_often_that_fails() {
+async fn retries_the_status_write_after_the_finalizer_is_removed() {
     let leaving = Attachment {
         deleting: true,
         finalizer: true,
@@ -181,7 +181,7 @@ async fn a_status_that_outlives_our_finalizer_is_written_however_often_that_fail
         ..mk_attachment("va")
     };
     let mut bench = Bench::new(leaving);
-    // Which the watch has not told.
+    // The watch has not shown it yet.
     if let Some(attachment) = &mut bench.world.state().attachment {
         attachment.foreign_finalizers = true;
     }
@@ -199,10 +199,9 @@ async fn a_status_that_outlives_our_finalizer_is_written_however_often_that_fail
     assert!(bench.item().is_none());
 }
 
-/// As the Go sidecar leaves it behind when it dies between its two writes, and we when a finalizer came that we had not
-/// seen.
+/// The Go sidecar leaves it behind if it crashes between its two writes, and this one if another client adds a finalizer.
 #[tokio::test]
-async fn a_status_that_is_wrong_after_a_crash_is_put_right_without_our_finalizer() {
+async fn corrects_a_wrong_status_after_a_crash_without_finalizer() {
     let left = Attachment {
         attached: true,
         finalizer: false,
@@ -225,7 +224,7 @@ async fn a_status_that_is_wrong_after_a_crash_is_put_right_without_our_finalizer
     assert!(!after.says_attached() && !after.finalizer && after.foreign_finalizers);
     assert!(bench.item().is_none());
 
-    // Not before it is certain that the volume is not there.
+    // Not before the volume is unpublished.
     let mut bench = Bench::new(left.clone());
     bench
         .world
@@ -239,7 +238,7 @@ async fn a_status_that_is_wrong_after_a_crash_is_put_right_without_our_finalizer
     assert_eq!(bench.sync_next().await, Some(Ok(())));
     assert!(!bench.attachment().says_attached());
 
-    // Whoever else needs it there keeps it.
+    // Another VolumeAttachment that uses the target keeps it.
     let mut bench = Bench::new(left.clone());
     let living = Attachment {
         finalizer: true,
@@ -251,7 +250,7 @@ async fn a_status_that_is_wrong_after_a_crash_is_put_right_without_our_finalizer
     assert_eq!(bench.world.state().unpublished, []);
     assert!(!bench.attachment().says_attached());
 
-    // Its successor by name is nothing to it.
+    // A successor of the same name is left alone.
     let mut bench = Bench::new(left);
     bench.world.state().attachment = None;
     assert_eq!(bench.sync_next().await, Some(Ok(())));
@@ -259,7 +258,7 @@ async fn a_status_that_is_wrong_after_a_crash_is_put_right_without_our_finalizer
 }
 
 #[tokio::test]
-async fn a_status_without_a_record_is_put_right_without_a_call_where_none_can_be_made() {
+async fn corrects_a_wrong_status_without_a_call_if_nothing_is_recorded() {
     let left = Attachment {
         attached: true,
         finalizer: false,
@@ -278,9 +277,9 @@ async fn a_status_without_a_record_is_put_right_without_a_call_where_none_can_be
     assert!(!bench.attachment().says_attached());
 }
 
-/// What the list shows, no call has to bring about.
+/// The list shows that no call is needed.
 #[tokio::test]
-async fn an_error_that_is_outdated_is_cleared_without_a_call() {
+async fn clears_an_outdated_error_without_a_call() {
     let attached = Attachment {
         attached: true,
         deleting: false,
@@ -309,7 +308,7 @@ async fn an_error_that_is_outdated_is_cleared_without_a_call() {
 }
 
 #[tokio::test]
-async fn an_answer_is_written_while_the_driver_is_away() {
+async fn writes_a_pending_result_without_the_driver() {
     let mut bench = Bench::new(mk_attachment("va"));
     bench.refuse("mark attached", Error::Unanswered("no answer".into()));
     bench.fails().await;
@@ -322,7 +321,7 @@ async fn an_answer_is_written_while_the_driver_is_away() {
 }
 
 #[tokio::test]
-async fn an_answer_outlasts_a_failure_to_read_what_it_needs() {
+async fn keeps_a_pending_result_if_its_inputs_cannot_be_read() {
     let mut bench = Bench::new(mk_attachment("va"));
     bench.refuse("mark attached", Error::Unanswered("no answer".into()));
     bench.fails().await;
@@ -340,10 +339,10 @@ async fn an_answer_outlasts_a_failure_to_read_what_it_needs() {
 }
 
 #[tokio::test]
-async fn a_panic_is_told_in_the_status() {
+async fn reports_a_panic_in_the_status() {
     let mut bench = Bench::new(mk_attachment("va"));
     bench.world.state().panics = true;
     bench.fails().await;
-    let told = bench.attachment().attach_error.expect("people must know");
+    let told = bench.attachment().attach_error.expect("users must see it");
     assert!(told.message.contains("internal error (panic)"), "{told:?}");
 }

@@ -50,7 +50,7 @@ fn mk_lease(holder: &str, version: u32, seconds: i32) -> Lease {
     }
 }
 
-/// An state at the time `now`, by two clocks.
+/// A state at the time `now` by two clocks.
 struct Rig {
     state: ElectionState,
     begin: Instant,
@@ -97,7 +97,7 @@ impl Rig {
         }
     }
 
-    /// What is sent, which must be an update.
+    /// The request, which must be an update.
     fn update(&mut self) -> Lease {
         match self.request() {
             Request::Update(lease) => *lease,
@@ -105,7 +105,7 @@ impl Rig {
         }
     }
 
-    /// What is sent, which must create it.
+    /// The request, which must create the Lease.
     fn create(&mut self) -> Lease {
         match self.request() {
             Request::Create(lease) => *lease,
@@ -113,7 +113,7 @@ impl Rig {
         }
     }
 
-    /// Seconds since the beginning until which there is nothing to do.
+    /// The seconds since the beginning until the next step.
     fn wait(&mut self) -> f64 {
         match self.next() {
             Step::Wait(until) => (until - self.begin).as_secs_f64(),
@@ -131,7 +131,7 @@ impl Rig {
         self.state.looked(Ok(lease), self.now, 0.5)
     }
 
-    /// Grants what is sent, as the API server does.
+    /// Executes the request as the API server does.
     fn granted(&mut self, version: u32) -> Lease {
         let mut lease = match self.request() {
             Request::Update(lease) | Request::Create(lease) => *lease,
@@ -165,7 +165,7 @@ fn silence() -> LeaseError {
 }
 
 #[test]
-fn what_is_given_back_is_what_client_go_gives_back() {
+fn releases_the_lease_as_client_go_does() {
     let mut rig = Rig::new();
     rig.look(Some(mk_lease("", 3, 1)));
     let held = rig.granted(4);
@@ -192,14 +192,14 @@ fn what_is_given_back_is_what_client_go_gives_back() {
 }
 
 #[test]
-fn a_claim_without_an_answer_may_be_given_back() {
+fn releases_a_lease_whose_claim_had_no_response() {
     let mut rig = Rig::new();
     rig.look(None);
     let lease = rig.create();
     rig.refused(silence());
     assert!(rig.state.may_hold());
     assert!(rig.state.released(lease, rig.wall).is_some());
-    // A second one carries the same mark, so that either is known for ours.
+    // A second claim has the same acquireTime, so that both are recognized.
     let until = rig.wait();
     rig.wall = "2026-01-02T03:05:00Z".parse().unwrap();
     let lease = rig.at(until).look(None).create();

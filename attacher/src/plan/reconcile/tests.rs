@@ -1,80 +1,84 @@
-//! What a list can say, and what follows.
+//! Drifts, and how they follow from lists.
 
 use super::*;
 use crate::model::{Capabilities, Recorded, Source};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 
-fn subject(change: impl FnOnce(&mut Attachment), other_node_id: Option<&str>, sight: ListedState) -> Subject {
+fn candidate(
+    change: impl FnOnce(&mut Attachment),
+    other_node_id: Option<&str>,
+    listed_state: ListedState,
+) -> Candidate {
     let mut attachment = mk_attachment("va");
     change(&mut attachment);
-    Subject {
+    Candidate {
         attachment: attachment.into(),
-        whereabouts: Whereabouts {
+        expected: ExpectedTarget {
             target: PublishTarget {
                 volume_id: "handle".into(),
                 node_id: "id".into(),
             },
             other_node_id: other_node_id.map(Arc::from),
         },
-        sight,
+        listed_state,
     }
 }
 
 #[test]
-fn what_follows_from_each_sight() {
-    use Drift::{Doubtful, InOrder, Leftover, Lost, Promising, Unguarded};
+fn drift_follows_from_status_and_listed_state() {
+    use Drift::{InSync, Leftover, Lost, MissingFinalizer, RetryMaySucceed, Suspected};
     use ListedState::{Absent, Elsewhere, Published, Unknown};
     #[rustfmt::skip]
     let table = [
         // deleting, finalizer, attached: absent, unknown, elsewhere, published
-        (false, true,  true,  [Doubtful, InOrder, Lost,      InOrder]),
-        // Attached without a call, or our finalizer was taken off.
-        (false, false, true,  [Doubtful, InOrder, Lost,      Unguarded]),
-        (false, true,  false, [InOrder,  InOrder, InOrder,   Promising]),
-        (false, false, false, [InOrder,  InOrder, InOrder,   Promising]),
-        (true,  true,  true,  [InOrder,  InOrder, Promising, InOrder]),
-        (true,  true,  false, [InOrder,  InOrder, InOrder,   Promising]),
-        (true,  false, true,  [InOrder,  InOrder, InOrder,   Leftover]),
-        (true,  false, false, [InOrder,  InOrder, InOrder,   Leftover]),
+        (false, true,  true,  [Suspected, InSync, Lost,      InSync]),
+        // Attached without a call, or our finalizer was removed.
+        (false, false, true,  [Suspected, InSync, Lost,      MissingFinalizer]),
+        (false, true,  false, [InSync,  InSync, InSync,   RetryMaySucceed]),
+        (false, false, false, [InSync,  InSync, InSync,   RetryMaySucceed]),
+        (true,  true,  true,  [InSync,  InSync, RetryMaySucceed, InSync]),
+        (true,  true,  false, [InSync,  InSync, InSync,   RetryMaySucceed]),
+        (true,  false, true,  [InSync,  InSync, InSync,   Leftover]),
+        (true,  false, false, [InSync,  InSync, InSync,   Leftover]),
     ];
     for (deleting, finalizer, attached, expected) in table {
-        for (sight, expected) in [Absent, Unknown, Elsewhere, Published].into_iter().zip(expected) {
+        for (listed_state, expected) in [Absent, Unknown, Elsewhere, Published].into_iter().zip(expected) {
             let change = |attachment: &mut Attachment| {
                 (attachment.deleting, attachment.finalizer, attachment.attached) =
                     (deleting, finalizer, attached);
             };
             assert_eq!(
-                verdict(&subject(change, None, sight), false, false),
+                drift(&candidate(change, None, listed_state), false, false),
                 expected,
-                "deleting {deleting}, finalizer {finalizer}, attached {attached}: {sight:?}"
+                "deleting {deleting}, finalizer {finalizer}, attached {attached}: {listed_state:?}"
             );
         }
     }
 }
 
 #[test]
-fn weak_evidence_counts_the_second_time() {
+fn weak_evidence_needs_two_lists() {
     let attached = |attachment: &mut Attachment| attachment.attached = true;
-    for (other_node_id, sight, young, first) in [
+    for (other_node_id, listed_state, newly_attached, first) in [
         (None, ListedState::Elsewhere, false, Drift::Lost),
-        (None, ListedState::Elsewhere, true, Drift::Doubtful),
-        (None, ListedState::Absent, false, Drift::Doubtful),
+        (None, ListedState::Elsewhere, true, Drift::Suspected),
+        (None, ListedState::Absent, false, Drift::Suspected),
         (
-            Some("id-of-today"),
+            Some("present-id"),
             ListedState::Elsewhere,
             false,
-            Drift::Doubtful,
+            Drift::Suspected,
         ),
     ] {
-        let subject = subject(attached, other_node_id, sight);
-        let case = format!("{other_node_id:?} {sight:?} {young}");
-        assert_eq!(verdict(&subject, false, young), first, "{case}");
-        assert_eq!(verdict(&subject, true, young), Drift::Lost, "{case}");
+        let candidate = candidate(attached, other_node_id, listed_state);
+        let case = format!("{other_node_id:?} {listed_state:?} {newly_attached}");
+        assert_eq!(drift(&candidate, false, newly_attached), first, "{case}");
+        assert_eq!(drift(&candidate, true, newly_attached), Drift::Lost, "{case}");
     }
 }
 
 #[test]
-fn a_list_is_looked_up_while_it_is_read() {
+fn combines_the_entries_of_a_list() {
     let two_nodes = ["other".to_owned(), "id".to_owned()];
     let elsewhere = ["other".to_owned()];
     for (entries, expected) in [
@@ -84,7 +88,7 @@ fn a_list_is_looked_up_while_it_is_read() {
         (&[("handle", Some(&[][..]))], ListedState::Elsewhere),
         (&[("handle", Some(&elsewhere[..]))], ListedState::Elsewhere),
         (&[("handle", Some(&two_nodes[..]))], ListedState::Published),
-        // Twice, because pages changed while they were turned.
+        // Twice, as the list changed between two pages.
         (
             &[("handle", Some(&two_nodes[..])), ("handle", Some(&two_nodes[..]))],
             ListedState::Published,
@@ -98,33 +102,33 @@ fn a_list_is_looked_up_while_it_is_read() {
             ListedState::Unknown,
         ),
     ] {
-        let mut survey = ListVolumesResult::default();
-        let Subject {
+        let mut result = ListVolumesResult::default();
+        let Candidate {
             attachment,
-            whereabouts,
+            expected: target,
             ..
-        } = subject(|_| (), None, ListedState::Absent);
-        survey.add(attachment, whereabouts, "handle".into());
+        } = candidate(|_| (), None, ListedState::Absent);
+        result.add(attachment, target, "handle".into());
         for (handle, nodes) in entries {
-            survey.see(handle, *nodes);
+            result.add_entry(handle, *nodes);
         }
-        assert_eq!(survey.into_subjects()[0].sight, expected, "{entries:?}");
+        assert_eq!(result.into_candidates()[0].listed_state, expected, "{entries:?}");
     }
 }
 
 #[test]
-fn a_node_that_changed_its_id_is_found_under_either() {
-    for listed in ["id", "id-of-today"] {
-        let mut survey = ListVolumesResult::default();
-        let Subject {
+fn finds_a_volume_under_either_node_id() {
+    for listed in ["id", "present-id"] {
+        let mut result = ListVolumesResult::default();
+        let Candidate {
             attachment,
-            whereabouts,
+            expected: target,
             ..
-        } = subject(|_| (), Some("id-of-today"), ListedState::Absent);
-        survey.add(attachment, whereabouts, "handle".into());
-        survey.see("handle", Some(&[listed.to_owned()]));
+        } = candidate(|_| (), Some("present-id"), ListedState::Absent);
+        result.add(attachment, target, "handle".into());
+        result.add_entry("handle", Some(&[listed.to_owned()]));
         assert_eq!(
-            survey.into_subjects()[0].sight,
+            result.into_candidates()[0].listed_state,
             ListedState::Published,
             "{listed}"
         );
@@ -132,7 +136,7 @@ fn a_node_that_changed_its_id_is_found_under_either() {
 }
 
 #[test]
-fn the_record_says_where_to_look_and_else_the_volume_and_the_node_do() {
+fn expected_target_follows_from_record_volume_and_node() {
     let recorded = |handle: Option<&str>, node_id: Option<&str>| Recorded {
         handle: handle.map(Arc::from),
         node_id: node_id.map(Arc::from),
@@ -140,7 +144,7 @@ fn the_record_says_where_to_look_and_else_the_volume_and_the_node_do() {
     };
     #[rustfmt::skip]
     let table = [
-        // recorded, volume known, node's id of today; handle, node id, other node id
+        // recorded, volume known, node's present id; handle, node id, other node id
         (recorded(None, None),            true,  Some("id-2"), Some(("handle", "id-2", None))),
         (recorded(None, Some("id-1")),    true,  Some("id-2"), Some(("handle", "id-1", Some("id-2")))),
         (recorded(Some("h"), Some("id-1")), false, None,       Some(("h", "id-1", None))),
@@ -148,18 +152,18 @@ fn the_record_says_where_to_look_and_else_the_volume_and_the_node_do() {
         (recorded(None, Some("id-1")),    false, Some("id-2"), None),
         (recorded(None, None),            true,  None,         None),
     ];
-    for (recorded, known, today, expected) in table {
-        let facts = AttachInputs {
+    for (recorded, known, present_id, expected) in table {
+        let inputs = AttachInputs {
             attachment: Attachment {
                 recorded: recorded.clone(),
                 ..mk_attachment("va")
             }
             .into(),
             volume: known.then(|| mk_volume("pv").into()),
-            node: Some(mk_node("node", today).into()),
+            node: Some(mk_node("node", present_id).into()),
         };
         let expected = expected.map(
-            |(handle, node_id, other): (&str, &str, Option<&str>)| Whereabouts {
+            |(handle, node_id, other): (&str, &str, Option<&str>)| ExpectedTarget {
                 target: PublishTarget {
                     volume_id: handle.into(),
                     node_id: node_id.into(),
@@ -168,17 +172,17 @@ fn the_record_says_where_to_look_and_else_the_volume_and_the_node_do() {
             },
         );
         assert_eq!(
-            whereabouts(&facts, &mk_driver()),
+            expected_target(&inputs, &mk_driver()),
             expected,
-            "{recorded:?} {known} {today:?}"
+            "{recorded:?} {known} {present_id:?}"
         );
     }
 }
 
 #[test]
-fn an_inline_volume_is_surveyed_and_another_drivers_is_not() {
+fn expects_inline_volumes_but_not_another_drivers() {
     let spec = mk_volume("pv").spec;
-    let facts = |driver: &str| {
+    let inputs = |driver: &str| {
         let mut spec = spec.clone();
         if let crate::model::VolumeSource::Csi(csi) = &mut spec.source {
             csi.driver = driver.to_owned();
@@ -194,12 +198,12 @@ fn an_inline_volume_is_surveyed_and_another_drivers_is_not() {
         }
     };
     let driver = mk_driver();
-    assert!(whereabouts(&facts(&driver.name), &driver).is_some());
-    assert_eq!(whereabouts(&facts("other.example"), &driver), None);
+    assert!(expected_target(&inputs(&driver.name), &driver).is_some());
+    assert_eq!(expected_target(&inputs("other.example"), &driver), None);
 }
 
 #[test]
-fn a_handle_that_leaves_something_open_is_listed_as_the_node_id_fills_it_in() {
+fn listed_handle_is_completed_by_the_node_id() {
     let pd = Driver::new("pd.csi.storage.gke.io", Capabilities::default(), "");
     let open = "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d";
     let of = |driver: &Driver, handle: &str, node_id: &str| {
@@ -214,7 +218,7 @@ fn a_handle_that_leaves_something_open_is_listed_as_the_node_id_fills_it_in() {
         of(&pd, open, node).as_deref(),
         Some("projects/p/zones/us-east1-b/disks/d")
     );
-    // Not to be told from what is known; whoever compares it would call a volume lost that is not.
+    // The listed handle cannot be known, so the volume is not compared.
     assert_eq!(of(&pd, open, "i"), None);
     assert_eq!(of(&pd, "d", "i").as_deref(), Some("d"));
     assert_eq!(of(&mk_driver(), open, node).as_deref(), Some(open));

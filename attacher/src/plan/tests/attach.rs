@@ -3,10 +3,10 @@
 use super::*;
 
 #[test]
-fn a_first_attach_claims_the_volume_and_records_what_it_will_send() {
+fn first_attach_adds_finalizers_and_records_the_call() {
     let secret = SecretRef::parse("ns/creds");
-    let facts = mk_facts(|_, volume, _| csi_of(volume).publish_secret = secret.clone());
-    let plan = attach(&facts, &mk_driver()).unwrap();
+    let inputs = mk_inputs(|_, volume, _| csi_of(volume).publish_secret = secret.clone());
+    let plan = attach(&inputs, &mk_driver()).unwrap();
     assert_eq!(plan.target, target("handle", "id-1"));
     assert_eq!(
         plan.pv_finalizer,
@@ -27,19 +27,19 @@ fn a_first_attach_claims_the_volume_and_records_what_it_will_send() {
 }
 
 #[test]
-fn a_repeated_attach_writes_nothing_that_is_there_already() {
-    let facts = mk_facts(|attachment, volume, _| {
+fn repeated_attach_writes_nothing() {
+    let inputs = mk_inputs(|attachment, volume, _| {
         volume.finalizer = true;
         attachment.finalizer = true;
         attachment.recorded.node_id = Some("id-1".into());
         attachment.recorded.handle = Some("handle".into());
     });
-    let plan = attach(&facts, &mk_driver()).unwrap();
+    let plan = attach(&inputs, &mk_driver()).unwrap();
     assert_eq!((plan.pv_finalizer, plan.record, plan.stale), (None, None, None));
 }
 
 #[test]
-fn an_attach_that_was_sent_elsewhere_before_is_undone_there_first() {
+fn unpublishes_a_stale_target_first() {
     for (recorded, stale) in [
         ((Some("id-0"), Some("handle")), Some(target("handle", "id-0"))),
         ((Some("id-0"), None), Some(target("handle", "id-0"))),
@@ -47,25 +47,25 @@ fn an_attach_that_was_sent_elsewhere_before_is_undone_there_first() {
         ((Some("id-1"), None), None),
         ((None, Some("handle")), None),
     ] {
-        let facts = mk_facts(|attachment, _, _| {
+        let inputs = mk_inputs(|attachment, _, _| {
             attachment.finalizer = true;
             attachment.recorded.node_id = recorded.0.map(Arc::from);
             attachment.recorded.handle = recorded.1.map(Arc::from);
         });
         let bare = Attachment {
             finalizer: false,
-            ..(*facts.attachment).clone()
+            ..(*inputs.attachment).clone()
         };
         let unheld = AttachInputs {
             attachment: bare.into(),
-            ..facts.clone()
+            ..inputs.clone()
         };
         assert_eq!(
             attach(&unheld, &mk_driver()).unwrap().stale,
             None,
             "nothing was published: {recorded:?}"
         );
-        let plan = attach(&facts, &mk_driver()).unwrap();
+        let plan = attach(&inputs, &mk_driver()).unwrap();
         assert_eq!(plan.stale.map(|stale| stale.target), stale, "{recorded:?}");
         assert_eq!(plan.target, target("handle", "id-1"));
         assert!(plan.record.is_some(), "{recorded:?}");
@@ -73,9 +73,9 @@ fn an_attach_that_was_sent_elsewhere_before_is_undone_there_first() {
 }
 
 #[test]
-fn a_republish_uses_nothing_of_the_volume_that_replaced_the_recorded_one() {
+fn republish_ignores_a_replaced_volumes_secret_and_context() {
     for (handle, secret, device) in [("handle", "ns/new", Some("lun-2")), ("old", "ns/old", None)] {
-        let facts = mk_facts(|attachment, volume, _| {
+        let inputs = mk_inputs(|attachment, volume, _| {
             attachment.attached = true;
             attachment.recorded.node_id = Some("id-1".into());
             attachment.recorded.handle = Some(handle.into());
@@ -84,17 +84,17 @@ fn a_republish_uses_nothing_of_the_volume_that_replaced_the_recorded_one() {
             csi.publish_secret = SecretRef::parse("ns/new");
             csi.attributes.insert("device".into(), "lun-2".into());
         });
-        let plan = attach(&facts, &mk_driver()).unwrap();
+        let plan = attach(&inputs, &mk_driver()).unwrap();
         assert_eq!(plan.target, target(handle, "id-1"));
         assert_eq!(plan.secret, SecretRef::parse(secret), "{handle}");
         assert_eq!(plan.volume_context.get("device").map(|device| &**device), device);
         // So the detach sends the secret of the volume that was published.
         let annotations = plan.record.expect("our finalizer is missing").annotations;
         assert_eq!(annotations.secret, SecretRef::parse(secret), "{handle}");
-        let mut published = facts.clone();
+        let mut published = inputs.clone();
         published.attachment = Arc::new(Attachment {
             recorded: annotations,
-            ..(*facts.attachment).clone()
+            ..(*inputs.attachment).clone()
         });
         assert_eq!(
             detach(&published, &mk_driver()).unwrap().secret,
@@ -105,7 +105,7 @@ fn a_republish_uses_nothing_of_the_volume_that_replaced_the_recorded_one() {
 }
 
 #[test]
-fn attach_is_refused_with_the_texts_of_the_go_sidecar() {
+fn refuses_with_the_go_sidecars_texts() {
     type Change = fn(&mut Attachment, &mut Volume, &mut Node);
     let table: &[(Change, &str)] = &[
         (
@@ -161,40 +161,41 @@ fn attach_is_refused_with_the_texts_of_the_go_sidecar() {
         ),
     ];
     for (change, text) in table {
-        let refusal = attach(&mk_facts(change), &mk_driver()).unwrap_err();
+        let refusal = attach(&mk_inputs(change), &mk_driver()).unwrap_err();
         assert_eq!(refusal.to_string(), *text);
     }
-    let facts = AttachInputs {
+    let inputs = AttachInputs {
         volume: None,
-        ..mk_facts(|_, _, _| ())
+        ..mk_inputs(|_, _, _| ())
     };
     assert_eq!(
-        attach(&facts, &mk_driver()).unwrap_err().to_string(),
+        attach(&inputs, &mk_driver()).unwrap_err().to_string(),
         r#"persistentvolume "pv" not found"#
     );
-    let facts = AttachInputs {
+    let inputs = AttachInputs {
         node: None,
-        ..mk_facts(|_, _, _| ())
+        ..mk_inputs(|_, _, _| ())
     };
     assert_eq!(
-        attach(&facts, &mk_driver()).unwrap_err().to_string(),
+        attach(&inputs, &mk_driver()).unwrap_err().to_string(),
         r#"csinode.storage.k8s.io "node" not found"#
     );
 }
 
 #[test]
-fn read_only_is_sent_only_to_drivers_that_know_it() {
-    let facts = mk_facts(|_, volume, _| csi_of(volume).read_only = true);
+fn sends_readonly_only_with_the_capability() {
+    let inputs = mk_inputs(|_, volume, _| csi_of(volume).read_only = true);
     let mut driver = mk_driver();
-    assert!(!attach(&facts, &driver).unwrap().read_only);
+    assert!(!attach(&inputs, &driver).unwrap().read_only);
     driver.capabilities.publish_readonly = true;
-    assert!(attach(&facts, &driver).unwrap().read_only);
+    assert!(attach(&inputs, &driver).unwrap().read_only);
 }
 
 #[test]
-fn an_inline_volume_claims_no_persistent_volume() {
-    let facts = mk_facts(|attachment, _, _| attachment.source = Source::Inline(Box::new(mk_spec("inline"))));
-    let plan = attach(&facts, &mk_driver()).unwrap();
+fn inline_volume_needs_no_pv_finalizer() {
+    let inputs =
+        mk_inputs(|attachment, _, _| attachment.source = Source::Inline(Box::new(mk_spec("inline"))));
+    let plan = attach(&inputs, &mk_driver()).unwrap();
     assert_eq!(plan.target, target("inline", "id-1"));
     assert_eq!(plan.pv_finalizer, None);
     let annotations = Recorded {
@@ -206,13 +207,13 @@ fn an_inline_volume_claims_no_persistent_volume() {
 }
 
 #[test]
-fn the_default_filesystem_is_for_volumes_that_name_none() {
+fn default_fstype_applies_to_volumes_without_one() {
     let driver = Driver {
         default_fs_type: "ext4".into(),
         ..mk_driver()
     };
     let fs_type = |change: fn(&mut Attachment, &mut Volume, &mut Node)| {
-        attach(&mk_facts(change), &driver).unwrap().capability.access
+        attach(&mk_inputs(change), &driver).unwrap().capability.access
     };
     let mount = |fs_type: &str| Access::Mount {
         fs_type: fs_type.into(),
@@ -227,19 +228,19 @@ fn the_default_filesystem_is_for_volumes_that_name_none() {
 }
 
 #[test]
-fn a_volume_left_in_tree_is_claimed_at_each_attach() {
+fn adds_pv_finalizer_of_a_volume_left_in_tree_at_each_attach() {
     for (finalizer, left_in_tree, claims) in [
         (false, false, true),
         (true, false, false),
         (false, true, true),
         (true, true, true),
     ] {
-        let facts = mk_facts(|_, volume, _| {
+        let inputs = mk_inputs(|_, volume, _| {
             migrate(volume);
             volume.finalizer = finalizer;
             volume.left_in_tree = left_in_tree;
         });
-        let plan = attach(&facts, &mk_driver()).unwrap();
+        let plan = attach(&inputs, &mk_driver()).unwrap();
         assert_eq!(plan.pv_finalizer.is_some(), claims, "{finalizer} {left_in_tree}");
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn detach_goes_where_the_publish_went() {
+fn detach_uses_the_recorded_target() {
     use PresentNodeId::*;
     // recorded node id, recorded handle, present node id -> target, how the present id relates to it
     for (recorded_id, recorded_handle, today, expected, present) in [
@@ -32,12 +32,12 @@ fn detach_goes_where_the_publish_went() {
         ),
         (None, None, Some("id-1"), target("handle", "id-1"), Same),
     ] {
-        let facts = mk_facts(|attachment, _, node| {
+        let inputs = mk_inputs(|attachment, _, node| {
             attachment.recorded.node_id = recorded_id.map(Arc::from);
             attachment.recorded.handle = recorded_handle.map(Arc::from);
             node.id = today.map(Arc::from);
         });
-        let plan = detach(&facts, &mk_driver()).unwrap();
+        let plan = detach(&inputs, &mk_driver()).unwrap();
         assert_eq!(
             plan.target, expected,
             "{recorded_id:?} {recorded_handle:?} {today:?}"
@@ -104,70 +104,70 @@ fn finalizer_is_removed_only_after_both_node_ids_are_detached() {
 }
 
 #[test]
-fn detach_survives_the_loss_of_volume_and_node() {
-    let mut facts = mk_facts(|attachment, _, _| {
+fn detach_works_without_volume_and_node() {
+    let mut inputs = mk_inputs(|attachment, _, _| {
         attachment.recorded.node_id = Some("id-1".into());
         attachment.recorded.handle = Some("handle".into());
         attachment.recorded.secret = SecretRef::parse("ns/creds");
     });
-    facts.volume = None;
-    facts.node = None;
-    let plan = detach(&facts, &mk_driver()).unwrap();
+    inputs.volume = None;
+    inputs.node = None;
+    let plan = detach(&inputs, &mk_driver()).unwrap();
     assert_eq!(plan.target, target("handle", "id-1"));
     assert_eq!(plan.secret, SecretRef::parse("ns/creds"));
 }
 
 #[test]
 fn detach_ignores_that_the_volume_is_being_deleted() {
-    let facts = mk_facts(|_, volume, _| volume.deleting = true);
+    let inputs = mk_inputs(|_, volume, _| volume.deleting = true);
     assert_eq!(
-        detach(&facts, &mk_driver()).unwrap().target,
+        detach(&inputs, &mk_driver()).unwrap().target,
         target("handle", "id-1")
     );
 }
 
 #[test]
-fn detach_without_any_trace_says_what_is_missing() {
-    let facts = AttachInputs {
+fn detach_without_record_names_the_missing_object() {
+    let inputs = AttachInputs {
         volume: None,
-        ..mk_facts(|_, _, _| ())
+        ..mk_inputs(|_, _, _| ())
     };
     assert_eq!(
-        detach(&facts, &mk_driver()).unwrap_err().to_string(),
+        detach(&inputs, &mk_driver()).unwrap_err().to_string(),
         r#"persistentvolume "pv" not found"#
     );
-    let facts = mk_facts(|_, _, node| node.id = None);
+    let inputs = mk_inputs(|_, _, node| node.id = None);
     assert_eq!(
-        detach(&facts, &mk_driver()).unwrap_err().to_string(),
+        detach(&inputs, &mk_driver()).unwrap_err().to_string(),
         "CSINode node does not contain driver d.example"
     );
 }
 
 #[test]
-fn the_secret_of_a_replaced_volume_is_not_sent_for_the_old_one() {
-    let facts = mk_facts(|attachment, volume, _| {
+fn detach_uses_the_recorded_secret_of_a_replaced_volume() {
+    let inputs = mk_inputs(|attachment, volume, _| {
         attachment.recorded.node_id = Some("id-1".into());
         attachment.recorded.handle = Some("old".into());
         attachment.recorded.secret = SecretRef::parse("ns/old");
         csi_of(volume).publish_secret = SecretRef::parse("ns/new");
     });
     assert_eq!(
-        detach(&facts, &mk_driver()).unwrap().secret,
+        detach(&inputs, &mk_driver()).unwrap().secret,
         SecretRef::parse("ns/old")
     );
 }
 
 #[test]
-fn a_volume_without_a_name_for_the_driver_is_detached_by_what_was_recorded() {
-    let mut facts = mk_facts(|attachment, volume, _| {
+fn detaches_an_untranslatable_volume_by_its_record() {
+    let mut inputs = mk_inputs(|attachment, volume, _| {
         volume.spec.source = untranslatable();
         attachment.recorded.handle = Some("handle".into());
     });
-    let plan = detach(&facts, &mk_driver()).unwrap();
+    let plan = detach(&inputs, &mk_driver()).unwrap();
     assert_eq!((plan.target, plan.migrated), (target("handle", "id-1"), true));
-    facts = mk_facts(|_, volume, _| volume.spec.source = untranslatable());
+    inputs = mk_inputs(|_, volume, _| volume.spec.source = untranslatable());
     assert_eq!(
-        detach(&facts, &mk_driver()).unwrap_err().to_string(),
+        detach(&inputs, &mk_driver()).unwrap_err().to_string(),
         "failed to translate in tree pv to CSI: kind(Shared) is not supported in csi migration"
     );
 }

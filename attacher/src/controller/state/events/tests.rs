@@ -1,4 +1,4 @@
-//! Drivers that come back with calls, or without.
+//! Drivers that reconnect with publish calls, or without.
 
 use super::*;
 use crate::controller::state::reconcile::tests::{Bench, attached, newer};
@@ -7,7 +7,7 @@ use crate::model::Version;
 use crate::plan::tests::{mk_attachment, mk_volume};
 
 #[test]
-fn a_driver_without_calls_lets_go_of_everything_and_one_with_calls_takes_it_back() {
+fn removes_finalizers_without_publish_calls_and_restores_them_with() {
     let va = attached("va");
     let mut bench = Bench::new([va.clone()]);
     bench.capabilities(|c| c.publish = false);
@@ -38,7 +38,7 @@ fn a_driver_without_calls_lets_go_of_everything_and_one_with_calls_takes_it_back
 }
 
 #[test]
-fn what_is_being_attached_without_a_call_when_the_driver_gets_calls_is_attached_again() {
+fn republishes_if_driver_gets_publish_calls_during_an_attach() {
     let mut bench = Bench::new([]);
     bench.capabilities(|c| c.publish = false);
     let va = mk_attachment("va");
@@ -55,7 +55,7 @@ fn what_is_being_attached_without_a_call_when_the_driver_gets_calls_is_attached_
 }
 
 #[test]
-fn a_volume_is_let_go_of_at_once_by_a_driver_without_calls() {
+fn removes_pv_finalizer_if_driver_has_no_publish_calls() {
     let mut bench = Bench::new([]);
     let volume = crate::model::Volume {
         finalizer: true,

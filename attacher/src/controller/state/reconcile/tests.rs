@@ -1,4 +1,4 @@
-//! What surveys start, and above all what they leave alone.
+//! What a reconcile round enqueues, and what it ignores.
 
 use std::time::{Duration, Instant};
 
@@ -61,19 +61,19 @@ impl Bench {
         }
     }
 
-    fn end(&mut self, mut survey: ListVolumesResult, listed: Listed) {
+    fn end(&mut self, mut result: ListVolumesResult, listed: Listed) {
         match listed {
-            Listed::Nowhere => survey.see("handle", Some(&[])),
-            Listed::OnNode => survey.see("handle", Some(&["id".to_owned()])),
+            Listed::Nowhere => result.add_entry("handle", Some(&[])),
+            Listed::OnNode => result.add_entry("handle", Some(&["id".to_owned()])),
             Listed::NotAtAll => {}
         }
         let round = self.round();
-        self.state.handle(Event::VolumesListed(survey, round));
+        self.state.handle(Event::VolumesListed(result, round));
     }
 
-    pub(in crate::controller::state) fn survey(&mut self, listed: Listed) {
-        let survey = self.begin();
-        self.end(survey, listed);
+    pub(in crate::controller::state) fn reconcile(&mut self, listed: Listed) {
+        let result = self.begin();
+        self.end(result, listed);
     }
 
     pub(in crate::controller::state) fn starts(&mut self, expected: Operation) -> Item {
@@ -112,8 +112,8 @@ pub(in crate::controller::state) fn attached(name: &str) -> Attachment {
     }
 }
 
-/// Being deleted, unpublished and let go of; others still hold it.
-pub(in crate::controller::state) fn let_go(name: &str) -> Attachment {
+/// Deleting and detached, kept by another client's finalizer.
+pub(in crate::controller::state) fn without_finalizer(name: &str) -> Attachment {
     Attachment {
         deleting: true,
         finalizer: false,
@@ -132,51 +132,51 @@ pub(in crate::controller::state) fn newer(attachment: &Attachment) -> Attachment
 }
 
 #[test]
-fn a_lost_attachment_is_published_again_and_told() {
+fn republishes_and_reports_a_lost_attachment() {
     let mut bench = Bench::new([attached("va")]);
-    bench.survey(Listed::Nowhere);
+    bench.reconcile(Listed::Nowhere);
     let findings = bench.state.take_findings();
     assert_eq!(findings.len(), 1);
     assert_eq!((findings[0].fault, findings[0].times), (Fault::Lost, 1));
     let item = bench.starts(Operation::Attach);
     bench.finish(&item, Ok(()));
     assert!(bench.start().is_none(), "once is enough");
-    let tally = bench.state.tally();
-    assert_eq!((tally.rounds, tally.lost, tally.repaired), (1, 1, 1));
+    let metrics = bench.state.reconcile_metrics();
+    assert_eq!((metrics.rounds, metrics.lost, metrics.repaired), (1, 1, 1));
 }
 
 #[test]
-fn what_is_where_it_should_be_is_left_alone() {
+fn ignores_attachments_that_agree_with_the_list() {
     for (attachment, listed) in [
         (attached("va"), Listed::OnNode),
         (attached("va"), Listed::NotAtAll),
-        (let_go("va"), Listed::Nowhere),
-        (let_go("va"), Listed::NotAtAll),
+        (without_finalizer("va"), Listed::Nowhere),
+        (without_finalizer("va"), Listed::NotAtAll),
     ] {
         let mut bench = Bench::new([attachment]);
-        bench.survey(listed);
+        bench.reconcile(listed);
         assert!(bench.start().is_none());
         assert_eq!(bench.state.take_findings(), []);
     }
 }
 
 #[test]
-fn a_volume_that_two_lists_leave_out_is_lost() {
+fn republishes_a_volume_that_two_lists_in_a_row_lack() {
     let mut bench = Bench::new([attached("va")]);
-    bench.survey(Listed::NotAtAll);
-    bench.survey(Listed::OnNode);
-    bench.survey(Listed::NotAtAll);
+    bench.reconcile(Listed::NotAtAll);
+    bench.reconcile(Listed::OnNode);
+    bench.reconcile(Listed::NotAtAll);
     assert!(bench.start().is_none(), "not two in a row");
-    bench.survey(Listed::NotAtAll);
+    bench.reconcile(Listed::NotAtAll);
     bench.starts(Operation::Attach);
 }
 
-/// Drivers list from caches, and people are told of what is lost.
+/// Drivers list from caches, and a loss is reported in an Event.
 #[test]
-fn what_was_just_attached_is_not_lost_by_one_list() {
+fn a_new_attachment_is_lost_only_after_two_lists() {
     for (second, lost) in [(Listed::Nowhere, true), (Listed::OnNode, false)] {
         let mut bench = Bench::new([]);
-        bench.survey(Listed::NotAtAll);
+        bench.reconcile(Listed::NotAtAll);
         let va = mk_attachment("va");
         bench.put(va.clone());
         let item = bench.start().expect("an attach");
@@ -188,20 +188,20 @@ fn what_was_just_attached_is_not_lost_by_one_list() {
             .state
             .handle(Event::Attachments(Change::LocallyUpdated(done)));
         bench.finish(&item, Ok(()));
-        bench.survey(Listed::Nowhere);
+        bench.reconcile(Listed::Nowhere);
         assert_eq!(bench.state.take_findings(), []);
-        bench.survey(second);
+        bench.reconcile(second);
         assert_eq!(!bench.state.take_findings().is_empty(), lost);
         if !lost {
-            // By now it is older than any list.
-            bench.survey(Listed::Nowhere);
+            // Now it is older than any list.
+            bench.reconcile(Listed::Nowhere);
             assert_eq!(bench.state.take_findings().len(), 1);
         }
     }
 }
 
 #[test]
-fn what_changed_or_was_worked_on_meanwhile_is_left_alone() {
+fn ignores_attachments_that_changed_during_the_round() {
     type Act = fn(&mut Bench, &Attachment);
     let acts: [(&str, Act); 5] = [
         ("changed", |bench, va| bench.put(newer(va))),
@@ -231,57 +231,57 @@ fn what_changed_or_was_worked_on_meanwhile_is_left_alone() {
     for (name, act) in acts {
         let va = attached("va");
         let mut bench = Bench::new([va.clone()]);
-        let survey = bench.begin();
+        let result = bench.begin();
         act(&mut bench, &va);
-        bench.end(survey, Listed::Nowhere);
+        bench.end(result, Listed::Nowhere);
         assert_eq!(bench.state.take_findings(), [], "{name}");
     }
 }
 
 #[test]
-fn a_job_that_ran_while_the_driver_listed_makes_the_list_worthless() {
-    // It starts before or after the survey begins, and ends before or after the survey does.
+fn ignores_attachments_that_were_synced_during_the_round() {
+    // The sync starts before or after the round begins, and ends before or after the round does.
     for (starts_before, ends_before) in [(true, true), (true, false), (false, true), (false, false)] {
         let va = attached("va");
         let mut bench = Bench::new([va]);
-        bench.survey(Listed::Nowhere);
+        bench.reconcile(Listed::Nowhere);
         bench.state.take_findings();
         let mut item = starts_before.then(|| bench.starts(Operation::Attach));
-        let survey = bench.begin();
+        let result = bench.begin();
         let item = item.take().unwrap_or_else(|| bench.starts(Operation::Attach));
         if ends_before {
             bench.finish(&item, Ok(()));
         }
-        bench.end(survey, Listed::Nowhere);
+        bench.end(result, Listed::Nowhere);
         assert_eq!(bench.state.take_findings(), [], "{starts_before} {ends_before}");
     }
 }
 
 #[test]
-fn a_twin_that_is_worked_on_protects_the_other() {
+fn ignores_attachments_whose_target_another_changed_during_the_round() {
     let (va, twin) = (attached("va"), attached("twin"));
     let mut bench = Bench::new([va, twin.clone()]);
-    let survey = bench.begin();
+    let result = bench.begin();
     bench.put(newer(&twin));
-    bench.end(survey, Listed::Nowhere);
+    bench.end(result, Listed::Nowhere);
     assert_eq!(bench.state.take_findings(), []);
 }
 
 #[test]
-fn what_was_let_go_of_and_is_still_published_is_unpublished_unless_it_is_needed_there() {
-    let mut bench = Bench::new([let_go("va")]);
-    bench.survey(Listed::OnNode);
+fn unpublishes_a_leftover_unless_the_target_is_in_use() {
+    let mut bench = Bench::new([without_finalizer("va")]);
+    bench.reconcile(Listed::OnNode);
     assert_eq!(bench.state.take_findings()[0].fault, Fault::Leftover);
     bench.starts(Operation::Detach);
 
-    let mut bench = Bench::new([let_go("va"), attached("twin")]);
-    bench.survey(Listed::OnNode);
+    let mut bench = Bench::new([without_finalizer("va"), attached("twin")]);
+    bench.reconcile(Listed::OnNode);
     assert_eq!(bench.state.take_findings(), []);
     assert!(bench.start().is_none());
 }
 
 #[test]
-fn nothing_is_surveyed_without_the_capabilities() {
+fn does_not_reconcile_without_the_capabilities() {
     for (publish, list, surveyed) in [
         (true, true, true),
         (true, false, false),
@@ -299,21 +299,21 @@ fn nothing_is_surveyed_without_the_capabilities() {
 }
 
 #[test]
-fn a_survey_that_fails_is_counted_and_starts_nothing() {
+fn counts_a_failed_round_and_enqueues_nothing() {
     let mut bench = Bench::new([attached("va")]);
-    let survey = bench.begin();
+    let result = bench.begin();
     let round = bench.round();
     bench
         .state
         .handle(Event::ListVolumesFailed(round, "no answer".into()));
-    bench.end(survey, Listed::Nowhere);
+    bench.end(result, Listed::Nowhere);
     assert!(bench.start().is_none());
-    let tally = bench.state.tally();
-    assert_eq!((tally.rounds, tally.failed_rounds), (0, 1));
+    let metrics = bench.state.reconcile_metrics();
+    assert_eq!((metrics.rounds, metrics.failed_rounds), (0, 1));
     let last = bench.state.last_round().expect("there was one");
     assert_eq!(last.error.as_deref(), Some("no answer"));
 
-    bench.survey(Listed::Nowhere);
+    bench.reconcile(Listed::Nowhere);
     let last = bench.state.last_round().cloned();
     assert_eq!(
         last,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::controller::SyncError;
-use crate::controller::state::reconcile::tests::{Bench, Listed, attached, let_go, newer};
+use crate::controller::state::reconcile::tests::{Bench, Listed, attached, newer, without_finalizer};
 use crate::controller::state::{Event, Item};
 use crate::informer::Change;
 use crate::model::{Problem, Recorded, Version};
@@ -29,7 +29,7 @@ fn failing(attachment: &Attachment) -> Attachment {
     }
 }
 
-/// The next item, which must be an attach that the status asks for.
+/// The next item, which must be an attach.
 fn attaches(bench: &mut Bench) -> Item {
     let item = bench.start().expect("a item must start");
     assert!(
@@ -45,10 +45,10 @@ fn attaches(bench: &mut Bench) -> Item {
     item
 }
 
-/// Lost, and refused when it was to be attached again.
-fn mk_resting() -> Bench {
+/// A lost attachment whose republish was refused.
+fn mk_parked() -> Bench {
     let mut bench = Bench::new([attached("va")]);
-    bench.survey(Listed::Nowhere);
+    bench.reconcile(Listed::Nowhere);
     let item = bench.starts(Operation::Attach);
     bench.finish(&item, refused());
     bench
@@ -56,13 +56,17 @@ fn mk_resting() -> Bench {
 
 /// As after a driver that came back without its memory.
 #[test]
-fn a_new_attach_does_not_stand_in_line_behind_repairs() {
+fn repairs_do_not_delay_a_new_attach() {
     let names: Vec<String> = (0..40).map(|number| format!("va-{number}")).collect();
     let mut bench = Bench::new(names.iter().map(|name| attached(name)));
-    bench.survey(Listed::Nowhere);
+    bench.reconcile(Listed::Nowhere);
     bench.put(mk_attachment("new"));
     let mut items: Vec<Item> = std::iter::from_fn(|| bench.start()).collect();
-    assert_eq!(items.len(), 5 + 1, "half of the lane's places, and one more");
+    assert_eq!(
+        items.len(),
+        5 + 1,
+        "half of the lane's concurrency, and the new attach"
+    );
     let is_new = |item: &Item| matches!(item, Item::Attachment { repair: false, .. });
     assert_eq!(items.iter().filter(|item| is_new(item)).count(), 1);
     let mut done = 0;
@@ -71,18 +75,18 @@ fn a_new_attach_does_not_stand_in_line_behind_repairs() {
         done += 1;
         items.extend(std::iter::from_fn(|| bench.start()));
     }
-    assert_eq!(bench.state.tally().repaired, 40, "of {done} syncs");
+    assert_eq!(bench.state.reconcile_metrics().repaired, 40, "of {done} syncs");
 }
 
 #[test]
-fn nobody_waits_for_a_repair_since_the_attachment_was_made() {
+fn a_repair_has_no_creation_timestamp_in_the_stats() {
     let made = "2020-01-01T00:00:00Z".parse().ok();
     let of_age = |name| Attachment {
         wanted_since: made,
         ..attached(name)
     };
     let mut bench = Bench::new([of_age("va")]);
-    bench.survey(Listed::Nowhere);
+    bench.reconcile(Listed::Nowhere);
     let oldest = |bench: &Bench| bench.state.stats(bench.now, 0).lanes[&Lane::Repair].oldest;
     assert_eq!(oldest(&bench), None);
     bench.starts(Operation::Attach);
@@ -90,26 +94,26 @@ fn nobody_waits_for_a_repair_since_the_attachment_was_made() {
 }
 
 #[test]
-fn a_repair_that_fails_waits_and_further_lists_do_not_hurry_it() {
+fn lists_do_not_end_the_backoff_of_a_failed_repair() {
     let mut bench = Bench::new([attached("va")]);
-    bench.survey(Listed::Nowhere);
+    bench.reconcile(Listed::Nowhere);
     let item = bench.starts(Operation::Attach);
     bench.finish(&item, Err(SyncError::new(Class::Final, "failed")));
-    bench.survey(Listed::Nowhere);
+    bench.reconcile(Listed::Nowhere);
     assert!(bench.start().is_none(), "it waits out its backoff");
-    assert_eq!(bench.state.tally().lost, 1, "it is the same loss");
+    assert_eq!(bench.state.reconcile_metrics().lost, 1, "it is the same loss");
     // The volume is there after all; another call clears the error in the status.
-    bench.survey(Listed::OnNode);
+    bench.reconcile(Listed::OnNode);
     let item = bench.starts(Operation::Attach);
     bench.finish(&item, Ok(()));
     assert!(bench.start().is_none());
 }
 
 #[test]
-fn a_repair_that_is_overtaken_by_a_deletion_is_a_detach() {
+fn a_deletion_turns_a_repair_into_a_detach() {
     let va = attached("va");
     let mut bench = Bench::new([va.clone()]);
-    bench.survey(Listed::Nowhere);
+    bench.reconcile(Listed::Nowhere);
     bench.put(Attachment {
         deleting: true,
         ..newer(&va)
@@ -126,57 +130,53 @@ fn a_repair_that_is_overtaken_by_a_deletion_is_a_detach() {
 }
 
 #[test]
-fn a_list_that_never_agrees_is_believed_less_and_less() {
+fn backs_off_if_lists_keep_contradicting_repairs() {
     let mut bench = Bench::new([attached("va")]);
     let mut repaired_in = Vec::new();
     for round in 1..=20 {
-        bench.survey(Listed::Nowhere);
+        bench.reconcile(Listed::Nowhere);
         if let Some(item) = bench.start() {
             bench.finish(&item, Ok(()));
             repaired_in.push(round);
         }
     }
     assert_eq!(repaired_in, [1, 2, 4, 8, 16]);
-    bench.survey(Listed::OnNode);
-    bench.survey(Listed::Nowhere);
+    bench.reconcile(Listed::OnNode);
+    bench.reconcile(Listed::Nowhere);
     bench.starts(Operation::Attach);
 }
 
 #[test]
-fn a_repair_that_is_refused_rests_whatever_the_lists_say() {
-    let mut bench = mk_resting();
+fn parks_a_refused_repair_whatever_the_lists_say() {
+    let mut bench = mk_parked();
     for listed in [Listed::Nowhere, Listed::NotAtAll, Listed::Nowhere] {
         bench.now += LONG;
-        bench.survey(listed);
+        bench.reconcile(listed);
         bench.state.handle(Event::Resync);
         assert!(bench.start().is_none(), "nothing has changed");
     }
-    let tally = bench.state.tally();
+    let metrics = bench.state.reconcile_metrics();
     assert_eq!(
-        (tally.lost, tally.refused, tally.repaired),
+        (metrics.lost, metrics.refused, metrics.repaired),
         (1, 1, 0),
-        "it is one loss"
+        "the loss counts once"
     );
-    assert_eq!(bench.state.take_findings().len(), 1, "told once");
-    assert_eq!(
-        bench.state.next_start(),
-        None,
-        "nobody waits for the time to pass"
-    );
+    assert_eq!(bench.state.take_findings().len(), 1, "reported once");
+    assert_eq!(bench.state.next_start(), None, "no backoff runs");
 
-    bench.survey(Listed::OnNode);
+    bench.reconcile(Listed::OnNode);
     bench.now += LONG;
-    assert!(bench.start().is_none(), "there is nothing to repair any more");
-    bench.survey(Listed::Nowhere);
-    assert!(bench.start().is_none(), "nor to try");
-    assert_eq!(bench.state.tally().lost, 2, "but it is another loss");
+    assert!(bench.start().is_none(), "nothing to repair");
+    bench.reconcile(Listed::Nowhere);
+    assert!(bench.start().is_none(), "it stays parked");
+    assert_eq!(bench.state.reconcile_metrics().lost, 2, "the second loss counts");
 }
 
 #[test]
-fn a_repair_that_rests_is_tried_again_when_something_changes() {
+fn retries_a_parked_repair_when_its_inputs_change() {
     type Act = fn(&mut Bench);
     let acts: [(&str, Act); 5] = [
-        ("somebody edits the attachment", |bench| {
+        ("the attachment is edited", |bench| {
             bench.put(newer(&attached("va")))
         }),
         ("another volume of that name", |bench| {
@@ -207,26 +207,26 @@ fn a_repair_that_rests_is_tried_again_when_something_changes() {
         }),
     ];
     for (name, act) in acts {
-        let mut bench = mk_resting();
+        let mut bench = mk_parked();
         act(&mut bench);
         let item = bench.starts(Operation::Attach);
         bench.finish(&item, refused());
-        assert!(bench.start().is_none(), "{name}: it rests again");
+        assert!(bench.start().is_none(), "{name}: parked again");
         act(&mut bench);
-        assert!(bench.start().is_none(), "{name}: the same is no change");
+        assert!(bench.start().is_none(), "{name}: no change");
         bench.put(newer(&newer(&attached("va"))));
         let item = bench.starts(Operation::Attach);
         bench.finish(&item, Ok(()));
-        let tally = bench.state.tally();
-        assert_eq!((tally.refused, tally.repaired), (2, 1), "{name}");
+        let metrics = bench.state.reconcile_metrics();
+        assert_eq!((metrics.refused, metrics.repaired), (2, 1), "{name}");
         assert!(bench.start().is_none(), "{name}");
     }
 }
 
 #[test]
-fn what_changes_while_a_repair_is_being_refused_is_not_missed() {
+fn does_not_park_a_repair_whose_inputs_changed_during_the_sync() {
     let mut bench = Bench::new([attached("va")]);
-    bench.survey(Listed::Nowhere);
+    bench.reconcile(Listed::Nowhere);
     let item = bench.starts(Operation::Attach);
     let node = crate::model::Node {
         version: Version(9),
@@ -238,22 +238,22 @@ fn what_changes_while_a_repair_is_being_refused_is_not_missed() {
 }
 
 #[test]
-fn a_first_attach_that_is_refused_does_not_rest() {
+fn does_not_park_a_refused_first_attach() {
     let mut bench = Bench::new([]);
     bench.put(mk_attachment("va"));
     let item = bench.start().expect("an attach");
     bench.finish(&item, refused());
     bench.now += LONG;
     assert!(bench.start().is_some(), "a pod waits for it");
-    assert_eq!(bench.state.tally().refused, 0);
+    assert_eq!(bench.state.reconcile_metrics().refused, 0);
 }
 
 #[test]
-fn what_a_status_tells_of_a_repair_that_was_refused_goes_when_the_list_agrees() {
-    let mut bench = mk_resting();
+fn clears_the_error_of_a_parked_repair_when_the_list_agrees() {
+    let mut bench = mk_parked();
     bench.put(failing(&attached("va")));
-    assert!(bench.start().is_none(), "that is our own doing");
-    bench.survey(Listed::OnNode);
+    assert!(bench.start().is_none(), "the echo of our own write");
+    bench.reconcile(Listed::OnNode);
     let item = attaches(&mut bench);
     assert!(matches!(
         item,
@@ -265,26 +265,26 @@ fn what_a_status_tells_of_a_repair_that_was_refused_goes_when_the_list_agrees() 
     bench.put(newer(&newer(&attached("va"))));
     bench.finish(&item, Ok(()));
     assert!(bench.start().is_none());
-    assert_eq!(bench.state.tally().repaired, 0, "nobody did anything");
+    assert_eq!(bench.state.reconcile_metrics().repaired, 0, "no call was made");
 
-    // It may be lost again before that is written.
-    let mut bench = mk_resting();
+    // The volume is lost again before the write.
+    let mut bench = mk_parked();
     bench.put(failing(&attached("va")));
-    bench.survey(Listed::OnNode);
-    bench.survey(Listed::Nowhere);
+    bench.reconcile(Listed::OnNode);
+    bench.reconcile(Listed::Nowhere);
     let item = attaches(&mut bench);
     assert!(matches!(item, Item::Attachment { pending: None, .. }), "{item:?}");
 }
 
-/// Nothing but its status tells a process that has just started of the last attempt.
+/// A new process knows the last attempt from the status alone.
 #[test]
-fn who_is_attached_with_an_error_is_attached_again() {
+fn republishes_an_attached_volume_with_an_error() {
     let mut bench = Bench::new([]);
     bench.put(failing(&attached("va")));
     let item = attaches(&mut bench);
     bench.finish(&item, refused());
     bench.now += LONG;
-    assert!(bench.start().is_none(), "and rests if that is refused");
+    assert!(bench.start().is_none(), "parked if refused");
 
     let mut bench = Bench::new([]);
     bench.capabilities(|capabilities| capabilities.publish = false);
@@ -295,33 +295,28 @@ fn who_is_attached_with_an_error_is_attached_again() {
     bench.put(released);
     assert!(
         bench.start().is_none(),
-        "a driver without calls makes nothing better"
+        "a driver without publish calls cannot help"
     );
 }
 
-/// Our finalizer is off, and the status was not written: the Go sidecar died between the two, say.
+/// The Go sidecar crashed between the removal of its finalizer and the status write, say.
 #[test]
-fn who_was_let_go_of_and_says_that_he_is_attached_is_put_right() {
+fn corrects_the_status_of_an_attachment_without_finalizer() {
     let still = |va: &Attachment| Attachment {
         attached: true,
         ..va.clone()
     };
-    let unpublished = let_go("va");
+    let unpublished = without_finalizer("va");
     let never_published = Attachment {
         recorded: Recorded::default(),
-        ..let_go("va")
+        ..without_finalizer("va")
     };
     for (what, va, publishes, is_work) in [
-        ("it may be published", still(&unpublished), true, true),
-        // Then it stays published, until the driver has calls again.
-        ("nobody can unpublish it", still(&unpublished), false, false),
-        (
-            "it was attached without a call",
-            still(&never_published),
-            false,
-            true,
-        ),
-        ("it says that it is detached", unpublished, true, false),
+        ("may be published", still(&unpublished), true, true),
+        // It stays published until the driver has publish calls again.
+        ("cannot be unpublished", still(&unpublished), false, false),
+        ("attached without a call", still(&never_published), false, true),
+        ("status says detached", unpublished, true, false),
     ] {
         let mut bench = Bench::new([]);
         bench.capabilities(|capabilities| capabilities.publish = publishes);

@@ -1,4 +1,4 @@
-//! What the stats shows, after events and reports made by hand.
+//! Snapshots after events and results made by hand.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn epoch() -> Instant {
     Instant::now()
 }
 
-/// An state with two places a lane that knows a volume, a node and attachments of these names.
+/// A state with a concurrency of two, a volume, a node and attachments of these names.
 fn mk_state(attachments: &[&str]) -> ControllerState {
     let mut state = super::super::tests::mk_state(2);
     state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
@@ -55,7 +55,7 @@ fn names(pending: &[Pending]) -> Vec<&str> {
 }
 
 #[test]
-fn what_runs_what_is_in_line_and_what_waits_are_told_apart() {
+fn stats_distinguish_running_ready_and_waiting_items() {
     let begin = epoch();
     let mut state = mk_state(&["a", "b", "c", "d"]);
     state.set_now(begin);
@@ -97,7 +97,7 @@ fn what_runs_what_is_in_line_and_what_waits_are_told_apart() {
 }
 
 #[test]
-fn a_row_of_failures_is_as_old_as_its_first_and_shows_its_last() {
+fn stats_show_the_first_time_and_last_error_of_repeated_failures() {
     let begin = epoch();
     let mut state = mk_state(&["a"]);
     let items = start(&mut state, begin);
@@ -126,7 +126,7 @@ fn a_row_of_failures_is_as_old_as_its_first_and_shows_its_last() {
 }
 
 #[test]
-fn no_more_is_named_than_was_asked_for_and_the_oldest_come_first() {
+fn stats_list_the_oldest_items_up_to_the_limit() {
     let begin = epoch();
     let mut state = mk_state(&["d", "c"]);
     state.set_now(begin);
@@ -143,7 +143,7 @@ fn no_more_is_named_than_was_asked_for_and_the_oldest_come_first() {
 }
 
 #[test]
-fn the_oldest_wish_is_that_of_the_objects_not_that_of_this_process() {
+fn stats_take_the_oldest_timestamp_from_the_objects() {
     let begin = epoch();
     let mut state = mk_state(&["a", "b"]);
     state.set_now(begin);
@@ -157,7 +157,7 @@ fn the_oldest_wish_is_that_of_the_objects_not_that_of_this_process() {
 }
 
 #[test]
-fn times_in_line_and_at_work_are_measured() {
+fn measures_queue_and_work_durations() {
     let begin = epoch();
     let mut state = mk_state(&["a"]);
     state.set_now(begin);
@@ -166,14 +166,14 @@ fn times_in_line_and_at_work_are_measured() {
     let lane = &busy.lanes[&Lane::Attach];
     assert_eq!((lane.unfinished, lane.longest_running), (3 * SECOND, 3 * SECOND));
     fail(&mut state, &items[0], Class::Final, "m", begin + 6 * SECOND);
-    let tally = state.stats(begin + 6 * SECOND, 0).attachments;
-    assert_eq!(tally.adds, 1);
-    assert_eq!((tally.waited.count(), tally.waited.sum()), (1, 2.0));
-    assert_eq!((tally.worked.count(), tally.worked.sum()), (1, 4.0));
+    let metrics = state.stats(begin + 6 * SECOND, 0).attachments;
+    assert_eq!(metrics.adds, 1);
+    assert_eq!((metrics.waited.count(), metrics.waited.sum()), (1, 2.0));
+    assert_eq!((metrics.worked.count(), metrics.worked.sum()), (1, 4.0));
 }
 
 #[test]
-fn lists_are_complete_when_all_three_are() {
+fn synced_when_all_three_lists_are_complete() {
     let mut state = mk_state(&[]);
     assert!(!state.listed().all());
     state.handle(Event::Attachments(Change::Replaced));
@@ -186,12 +186,12 @@ fn lists_are_complete_when_all_three_are() {
 }
 
 #[test]
-fn what_was_reached_is_counted_by_what_it_was() {
+fn observes_latency_by_operation() {
     let mut state = mk_state(&[]);
     state.observe_latency(Operation::Attach, SECOND);
     state.observe_latency(Operation::Detach, 2 * SECOND);
     state.observe_latency(Operation::Detach, 4 * SECOND);
-    let tally = state.stats(epoch(), 0).reached;
-    assert_eq!((tally.attached.count(), tally.attached.sum()), (1, 1.0));
-    assert_eq!((tally.detached.count(), tally.detached.sum()), (2, 6.0));
+    let metrics = state.stats(epoch(), 0).reached;
+    assert_eq!((metrics.attached.count(), metrics.attached.sum()), (1, 1.0));
+    assert_eq!((metrics.detached.count(), metrics.detached.sum()), (2, 6.0));
 }

@@ -1,4 +1,4 @@
-//! The indices against scans of everything.
+//! The indices compared with full scans.
 
 mod answerable;
 
@@ -51,7 +51,7 @@ fn usage_by_a_scan(state: &ControllerState, attachment: &Attachment, target: &Pu
     usages.max().unwrap_or(TargetUsage::Unused)
 }
 
-/// What is put next. `spec` is immutable, so with another volume or node it is another object of the same name.
+/// The next version. `spec` is immutable, so another volume or node makes it another object of the same name.
 fn next(state: &ControllerState, attachment: &Attachment, version: u64) -> Attachment {
     let known = state.attachment(&attachment.name);
     let same = known.filter(|known| known.source == attachment.source && known.node == attachment.node);
@@ -62,7 +62,7 @@ fn next(state: &ControllerState, attachment: &Attachment, version: u64) -> Attac
     }
 }
 
-/// A volume of this handle comes, perhaps in the place of another, or the volume goes.
+/// A volume with this handle is created, maybe instead of another, or deleted.
 fn mk_volume_of(state: &ControllerState, name: u8, handle: u8, version: u64) -> Change<Volume> {
     let name = format!("pv-{name}");
     match (state.volume(&name), handle) {
@@ -109,7 +109,7 @@ fn any_attachment() -> impl Strategy<Value = Attachment> {
 
 proptest! {
     #[test]
-    fn who_holds_a_volume_is_what_a_scan_finds(
+    fn target_usage_equals_that_of_a_full_scan(
         attachments in prop::collection::vec(any_attachment(), 0..8),
         volumes in prop::collection::vec((0..2u8, 0..4u8), 0..6),
     ) {
@@ -167,7 +167,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn who_waits_for_room_on_a_node_is_what_a_scan_finds(steps in steps()) {
+    fn attachments_waiting_for_capacity_equal_those_of_a_full_scan(steps in steps()) {
         let mut bench = Bench::new([]);
         let mut running: Vec<Item> = Vec::new();
         for (version, step) in (1..).zip(steps) {
@@ -201,7 +201,7 @@ proptest! {
                     prop_assert!(found, "{} waits for room on {}", attachment.name, attachment.node);
                 }
             }
-            // And nothing is kept of what is gone.
+            // Deleted attachments leave nothing behind.
             for node in ["node-0", "node-1"] {
                 for name in state.resource_exhausted_by_node.get(node) {
                     prop_assert!(state.attachment(name).is_some(), "{name} is gone");

@@ -1,16 +1,16 @@
-//! How the lease is come by.
+//! How a standby acquires the lease.
 
 use super::*;
 
 #[test]
-fn a_lease_that_is_not_there_is_created() {
+fn creates_a_missing_lease() {
     let mut rig = Rig::new();
     rig.look(None);
     let lease = rig.granted(1);
     assert_eq!(spec(&lease), ("a".to_owned(), 15, 0));
     let json = serde_json::to_value(&lease).unwrap();
     assert_eq!(json["metadata"]["name"], "external-attacher-leader-d");
-    // client-go reads six digits, no more and no less.
+    // client-go parses exactly six digits.
     assert_eq!(json["spec"]["acquireTime"], "2026-01-02T03:04:05.123456Z");
     assert_eq!(json["spec"]["renewTime"], "2026-01-02T03:04:05.123456Z");
     assert!(rig.leads());
@@ -18,9 +18,9 @@ fn a_lease_that_is_not_there_is_created() {
 }
 
 #[test]
-fn a_standby_waits_for_the_lease_to_lapse_since_it_saw_it_change() {
+fn standby_waits_for_expiry_since_the_last_observed_change() {
     let mut rig = Rig::new();
-    // Its times are of another century, and mean nothing.
+    // Its timestamps are wrong, and ignored.
     rig.look(Some(mk_lease("b", 1, 15)));
     assert!(!rig.leads());
     assert_eq!(rig.wait(), 8.0, "a retry period and half of the jitter");
@@ -37,7 +37,7 @@ fn a_standby_waits_for_the_lease_to_lapse_since_it_saw_it_change() {
 }
 
 #[test]
-fn the_duration_that_counts_is_the_one_in_the_record() {
+fn expiry_uses_the_recorded_duration() {
     let mut rig = Rig::new();
     rig.look(Some(mk_lease("b", 1, 60)));
     rig.at(59.9).look(Some(mk_lease("b", 1, 60)));
@@ -47,7 +47,7 @@ fn the_duration_that_counts_is_the_one_in_the_record() {
 }
 
 #[test]
-fn a_released_lease_is_taken_at_once() {
+fn acquires_a_released_lease_at_once() {
     let mut rig = Rig::new();
     rig.look(Some(mk_lease("b", 1, 15)));
     rig.at(1.0);
@@ -58,7 +58,7 @@ fn a_released_lease_is_taken_at_once() {
 }
 
 #[test]
-fn of_two_that_take_it_the_one_who_is_late_stands_by() {
+fn loser_of_a_conflict_stands_by() {
     let mut rig = Rig::new();
     rig.look(Some(mk_lease("", 1, 1)));
     rig.update();
@@ -84,7 +84,7 @@ fn a_deleted_lease_does_not_end_the_term_of_its_holder() {
 }
 
 #[test]
-fn an_earlier_process_of_the_same_name_is_followed_at_once() {
+fn takes_over_at_once_from_a_process_with_the_same_identity() {
     let mut rig = Rig::new();
     rig.look(Some(mk_lease("a", 4, 15)));
     let lease = rig.granted(5);
@@ -97,7 +97,7 @@ fn an_earlier_process_of_the_same_name_is_followed_at_once() {
 }
 
 #[test]
-fn a_claim_whose_grant_came_too_late_is_renewed_before_it_counts() {
+fn renews_a_late_claim_before_leading() {
     let mut rig = Rig::new();
     rig.look(None);
     let sent = rig.now;

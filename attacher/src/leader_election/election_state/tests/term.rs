@@ -1,9 +1,9 @@
-//! How long a term lasts, and how it ends.
+//! The length and the end of a term.
 
 use super::*;
 
 #[test]
-fn renewals_keep_the_term_and_move_its_end() {
+fn renewals_extend_the_term() {
     let mut rig = Rig::leading();
     let first = rig.state.lease().unwrap().clone();
     rig.at(5.0);
@@ -34,7 +34,7 @@ fn a_renewal_counts_from_when_it_was_sent() {
 }
 
 #[test]
-fn a_failed_renewal_is_tried_again_in_haste_until_the_term_is_over() {
+fn retries_a_failed_renewal_faster_until_expiry() {
     let mut rig = Rig::leading();
     rig.at(5.0);
     let Step::Send { deadline, .. } = rig.next() else {
@@ -45,7 +45,7 @@ fn a_failed_renewal_is_tried_again_in_haste_until_the_term_is_over() {
         "time for another attempt is left"
     );
     rig.at(8.0).refused(silence());
-    // What became of it is seen by looking.
+    // A read shows its result.
     assert_eq!(rig.request(), Request::Look);
     rig.state.looked(Err(silence()), rig.now, 0.5).unwrap();
     let until = rig.wait();
@@ -66,12 +66,12 @@ fn a_failed_renewal_is_tried_again_in_haste_until_the_term_is_over() {
 }
 
 #[test]
-fn a_slow_renewal_goes_on_where_the_lease_is_still_ours() {
+fn continues_the_term_after_a_conflict_if_the_lease_is_ours() {
     let mut rig = Rig::leading();
     let ours = rig.state.lease().unwrap().clone();
     rig.at(5.0).update();
     rig.refused(LeaseError::Conflict);
-    // A user labelled it.
+    // Another client has labelled it.
     let labelled = Lease {
         metadata: ObjectMeta {
             resource_version: Some("9".to_owned()),
@@ -89,7 +89,7 @@ fn a_slow_renewal_goes_on_where_the_lease_is_still_ours() {
 }
 
 #[test]
-fn a_lease_in_other_hands_ends_the_term_at_once() {
+fn another_holder_ends_the_term_at_once() {
     for (holder, version) in [("b", 9), ("", 9)] {
         let mut rig = Rig::leading();
         rig.at(5.0).update();
@@ -101,19 +101,19 @@ fn a_lease_in_other_hands_ends_the_term_at_once() {
 }
 
 #[test]
-fn a_twin_ends_the_term_at_once() {
+fn another_process_with_our_identity_ends_the_term_at_once() {
     let mut rig = Rig::leading();
     rig.at(5.0).update();
     rig.refused(LeaseError::Conflict);
-    // The name is ours, the time at which it was acquired is not.
+    // The identity is ours, the acquireTime is not.
     let lost = rig.looks(Some(mk_lease("a", 9, 15))).unwrap_err();
     assert!(lost.to_string().contains("host name"), "{lost}");
     assert!(!rig.leads());
 }
 
 #[test]
-fn a_twin_that_keeps_our_acquire_time_ends_the_term_too() {
-    // As client-go does, which leads in our name and finds the record that we wrote over its own.
+fn another_process_with_our_acquire_time_ends_the_term() {
+    // As client-go does with our identity, when it finds our record.
     let mut rig = Rig::leading();
     let renewed = |lease: &Lease, version: u32, at: &str| {
         let mut lease = lease.clone();
@@ -130,7 +130,7 @@ fn a_twin_that_keeps_our_acquire_time_ends_the_term_too() {
     let lost = rig.looks(Some(theirs)).unwrap_err();
     assert!(matches!(lost, Lost::SameIdentity { .. }), "{lost}");
 
-    // A renewal of ours that was granted without an answer is no twin's.
+    // Our own renewal without a response does not count as another process's.
     let mut rig = Rig::leading();
     rig.at(5.0);
     rig.wall = "2026-01-02T03:05:00Z".parse().unwrap();
@@ -146,7 +146,7 @@ fn a_twin_that_keeps_our_acquire_time_ends_the_term_too() {
     };
     rig.look(Some(granted.clone()));
     rig.granted(3);
-    // Nor is it given back in our name when it is a twin's by then.
+    // It is not released when another process holds it.
     rig.state.resign();
     let ours = rig.state.lease().unwrap().clone();
     let theirs = renewed(&ours, 4, "2026-01-02T03:05:01Z");
@@ -155,7 +155,7 @@ fn a_twin_that_keeps_our_acquire_time_ends_the_term_too() {
 }
 
 #[test]
-fn leader_creates_its_lease_again_if_it_was_deleted() {
+fn leader_recreates_a_deleted_lease() {
     let mut rig = Rig::leading();
     rig.at(5.0).update();
     rig.refused(LeaseError::Refused("not found".to_owned()));
@@ -168,7 +168,7 @@ fn leader_creates_its_lease_again_if_it_was_deleted() {
 }
 
 #[test]
-fn after_a_suspension_the_term_is_over_even_if_its_renewal_was_granted() {
+fn suspension_ends_the_term_despite_a_successful_renewal() {
     let mut rig = Rig::leading();
     rig.at(5.0);
     let sent = rig.now;

@@ -1,14 +1,14 @@
-//! Who is answerable for a volume on a node, case by case.
+//! How other VolumeAttachments use a target, case by case.
 
 use crate::controller::state::Event;
-use crate::controller::state::reconcile::tests::{Bench, attached, let_go, newer};
+use crate::controller::state::reconcile::tests::{Bench, attached, newer, without_finalizer};
 use crate::informer::Change;
 use crate::model::{Attachment, PublishTarget, Recorded};
 use crate::plan::tests::{mk_attachment, mk_volume};
 use crate::plan::{Operation, TargetUsage, UsedBy};
 
-/// How a volume is held on a node besides by `va`, if there is also `other`.
-fn held_beside(other: Attachment) -> TargetUsage {
+/// How the target of `va` is used if there is also `other`.
+fn usage_beside(other: Attachment) -> TargetUsage {
     let target = PublishTarget {
         volume_id: "handle".into(),
         node_id: "id".into(),
@@ -29,7 +29,7 @@ fn held_beside(other: Attachment) -> TargetUsage {
 }
 
 #[test]
-fn who_else_holds_a_volume_on_a_node() {
+fn usage_follows_from_finalizer_deletion_volume_and_node() {
     let leaving = Attachment {
         deleting: true,
         ..attached("other")
@@ -37,7 +37,11 @@ fn who_else_holds_a_volume_on_a_node() {
     for (name, other, expected) in [
         ("an attached one", attached("other"), TargetUsage::InUse),
         ("one that is being detached", leaving, TargetUsage::Deleting),
-        ("one that was let go of", let_go("other"), TargetUsage::Unused),
+        (
+            "one that was let go of",
+            without_finalizer("other"),
+            TargetUsage::Unused,
+        ),
         (
             "one of another volume",
             Attachment {
@@ -71,7 +75,7 @@ fn who_else_holds_a_volume_on_a_node() {
             TargetUsage::Unused,
         ),
     ] {
-        assert_eq!(held_beside(other), expected, "{name}");
+        assert_eq!(usage_beside(other), expected, "{name}");
     }
 }
 
@@ -111,7 +115,7 @@ fn a_record_that_is_being_changed_makes_the_usage_ambiguous() {
 }
 
 #[test]
-fn a_volume_is_held_by_its_handle_and_the_node_s_id_whatever_they_are_called() {
+fn usage_follows_from_handle_and_node_id_not_from_names() {
     for (name, other, expected) in [
         (
             "one on another node that has this id by now",
@@ -170,18 +174,18 @@ fn a_volume_is_held_by_its_handle_and_the_node_s_id_whatever_they_are_called() {
             TargetUsage::InUse,
         ),
     ] {
-        assert_eq!(held_beside(other), expected, "{name}");
+        assert_eq!(usage_beside(other), expected, "{name}");
     }
 }
 
 #[test]
-fn who_holds_a_volume_without_our_finalizer_is_attached_again_to_have_it() {
-    let unguarded = Attachment {
+fn restores_the_finalizer_of_another_user_once() {
+    let without_finalizer = Attachment {
         finalizer: false,
         recorded: Recorded::default(),
         ..attached("other")
     };
-    let mut bench = Bench::new([unguarded.clone()]);
+    let mut bench = Bench::new([without_finalizer.clone()]);
     assert!(bench.start().is_none(), "it asks for nothing by itself");
     let va = Attachment {
         deleting: true,
@@ -196,7 +200,7 @@ fn who_holds_a_volume_without_our_finalizer_is_attached_again_to_have_it() {
     bench.state.restore_finalizers(&va, &target, UsedBy::Record);
     let guarded = Attachment {
         finalizer: true,
-        ..newer(&unguarded)
+        ..newer(&without_finalizer)
     };
     bench.put(guarded);
     bench.finish(&item, Ok(()));

@@ -1,4 +1,4 @@
-//! The queue's content, to be looked at.
+//! The state of each key in the queue.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,35 +7,35 @@ use super::{Class, Entry, Key, Lane, Queue, QueueMetrics, State};
 
 /// One key in the queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Item<'q> {
+pub struct KeyStatus<'q> {
     /// The key.
     pub key: &'q Key,
     /// Its lane.
     pub lane: Lane,
-    /// How far it is.
+    /// Its stage.
     pub stage: Stage,
-    /// Its last failure: what it was, how often in a row it failed, and since when.
+    /// Its last failure: the error, how many in a row, and since when.
     pub failure: Option<(&'q Arc<str>, u32, Instant)>,
 }
 
-/// How far a key is.
+/// The stage of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It stands in line for a free place of its lane. Without a time it has only just come.
+    /// It waits for a free place of its lane.
     Ready {
-        /// Since when.
+        /// Since when; `None` until the time is set.
         since: Option<Instant>,
     },
     /// It runs.
     Running {
-        /// Since when.
+        /// Since when; `None` until the time is set.
         since: Option<Instant>,
     },
-    /// It waits before it is tried again.
+    /// It is in backoff.
     Waiting {
         /// Until when.
         until: Instant,
-        /// What for.
+        /// The class of its failure.
         class: Class,
     },
 }
@@ -43,9 +43,9 @@ pub enum Stage {
 // === impl Queue ===
 
 impl Queue {
-    /// All keys, in no order.
-    pub fn items(&self) -> impl Iterator<Item = Item<'_>> {
-        self.entries.iter().map(|(key, entry)| Item::new(key, entry))
+    /// All keys, unordered.
+    pub fn items(&self) -> impl Iterator<Item = KeyStatus<'_>> {
+        self.entries.iter().map(|(key, entry)| KeyStatus::new(key, entry))
     }
 
     /// How many items of a lane may run at once.
@@ -53,7 +53,7 @@ impl Queue {
         self.lanes.get(&lane).map_or(0, |line| line.limit)
     }
 
-    /// What happened so far to the keys of a lane and of all lanes with the same kind of keys.
+    /// Metrics of a lane and of all lanes with the same kind of keys.
     pub fn metrics(&self, lane: Lane) -> &QueueMetrics {
         match lane {
             Lane::Attach | Lane::Detach | Lane::Repair => &self.attachments,
@@ -62,9 +62,9 @@ impl Queue {
     }
 }
 
-// === impl Item ===
+// === impl KeyStatus ===
 
-impl<'q> Item<'q> {
+impl<'q> KeyStatus<'q> {
     fn new(key: &'q Key, entry: &'q Entry) -> Self {
         let (lane, stage) = match entry.state {
             State::Ready { lane, since, .. } => (lane, Stage::Ready { since }),
@@ -90,7 +90,7 @@ impl<'q> Item<'q> {
         }
     }
 
-    /// Since when it is as it is now: since its first failure in a row, if there was one.
+    /// Since its first failure in a row; without one, since its stage began.
     pub fn since(&self) -> Option<Instant> {
         let stage = match self.stage {
             Stage::Ready { since } | Stage::Running { since } => since,
