@@ -9,9 +9,6 @@ use super::go_style;
 pub struct Features {
     /// MutableCSINodeAllocatableCount: errors in the status have the gRPC code.
     pub error_codes: bool,
-    /// ReleaseLeaderElectionOnExit. Without effect, because the lease is always released; accepted for
-    /// compatibility with the Go sidecar.
-    pub release_lease_on_exit: bool,
 }
 
 /// One `--feature-gates` as it stands on the command line: pairs of a gate and its setting.
@@ -119,22 +116,13 @@ fn is_known(gate: &str) -> bool {
 // === impl Features ===
 
 impl Features {
-    /// The combination of several `--feature-gates`: a later pair wins, and a named gate wins over AllAlpha.
+    /// The combination of several `--feature-gates`: a later pair wins. ReleaseLeaderElectionOnExit has no effect, as the lease
+    /// is always released.
     pub fn from_gates<'g>(gates: impl IntoIterator<Item = &'g Gates>) -> Self {
-        let mut all_alpha = false;
-        let mut error_codes = true;
-        let mut release_lease = None;
-        for (gate, on) in gates.into_iter().flat_map(|gates| &gates.0) {
-            match gate.as_str() {
-                ERROR_CODES => error_codes = *on,
-                RELEASE_LEASE => release_lease = Some(*on),
-                ALL_ALPHA => all_alpha = *on,
-                _ => {}
-            }
-        }
+        let pairs = gates.into_iter().flat_map(|gates| &gates.0);
+        let last = pairs.filter(|(gate, _)| gate == ERROR_CODES).last();
         Self {
-            error_codes,
-            release_lease_on_exit: release_lease.unwrap_or(all_alpha),
+            error_codes: last.is_none_or(|(_, on)| *on),
         }
     }
 }
@@ -153,35 +141,25 @@ mod tests {
     fn gates_are_read_as_by_the_go_sidecar() {
         let features = |values: &[&str]| {
             let gates: Result<Vec<Gates>, _> = values.iter().map(|value| value.parse()).collect();
-            gates.map(|gates| {
-                let Features {
-                    error_codes,
-                    release_lease_on_exit,
-                } = Features::from_gates(&gates);
-                (error_codes, release_lease_on_exit)
-            })
+            gates.map(|gates| Features::from_gates(&gates).error_codes)
         };
-        for (values, expected) in [
-            (&[][..], (true, false)),
-            (&[""], (true, false)),
-            (&["WatchList=true,"], (true, false)),
-            (&["MutableCSINodeAllocatableCount=false"], (false, false)),
-            (&[" ReleaseLeaderElectionOnExit=T , AllBeta=0"], (true, true)),
-            (&["AllAlpha=true"], (true, true)),
+        for (values, error_codes) in [
+            (&[][..], true),
+            (&[""], true),
+            (&["WatchList=true,"], true),
+            (&["MutableCSINodeAllocatableCount=false"], false),
             (
-                &["AllAlpha=true", "ReleaseLeaderElectionOnExit=false"],
-                (true, false),
+                &[
+                    "MutableCSINodeAllocatableCount=false",
+                    "MutableCSINodeAllocatableCount=true",
+                ],
+                true,
             ),
-            (
-                &["ReleaseLeaderElectionOnExit=false", "AllAlpha=true"],
-                (true, false),
-            ),
-            (
-                &["MutableCSINodeAllocatableCount=false", "AllAlpha=false"],
-                (false, false),
-            ),
+            (&[" ReleaseLeaderElectionOnExit=T , AllBeta=0"], true),
+            (&["AllAlpha=true", "ReleaseLeaderElectionOnExit=false"], true),
+            (&["MutableCSINodeAllocatableCount=false", "AllAlpha=false"], false),
         ] {
-            assert_eq!(features(values), Ok(expected), "{values:?}");
+            assert_eq!(features(values), Ok(error_codes), "{values:?}");
         }
         for (value, error) in [
             ("Foo=true", "unrecognized feature gate: Foo"),

@@ -116,10 +116,7 @@ fn gates_add_up_and_other_repeated_flags_do_not() {
         "-1",
     ])
     .unwrap();
-    let expected = Features {
-        error_codes: false,
-        release_lease_on_exit: true,
-    };
+    let expected = Features { error_codes: false };
     assert_eq!(args.features, expected);
     assert_eq!(args.kube_api.rate(), None);
 }
