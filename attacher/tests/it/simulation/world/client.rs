@@ -59,6 +59,7 @@ impl Client {
     }
 
     /// Runs what the server does with a request.
+    #[expect(clippy::disallowed_methods, reason = "the server outlives its clients")]
     pub(super) async fn on_server<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
