@@ -75,6 +75,8 @@ pub enum Peer {
     CsiDescriptors,
     /// Our own clients of the mock driver, which dial as kubelet and sidecars do.
     GrpcClients,
+    /// Our own grpc-go client and server, which tell what they see of calls through a proxy.
+    GrpcProxied,
     /// Our own questioner of Kubernetes' library that translates in-tree volumes.
     CsiTranslation,
 }
@@ -192,7 +194,7 @@ impl Peer {
             what,
             expectation: match self {
                 Self::ExternalAttacher | Self::CsiSanity => "about 4 minutes on two cores from cold caches",
-                Self::CsiDescriptors | Self::CsiTranslation | Self::GrpcClients => {
+                Self::CsiDescriptors | Self::CsiTranslation | Self::GrpcClients | Self::GrpcProxied => {
                     "half a minute on two cores from cold caches"
                 }
             },
@@ -220,6 +222,12 @@ impl Peer {
                 "./grpc-clients",
                 "grpc-clients",
                 "the Go clients of the driver",
+                &[],
+            ),
+            Self::GrpcProxied => peer(
+                "./grpc-proxied",
+                "grpc-proxied",
+                "the Go client and server of the proxy's test",
                 &[],
             ),
             Self::CsiTranslation => peer(

@@ -64,6 +64,12 @@ fn main() -> Result<ExitCode> {
         }),
         trial(
             &bench,
+            "proxy_passes_calls_of_grpc_go_unchanged",
+            None,
+            async |bench| grpc_go_on_both_sides(bench).await,
+        ),
+        trial(
+            &bench,
             "grpcio_reaches_every_socket",
             missing,
             async move |bench| grpcio(bench, &python).await,
@@ -113,6 +119,35 @@ async fn grpc_go(bench: &Bench) -> Result<()> {
     }
     ensure!(drivers.is_ready().await?, "kubelet has registered the driver");
     drivers.stop().await
+}
+
+/// Metadata, trailers, status details, compression, streams, unknown methods, deadlines and cancellations, as grpc-go
+/// sees them on both sides: the same with and without the fault proxy in between.
+async fn grpc_go_on_both_sides(bench: &Bench) -> Result<()> {
+    let peer = bench.toolchain.peer(Peer::GrpcProxied).await?;
+    let binary = bench.toolchain.csi_mock_driver().await?;
+    let dir = bench.run.subdir("proxied")?;
+    let (server, proxy) = (dir.join("server.sock"), dir.join("proxy.sock"));
+    let behind = Spec::new("server", &peer)
+        .arg("serve")
+        .arg(server.display().to_string());
+    let behind = Process::spawn(&bench.run, behind)?;
+    behind.while_alive(listens(&server)).await?;
+    let front = Spec::new("proxy", &binary)
+        .arg(format!("--endpoint={}", proxy.display()))
+        .arg(format!("--proxy-to={}", server.display()));
+    let front = Process::spawn(&bench.run, front)?;
+    front.while_alive(listens(&proxy)).await?;
+    let direct = output(Command::new(&peer).arg("call").arg(&server)).await?;
+    let proxied = output(Command::new(&peer).arg("call").arg(&proxy)).await?;
+    ensure!(direct.lines().count() >= 18, "too few calls:\n{direct}");
+    ensure!(
+        direct == proxied,
+        "without proxy:\n{direct}\nwith proxy:\n{proxied}"
+    );
+    front.stop(DEADLINE).await?;
+    behind.stop(DEADLINE).await?;
+    Ok(())
 }
 
 async fn grpcio(bench: &Bench, python: &Path) -> Result<()> {
