@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
@@ -20,6 +21,7 @@ mod command;
 mod faults;
 mod print;
 mod snapshots;
+mod state;
 mod storage;
 mod table;
 
@@ -76,6 +78,16 @@ enum Failure {
     /// A mistake of the caller's.
     #[error("{0}")]
     Usage(String),
+    /// A state directory cannot be read.
+    #[error(transparent)]
+    State(crate::store::OpenError),
+    /// A driver runs in a state directory.
+    #[error("--state-dir: {} is in use by a running driver: stop it first, or ask it with `ctl info`, `ctl volumes` and \
+             the other commands", path.display())]
+    StateInUse {
+        /// The directory.
+        path: PathBuf,
+    },
 }
 
 /// Whether a command line is meant for `ctl`.
@@ -136,7 +148,7 @@ fn unless_seen_enough(written: io::Result<()>) -> io::Result<()> {
 impl Failure {
     fn code(&self) -> u8 {
         match self {
-            Self::Client(Error::Refused { .. }) => 1,
+            Self::Client(Error::Refused { .. }) | Self::State(_) | Self::StateInUse { .. } => 1,
             Self::Usage(_) => 2,
             Self::Client(
                 Error::Unreachable { .. } | Error::Late { .. } | Error::Broken { .. } | Error::Foreign { .. },

@@ -1,10 +1,10 @@
 //! The driver: the array with everything that calls pass on their way to it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -29,9 +29,9 @@ use crate::node::{self, Node};
 use crate::rpc::capabilities::{CapabilitySet, LiveCapabilities};
 use crate::socket::SocketControl;
 use crate::store::volume_files::{self, VolumeFiles};
-use crate::store::{self, Store};
+use crate::store::{self, Database, Store};
 
-use self::directories::{absolute, claim, media_in, open_faults, open_journal, open_store};
+use self::directories::{absolute, claim, media_in, open_faults, open_journal, open_state, open_store};
 
 mod backend_faults;
 mod device_release;
@@ -174,8 +174,8 @@ pub struct Driver {
     pub(crate) proxy_to: Option<PathBuf>,
     pub(crate) journal: Option<Arc<Journal>>,
     pub(crate) limits_drawn: AtomicU64,
-    /// Keeps other processes out of the state directory of a process that has only a node.
-    pub(crate) node_lock: Mutex<Option<File>>,
+    /// What keeps the array and the node's records; none for as long as the process lives.
+    pub(crate) state: Option<Arc<Database>>,
     /// Work on the array, which goes on when its client has left.
     pub(crate) work: TaskTracker,
     /// Ends that work where it stands, as a crash would.
@@ -269,17 +269,16 @@ impl Driver {
         };
         let media = media_in(media_dir, state_dir.as_deref(), node.devices);
         let remote = remote(mode, array_endpoint, node_id.is_some())?;
-        // The directory of a process that has only a node is the node's own.
-        let array_dir = state_dir.clone().filter(|_| mode.has_array());
-        let node_dir = state_dir.clone().filter(|_| !mode.has_array());
-        let node_lock = node_dir.as_deref().map(store::lock).transpose()?;
+        let state = open_state(state_dir.as_deref())?;
         let registrar = registration.map(|settings| Arc::new(Registrar::new(name.clone(), settings)));
         let node = node_id
             .filter(|_| mode.has_node())
-            .map(|id| Node::open(id, node, media.clone(), state_dir.clone()))
+            .map(|id| Node::open(id, node, media.clone(), state.clone()))
             .transpose()?
             .map(Arc::new);
-        let store = open_store(array_dir, array, epoch, premade, &rules)?;
+        // The directory of a process that has only a node is the node's own.
+        let array_state = state.clone().filter(|_| mode.has_array());
+        let store = open_store(array_state, array, epoch, premade, &rules)?;
         if mode.has_array() && proxy_to.is_none() {
             claim(&media, &store, epoch, state_dir.as_deref())?;
         }
@@ -305,7 +304,7 @@ impl Driver {
             proxy_to,
             journal,
             limits_drawn: AtomicU64::new(0),
-            node_lock: Mutex::new(node_lock),
+            state,
             work: TaskTracker::new(),
             halt: CancellationToken::new(),
         };
@@ -361,8 +360,17 @@ impl Driver {
                 "something is left of the volumes' bytes"
             );
         }
-        *self.node_lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.store.close();
+        if let Some(state) = &self.state {
+            state.close();
+        }
+    }
+
+    /// Waits until the state directory cannot be written any more, and returns the error.
+    pub(crate) async fn state_failed(&self) -> Arc<io::Error> {
+        match &self.state {
+            Some(state) => state.failed().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// The array and what keeps it.

@@ -20,6 +20,7 @@ use self::mount::{Disk, DiskFault, Mounter};
 pub(crate) use self::record::{Map, Record, Role};
 use self::record::{Progress, Records};
 use crate::array::{self, Attachment, HealthIssue, Segments};
+use crate::store::Database;
 use crate::store::volume_files::{FileId, VolumeFiles};
 
 mod compatibility;
@@ -156,15 +157,15 @@ impl Node {
         id: String,
         settings: Settings,
         media: VolumeFiles,
-        state_dir: Option<PathBuf>,
+        state: Option<Arc<Database>>,
     ) -> Result<Self, Error> {
         let kind = settings.devices.settle()?;
         let devices = match settings.device_dir {
             Some(directory) => Devices::within(kind, directory),
             None => Devices::beside(kind, media.clone(), &id),
         };
-        let records = match state_dir {
-            Some(directory) => Records::open(directory.join("node"))?,
+        let records = match state {
+            Some(database) => Records::open(database)?,
             None => Records::in_memory(),
         };
         Ok(Self {

@@ -1,7 +1,7 @@
 //! Runs a driver: the only place that starts, names and joins its tasks.
 //!
 //! Stopping goes in this order: the socket goes away, running calls get until a deadline to end,
-//! the array's log is written out. A task that ends before it is told to, or a log that cannot be
+//! the state database is written. A task that ends before it is told to, or a database that cannot be
 //! written, stops the driver with an error.
 
 use std::any::Any;
@@ -60,7 +60,7 @@ pub enum Error {
     #[error("cannot receive signals")]
     Signals(#[source] io::Error),
     /// Changes can no longer be made safe.
-    #[error("--state-dir: cannot write the log of changes")]
+    #[error("--state-dir: cannot write the state database")]
     StateLost(#[source] Arc<io::Error>),
     /// A task ended although nobody told it to.
     #[error("task \"{task}\" ended by itself")]
@@ -216,7 +216,7 @@ pub async fn serve(
     let result = tokio::select! {
         biased;
         () = stop.cancelled() => Ok(()),
-        cause = driver.store.failed() => Err(Error::StateLost(cause)),
+        cause = driver.state_failed() => Err(Error::StateLost(cause)),
         how = driver.exit.ordered() => {
             // As in a crash, nobody gets time to end.
             driver.socket_control.cut_all();

@@ -1,44 +1,53 @@
 //! Keeps the array and its durability together.
 //!
 //! The array sits behind one lock that is held for a state transition (microseconds) and never over
-//! an await. With a state directory each change is written to a log and flushed before the answer
-//! goes out; calls that wait at the same time share one flush.
+//! an await. With a state directory the rows that a change touched are committed to its database before the answer
+//! goes out; calls that wait at the same time share one commit.
 //!
-//! Invariant: no reply tells of a state that a crash could take back. That holds for refusals and
+//! Invariant: no reply shows a state that a crash could take back. That holds for refusals and
 //! reads too: they wait for everything the array had done when they looked at it.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use crate::array::{self, Array, Done, Image, Settings};
-use crate::fault::{Freeze, Loss};
+use serde::Serialize;
 
-pub(crate) use self::directory::lock;
-use self::log::Log;
-use self::loss::Mark;
+use crate::array::{self, Array, Done, RowId, Settings};
+use crate::fault::{Freeze, Loses, Loss};
+
+pub use self::database::Database;
+use self::database::META;
+pub use self::file::Row;
+use self::file::{Rows, failed};
+use self::legacy::Legacy;
 use self::past::Past;
+use self::restore::{Mark, restore, stored_image};
 
 pub(crate) mod durable;
 pub mod volume_files;
 
-mod directory;
-mod log;
-mod loss;
+mod database;
+mod file;
+mod legacy;
 mod past;
+mod restore;
+
+/// The keys of the array's identity and of a [`Mark`] in [`META`].
+const IDENTITY: &str = "array";
+const LOSS: &str = "loss";
 
 /// The array as calls reach it.
 #[derive(Debug)]
 pub struct Store {
     array: Mutex<Array>,
-    log: Option<Log>,
-    /// The array as it was, while somebody wants that; locked after the array.
-    past: Mutex<Option<Past>>,
-    /// Which past that is; none if nobody wants one.
-    wanted_past: Arc<RwLock<Option<Freeze>>>,
     /// Where the array is kept; none for as long as the process lives.
-    directory: Option<PathBuf>,
-    /// What is written down there to be lost; locked before the array.
+    database: Option<Arc<Database>>,
+    /// The array as it was, while a fault shows that; locked after the array.
+    past: Mutex<Option<Past>>,
+    /// Which past that is; none if no fault shows one.
+    wanted_past: Arc<RwLock<Option<Freeze>>>,
+    /// What the database says is lost at the next start; locked before the array.
     loss: Mutex<Option<Loss>>,
 }
 
@@ -72,7 +81,7 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
-    /// A file that was written by nobody we know, or damaged.
+    /// A file that no driver known to this one wrote, or a damaged one.
     #[error("--state-dir: {} {reason}: restore the directory or start with an empty one", path.display())]
     Damaged {
         /// The file.
@@ -89,42 +98,61 @@ impl Store {
     pub fn in_memory(settings: Settings, epoch: u128, premade: u64) -> Self {
         let mut array = Array::new(settings, epoch);
         array.premake(premade);
-        Self {
-            array: Mutex::new(array),
-            log: None,
-            past: Mutex::default(),
-            wanted_past: Arc::default(),
-            directory: None,
-            loss: Mutex::default(),
-        }
+        Self::of(array, None)
     }
 
-    /// An array kept in a directory, brought back as it was left. `epoch` is for a first start.
-    ///
-    /// Starts a thread that writes the log; [`Store::close`] ends it.
+    /// An array kept in a database, restored as it was left. `epoch` is for a first start.
     ///
     /// # Errors
-    /// If the directory cannot be read, written or locked, or holds something damaged. An
-    /// unfinished last line of the log is no damage: nobody was told of that change.
+    /// If the database cannot be read or written, or holds something damaged.
     pub fn open(
-        directory: PathBuf,
+        database: Arc<Database>,
         settings: Settings,
         epoch: u128,
         premade: u64,
     ) -> Result<Self, OpenError> {
-        let begin = |image: Option<Image>| match image {
-            Some(image) => Array::from_image(settings, image),
-            None => Array::new(settings, epoch),
+        let stored = stored_image(&database)?;
+        let directory = database.directory().to_owned();
+        let found = match &stored {
+            Some(image) => Legacy {
+                image: Some(image.clone()),
+                mark: database.get(META, LOSS)?,
+                ..Legacy::default()
+            },
+            None => Legacy::read(&directory)?.unwrap_or_default(),
         };
-        let (array, file) = directory::open(directory.clone(), begin, premade)?;
-        Ok(Self {
+        if found.mark.as_ref().is_some_and(|mark| !mark.is_whole()) {
+            return Err(database.damaged("must have a backup if changes are lost, and only then"));
+        }
+        let loses = found.mark.as_ref().map(|mark| mark.loses);
+        if let Some(loses) = loses {
+            tracing::warn!(?loses, dir = %directory.display(), "state lost, as the trouble state-loss had it");
+        }
+        let identity = found.identity.clone();
+        let mut array = restore(settings, epoch, found);
+        array.premake(premade);
+        // The settings of this start may have changed something, too.
+        if loses.is_some() || stored != Some(array.image()) {
+            let mut rows: Rows = array.rows().map(|id| row(&array, &id)).collect();
+            rows.insert((META, LOSS.to_owned()), None);
+            if let Some(identity) = identity {
+                rows.insert((META, IDENTITY.to_owned()), Some(json(&identity)));
+            }
+            database.replace(&RowId::TABLES, rows)?;
+        }
+        Legacy::remove(&directory)?;
+        tracing::info!(dir = %directory.display(), volumes = array.volumes().len(), "state restored");
+        Ok(Self::of(array, Some(database)))
+    }
+
+    fn of(array: Array, database: Option<Arc<Database>>) -> Self {
+        Self {
             array: Mutex::new(array),
-            log: Some(Log::start(file)),
+            database,
             past: Mutex::default(),
             wanted_past: Arc::default(),
-            directory: Some(directory),
             loss: Mutex::default(),
-        })
+        }
     }
 
     /// What tells a kept array from every other one, for as long as its directory exists: an array that lost its
@@ -133,20 +161,19 @@ impl Store {
     /// # Errors
     /// If it cannot be read or written.
     pub fn identity(&self, fresh: u128) -> Result<Option<String>, OpenError> {
-        let directory = self.directory.as_deref();
-        directory
-            .map(|directory| directory::identity(directory, fresh))
-            .transpose()
-    }
-
-    /// Puts the log together when it has more bytes than this, for the first time. For tests: it is done by
-    /// itself, too.
-    #[must_use]
-    pub fn compacting_above(self, bytes: u64) -> Self {
-        if let Some(log) = &self.log {
-            log.set_long(bytes);
-        }
-        self
+        let Some(database) = &self.database else {
+            return Ok(None);
+        };
+        let identity = match database.get(META, IDENTITY)? {
+            Some(identity) => identity,
+            None => {
+                let fresh = format!("{fresh:032x}");
+                let row = ((META, IDENTITY.to_owned()), Some(json(&fresh)));
+                database.replace(&[], Rows::from([row]))?;
+                fresh
+            }
+        };
+        Ok(Some(identity))
     }
 
     /// Runs an operation that may change the array, and makes its change safe before it returns.
@@ -171,10 +198,8 @@ impl Store {
                 if let (Some(past), Some(change)) = (past.as_mut(), &done.change) {
                     past.note(change);
                 }
-                if let (Some(log), Some(change)) = (&self.log, &done.change)
-                    && log.append(change)
-                {
-                    log.put_together(array.image());
+                if let (Some(database), Some(change)) = (&self.database, &done.change) {
+                    database.write(change.rows().iter().map(|id| row(&array, id)));
                 }
                 done.reply
             });
@@ -205,7 +230,12 @@ impl Store {
 
     /// Whether the array outlives the process.
     pub fn is_kept(&self) -> bool {
-        self.log.is_some()
+        self.database.is_some()
+    }
+
+    /// What keeps the array; none if it lives as long as the process.
+    pub fn database(&self) -> Option<&Arc<Database>> {
+        self.database.as_ref()
     }
 
     /// Keeps a past from the moment on that somebody wants one.
@@ -221,7 +251,7 @@ impl Store {
     /// # Errors
     /// If it cannot be written down; what was wanted before stays so.
     pub fn lose(&self, wanted: impl FnOnce() -> Option<Loss>) -> Result<(), OpenError> {
-        let Some(directory) = &self.directory else {
+        let Some(database) = &self.database else {
             return Ok(());
         };
         let mut loss = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,14 +259,17 @@ impl Store {
         if *loss == wanted {
             return Ok(());
         }
-        match wanted {
-            Some(wanted) => Mark::new(wanted.loses, || {
-                let array = self.lock();
-                (array.image(), self.position())
-            })
-            .write(directory)?,
-            None => Mark::remove(directory)?,
-        }
+        let sequence = {
+            let array = self.lock();
+            let mark = wanted.map(|Loss { loses, .. }| Mark {
+                loses,
+                backup: (loses == Loses::Changes).then(|| array.image()),
+            });
+            database.write([((META, LOSS.to_owned()), mark.as_ref().map(json))])
+        };
+        let written = database.wait_settled(sequence);
+        written
+            .map_err(|error| failed("write", database.directory())(io::Error::new(error.kind(), error)))?;
         *loss = wanted;
         Ok(())
     }
@@ -273,28 +306,13 @@ impl Store {
         past
     }
 
-    /// Waits until the log fails, and says how. Never returns while all is well.
-    pub async fn failed(&self) -> Arc<io::Error> {
-        match &self.log {
-            Some(log) => log.failed().await,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Writes what is still to be written and ends the log's thread.
-    pub fn close(&self) {
-        if let Some(log) = &self.log {
-            log.close();
-        }
-    }
-
     fn position(&self) -> u64 {
-        self.log.as_ref().map_or(0, Log::position)
+        self.database.as_ref().map_or(0, |database| database.position())
     }
 
     async fn settled(&self, position: u64) -> Result<(), Error> {
-        match &self.log {
-            Some(log) => log.settled(position).await.map_err(Error::Lost),
+        match &self.database {
+            Some(database) => database.settled(position).await.map_err(Error::Lost),
             None => Ok(()),
         }
     }
@@ -304,6 +322,14 @@ impl Store {
     fn lock(&self) -> MutexGuard<'_, Array> {
         self.array.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn row(array: &Array, id: &RowId) -> ((&'static str, String), Option<Vec<u8>>) {
+    ((id.table(), id.key().to_owned()), array.row(id))
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("state must be representable as JSON")
 }
 
 #[cfg(test)]

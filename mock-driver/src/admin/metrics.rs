@@ -1,56 +1,57 @@
 //! What Prometheus scrapes, in its text format, and whether the driver is well.
 //!
-//! Every number is looked at when it is asked for, so none can drift. Names of rules, nodes and
-//! methods are labels; secrets are nowhere near.
+//! Every number is read when it is asked for, so none can drift. Names of rules, nodes and
+//! methods are labels; no secret is one.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use csi_proto::v1::ProbeRequest;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
+use prometheus::TextEncoder;
+use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use tonic::Code;
 
 use super::problem::Refusal;
 use super::route::counts;
 use super::server::Admin;
 use crate::admin_api::resource::Counts;
-use crate::journal::BOUNDS;
+use crate::journal::{BOUNDS, Tally, TallyKey};
 use crate::rpc::code;
 
 /// The text format that every Prometheus takes.
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A text in the making.
-#[derive(Debug, Default)]
-struct Exposition(String);
+type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// Everything Prometheus may want.
+/// Metrics of all families.
+#[derive(Debug, Default)]
+struct Families(Vec<MetricFamily>);
+
+/// All metrics.
 pub(super) async fn metrics(State(admin): State<Admin>) -> Result<Response, Refusal> {
     let counts = counts(&admin).await?;
-    let mut text = Exposition::default();
-    text.family(
+    let mut families = Families::default();
+    let labels = [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("driver", &admin.driver.name),
+    ];
+    families.gauges(
         "csi_mock_build_info",
-        "gauge",
         "The program's version, as a label of a constant 1.",
-    );
-    text.sample(
-        "csi_mock_build_info",
-        &[
-            ("version", env!("CARGO_PKG_VERSION")),
-            ("driver", &admin.driver.name),
-        ],
-        1.0,
+        [gauge(&labels, 1)],
     );
     if admin.driver.has_array() {
-        array(&counts, &mut text);
-        nodes(&admin, &mut text).await?;
+        array(&counts, &mut families);
+        nodes(&admin, &mut families).await?;
     }
-    calls(&admin, &mut text);
-    faults(&admin, &mut text);
-    Ok(([(CONTENT_TYPE, FORMAT)], text.0).into_response())
+    calls(&admin, &mut families);
+    faults(&admin, &mut families);
+    let text = TextEncoder::new().encode_to_string(&families.0);
+    let text = text.map_err(|error| Refusal::new(Code::Internal, error.to_string()))?;
+    Ok(([(CONTENT_TYPE, FORMAT)], text).into_response())
 }
 
 /// Whether the driver would answer Probe, without the faults that Probe may have, and whether kubelet would
@@ -80,7 +81,7 @@ pub(super) async fn readyz(State(admin): State<Admin>) -> Response {
     healthz(State(admin)).await
 }
 
-fn array(counts: &Counts, text: &mut Exposition) {
+fn array(counts: &Counts, families: &mut Families) {
     let gauges = [
         ("csi_mock_volumes", "Volumes of the array.", counts.volumes),
         ("csi_mock_nodes", "Registered nodes.", counts.nodes),
@@ -88,36 +89,33 @@ fn array(counts: &Counts, text: &mut Exposition) {
         ("csi_mock_snapshots", "Snapshots of the array.", counts.snapshots),
     ];
     for (name, help, value) in gauges {
-        text.family(name, "gauge", help);
-        text.sample(name, &[], number(value));
+        families.gauges(name, help, [gauge(&[], number(value))]);
     }
 }
 
-async fn nodes(admin: &Admin, text: &mut Exposition) -> Result<(), Refusal> {
+async fn nodes(admin: &Admin, families: &mut Families) -> Result<(), Refusal> {
     let store = &admin.driver.store;
     let nodes = store.read(|array| {
         let shown = |node: crate::array::Node| (node.id.to_string(), node.attached.len(), node.limit);
         Ok(array.nodes().map(shown).collect::<Vec<_>>())
     });
     let nodes = nodes.await?;
-    text.family("csi_mock_node_attachments", "gauge", "Volumes on a node.");
-    for (node, attached, _) in &nodes {
-        text.sample("csi_mock_node_attachments", &[("node", node)], number(*attached));
-    }
-    text.family(
+    let attached = nodes
+        .iter()
+        .map(|(node, attached, _)| gauge(&[("node", node)], number(*attached)));
+    families.gauges("csi_mock_node_attachments", "Volumes on a node.", attached);
+    let limits = nodes
+        .iter()
+        .filter_map(|(node, _, limit)| Some(gauge(&[("node", node)], number((*limit)?))));
+    families.gauges(
         "csi_mock_node_attach_limit",
-        "gauge",
-        "How many volumes a node takes; absent for as many as come.",
+        "Maximum number of volumes attached to a node; absent if unlimited.",
+        limits,
     );
-    for (node, _, limit) in &nodes {
-        if let Some(limit) = limit {
-            text.sample("csi_mock_node_attach_limit", &[("node", node)], number(*limit));
-        }
-    }
     Ok(())
 }
 
-fn calls(admin: &Admin, text: &mut Exposition) {
+fn calls(admin: &Admin, families: &mut Families) {
     let Some(journal) = &admin.driver.journal else {
         return;
     };
@@ -128,141 +126,137 @@ fn calls(admin: &Admin, text: &mut Exposition) {
         }
         (look.tallies().clone(), running)
     });
-    text.family("csi_mock_calls_in_flight", "gauge", "Calls that run.");
-    for (method, running) in &running {
-        text.sample(
-            "csi_mock_calls_in_flight",
-            &[("method", method)],
-            number(*running),
-        );
+    let running = running
+        .iter()
+        .map(|(method, running)| gauge(&[("method", method)], number(*running)));
+    families.gauges("csi_mock_calls_in_flight", "Calls that run.", running);
+    fn labels(key: &TallyKey) -> [(&'static str, &str); 2] {
+        let code = code::name(Code::from(key.code));
+        [("method", key.short_method()), ("code", code)]
     }
-    const CALLS: &str = "csi_mock_call_duration_seconds";
-    text.family(
+    families.counters(
         "csi_mock_calls_total",
-        "counter",
         "Calls that have ended, by method and code.",
-    );
-    for (key, tally) in &tallies {
-        let labels = [
-            ("method", key.short_method()),
-            ("code", code::name(Code::from(key.code))),
-        ];
-        text.sample("csi_mock_calls_total", &labels, precise(tally.calls));
-    }
-    text.family(
-        CALLS,
-        "histogram",
-        "How long calls took, from their arrival to their answer.",
-    );
-    for (key, tally) in &tallies {
-        let labels = [
-            ("method", key.short_method()),
-            ("code", code::name(Code::from(key.code))),
-        ];
-        for (bound, within) in BOUNDS.iter().zip(tally.within) {
-            let bound = bound.to_string();
-            let labels = [labels[0], labels[1], ("le", bound.as_str())];
-            text.sample(&format!("{CALLS}_bucket"), &labels, precise(within));
-        }
-        let all = [labels[0], labels[1], ("le", "+Inf")];
-        text.sample(&format!("{CALLS}_bucket"), &all, precise(tally.calls));
-        text.sample(&format!("{CALLS}_sum"), &labels, tally.time.as_secs_f64());
-        text.sample(&format!("{CALLS}_count"), &labels, precise(tally.calls));
-    }
-}
-
-fn faults(admin: &Admin, text: &mut Exposition) {
-    let reports = admin.driver.faults.reports();
-    text.family(
-        "csi_mock_faults_injected_total",
-        "counter",
-        "How often a fault rule fired since it came into force, by method and by the code it answers with, if any.",
-    );
-    for report in &reports {
-        let code = report.code.map_or("", code::name);
-        for (method, fired) in &report.methods {
-            let method = method.rsplit('/').next().unwrap_or(method);
-            text.sample(
-                "csi_mock_faults_injected_total",
-                &[("rule", &report.id), ("method", method), ("code", code)],
-                precise(*fired),
-            );
-        }
-    }
-    text.family(
-        "csi_mock_faults_holding",
-        "gauge",
-        "Calls that a fault rule has in its hands.",
-    );
-    for report in &reports {
-        text.sample(
-            "csi_mock_faults_holding",
-            &[("rule", &report.id)],
-            precise(report.holds),
-        );
-    }
-    text.family(
-        "csi_mock_troubles_met_total",
-        "counter",
-        "How often a trouble of the array stood in the way of a call since it began.",
-    );
-    for report in admin.driver.faults.backend_faults().reports() {
-        text.sample(
-            "csi_mock_troubles_met_total",
-            &[("trouble", &report.id)],
-            precise(report.met),
-        );
-    }
-}
-
-// === impl Exposition ===
-
-impl Exposition {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        let escaped = |text: &str| {
-            text.replace('\\', r"\\")
-                .replace('"', "\\\"")
-                .replace('\n', r"\n")
-        };
-        let labels: Vec<String> = labels
+        tallies
             .iter()
-            .map(|(label, text)| format!("{label}=\"{}\"", escaped(text)))
-            .collect();
-        if labels.is_empty() {
-            self.line(format_args!("{name} {value}\n"));
-        } else {
-            self.line(format_args!("{name}{{{}}} {value}\n", labels.join(",")));
+            .map(|(key, tally)| counter(&labels(key), tally.calls)),
+    );
+    families.add(
+        "csi_mock_call_duration_seconds",
+        MetricType::HISTOGRAM,
+        "How long calls took, from their arrival to their answer.",
+        tallies.iter().map(|(key, tally)| durations(&labels(key), tally)),
+    );
+}
+
+fn faults(admin: &Admin, families: &mut Families) {
+    let reports = admin.driver.faults.reports();
+    let injected = reports.iter().flat_map(|report| {
+        let code = report.code.map_or("", code::name);
+        report.methods.iter().map(move |(method, fired)| {
+            let method = method.rsplit('/').next().unwrap_or(method);
+            counter(
+                &[("rule", &report.id), ("method", method), ("code", code)],
+                *fired,
+            )
+        })
+    });
+    families.counters(
+        "csi_mock_faults_injected_total",
+        "How often a fault rule fired since it came into force, by method and by the code it answers with, if any.",
+        injected,
+    );
+    families.gauges(
+        "csi_mock_faults_holding",
+        "Calls that a fault rule holds.",
+        reports
+            .iter()
+            .map(|report| gauge(&[("rule", &report.id)], report.holds)),
+    );
+    let troubles = admin.driver.faults.backend_faults().reports();
+    families.counters(
+        "csi_mock_troubles_met_total",
+        "How often a trouble of the array affected a call since it began.",
+        troubles
+            .iter()
+            .map(|report| counter(&[("trouble", &report.id)], report.met)),
+    );
+}
+
+// === impl Families ===
+
+impl Families {
+    fn gauges(&mut self, name: &str, help: &str, metrics: impl IntoIterator<Item = Metric>) {
+        self.add(name, MetricType::GAUGE, help, metrics);
+    }
+
+    fn counters(&mut self, name: &str, help: &str, metrics: impl IntoIterator<Item = Metric>) {
+        self.add(name, MetricType::COUNTER, help, metrics);
+    }
+
+    /// Leaves out a family without metrics, which the text format has no place for.
+    fn add(&mut self, name: &str, kind: MetricType, help: &str, metrics: impl IntoIterator<Item = Metric>) {
+        let metrics: Vec<Metric> = metrics.into_iter().collect();
+        if metrics.is_empty() {
+            return;
         }
-    }
-
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        self.0.write_fmt(line).expect("a string must take any text");
+        let mut family = MetricFamily::default();
+        family.set_name(name.to_owned());
+        family.set_help(help.to_owned());
+        family.set_field_type(kind);
+        family.set_metric(metrics);
+        self.0.push(family);
     }
 }
 
-fn number(count: usize) -> f64 {
-    precise(u64::try_from(count).unwrap_or(u64::MAX))
+fn metric(labels: Labels<'_>) -> Metric {
+    let pairs = labels.iter().map(|(name, value)| {
+        let mut pair = LabelPair::default();
+        pair.set_name((*name).to_owned());
+        pair.set_value((*value).to_owned());
+        pair
+    });
+    Metric::from_label(pairs.collect())
 }
 
-/// As Prometheus has it: beyond 2^53 the last digits are lost.
+fn gauge(labels: Labels<'_>, value: u64) -> Metric {
+    let mut gauge = Gauge::default();
+    gauge.set_value(precise(value));
+    let mut metric = metric(labels);
+    metric.set_gauge(gauge);
+    metric
+}
+
+fn counter(labels: Labels<'_>, value: u64) -> Metric {
+    let mut counter = Counter::default();
+    counter.set_value(precise(value));
+    let mut metric = metric(labels);
+    metric.set_counter(counter);
+    metric
+}
+
+fn durations(labels: Labels<'_>, tally: &Tally) -> Metric {
+    let buckets = BOUNDS.iter().zip(tally.within).map(|(bound, within)| {
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(*bound);
+        bucket.set_cumulative_count(within);
+        bucket
+    });
+    let mut histogram = Histogram::default();
+    histogram.set_bucket(buckets.collect());
+    histogram.set_sample_count(tally.calls);
+    histogram.set_sample_sum(tally.time.as_secs_f64());
+    let mut metric = metric(labels);
+    metric.set_histogram(histogram);
+    metric
+}
+
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// Beyond 2^53 the last digits are lost.
 #[allow(clippy::cast_precision_loss, reason = "Prometheus knows no other numbers")]
 fn precise(count: u64) -> f64 {
     count as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_escaped() {
-        let mut text = Exposition::default();
-        text.sample("a", &[("rule", "x\"y\\z\n")], 1.0);
-        text.sample("b", &[], 0.5);
-        assert_eq!(text.0, "a{rule=\"x\\\"y\\\\z\\n\"} 1\nb 0.5\n");
-    }
 }

@@ -71,7 +71,7 @@ impl Array {
                 }
                 self.insert_group(group);
             }
-            Change::GroupDeleted { group } => self.forget_group(&group),
+            Change::GroupDeleted { group, .. } => self.forget_group(&group),
             Change::PoolResized { pool, capacity } => self.apply_pool(pool, capacity),
             Change::NodeSet { node, settings } => self.apply_node(node, settings),
             Change::NodeRenamed { from, to, settings } => {

@@ -86,6 +86,9 @@ pub enum Change {
     GroupDeleted {
         /// The group.
         group: GroupId,
+        /// Its snapshots; empty in a log of an earlier version.
+        #[serde(default)]
+        snapshots: Vec<SnapshotId>,
     },
     /// A pool became larger or smaller.
     PoolResized {

@@ -165,9 +165,9 @@ impl Array {
         for snapshot in group.members.values() {
             self.spare_source(&Source::Snapshot(snapshot.clone()))?;
         }
-        let gone = group.members.values().cloned().collect();
+        let snapshots: Vec<SnapshotId> = group.members.values().cloned().collect();
         let group = group.id.clone();
-        Ok(self.done(gone, Change::GroupDeleted { group }))
+        Ok(self.done(snapshots.clone(), Change::GroupDeleted { group, snapshots }))
     }
 
     /// Looks a group up.

@@ -8,6 +8,7 @@ use super::calls::JournalArgs;
 use super::faults::{FaultCommand, ScenarioCommand, TroubleCommand, capabilities, faults, troubles};
 use super::print::{done, print};
 use super::snapshots::{GroupCommand, SnapshotCommand};
+use super::state::StateCommand;
 use super::storage::{PoolCommand, StorageCommand, storage};
 use super::{Done, Failure, Output};
 use crate::admin_api::client::Client;
@@ -106,6 +107,11 @@ pub(super) enum Command {
     Journal(JournalArgs),
     /// Lists the calls that run.
     Calls,
+    /// Reads a state directory, without a driver.
+    State {
+        #[command(subcommand)]
+        what: StateCommand,
+    },
 }
 
 /// Which attachments are listed.
@@ -227,6 +233,7 @@ impl Command {
             }
             Self::Journal(journal) => journal.run(client, output).await,
             Self::Calls => print(&client.running().await?, output),
+            Self::State { what } => what.run(),
         }
     }
 }

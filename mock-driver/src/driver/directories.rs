@@ -11,8 +11,8 @@ use crate::fault::{FaultFile, Faults, Seed};
 use crate::journal::clock::Clock;
 use crate::journal::{Journal, JournalConfig};
 use crate::node::device;
-use crate::store::Store;
 use crate::store::volume_files::{Owner, VolumeFiles};
+use crate::store::{Database, Store};
 
 pub(super) fn absolute(path: PathBuf) -> Result<PathBuf, OpenError> {
     std::path::absolute(&path).map_err(|source| OpenError::Relative { path, source })
@@ -60,16 +60,22 @@ pub(super) fn open_faults(
     Ok((rules, file))
 }
 
+/// The state directory; none to keep nothing.
+pub(super) fn open_state(directory: Option<&Path>) -> Result<Option<Arc<Database>>, OpenError> {
+    let opened = directory.map(Database::open).transpose()?;
+    Ok(opened.map(Arc::new))
+}
+
 /// The array as it was left, or a new one.
 pub(super) fn open_store(
-    directory: Option<PathBuf>,
+    database: Option<Arc<Database>>,
     settings: Settings,
     epoch: u128,
     premade: u64,
     rules: &Faults,
 ) -> Result<Store, OpenError> {
-    let store = match directory {
-        Some(directory) => Store::open(directory, settings, epoch, premade)?,
+    let store = match database {
+        Some(database) => Store::open(database, settings, epoch, premade)?,
         None => Store::in_memory(settings, epoch, premade),
     };
     let store = store.keeping_past(rules.backend_faults().frozen());

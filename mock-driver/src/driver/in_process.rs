@@ -1,8 +1,8 @@
 //! Drivers in the process of their caller, such as a simulation: without socket, thread or file, on the runtime's
 //! clock. [`Services`](crate::service::Services) makes gRPC services of one, which a client can call directly.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -83,7 +83,7 @@ impl Driver {
             proxy_to: None,
             journal: self.journal.clone(),
             limits_drawn: AtomicU64::new(0),
-            node_lock: Mutex::default(),
+            state: None,
             work: TaskTracker::new(),
             halt: CancellationToken::new(),
         }))

@@ -1,6 +1,7 @@
 //! Why the node's side did not do what was asked, and the code each reason has in the specification.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Code;
@@ -200,15 +201,16 @@ pub enum Error {
     /// The volume's bytes failed.
     #[error(transparent)]
     VolumeFiles(#[from] volume_files::Error),
-    /// The record of what was done cannot be kept.
-    #[error("--state-dir: cannot {act} {path}")]
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    State(#[from] crate::store::OpenError),
+    /// The record of a path cannot be written. The driver stops.
+    #[error("--state-dir: cannot write the record of {path}")]
     Record {
-        /// What was tried.
-        act: &'static str,
-        /// On what.
+        /// The path.
         path: String,
         /// How it failed.
-        source: std::io::Error,
+        source: Arc<std::io::Error>,
     },
 }
 
@@ -239,7 +241,7 @@ impl Error {
             Self::Refused { code, .. } => *code,
             Self::Mount(error) => mount_code(error),
             Self::VolumeFiles(error) if error.is_no_space() => Code::ResourceExhausted,
-            Self::VolumeFiles(_) | Self::Device(_) | Self::Record { .. } => Code::Internal,
+            Self::VolumeFiles(_) | Self::Device(_) | Self::State(_) | Self::Record { .. } => Code::Internal,
         }
     }
 }

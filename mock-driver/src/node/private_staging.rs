@@ -10,6 +10,7 @@ use super::compatibility::Compatibility;
 use super::stage_publish::{published, text};
 use super::{Error, InlineVolume, Node, NodeFeatures, Progress, Publish, Record, Role, View, VolumeDisk};
 use crate::error_chain;
+use crate::store::OpenError;
 
 // === impl Node ===
 
@@ -96,12 +97,14 @@ impl Node {
         if self.is_simulated() {
             return Ok(());
         }
-        let path = path.to_owned();
+        let path = PathBuf::from(path);
         self.blocking(move |_| {
-            std::fs::create_dir_all(&path).map_err(|source| Error::Record {
-                act: "create",
-                path,
-                source,
+            std::fs::create_dir_all(&path).map_err(|source| {
+                Error::State(OpenError::Io {
+                    act: "create",
+                    path,
+                    source,
+                })
             })
         })
         .await

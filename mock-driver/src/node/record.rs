@@ -3,20 +3,26 @@
 //!
 //! A record is written before the work begins and marked as done at the end; whoever finds one that is not
 //! knows that nobody was told of success, and undoes it. What is being undone may still be there, for it may be
-//! in use. With a directory records survive the process, each in a file of its own.
+//! in use. With a database records survive the process.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Error;
 use crate::array::Capability;
 use crate::node::mount::MountSource;
-use crate::store::volume_files::file_name;
+use crate::store::{Database, OpenError, durable};
+
+/// The table of records, by path.
+const TABLE: &str = "node_records";
+
+/// Where earlier versions kept each record in a file.
+const LEGACY_DIR: &str = "node";
 
 /// Text by text, in order.
 pub(crate) type Map = BTreeMap<String, String>;
@@ -89,7 +95,7 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(super) struct Records {
     known: Mutex<BTreeMap<String, Record>>,
-    directory: Option<PathBuf>,
+    database: Option<Arc<Database>>,
 }
 
 // === impl Record ===
@@ -144,36 +150,24 @@ impl Records {
     pub(super) fn in_memory() -> Self {
         Self {
             known: Mutex::default(),
-            directory: None,
+            database: None,
         }
     }
 
-    /// Records in a directory, as they were left.
-    pub(super) fn open(directory: PathBuf) -> Result<Self, Error> {
-        fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
-        let mut known = BTreeMap::new();
-        for entry in fs::read_dir(&directory).map_err(failed("read", &directory))? {
-            let path = entry.map_err(failed("read", &directory))?.path();
-            if path.extension().is_none_or(|extension| extension != "json") {
-                // Half of a record: the work it was for never began.
-                fs::remove_file(&path).map_err(failed("remove", &path))?;
-                continue;
-            }
-            let text = fs::read(&path).map_err(failed("read", &path))?;
-            let record: Record = serde_json::from_slice(&text)
-                .map_err(io::Error::from)
-                .map_err(failed("understand", &path))?;
-            known.insert(record.path.clone(), record);
-        }
+    /// Records in a database, as they were left.
+    pub(super) fn open(database: Arc<Database>) -> Result<Self, Error> {
+        migrate(&database)?;
+        let all: Vec<Record> = database.all(TABLE)?;
+        let known = all.into_iter().map(|record| (record.path.clone(), record));
         Ok(Self {
-            known: Mutex::new(known),
-            directory: Some(directory),
+            known: Mutex::new(known.collect()),
+            database: Some(database),
         })
     }
 
     /// Whether records survive the process.
     pub(super) fn are_kept(&self) -> bool {
-        self.directory.is_some()
+        self.database.is_some()
     }
 
     /// What is at a path.
@@ -197,40 +191,27 @@ impl Records {
 
     /// Writes a record, in place of what was at its path. Blocks.
     pub(super) fn put(&self, record: &Record) -> Result<(), Error> {
-        if let Some(directory) = &self.directory {
-            let place = self.file(directory, &record.path);
-            let new = place.with_extension("new");
-            let write = || {
-                let mut file = File::create(&new)?;
-                serde_json::to_writer(&mut file, record)?;
-                file.flush()?;
-                file.sync_all()?;
-                fs::rename(&new, &place)?;
-                File::open(directory)?.sync_all()
-            };
-            write().map_err(failed("write", &place))?;
-        }
+        self.write(&record.path, Some(record))?;
         self.lock().insert(record.path.clone(), record.clone());
         Ok(())
     }
 
     /// Forgets what was at a path. Blocks.
     pub(super) fn remove(&self, path: &str) -> Result<(), Error> {
-        if let Some(directory) = &self.directory {
-            let place = self.file(directory, path);
-            match fs::remove_file(&place) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(failed("remove", &place)(error));
-                }
-                Ok(()) | Err(_) => {}
-            }
-        }
+        self.write(path, None)?;
         self.lock().remove(path);
         Ok(())
     }
 
-    fn file(&self, directory: &Path, path: &str) -> PathBuf {
-        directory.join(format!("{}.json", file_name(path)))
+    fn write(&self, path: &str, record: Option<&Record>) -> Result<(), Error> {
+        let Some(database) = &self.database else {
+            return Ok(());
+        };
+        let sequence = database.write([((TABLE, path.to_owned()), record.map(json))]);
+        database.wait_settled(sequence).map_err(|source| Error::Record {
+            path: path.to_owned(),
+            source,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Record>> {
@@ -238,9 +219,39 @@ impl Records {
     }
 }
 
+/// Takes over the records of an earlier version, each of which was a file.
+fn migrate(database: &Database) -> Result<(), Error> {
+    let directory = database.directory().join(LEGACY_DIR);
+    let entries = match fs::read_dir(&directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed("read", &directory)(error)),
+    };
+    let mut rows = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed("read", &directory))?.path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            // Half of a record: the work it was for never began.
+            continue;
+        }
+        let text = fs::read(&path).map_err(failed("read", &path))?;
+        let record: Record = serde_json::from_slice(&text)
+            .map_err(io::Error::from)
+            .map_err(failed("parse", &path))?;
+        rows.push(((TABLE, record.path.clone()), Some(json(&record))));
+    }
+    database.replace(&[], rows.into_iter().collect())?;
+    fs::remove_dir_all(&directory).map_err(failed("remove", &directory))?;
+    durable::sync_directory(database.directory()).map_err(failed("flush", database.directory()))
+}
+
+fn json(record: &Record) -> Vec<u8> {
+    serde_json::to_vec(record).expect("a record must be representable as JSON")
+}
+
 fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.display().to_string();
-    move |source| Error::Record { act, path, source }
+    let path = path.to_owned();
+    move |source| Error::State(OpenError::Io { act, path, source })
 }
 
 #[cfg(test)]
@@ -248,12 +259,16 @@ mod tests {
     use super::*;
     use crate::array::{Access, AccessMode};
 
+    fn open(directory: &tempfile::TempDir) -> Records {
+        Records::open(Arc::new(Database::open(directory.path()).unwrap())).unwrap()
+    }
+
     #[test]
     fn records_of_earlier_versions_are_read() {
         for (settled, progress) in [(true, Progress::Done), (false, Progress::Undoing)] {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("node");
-            Records::open(path.clone()).unwrap();
+            fs::create_dir(&path).unwrap();
             let old = format!(
                 r#"{{"volume":"v","path":"/p","role":"staged","capability":{},"readonly":false,"publish_context":{{}},
                     "volume_context":{{}},"inline":null,"settled":{settled}}}"#,
@@ -263,17 +278,23 @@ mod tests {
                 })
                 .unwrap(),
             );
-            fs::write(path.join(format!("{}.json", file_name("/p"))), old).unwrap();
-            let records = Records::open(path).unwrap();
+            fs::write(path.join("%2Fp.json"), old).unwrap();
+            fs::write(path.join("half.new"), "{").unwrap();
+            let records = open(&directory);
             assert_eq!(records.at("/p").map(|record| record.progress), Some(progress));
+            assert!(!path.exists());
+            drop(records);
+            assert_eq!(
+                open(&directory).at("/p").map(|record| record.progress),
+                Some(progress)
+            );
         }
     }
 
     #[test]
-    fn records_survive_and_halves_of_them_do_not() {
+    fn records_survive() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("node");
-        let records = Records::open(path.clone()).unwrap();
+        let records = open(&directory);
         let record = Record {
             volume: "vol-0".to_owned(),
             path: "/a path/with: everything".to_owned(),
@@ -292,14 +313,14 @@ mod tests {
         records.put(&record).unwrap();
         let done = record.when(Progress::Done);
         records.put(&done).unwrap();
-        fs::write(path.join("half.new"), "{").unwrap();
+        drop(records);
 
-        let records = Records::open(path.clone()).unwrap();
+        let records = open(&directory);
         assert_eq!(records.at(&record.path), Some(done.clone()));
         assert_eq!(records.of("vol-0"), [done]);
-        assert!(!path.join("half.new").exists());
         records.remove(&record.path).unwrap();
         records.remove(&record.path).unwrap();
-        assert_eq!(Records::open(path).unwrap().all(), []);
+        drop(records);
+        assert_eq!(open(&directory).all(), []);
     }
 }

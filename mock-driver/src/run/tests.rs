@@ -17,8 +17,10 @@ async fn driver_that_cannot_keep_its_state_confirms_nothing_and_stops() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("csi.sock");
     let (driver, _) = Driver::open(Settings::default()).unwrap();
+    let (store, state) = mk_store_on_a_full_disk();
     let driver = Driver {
-        store: Arc::new(mk_store_on_a_full_disk()),
+        store: Arc::new(store),
+        state: Some(state),
         ..Arc::into_inner(driver).unwrap()
     };
     let listener = Listener::bind(&socket.clone().into()).unwrap();

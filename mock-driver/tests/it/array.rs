@@ -4,6 +4,7 @@
 mod capacity;
 mod change;
 mod copies;
+mod earlier;
 mod groups;
 mod headline;
 mod health;

@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use csi_mock_driver::driver::Driver;
 use csi_mock_driver::node::device::Choice;
+use csi_mock_driver::store::{Database, OpenError};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::node_client::NodeClient;
@@ -35,6 +37,31 @@ mod unstaged;
 const HERE: &str = "node-0";
 
 const MIB: i64 = 1 << 20;
+
+/// Changes or removes the node's records while no driver runs, as a crash may leave them.
+fn edit_records(directory: &Path, mut edit: impl FnMut(&str) -> Option<String>) {
+    let state = directory.join("state");
+    // A program that another test starts has a copy of the lock until it begins to run.
+    let database = loop {
+        match Database::open_existing(&state) {
+            Err(OpenError::InUse { .. }) => std::thread::yield_now(),
+            opened => break opened.unwrap(),
+        }
+    };
+    let dump = database.dump().unwrap();
+    let records = dump["node_records"].as_object().unwrap();
+    assert!(!records.is_empty());
+    for (path, record) in records {
+        let row = edit(&record.to_string()).map(String::into_bytes);
+        database.write([(("node_records", path.clone()), row)]);
+    }
+}
+
+/// How many records a running driver's node has.
+fn count_records(driver: &Driver) -> usize {
+    let dump = driver.store().database().unwrap().dump().unwrap();
+    dump["node_records"].as_object().map_or(0, serde_json::Map::len)
+}
 
 /// As records say that what was asked for is there, and that it is being brought there.
 const DONE: &str = "\"progress\":\"done\"";

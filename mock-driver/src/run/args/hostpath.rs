@@ -363,7 +363,9 @@ pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_ctl: bool) {
 /// A driver's own part of the shared directory, if there is one.
 fn state_dir(shared: &Path, driver_name: &str) -> Option<PathBuf> {
     // An earlier version kept its state in the shared directory itself.
-    let holds_state = shared.join("snapshot.json").exists();
+    let holds_state = ["snapshot.json", "state.redb"]
+        .iter()
+        .any(|file| shared.join(file).exists());
     let own = if holds_state {
         shared.to_owned()
     } else {

@@ -361,3 +361,45 @@ async fn exit_codes_tell_refusal_from_misuse_from_absence() {
         assert!(told.contains(text), "{words:?}: {told}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn state_is_dumped_once_the_driver_has_stopped() {
+    let (server, _client) = Server::start_administered(|directory, settings| {
+        settings.premade = 2;
+        settings.state_dir = Some(directory.join("state"));
+    })
+    .await;
+    let mut csi = server.controller().await;
+    csi.controller_publish_volume(mk_publish("vol-1", "node-2"))
+        .await
+        .unwrap();
+    let flag = format!("--state-dir={}", server.path("state").display());
+    let (status, text) = failed(&server, &["state", "dump", &flag]).await;
+    assert_eq!(status, 1);
+    assert!(
+        text.contains("is in use by a running driver: stop it first"),
+        "{text}"
+    );
+    let missing = format!("--state-dir={}", server.path("none").display());
+    let (status, text) = failed(&server, &["state", "dump", &missing]).await;
+    assert_eq!(status, 1);
+    assert!(
+        text.contains("cannot open") && !server.path("none").exists(),
+        "{text}"
+    );
+
+    let directory = server.stop().await;
+    let output = Command::new(env!("CARGO_BIN_EXE_csi-mock-driver"))
+        .args(["ctl", "state", "dump", &flag])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{errors}");
+    let dump: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(dump["meta"]["format"], 3);
+    assert!(
+        dump["volumes"]["vol-1"]["attachments"]["node-2"].is_object(),
+        "{dump}"
+    );
+    drop(directory);
+}

@@ -7,6 +7,7 @@ use csi_mock_driver::driver::{Driver, OpenError, Settings};
 use csi_mock_driver::store::volume_files::{ClaimError, FileId};
 use csi_proto::v1;
 
+use super::earlier;
 use crate::server::{Server, mk_create};
 
 fn same_array(directory: &Path, settings: &mut Settings) {
@@ -106,14 +107,14 @@ async fn second_controller_on_a_media_directory_is_refused_and_removes_nothing()
 
 #[tokio::test]
 async fn media_directory_of_an_earlier_version_is_adopted_when_the_state_names_its_contents() {
-    let server = Server::start_with(|directory, settings| *settings = kept(directory, "state")).await;
-    let volume = create(&server).await;
-    server.driver().media().ensure(&volume, 4096).await.unwrap();
-    let directory = server.stop().await;
-    // Earlier versions wrote neither.
-    for file in ["media/media.json", "media/media.lock", "state/array.json"] {
-        fs::remove_file(directory.path().join(file)).unwrap();
-    }
+    let directory = tempfile::tempdir().unwrap();
+    earlier::copy_state(&directory.path().join("state"));
+    // Versions before that one did not name the array.
+    fs::remove_file(directory.path().join("state/array.json")).unwrap();
+    let volume = FileId::Volume("mock-3d5e866157c2f048".to_owned());
+    let disk = directory.path().join("media/volumes/mock-3d5e866157c2f048/disk");
+    fs::create_dir_all(disk.parent().unwrap()).unwrap();
+    fs::write(&disk, [7; 4096]).unwrap();
     let foreign = directory.path().join("media/volumes/of-another-array");
     fs::create_dir(&foreign).unwrap();
     let refused = Driver::open(kept(directory.path(), "state")).unwrap_err();

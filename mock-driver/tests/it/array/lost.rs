@@ -1,14 +1,14 @@
 //! What an array has lost that was told to lose something, and what it has not.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use csi_mock_driver::array::{Array, Image, NodeSettings};
 use csi_mock_driver::fault::{Loses, Loss};
-use csi_mock_driver::store::Store;
+use csi_mock_driver::store::{Database, Store};
+use serde_json::Value;
 
-use super::kept::{hold, open, steps, try_open};
+use super::kept::{hold, open, steps};
 
 /// How many of the steps are done before the trouble begins.
 const BEFORE: usize = 10;
@@ -24,21 +24,30 @@ fn lose(store: &Store, loses: Option<Loses>) {
 
 /// An array at its first start, when the trouble begins, and when it ends; with the directory it is in.
 async fn life(directory: &Path, loses: Loses) -> [Image; 3] {
-    let store = open(directory);
-    let first = image(&store);
+    live(&open(directory), loses).await
+}
+
+async fn live(store: &Store, loses: Loses) -> [Image; 3] {
+    let first = image(store);
     for (case, step) in steps().into_iter().take(BEFORE) {
         store.change(step).await.expect(case);
     }
-    let begun = image(&store);
-    lose(&store, Some(loses));
+    let begun = image(store);
+    lose(store, Some(loses));
     for (case, step) in steps().into_iter().skip(BEFORE) {
         store.change(step).await.expect(case);
     }
     let attach = |array: &mut Array| array.publish("vol-1", "node-2", &hold());
     store.change(attach).await.unwrap();
-    let end = image(&store);
+    let end = image(store);
     assert!(first != begun && begun != end && attachments(&end) > 0);
     [first, begun, end]
+}
+
+/// What a database says is lost at the next start.
+fn stored_loss(directory: &Path) -> Value {
+    let dump = Database::open(directory).unwrap().dump().unwrap();
+    dump["meta"]["loss"].clone()
 }
 
 fn attachments(image: &Image) -> usize {
@@ -82,8 +91,16 @@ async fn array_comes_back_without_what_is_lost_and_keeps_the_rest_from_then_on()
 async fn trouble_that_ends_before_the_array_does_loses_nothing() {
     for loses in ALL {
         let directory = tempfile::tempdir().unwrap();
-        let [_, _, end] = life(directory.path(), loses).await;
-        fs::remove_file(directory.path().join("loss.json")).expect("must be written down");
+        life(directory.path(), loses).await;
+        let stored = stored_loss(directory.path());
+        assert_eq!(stored["loses"], format!("{loses:?}").to_lowercase(), "{stored}");
+
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path());
+        let [_, _, end] = live(&store, loses).await;
+        lose(&store, None);
+        drop(store);
+        assert_eq!(stored_loss(directory.path()), Value::Null, "{loses:?}");
         assert_eq!(image(&open(directory.path())), end, "{loses:?}");
 
         let store = open(directory.path());
@@ -91,34 +108,5 @@ async fn trouble_that_ends_before_the_array_does_loses_nothing() {
         lose(&store, None);
         drop(store);
         assert_eq!(image(&open(directory.path())), end, "{loses:?}");
-    }
-}
-
-#[tokio::test]
-async fn crash_while_something_is_lost_loses_the_same_again() {
-    for loses in ALL {
-        let directory = tempfile::tempdir().unwrap();
-        let left = left(life(directory.path(), loses).await, loses);
-        let at = |file: &str| directory.path().join(file);
-        let [mark, log] = ["loss.json", "changes.jsonl"].map(|file| fs::read(at(file)).unwrap());
-        drop(open(directory.path()));
-        assert!(!at("loss.json").exists());
-        // The new snapshot was there, and the log not empty yet; then the log was empty, and the loss still there.
-        for log in [&log[..], b""] {
-            fs::write(at("loss.json"), &mark).unwrap();
-            fs::write(at("changes.jsonl"), log).unwrap();
-            assert_eq!(image(&open(directory.path())), left, "{loses:?}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn loss_that_nobody_wrote_like_that_is_refused_by_the_name_of_its_file() {
-    for text in ["{}", r#"{"loses":"changes"}"#, r#"{"loses":"sleep"}"#, ""] {
-        let directory = tempfile::tempdir().unwrap();
-        drop(open(directory.path()));
-        fs::write(directory.path().join("loss.json"), text).unwrap();
-        let refused = try_open(directory.path()).unwrap_err();
-        assert!(refused.to_string().contains("loss.json"), "{text}: {refused}");
     }
 }

@@ -364,8 +364,11 @@ async fn loss_of_a_file_is_there_from_the_start_and_goes_when_the_file_says_so()
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("faults.yaml"), script).unwrap();
     let server = start(directory).await;
-    let loss = server.path("state/loss.json");
-    assert!(loss.exists(), "before the first call");
+    let is_stored = |server: &Server| {
+        let database = server.driver().store().database().unwrap();
+        !database.dump().unwrap()["meta"]["loss"].is_null()
+    };
+    assert!(is_stored(&server), "before the first call");
     let mut client = server.controller().await;
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
     let server = start(server.stop().await).await;
@@ -374,7 +377,7 @@ async fn loss_of_a_file_is_there_from_the_start_and_goes_when_the_file_says_so()
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
     fs::write(server.path("faults.yaml"), "[]").unwrap();
     let gone = async {
-        while loss.exists() {
+        while is_stored(&server) {
             time::sleep(Duration::from_millis(5)).await;
         }
     };

@@ -201,7 +201,7 @@ async fn target_with_files_keeps_them_and_no_record_is_left() {
             let mut site = Site::start_with(devices, keep).await;
             let volume = site.attached("a", 64 * MIB, capability.clone()).await;
             site.stage(&volume).await.unwrap();
-            let records = fs::read_dir(site.server.path("state/node")).unwrap().count();
+            let records = count_records(site.server.driver());
             let target = site.target("t");
             let precious = target.join("file");
             fs::create_dir(&target).unwrap();
@@ -224,7 +224,7 @@ async fn target_with_files_keeps_them_and_no_record_is_left() {
                 );
                 assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
             }
-            let left = fs::read_dir(site.server.path("state/node")).unwrap().count();
+            let left = count_records(site.server.driver());
             assert_eq!(left, records, "{devices:?}");
             assert!(!site.server.media().join("ephemeral").exists(), "{devices:?}");
             // What was recorded would be in the way of this.

@@ -168,12 +168,10 @@ async fn device_for_reading_outlives_the_driver_and_goes_if_its_call_was_cut_off
     // As a kill leaves it between the mount and the note that it is done.
     let site = site
         .again(Choice::Loop, |directory| {
-            for entry in fs::read_dir(directory.join("state/node")).unwrap() {
-                let path = entry.unwrap().path();
-                let text = fs::read_to_string(&path).unwrap();
-                assert!(text.contains(DONE), "{text}");
-                fs::write(&path, text.replace(DONE, DOING)).unwrap();
-            }
+            edit_records(directory, |record| {
+                assert!(record.contains(DONE), "{record}");
+                Some(record.replace(DONE, DOING))
+            });
         })
         .await;
     assert!(fs::symlink_metadata(site.target("t")).is_err());

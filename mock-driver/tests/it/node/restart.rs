@@ -46,12 +46,10 @@ async fn what_was_not_finished_is_undone_at_the_start() {
         // As a kill leaves it between the mount and the note that it is done.
         let mut site = site
             .again(devices, |directory| {
-                for entry in fs::read_dir(directory.join("state/node")).unwrap() {
-                    let path = entry.unwrap().path();
-                    let text = fs::read_to_string(&path).unwrap();
-                    assert!(text.contains(DONE), "{text}");
-                    fs::write(&path, text.replace(DONE, DOING)).unwrap();
-                }
+                edit_records(directory, |record| {
+                    assert!(record.contains(DONE), "{record}");
+                    Some(record.replace(DONE, DOING))
+                });
             })
             .await;
         for target in ["t", "inline"] {
@@ -91,28 +89,25 @@ async fn stage_without_a_target_is_undone_at_the_start() {
                 site.publish(&volume, "t").await.unwrap();
                 let target = site.target("t");
                 let between = |directory: &Path| {
-                    for entry in fs::read_dir(directory.join("state/node")).unwrap() {
-                        let path = entry.unwrap().path();
-                        let text = fs::read_to_string(&path).unwrap();
-                        if !text.contains("\"published\"") {
-                            continue;
+                    edit_records(directory, |record| {
+                        if !record.contains("\"published\"") {
+                            return Some(record.to_owned());
                         }
-                        assert!(text.contains(DONE), "{text}");
+                        assert!(record.contains(DONE), "{record}");
                         if is_begun {
-                            fs::write(&path, text.replace(DONE, DOING)).unwrap();
-                            continue;
+                            return Some(record.replace(DONE, DOING));
                         }
-                        fs::remove_file(&path).unwrap();
                         if devices == Choice::Loop {
                             unmount(&target);
                         } else {
                             fs::remove_file(&target).unwrap();
                         }
-                    }
+                        None
+                    });
                 };
                 let mut site = site.again_with(devices, between, set).await;
                 assert_eq!(
-                    fs::read_dir(site.server.path("state/node")).unwrap().count(),
+                    count_records(site.server.driver()),
                     0,
                     "{devices:?} begun={is_begun}: nothing is on record"
                 );

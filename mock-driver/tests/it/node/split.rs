@@ -613,12 +613,9 @@ async fn what_a_killed_node_used_and_has_no_more_is_given_back() {
     let path = member.site.staging(&left);
     let directory = member.site.server.stop().await;
     // As a kill leaves it between the note at the array and the one at the node.
-    for entry in fs::read_dir(directory.path().join("state/node")).unwrap() {
-        let record = entry.unwrap().path();
-        if fs::read_to_string(&record).unwrap().contains(&text(&path)) {
-            fs::remove_file(record).unwrap();
-        }
-    }
+    edit_records(directory.path(), |record| {
+        (!record.contains(&text(&path))).then(|| record.to_owned())
+    });
     let set = keep(directory.path());
     let member = member_in(directory, &shared, "node-a", set).await;
     let delete = |volume: &Volume| v1::DeleteVolumeRequest {

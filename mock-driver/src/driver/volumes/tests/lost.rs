@@ -1,4 +1,4 @@
-//! Copies whose confirmation is lost, since the log takes no line.
+//! Copies whose confirmation is lost, since the state database cannot be written.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -10,7 +10,7 @@ use crate::array::{Access, AccessMode, Capability};
 use crate::driver::Settings;
 use crate::store::tests::mk_store_on_a_full_disk;
 
-/// A driver with a volume `vol-0` that has bytes, and a log that takes no line.
+/// A driver with a volume `vol-0` that has bytes, and a state database that cannot be written.
 async fn mk_driver(directory: &Path) -> Driver {
     let settings = Settings {
         media_dir: Some(directory.to_owned()),
@@ -18,7 +18,7 @@ async fn mk_driver(directory: &Path) -> Driver {
     };
     let (driver, _) = Driver::open(settings).unwrap();
     let driver = Driver {
-        store: Arc::new(mk_store_on_a_full_disk()),
+        store: Arc::new(mk_store_on_a_full_disk().0),
         ..Arc::into_inner(driver).unwrap()
     };
     let source = FileId::Volume("vol-0".to_owned());

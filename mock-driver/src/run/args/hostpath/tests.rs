@@ -121,12 +121,13 @@ fn drivers_that_share_a_state_directory_keep_apart() {
     let own = |name: &str| state_dir(shared.path(), name);
     assert_eq!(own("a.csi"), Some(shared.path().join("a.csi")));
     assert_eq!(own("b.csi"), Some(shared.path().join("b.csi")));
-    std::fs::write(shared.path().join("snapshot.json"), "{}").unwrap();
-    assert_eq!(
-        own("a.csi").as_deref(),
-        Some(shared.path()),
-        "an earlier version's state"
-    );
+    // An earlier version's state, and what this version has made of it.
+    for file in ["snapshot.json", "state.redb"] {
+        let path = shared.path().join(file);
+        std::fs::write(&path, "{}").unwrap();
+        assert_eq!(own("a.csi").as_deref(), Some(shared.path()), "{file}");
+        std::fs::remove_file(path).unwrap();
+    }
     assert_eq!(state_dir(&shared.path().join("missing"), "a.csi"), None);
 
     let given = with(&["--state-dir=/given"]).state_dir;

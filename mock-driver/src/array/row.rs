@@ -1,0 +1,200 @@
+//! The state in rows, each of which is stored by itself.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Array, Change, GroupId, Image, NodeId, PoolName, SnapshotId, UnhealthyVolume, VolumeId};
+
+/// What a row is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RowId {
+    Counters,
+    Volume(VolumeId),
+    Snapshot(SnapshotId),
+    Group(GroupId),
+    VolumeHealth(VolumeId),
+    /// The storage behind a node, or behind all nodes.
+    StorageHealth(Option<NodeId>),
+    Node(NodeId),
+    Pool(PoolName),
+}
+
+/// The numbers of an image.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Counters {
+    pub(crate) epoch: u128,
+    pub(crate) created: u64,
+    pub(crate) attached: u64,
+    pub(crate) premade: u64,
+    pub(crate) made: u64,
+}
+
+// === impl RowId ===
+
+impl RowId {
+    /// The tables of all rows.
+    pub(crate) const TABLES: [&'static str; 8] = [
+        "counters",
+        "volumes",
+        "snapshots",
+        "groups",
+        "volume_health",
+        "storage_health",
+        "nodes",
+        "pools",
+    ];
+
+    pub(crate) fn table(&self) -> &'static str {
+        let number = match self {
+            Self::Counters => 0,
+            Self::Volume(_) => 1,
+            Self::Snapshot(_) => 2,
+            Self::Group(_) => 3,
+            Self::VolumeHealth(_) => 4,
+            Self::StorageHealth(_) => 5,
+            Self::Node(_) => 6,
+            Self::Pool(_) => 7,
+        };
+        Self::TABLES[number]
+    }
+
+    /// The key in its table.
+    pub(crate) fn key(&self) -> &str {
+        match self {
+            Self::Counters | Self::StorageHealth(None) => "",
+            Self::Volume(id) | Self::VolumeHealth(id) => id.as_str(),
+            Self::Snapshot(id) => id.as_str(),
+            Self::Group(id) => id.as_str(),
+            Self::StorageHealth(Some(id)) | Self::Node(id) => id.as_str(),
+            Self::Pool(name) => name.as_str(),
+        }
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// The rows that applying it may change.
+    pub(crate) fn rows(&self) -> Vec<RowId> {
+        match self {
+            Self::Created { spec } => vec![RowId::Counters, RowId::Volume(spec.id.clone())],
+            Self::Deleted { volume } => {
+                vec![RowId::Volume(volume.clone()), RowId::VolumeHealth(volume.clone())]
+            }
+            Self::Attached { volume, .. } => vec![RowId::Counters, RowId::Volume(volume.clone())],
+            Self::Detached { volume, .. } | Self::Expanded { volume, .. } | Self::Modified { volume, .. } => {
+                vec![RowId::Volume(volume.clone())]
+            }
+            Self::VolumeHealth(sick) => vec![RowId::VolumeHealth(sick.volume.clone())],
+            Self::StorageHealth { node, .. } => vec![RowId::StorageHealth(node.clone())],
+            Self::Snapshotted { snapshot } => {
+                vec![RowId::Counters, RowId::Snapshot(snapshot.id.clone())]
+            }
+            Self::SnapshotDeleted { snapshot } => vec![RowId::Snapshot(snapshot.clone())],
+            Self::Grouped { group, snapshots } => {
+                let snapshots = snapshots.iter().map(|snapshot| snapshot.id.clone());
+                let rows = [RowId::Counters, RowId::Group(group.id.clone())];
+                rows.into_iter().chain(snapshots.map(RowId::Snapshot)).collect()
+            }
+            Self::GroupDeleted { group, snapshots } => {
+                let snapshots = snapshots.iter().cloned().map(RowId::Snapshot);
+                std::iter::once(RowId::Group(group.clone()))
+                    .chain(snapshots)
+                    .collect()
+            }
+            Self::PoolResized { pool, .. } => vec![RowId::Pool(pool.clone())],
+            Self::NodeSet { node, .. } => vec![RowId::Node(node.clone())],
+            Self::NodeRenamed { from, to, .. } => [from, to]
+                .into_iter()
+                .flat_map(|node| {
+                    [
+                        RowId::Node(node.clone()),
+                        RowId::StorageHealth(Some(node.clone())),
+                    ]
+                })
+                .collect(),
+        }
+    }
+}
+
+// === impl Array ===
+
+impl Array {
+    /// A row as JSON; none if there is none.
+    pub(crate) fn row(&self, id: &RowId) -> Option<Vec<u8>> {
+        match id {
+            RowId::Counters => Some(json(&self.counters())),
+            RowId::Volume(id) => self.volumes.get(id).map(json),
+            RowId::Snapshot(id) => self.snapshots.get(id).map(json),
+            RowId::Group(id) => self.groups.get(id).map(json),
+            RowId::VolumeHealth(volume) => self.sick.get(volume).map(|ailments| {
+                json(&UnhealthyVolume {
+                    volume: volume.clone(),
+                    ailments: ailments.clone(),
+                })
+            }),
+            RowId::StorageHealth(node) => self.storage.get(node).map(|ailments| json(&(node, ailments))),
+            RowId::Node(id) => self.changed.get(id).map(|settings| json(&(id, settings))),
+            RowId::Pool(name) => self.resized.get(name).map(|capacity| json(&(name, capacity))),
+        }
+    }
+
+    /// All rows there are.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = RowId> {
+        let volumes = self.volumes.keys().cloned().map(RowId::Volume);
+        let snapshots = self.snapshots.keys().cloned().map(RowId::Snapshot);
+        let groups = self.groups.keys().cloned().map(RowId::Group);
+        let sick = self.sick.keys().cloned().map(RowId::VolumeHealth);
+        let storage = self.storage.keys().cloned().map(RowId::StorageHealth);
+        let nodes = self.changed.keys().cloned().map(RowId::Node);
+        let pools = self.resized.keys().cloned().map(RowId::Pool);
+        let parts = volumes.chain(snapshots).chain(groups).chain(sick).chain(storage);
+        std::iter::once(RowId::Counters)
+            .chain(parts)
+            .chain(nodes)
+            .chain(pools)
+    }
+
+    fn counters(&self) -> Counters {
+        Counters {
+            epoch: self.epoch,
+            created: self.created,
+            attached: self.attached,
+            premade: self.premade,
+            made: self.made,
+        }
+    }
+}
+
+// === impl Image ===
+
+impl Image {
+    /// An image with these numbers and nothing in it.
+    pub(crate) fn empty(counters: Counters) -> Self {
+        let Counters {
+            epoch,
+            created,
+            attached,
+            premade,
+            made,
+        } = counters;
+        Self {
+            epoch,
+            created,
+            attached,
+            premade,
+            volumes: Vec::new(),
+            made,
+            snapshots: Vec::new(),
+            groups: Vec::new(),
+            sick: Vec::new(),
+            storage: Vec::new(),
+            nodes: Vec::new(),
+            pools: Vec::new(),
+        }
+    }
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("the array's state must be representable as JSON")
+}

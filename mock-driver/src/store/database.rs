@@ -1,0 +1,300 @@
+//! The state database: the rows of the array and of the node in one redb file, written by one thread.
+//!
+//! Calls hand rows over and wait. While the thread commits, rows gather, and its next transaction takes all of them
+//! (group commit): the number of flushes follows the disk's speed, not the number of calls. After an error the
+//! thread writes nothing any more, because the result of a failed flush is unknown.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use super::OpenError;
+use super::file::{self, Row, Rows, StateFile, failed, into_io};
+
+/// The table of what is neither the array's state nor the node's.
+pub(super) const META: &str = "meta";
+
+/// The key of the format's number in [`META`].
+const FORMAT_KEY: &str = "format";
+
+/// Raised when the meaning of rows changes, so that an older driver refuses them. Formats 1 and 2 were files.
+const FORMAT: u32 = 3;
+
+/// An open state directory.
+#[derive(Debug)]
+pub struct Database {
+    directory: PathBuf,
+    shared: Arc<Shared>,
+    progress: watch::Receiver<Progress>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    file: Mutex<Option<StateFile>>,
+    pending: Mutex<Pending>,
+    wake: Condvar,
+}
+
+/// What the thread writes next.
+#[derive(Debug, Default)]
+struct Pending {
+    rows: Rows,
+    /// The number of the last write.
+    sequence: u64,
+    is_closed: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Progress {
+    /// The number of the last write that is durable.
+    Durable(u64),
+    Failed(Arc<io::Error>),
+}
+
+// === impl Database ===
+
+impl Database {
+    /// Opens a state directory, or makes a new one, and starts the thread that writes to it; [`Database::close`]
+    /// ends it.
+    ///
+    /// # Errors
+    /// If another process has the directory, or it cannot be read or written, or is damaged.
+    pub fn open(directory: &Path) -> Result<Self, OpenError> {
+        Self::start(StateFile::open(directory)?, directory.to_owned())
+    }
+
+    /// Opens a state directory that has a database.
+    ///
+    /// # Errors
+    /// If it has none, and as for [`Database::open`].
+    pub fn open_existing(directory: &Path) -> Result<Self, OpenError> {
+        let path = file::path(directory);
+        fs::metadata(&path).map_err(failed("open", &path))?;
+        Self::open(directory)
+    }
+
+    /// A database on a disk of the test's own.
+    #[cfg(test)]
+    pub(super) fn on(disk: impl redb::StorageBackend) -> Result<Self, OpenError> {
+        Self::start(StateFile::on(disk)?, PathBuf::new())
+    }
+
+    fn start(file: StateFile, directory: PathBuf) -> Result<Self, OpenError> {
+        let shared = Arc::new(Shared {
+            file: Mutex::new(Some(file)),
+            pending: Mutex::default(),
+            wake: Condvar::new(),
+        });
+        let (progress_tx, progress) = watch::channel(Progress::Durable(0));
+        let database = Self {
+            directory,
+            shared,
+            progress,
+            writer: Mutex::default(),
+        };
+        match database.get(META, FORMAT_KEY)? {
+            Some(FORMAT) => {}
+            Some(format) => {
+                return Err(database.damaged(&format!("has format {format}, this driver knows {FORMAT}")));
+            }
+            None => database.replace(
+                &[],
+                Rows::from([(
+                    (META, FORMAT_KEY.to_owned()),
+                    Some(FORMAT.to_string().into_bytes()),
+                )]),
+            )?,
+        }
+        let shared = database.shared.clone();
+        let writer = thread::spawn(move || shared.write(&progress_tx));
+        *lock_of(&database.writer) = Some(writer);
+        Ok(database)
+    }
+
+    /// The state directory.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// All rows of a table, sorted by key.
+    pub(crate) fn all<T: DeserializeOwned>(&self, table: &'static str) -> Result<Vec<T>, OpenError> {
+        let rows = self.read(|file| file.all(table))?;
+        let parsed = rows.iter().map(|(key, row)| self.parse(table, key, row));
+        parsed.collect()
+    }
+
+    /// A row; none if there is none.
+    pub(super) fn get<T: DeserializeOwned>(&self, table: &str, key: &str) -> Result<Option<T>, OpenError> {
+        let row = self.read(|file| file.get(table, key))?;
+        row.map(|row| self.parse(table, key, &row)).transpose()
+    }
+
+    /// All tables with all rows, as JSON.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn dump(&self) -> Result<serde_json::Value, OpenError> {
+        let mut tables = serde_json::Map::new();
+        for table in self.read(StateFile::tables)? {
+            let mut rows = serde_json::Map::new();
+            for (key, row) in self.read(|file| file.all(&table))? {
+                let row = self.parse(&table, &key, &row)?;
+                rows.insert(key, row);
+            }
+            tables.insert(table, rows.into());
+        }
+        Ok(tables.into())
+    }
+
+    /// Commits rows at once, in place of all rows of some tables. Only for the start, before [`Database::write`].
+    pub(crate) fn replace(&self, tables: &[&'static str], rows: Rows) -> Result<(), OpenError> {
+        let path = self.path();
+        let committed = self.shared.commit(tables, rows);
+        committed.map_err(|error| failed("write", &path)(into_io(error)))
+    }
+
+    /// Queues rows to be written, and returns the number to wait for with [`Database::settled`]. Rows are committed in
+    /// the order of these calls.
+    pub fn write(&self, rows: impl IntoIterator<Item = Row>) -> u64 {
+        let mut pending = lock_of(&self.shared.pending);
+        pending.rows.extend(rows);
+        pending.sequence += 1;
+        let sequence = pending.sequence;
+        drop(pending);
+        self.shared.wake.notify_one();
+        sequence
+    }
+
+    /// The number of the newest write, durable or not.
+    pub(super) fn position(&self) -> u64 {
+        lock_of(&self.shared.pending).sequence
+    }
+
+    /// Waits until a write and all before it are durable.
+    ///
+    /// # Errors
+    /// If a write failed.
+    pub(crate) async fn settled(&self, sequence: u64) -> Result<(), Arc<io::Error>> {
+        let is_settled = |progress: &Progress| match progress {
+            Progress::Durable(durable) => *durable >= sequence,
+            Progress::Failed(_) => true,
+        };
+        let mut progress = self.progress.clone();
+        match progress.wait_for(is_settled).await.as_deref() {
+            Ok(Progress::Durable(_)) => Ok(()),
+            Ok(Progress::Failed(error)) => Err(error.clone()),
+            Err(_) => Err(Arc::new(io::Error::other("the state database is closed"))),
+        }
+    }
+
+    /// [`Database::settled`] for a thread that may block.
+    pub(crate) fn wait_settled(&self, sequence: u64) -> Result<(), Arc<io::Error>> {
+        futures::executor::block_on(self.settled(sequence))
+    }
+
+    /// Waits until a write fails, and returns the error.
+    pub(crate) async fn failed(&self) -> Arc<io::Error> {
+        let mut progress = self.progress.clone();
+        loop {
+            if let Progress::Failed(error) = &*progress.borrow_and_update() {
+                return error.clone();
+            }
+            if progress.changed().await.is_err() {
+                // Closed in order: no failure will come.
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Writes what is queued, ends the thread, and lets other processes have the directory.
+    pub(crate) fn close(&self) {
+        lock_of(&self.shared.pending).is_closed = true;
+        self.shared.wake.notify_one();
+        let writer = lock_of(&self.writer).take();
+        if writer.is_some_and(|writer| writer.join().is_err()) {
+            tracing::error!("the thread that writes the state database panicked");
+        }
+        *lock_of(&self.shared.file) = None;
+    }
+
+    /// Names the database in an error.
+    pub(super) fn damaged(&self, reason: &str) -> OpenError {
+        OpenError::Damaged {
+            path: self.path(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        file::path(&self.directory)
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&StateFile) -> Result<T, redb::Error>) -> Result<T, OpenError> {
+        let file = lock_of(&self.shared.file);
+        let read = read(file.as_ref().expect("the database must be open"));
+        read.map_err(|error| match error {
+            redb::Error::Corrupted(reason) => self.damaged(&format!("is damaged ({reason})")),
+            error => failed("read", &self.path())(into_io(error)),
+        })
+    }
+
+    fn parse<T: DeserializeOwned>(&self, table: &str, key: &str, row: &[u8]) -> Result<T, OpenError> {
+        serde_json::from_slice(row).map_err(|error| {
+            self.damaged(&format!(
+                "has a row \"{key}\" in table \"{table}\" that is not of this driver ({error})"
+            ))
+        })
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// What the thread does.
+    fn write(&self, progress: &watch::Sender<Progress>) {
+        while let Some((rows, sequence)) = self.next_batch() {
+            match self.commit(&[], rows) {
+                Ok(()) => progress.send_replace(Progress::Durable(sequence)),
+                Err(error) => {
+                    progress.send_replace(Progress::Failed(Arc::new(into_io(error))));
+                    return;
+                }
+            };
+        }
+    }
+
+    /// Waits for rows; none when the database is closed.
+    fn next_batch(&self) -> Option<(Rows, u64)> {
+        let is_idle = |pending: &mut Pending| pending.rows.is_empty() && !pending.is_closed;
+        let mut pending = self
+            .wake
+            .wait_while(lock_of(&self.pending), is_idle)
+            .unwrap_or_else(PoisonError::into_inner);
+        let rows = std::mem::take(&mut pending.rows);
+        (!rows.is_empty()).then_some((rows, pending.sequence))
+    }
+
+    fn commit(&self, clear: &[&'static str], rows: Rows) -> Result<(), redb::Error> {
+        let file = lock_of(&self.file);
+        file.as_ref()
+            .expect("the database must be open")
+            .commit(clear, rows)
+    }
+}
+
+/// No invariant of what these locks guard is broken by a panic.
+fn lock_of<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

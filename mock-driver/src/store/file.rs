@@ -1,0 +1,191 @@
+//! The file of a state database, and its tables: rows of JSON by key.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use redb::TableHandle;
+use redb::{
+    DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
+    TableError,
+};
+
+use super::{OpenError, durable};
+
+const FILE: &str = "state.redb";
+const NEW_FILE: &str = "state.redb.new";
+const LOCK: &str = "lock";
+
+/// Rows are only read at the start, so the cache of pages is for writing.
+const CACHE_BYTES: usize = 16 << 20;
+
+/// A row's table and key, and its content; none for a row that is to be removed.
+pub type Row = ((&'static str, String), Option<Vec<u8>>);
+
+/// Rows that are written together.
+pub(crate) type Rows = BTreeMap<(&'static str, String), Option<Vec<u8>>>;
+
+/// An open file. Its fields are closed in this order.
+pub(super) struct StateFile {
+    redb: redb::Database,
+    /// Keeps other drivers out of the directory as long as it is open.
+    _lock: Option<File>,
+}
+
+// === impl StateFile ===
+
+impl StateFile {
+    /// Opens the file of a state directory, or creates both.
+    pub(super) fn open(directory: &Path) -> Result<Self, OpenError> {
+        let lock = lock(directory)?;
+        let path = path(directory);
+        if !path.try_exists().map_err(failed("read", &path))? {
+            create(directory)?;
+        }
+        let redb = builder().open(&path).map_err(|error| refused(&path, error))?;
+        let _lock = Some(lock);
+        Ok(Self { redb, _lock })
+    }
+
+    /// A file on a disk of the test's own.
+    #[cfg(test)]
+    pub(super) fn on(disk: impl redb::StorageBackend) -> Result<Self, OpenError> {
+        let redb = builder().create_with_backend(disk);
+        let redb = redb.map_err(|error| refused(Path::new(FILE), error))?;
+        Ok(Self { redb, _lock: None })
+    }
+
+    /// A row; none if there is none.
+    pub(super) fn get(&self, table: &str, key: &str) -> Result<Option<Vec<u8>>, redb::Error> {
+        let Some(table) = open_table(&self.redb.begin_read()?, table)? else {
+            return Ok(None);
+        };
+        Ok(table.get(key)?.map(|row| row.value().to_vec()))
+    }
+
+    /// All rows of a table, sorted by key.
+    pub(super) fn all(&self, table: &str) -> Result<Vec<(String, Vec<u8>)>, redb::Error> {
+        let Some(table) = open_table(&self.redb.begin_read()?, table)? else {
+            return Ok(Vec::new());
+        };
+        let rows = table.iter()?.map(|row| {
+            let (key, row) = row?;
+            Ok((key.value().to_owned(), row.value().to_vec()))
+        });
+        rows.collect()
+    }
+
+    /// The names of all tables.
+    pub(super) fn tables(&self) -> Result<Vec<String>, redb::Error> {
+        let transaction = self.redb.begin_read()?;
+        let tables = transaction.list_tables()?;
+        Ok(tables.map(|table| table.name().to_owned()).collect())
+    }
+
+    /// Writes rows and removes all others of some tables, durably and all at once.
+    pub(super) fn commit(&self, clear: &[&'static str], rows: Rows) -> Result<(), redb::Error> {
+        let transaction = self.redb.begin_write()?;
+        for table in clear {
+            transaction.delete_table(definition(table))?;
+        }
+        let mut rows = rows.into_iter().peekable();
+        while let Some(name) = rows.peek().map(|((table, _), _)| *table) {
+            let mut table = transaction.open_table(definition(name))?;
+            while let Some(((_, key), row)) = rows.next_if(|((table, _), _)| *table == name) {
+                match row {
+                    Some(row) => table.insert(key.as_str(), row.as_slice())?,
+                    None => table.remove(key.as_str())?,
+                };
+            }
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for StateFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StateFile")
+    }
+}
+
+pub(super) fn path(directory: &Path) -> PathBuf {
+    directory.join(FILE)
+}
+
+/// Creates a state directory and keeps other processes out of it until the file is closed.
+fn lock(directory: &Path) -> Result<File, OpenError> {
+    durable::create_dir_all(directory).map_err(failed("create", directory))?;
+    let path = directory.join(LOCK);
+    durable::try_lock(&path)
+        .map_err(failed("lock", &path))?
+        .ok_or_else(|| OpenError::InUse {
+            path: directory.to_owned(),
+        })
+}
+
+/// Creates an empty database, whole or not at all.
+fn create(directory: &Path) -> Result<(), OpenError> {
+    let new = directory.join(NEW_FILE);
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("remove", &new)(error)),
+        Ok(()) | Err(_) => {}
+    }
+    drop(builder().create(&new).map_err(|error| refused(&new, error))?);
+    let path = path(directory);
+    fs::rename(&new, &path).map_err(failed("create", &path))?;
+    durable::sync_directory(directory).map_err(failed("flush", directory))
+}
+
+fn builder() -> redb::Builder {
+    let mut builder = redb::Builder::new();
+    builder.set_cache_size(CACHE_BYTES);
+    builder.set_check_integrity_on_open(true);
+    builder
+}
+
+fn definition(table: &str) -> TableDefinition<'_, &'static str, &'static [u8]> {
+    TableDefinition::new(table)
+}
+
+fn open_table(
+    transaction: &ReadTransaction,
+    table: &str,
+) -> Result<Option<redb::ReadOnlyTable<&'static str, &'static [u8]>>, redb::Error> {
+    match transaction.open_table(definition(table)) {
+        Ok(table) => Ok(Some(table)),
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Why a database cannot be opened.
+fn refused(path: &Path, error: DatabaseError) -> OpenError {
+    let damaged = |reason: String| OpenError::Damaged {
+        path: path.to_owned(),
+        reason: format!("is not a database of this driver ({reason})"),
+    };
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => OpenError::InUse {
+            path: path.to_owned(),
+        },
+        DatabaseError::Storage(StorageError::Io(error)) if error.kind() != ErrorKind::InvalidData => {
+            failed("open", path)(error)
+        }
+        error => damaged(error.to_string()),
+    }
+}
+
+pub(super) fn into_io(error: redb::Error) -> io::Error {
+    match error {
+        redb::Error::Io(error) => error,
+        error => io::Error::other(error),
+    }
+}
+
+pub(super) fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+    let path = path.to_owned();
+    move |source| OpenError::Io { act, path, source }
+}
