@@ -51,10 +51,10 @@ use bytes::Bytes;
 use fastrand::Rng;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt};
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, header};
 use http_body::{Body, Frame};
 use serde_json::json;
-use tower::{BoxError, Service};
+use tower::{BoxError, Service, ServiceExt};
 
 pub use clock::Clock;
 pub use fault::{Fault, Rule};
@@ -185,6 +185,18 @@ impl ApiServer {
     /// A client of the server in this process.
     pub fn client(&self) -> kube::Client {
         kube::Client::new(self.clone(), "default")
+    }
+
+    /// A client in this process with a `User-Agent`, by which fault rules know it.
+    pub fn client_of(&self, user_agent: &'static str) -> kube::Client {
+        let name = HeaderValue::from_static(user_agent);
+        let service = self
+            .clone()
+            .map_request(move |mut request: Request<kube::client::Body>| {
+                request.headers_mut().insert(header::USER_AGENT, name.clone());
+                request
+            });
+        kube::Client::new(service, "default")
     }
 }
 

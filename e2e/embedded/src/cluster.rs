@@ -1,18 +1,26 @@
 //! A whole cluster in one process: API server, controllers, scheduler and kubelets.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
+use std::time::Duration;
 
+use futures::FutureExt;
 use kube::Client;
-use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
+use tracing::Dispatch;
+use tracing::instrument::WithSubscriber;
 
 use crate::apiserver::{self, ApiServer, Clock};
 use crate::attach_detach::{AttachDetachView, ForceDetach};
 use crate::control_plane::{ControlPlaneConfig, control_plane};
 use crate::driver_connection::DriverConnection;
-use crate::event_recorder::EventBroadcaster;
-use crate::kubelet::{self, Command, KubeletConfig, NodeDisk};
+use crate::kubelet::{KubeletConfig, KubeletProcess, NodeDisk};
+use crate::node_lifecycle::MONITOR_GRACE_PERIOD;
+
+/// `User-Agent` of the controllers.
+pub const CONTROLLERS: &str = "kube-controller-manager";
 
 /// What a cluster is started with.
 #[derive(Clone, Debug)]
@@ -23,6 +31,10 @@ pub struct ClusterOptions {
     pub seed: u64,
     /// When the attach/detach controller takes a mounted volume away.
     pub force_detach: ForceDetach,
+    /// How long a node may be silent before it becomes Unknown.
+    pub node_monitor_grace_period: Duration,
+    /// Where the controllers log to; the process's own log if not given.
+    pub log: Option<Dispatch>,
     /// Drivers that volumes are provisioned with.
     pub provisioners: Vec<DriverConnection>,
 }
@@ -44,9 +56,11 @@ pub struct NodeOptions {
 pub struct EmbeddedCluster {
     api_server: ApiServer,
     client: Client,
+    controllers_client: Client,
     options: ClusterOptions,
     attach_detach: AttachDetachView,
     controllers: AbortHandle,
+    panicked: watch::Sender<bool>,
     nodes: BTreeMap<String, RunningNode>,
     tasks: JoinSet<()>,
 }
@@ -54,12 +68,7 @@ pub struct EmbeddedCluster {
 struct RunningNode {
     options: NodeOptions,
     /// None while its kubelet is down.
-    kubelet: Option<Kubelet>,
-}
-
-struct Kubelet {
-    commands: UnboundedSender<Command>,
-    tasks: [AbortHandle; 2],
+    kubelet: Option<KubeletProcess>,
 }
 
 // === impl ClusterOptions ===
@@ -71,6 +80,8 @@ impl Default for ClusterOptions {
             clock: Clock::system(),
             seed: 0,
             force_detach: ForceDetach::default(),
+            node_monitor_grace_period: MONITOR_GRACE_PERIOD,
+            log: None,
             provisioners: Vec::new(),
         }
     }
@@ -100,15 +111,19 @@ impl EmbeddedCluster {
             seed: options.seed,
             ..apiserver::Options::default()
         });
-        let client = api_server.client();
+        let (client, controllers_client) = (api_server.client(), api_server.client_of(CONTROLLERS));
         let mut tasks = JoinSet::new();
-        let (attach_detach, controllers) = start_controllers(&client, &options, &mut tasks);
+        let panicked = watch::Sender::new(false);
+        let (attach_detach, controllers) =
+            start_controllers(&controllers_client, &options, &panicked, &mut tasks);
         Self {
             api_server,
             client,
+            controllers_client,
             options,
             attach_detach,
             controllers,
+            panicked,
             nodes: BTreeMap::new(),
             tasks,
         }
@@ -137,8 +152,17 @@ impl EmbeddedCluster {
     /// Starts the controllers again, with nothing but what the API server has.
     pub fn restart_controllers(&mut self) {
         self.controllers.abort();
-        (self.attach_detach, self.controllers) =
-            start_controllers(&self.client, &self.options, &mut self.tasks);
+        (self.attach_detach, self.controllers) = start_controllers(
+            &self.controllers_client,
+            &self.options,
+            &self.panicked,
+            &mut self.tasks,
+        );
+    }
+
+    /// Becomes true when a controller panics.
+    pub fn panicked(&self) -> watch::Receiver<bool> {
+        self.panicked.subscribe()
     }
 
     /// Starts a node.
@@ -156,51 +180,36 @@ impl EmbeddedCluster {
 
     /// Ends a node's kubelet without a word: nothing is unmounted or reported any more.
     pub fn crash_node(&mut self, name: &str) {
-        if let Some(kubelet) = self.nodes.get_mut(name).and_then(|node| node.kubelet.take()) {
-            for task in kubelet.tasks {
-                task.abort();
-            }
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.kubelet = None;
         }
     }
 
     /// Starts the kubelet of a node again; what was mounted still is.
     pub fn start_node(&mut self, name: &str) {
-        self.crash_node(name);
         let Some(node) = self.nodes.get_mut(name) else {
             return;
         };
-        let (commands, requests) = mpsc::unbounded_channel();
-        let events = EventBroadcaster::new(self.client.clone(), self.options.clock.clone());
-        let config = KubeletConfig {
+        node.kubelet = None;
+        node.kubelet = Some(KubeletProcess::start(KubeletConfig {
             client: self.client.clone(),
             clock: self.options.clock.clone(),
             name: name.to_owned(),
             labels: node.options.labels.clone(),
             driver: node.options.driver.clone(),
             disk: node.options.disk.clone(),
-            recorder: events.recorder("kubelet", name),
-        };
-        node.kubelet = Some(Kubelet {
-            commands,
-            tasks: [
-                self.tasks.spawn(events.run()),
-                self.tasks.spawn(kubelet::run(config, requests)),
-            ],
-        });
+        }));
     }
 
     /// Forgets a node whose Node object was or will be deleted.
     pub fn remove_node(&mut self, name: &str) {
-        self.crash_node(name);
         self.nodes.remove(name);
     }
 
-    /// Has a node's kubelet ask its driver again, as after a restart of the driver.
+    /// Has a node's kubelet call NodeGetInfo again, as after a restart of the driver.
     pub fn register_driver(&self, name: &str) {
-        if let Some(kubelet) = self.nodes.get(name).and_then(|node| node.kubelet.as_ref())
-            && kubelet.commands.send(Command::RegisterDriver).is_err()
-        {
-            tracing::debug!(node = name, "kubelet is down; it asks the driver when it starts");
+        if let Some(kubelet) = self.nodes.get(name).and_then(|node| node.kubelet.as_ref()) {
+            kubelet.register_driver();
         }
     }
 }
@@ -210,6 +219,7 @@ impl EmbeddedCluster {
 fn start_controllers(
     client: &Client,
     options: &ClusterOptions,
+    panicked: &watch::Sender<bool>,
     tasks: &mut JoinSet<()>,
 ) -> (AttachDetachView, AbortHandle) {
     let (view, controllers) = control_plane(ControlPlaneConfig {
@@ -217,7 +227,18 @@ fn start_controllers(
         clock: options.clock.clone(),
         seed: options.seed,
         force_detach: options.force_detach,
+        node_monitor_grace_period: options.node_monitor_grace_period,
         provisioners: options.provisioners.clone(),
     });
-    (view, tasks.spawn(controllers))
+    let panicked = panicked.clone();
+    let running = async move {
+        if AssertUnwindSafe(controllers).catch_unwind().await.is_err() {
+            panicked.send_replace(true);
+        }
+    };
+    let task = match &options.log {
+        Some(log) => tasks.spawn(running.with_subscriber(log.clone())),
+        None => tasks.spawn(running),
+    };
+    (view, task)
 }

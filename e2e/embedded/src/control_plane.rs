@@ -1,5 +1,7 @@
 //! kube-controller-manager, kube-scheduler and external-provisioners as one future over an API client.
 
+use std::time::Duration;
+
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use kube::Client;
@@ -9,6 +11,7 @@ use crate::attach_detach::{AttachDetachController, AttachDetachView, ForceDetach
 use crate::driver_connection::DriverConnection;
 use crate::event_recorder::EventBroadcaster;
 use crate::informers::Informers;
+use crate::namespace_controller::NamespaceController;
 use crate::node_lifecycle::NodeLifecycleController;
 use crate::persistent_volume::{
     EphemeralVolumeController, PersistentVolumeController, ProtectionController, Provisioner,
@@ -23,6 +26,7 @@ pub(crate) struct ControlPlaneConfig {
     pub clock: Clock,
     pub seed: u64,
     pub force_detach: ForceDetach,
+    pub node_monitor_grace_period: Duration,
     /// The drivers that volumes are provisioned with.
     pub provisioners: Vec<DriverConnection>,
 }
@@ -34,6 +38,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         clock,
         seed,
         force_detach,
+        node_monitor_grace_period,
         provisioners,
     } = config;
     let informers = Informers::default();
@@ -70,6 +75,10 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         client: client.clone(),
         informers: informers.clone(),
         clock,
+        monitor_grace_period: node_monitor_grace_period,
+    };
+    let namespaces = NamespaceController {
+        client: client.clone(),
     };
     let pod_gc = PodGc {
         client: client.clone(),
@@ -84,6 +93,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         scheduler.run().boxed(),
         node_lifecycle.run().boxed(),
         pod_gc.run().boxed(),
+        namespaces.run().boxed(),
     ];
     for driver in provisioners {
         let provisioner = Provisioner {

@@ -11,9 +11,10 @@ mod mount_spec;
 mod node_registration;
 mod pod_status;
 mod pod_workers;
+mod process;
 mod volume_manager;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -24,7 +25,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
@@ -35,8 +36,6 @@ use pod_status::PodStatusManager;
 use pod_workers::{PodAction, PodWorkers};
 use volume_manager::{Operation, VolumeManager};
 
-use crate::apiserver::Clock;
-use crate::driver_connection::DriverConnection;
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::WatchBackoff;
 use crate::volume::UniqueVolumeName;
@@ -45,30 +44,18 @@ pub(crate) use csi_mounter::with_timeout;
 pub use disk::NodeDisk;
 pub(crate) use mount_spec::access_mode;
 pub(crate) use node_registration::NODE_LEASE_NAMESPACE;
+pub use process::{KubeletConfig, KubeletProcess};
 
 /// How often lease and status are renewed.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Delay before a registration that failed is repeated.
 const REGISTRATION_RETRY: Duration = Duration::from_secs(1);
-
 /// Delay before a write of `volumesInUse` that failed is repeated.
 const IN_USE_RETRY: Duration = Duration::from_millis(500);
 
-/// What a kubelet is started with.
-#[derive(Clone)]
-pub(crate) struct KubeletConfig {
-    pub client: Client,
-    pub clock: Clock,
-    pub name: String,
-    pub labels: BTreeMap<String, String>,
-    pub driver: Option<DriverConnection>,
-    pub disk: NodeDisk,
-    pub recorder: EventRecorder,
-}
-
 /// A request to a running kubelet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Command {
+enum Command {
     /// The driver was restarted: ask it again what it says of the node.
     RegisterDriver,
 }
@@ -76,6 +63,7 @@ pub(crate) enum Command {
 /// One node's kubelet.
 struct Kubelet {
     config: KubeletConfig,
+    recorder: EventRecorder,
     registration: NodeRegistration,
     mounter: CsiMounter,
     pod_status: PodStatusManager,
@@ -105,7 +93,7 @@ enum Report {
 }
 
 /// Runs a kubelet for ever.
-pub(crate) async fn run(config: KubeletConfig, commands: UnboundedReceiver<Command>) {
+async fn run(config: KubeletConfig, recorder: EventRecorder, commands: UnboundedReceiver<Command>) {
     let registration = NodeRegistration {
         client: config.client.clone(),
         clock: config.clock.clone(),
@@ -130,6 +118,7 @@ pub(crate) async fn run(config: KubeletConfig, commands: UnboundedReceiver<Comma
             clock: config.clock.clone(),
         },
         config,
+        recorder,
         registration,
         node,
         volumes,
@@ -152,6 +141,9 @@ impl Kubelet {
         let pods = Api::<Pod>::all(self.config.client.clone());
         let mine = watcher::Config::default().fields(&format!("spec.nodeName={}", self.config.name));
         let mut pods = watcher(pods, mine).backoff(WatchBackoff::default()).boxed();
+        let nodes = Api::<Node>::all(self.config.client.clone());
+        let myself = watcher::Config::default().fields(&format!("metadata.name={}", self.config.name));
+        let mut nodes = watcher(nodes, myself).backoff(WatchBackoff::default()).boxed();
         let ready_since = self.config.clock.now();
         let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -168,6 +160,7 @@ impl Kubelet {
                 biased;
                 Some(report) = self.running.next(), if !self.running.is_empty() => self.take_in(report),
                 Some(event) = pods.next() => self.pod_event(event),
+                Some(event) = nodes.next() => self.node_event(event),
                 Some(Command::RegisterDriver) = commands.recv() => self.register_driver(),
                 _ = heartbeat.tick() => self.beat(ready_since),
                 () = sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
@@ -219,6 +212,14 @@ impl Kubelet {
         }
     }
 
+    fn node_event(&mut self, event: watcher::Result<Event<Node>>) {
+        if let Ok(Event::InitApply(node) | Event::Apply(node)) = event {
+            let attached = node.status.and_then(|status| status.volumes_attached);
+            let names = attached.into_iter().flatten().map(|volume| volume.name);
+            self.volumes.mark_volumes_as_reported_attached(names.collect());
+        }
+    }
+
     fn pod_event(&mut self, event: watcher::Result<Event<Pod>>) {
         match event {
             Ok(Event::Init) => self.listed.clear(),
@@ -267,8 +268,7 @@ impl Kubelet {
             }
             .boxed(),
             PodAction::ReportTimeout(pod, message) => {
-                self.config
-                    .recorder
+                self.recorder
                     .event(&*pod, EventType::Warning, "FailedMount", &message);
                 return;
             }
@@ -298,8 +298,7 @@ impl Kubelet {
         match operation {
             Operation::MountVolume { pod, .. } => {
                 if let (Some(message), Some(pod)) = (finished.message, self.pods.get(pod)) {
-                    self.config
-                        .recorder
+                    self.recorder
                         .event(pod, EventType::Warning, "FailedMount", &message);
                 }
             }
@@ -321,9 +320,7 @@ impl Kubelet {
             let Some(pod) = self.pods.reject(&uid, &mut self.volumes).cloned() else {
                 continue;
             };
-            self.config
-                .recorder
-                .event(&pod, EventType::Warning, REASON, MESSAGE);
+            self.recorder.event(&pod, EventType::Warning, REASON, MESSAGE);
             let status = self.pod_status.clone();
             self.running.push(
                 async move {

@@ -13,6 +13,7 @@ mod informer;
 mod informers;
 mod key_queue;
 pub mod kubelet;
+mod namespace_controller;
 mod node;
 mod node_lifecycle;
 mod node_selector;

@@ -23,8 +23,8 @@ use crate::pod;
 
 /// How often nodes are looked at.
 const MONITOR_PERIOD: Duration = Duration::from_secs(5);
-/// How long a node may be silent.
-const MONITOR_GRACE_PERIOD: Duration = Duration::from_secs(50);
+/// How long a node may be silent, unless the options say otherwise.
+pub(crate) const MONITOR_GRACE_PERIOD: Duration = Duration::from_secs(50);
 /// How long a pod tolerates an unreachable node unless it says otherwise.
 const DEFAULT_TOLERATION: Duration = Duration::from_secs(300);
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
@@ -36,6 +36,7 @@ pub(crate) struct NodeLifecycleController {
     pub client: Client,
     pub informers: Informers,
     pub clock: Clock,
+    pub monitor_grace_period: Duration,
 }
 
 /// When a node's lease changed last, by our clock: another machine's time says nothing.
@@ -48,14 +49,14 @@ struct Heartbeats {
 // === impl Heartbeats ===
 
 impl Heartbeats {
-    /// Whether the node has been silent for too long.
-    fn is_silent(&mut self, node: &str, renewed: Option<MicroTime>, now: Instant) -> bool {
+    /// For how long the node has been silent.
+    fn silent_for(&mut self, node: &str, renewed: Option<MicroTime>, now: Instant) -> Duration {
         let (last, seen) = self.seen.entry(node.to_owned()).or_insert((renewed.clone(), now));
         if *last != renewed {
             *last = renewed;
             *seen = now;
         }
-        now.duration_since(*seen) > MONITOR_GRACE_PERIOD
+        now.duration_since(*seen)
     }
 
     /// For how long the node has been unreachable.
@@ -107,7 +108,7 @@ impl NodeLifecycleController {
             let name = node.metadata.name.as_deref().unwrap_or_default();
             let lease = leases.get(NODE_LEASE_NAMESPACE, name);
             let renewed = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.clone());
-            let silent = heartbeats.is_silent(name, renewed, now);
+            let silent = heartbeats.silent_for(name, renewed, now) > self.monitor_grace_period;
             if silent && node::is_ready(&node) {
                 self.mark_unknown(name).await;
             } else {
@@ -233,15 +234,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn node_is_silent_after_its_lease_stood_still_for_the_grace_period() {
+    fn node_is_silent_while_its_lease_stands_still() {
         let mut heartbeats = Heartbeats::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let renewed = |second| Some(MicroTime(jiff::Timestamp::from_second(second).unwrap()));
-        assert!(!heartbeats.is_silent("a", renewed(1), at(0)));
-        assert!(!heartbeats.is_silent("a", renewed(1), at(50)));
-        assert!(heartbeats.is_silent("a", renewed(1), at(51)));
-        assert!(!heartbeats.is_silent("a", renewed(2), at(52)), "it is back");
+        for (lease, now, silent) in [(1, 0, 0), (1, 50, 50), (1, 51, 51), (2, 52, 0)] {
+            let silent_for = heartbeats.silent_for("a", renewed(lease), at(now));
+            assert_eq!(silent_for, Duration::from_secs(silent), "at {now} s");
+        }
         assert_eq!(
             heartbeats.unreachable_for("a", true, at(60)),
             Some(Duration::ZERO)

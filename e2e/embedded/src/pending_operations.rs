@@ -158,6 +158,14 @@ impl PendingOperations {
         }
     }
 
+    /// Lets a failed operation of this name be tried again at once.
+    pub(crate) fn forget_backoff(&mut self, key: &OperationKey, name: &'static str) {
+        if let Some(operations) = self.by_volume.get_mut(&key.volume) {
+            operations
+                .retain(|operation| operation.pending || operation.key != *key || operation.name != name);
+        }
+    }
+
     /// The operation found that it must wait: it may be started again after the initial delay, however often.
     pub(crate) fn finish_without_backoff_growth(&mut self, key: &OperationKey, now: Instant) {
         for operation in self.by_volume.get_mut(&key.volume).into_iter().flatten() {

@@ -162,6 +162,20 @@ pub(crate) fn driver_and_handle(spec: &PersistentVolumeSpec) -> Option<(String, 
     None
 }
 
+/// The CSI driver that took over from an in-tree plugin.
+pub(crate) fn migrated_driver(plugin: &str) -> Option<&'static str> {
+    Some(match plugin {
+        "kubernetes.io/aws-ebs" => "ebs.csi.aws.com",
+        "kubernetes.io/azure-disk" => "disk.csi.azure.com",
+        "kubernetes.io/azure-file" => "file.csi.azure.com",
+        "kubernetes.io/cinder" => "cinder.csi.openstack.org",
+        "kubernetes.io/gce-pd" => "pd.csi.storage.gke.io",
+        "kubernetes.io/portworx-volume" => "pxd.portworx.com",
+        "kubernetes.io/vsphere-volume" => "csi.vsphere.vmware.com",
+        _ => return None,
+    })
+}
+
 /// The zone of a migrated GCE disk, from the volume's node affinity.
 fn gce_zone(spec: &PersistentVolumeSpec) -> Option<String> {
     let terms = &spec

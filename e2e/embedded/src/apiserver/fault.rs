@@ -292,6 +292,12 @@ impl Status {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message, details)
     }
 
+    /// The error for a client that lacks a right.
+    pub fn access_denied(resource: &str) -> Self {
+        let message = format!("{resource} is forbidden: the client lacks the right");
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message, Value::Null)
+    }
+
     /// The error of a server whose store does not answer.
     pub fn storage_timeout() -> Self {
         let message = "etcdserver: request timed out";

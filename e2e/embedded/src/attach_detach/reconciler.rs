@@ -159,7 +159,13 @@ impl Reconciler {
         };
         let health = NodeHealth::of(self.nodes.get("", &node).as_deref());
         let decision = DetachDecision::new(volume.mounted_by_node, elapsed, health, self.force_detach);
+        if self.force_detach.disable_on_timeout && elapsed > self.force_detach.max_wait_for_unmount {
+            tracing::debug!(
+                volume = %name, %node, "Drain timeout expired for volume but disableForceDetachOnTimeout was set"
+            );
+        }
         if decision == DetachDecision::WaitForUnmount {
+            tracing::debug!(volume = %name, %node, "Cannot detach volume because it is still mounted");
             return;
         }
         // The node must not mount a volume that is about to be detached.

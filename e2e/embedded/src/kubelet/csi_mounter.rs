@@ -35,6 +35,13 @@ pub(crate) struct Finished {
     pub attach_limit_exceeded: bool,
 }
 
+/// What a driver's Node service can do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NodeCapabilities {
+    pub stages: bool,
+    pub single_node_multi_writer: bool,
+}
+
 /// Access to one node's driver.
 #[derive(Clone)]
 pub(crate) struct CsiMounter {
@@ -141,20 +148,22 @@ impl CsiMounter {
                 return Finished::failed(Outcome::Failed, "MountVolume.WaitForAttach", spec, &error);
             }
         };
-        let staging = match self.stages(driver).await {
-            Ok(stages) => stages && !spec.ephemeral,
+        let mut capabilities = match capabilities(driver).await {
+            Ok(capabilities) => capabilities,
             Err(status) => {
                 let error = describe(&status);
                 return Finished::failed(Outcome::Failed, "MountVolume.MountDevice", spec, &error);
             }
         };
-        if staging
+        capabilities.stages &= !spec.ephemeral;
+        if capabilities.stages
             && !staged
-            && let Err(finished) = self.stage(driver, spec, &publish_context).await
+            && let Err(finished) = self.stage(driver, spec, &publish_context, capabilities).await
         {
             return finished;
         }
-        self.publish(driver, spec, pod, publish_context, staging).await
+        self.publish(driver, spec, pod, publish_context, capabilities)
+            .await
     }
 
     async fn stage(
@@ -162,6 +171,7 @@ impl CsiMounter {
         driver: &DriverConnection,
         spec: &MountSpec,
         publish_context: &HashMap<String, String>,
+        capabilities: NodeCapabilities,
     ) -> Result<(), Finished> {
         const STEP: &str = "MountVolume.MountDevice";
         let path = self.disk.staging_path(spec);
@@ -178,7 +188,7 @@ impl CsiMounter {
             volume_id: spec.handle.clone(),
             publish_context: publish_context.clone(),
             staging_target_path: text(&path),
-            volume_capability: Some(spec.capability()),
+            volume_capability: Some(spec.capability(capabilities.single_node_multi_writer)),
             secrets,
             volume_context: spec.attributes.clone().into_iter().collect(),
         });
@@ -208,7 +218,7 @@ impl CsiMounter {
         spec: &MountSpec,
         pod: &Pod,
         publish_context: HashMap<String, String>,
-        staging: bool,
+        capabilities: NodeCapabilities,
     ) -> Finished {
         const STEP: &str = "MountVolume.SetUp";
         let uid = pod::uid(pod);
@@ -231,13 +241,13 @@ impl CsiMounter {
         let request = with_timeout(v1::NodePublishVolumeRequest {
             volume_id: spec.handle.clone(),
             publish_context,
-            staging_target_path: if staging {
+            staging_target_path: if capabilities.stages {
                 text(&self.disk.staging_path(spec))
             } else {
                 String::new()
             },
             target_path: text(&path),
-            volume_capability: Some(spec.capability()),
+            volume_capability: Some(spec.capability(capabilities.single_node_multi_writer)),
             readonly: spec.read_only,
             secrets,
             volume_context,
@@ -310,14 +320,6 @@ impl CsiMounter {
             .collect())
     }
 
-    pub(super) async fn stages(&self, driver: &DriverConnection) -> Result<bool, tonic::Status> {
-        let request = with_timeout(v1::NodeGetCapabilitiesRequest {});
-        let capabilities = driver.node().node_get_capabilities(request).await?.into_inner();
-        Ok(capabilities.capabilities.iter().any(|capability| {
-            matches!(&capability.r#type, Some(Type::Rpc(rpc)) if rpc.r#type() == Rpc::StageUnstageVolume)
-        }))
-    }
-
     pub(super) fn driver_of(&self, spec: &MountSpec) -> Option<&DriverConnection> {
         let (name, driver) = self.driver.as_ref()?;
         (*name == spec.driver).then_some(driver)
@@ -325,6 +327,21 @@ impl CsiMounter {
 }
 
 // === functions ===
+
+pub(super) async fn capabilities(driver: &DriverConnection) -> Result<NodeCapabilities, tonic::Status> {
+    let request = with_timeout(v1::NodeGetCapabilitiesRequest {});
+    let answer = driver.node().node_get_capabilities(request).await?.into_inner();
+    let has = |wanted: Rpc| {
+        answer
+            .capabilities
+            .iter()
+            .any(|capability| matches!(&capability.r#type, Some(Type::Rpc(rpc)) if rpc.r#type() == wanted))
+    };
+    Ok(NodeCapabilities {
+        stages: has(Rpc::StageUnstageVolume),
+        single_node_multi_writer: has(Rpc::SingleNodeMultiWriter),
+    })
+}
 
 pub(crate) fn with_timeout<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);

@@ -2,7 +2,7 @@
 
 use csi_proto::v1;
 
-use super::csi_mounter::{CsiMounter, Finished, text, with_timeout};
+use super::csi_mounter::{CsiMounter, Finished, capabilities, text, with_timeout};
 use super::mount_spec::MountSpec;
 use super::volume_manager::Outcome;
 use crate::driver_connection::describe;
@@ -36,15 +36,15 @@ impl CsiMounter {
         let Some(driver) = self.driver_of(spec) else {
             return Finished::new(Outcome::Failed);
         };
-        let unstaged = match self.stages(driver).await {
-            Ok(true) => {
+        let unstaged = match capabilities(driver).await {
+            Ok(capabilities) if capabilities.stages => {
                 let request = with_timeout(v1::NodeUnstageVolumeRequest {
                     volume_id: spec.handle.clone(),
                     staging_target_path: text(&path),
                 });
                 driver.node().node_unstage_volume(request).await.map(drop)
             }
-            Ok(false) => Ok(()),
+            Ok(_) => Ok(()),
             Err(status) => Err(status),
         };
         match unstaged {

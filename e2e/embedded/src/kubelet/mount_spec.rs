@@ -99,7 +99,7 @@ impl MountSpec {
     }
 
     /// The capability that kubelet asks for: the first access mode, as upstream.
-    pub(crate) fn capability(&self) -> VolumeCapability {
+    pub(crate) fn capability(&self, single_node_multi_writer: bool) -> VolumeCapability {
         let access_type = if self.block {
             AccessType::Block(BlockVolume {})
         } else {
@@ -111,7 +111,11 @@ impl MountSpec {
         };
         VolumeCapability {
             access_mode: Some(AccessMode {
-                mode: access_mode(self.access_modes.first().map(String::as_str)).into(),
+                mode: access_mode(
+                    self.access_modes.first().map(String::as_str),
+                    single_node_multi_writer,
+                )
+                .into(),
             }),
             access_type: Some(access_type),
         }
@@ -124,12 +128,14 @@ fn wants_pod_info(driver: Option<&CSIDriver>) -> bool {
     driver.and_then(|driver| driver.spec.pod_info_on_mount) == Some(true)
 }
 
-/// The CSI mode of a Kubernetes access mode, for a driver without SINGLE_NODE_MULTI_WRITER.
-pub(crate) fn access_mode(mode: Option<&str>) -> Mode {
-    match mode {
-        Some("ReadOnlyMany") => Mode::MultiNodeReaderOnly,
-        Some("ReadWriteMany") => Mode::MultiNodeMultiWriter,
-        _ => Mode::SingleNodeWriter,
+/// The CSI mode of a Kubernetes access mode, for a driver with or without the capability SINGLE_NODE_MULTI_WRITER.
+pub(crate) fn access_mode(mode: Option<&str>, single_node_multi_writer: bool) -> Mode {
+    match (mode, single_node_multi_writer) {
+        (Some("ReadOnlyMany"), _) => Mode::MultiNodeReaderOnly,
+        (Some("ReadWriteMany"), _) => Mode::MultiNodeMultiWriter,
+        (_, false) => Mode::SingleNodeWriter,
+        (Some("ReadWriteOncePod"), true) => Mode::SingleNodeSingleWriter,
+        (_, true) => Mode::SingleNodeMultiWriter,
     }
 }
 
@@ -190,7 +196,37 @@ pub(super) mod tests {
         );
         let spec = MountSpec::from_persistent_volume(&volume, Some(&driver), false).unwrap();
         assert!(!spec.attachable);
-        let mode = spec.capability().access_mode.unwrap().mode();
+        let mode = spec.capability(true).access_mode.unwrap().mode();
         assert_eq!(mode, Mode::MultiNodeMultiWriter);
+    }
+
+    #[test]
+    fn access_modes_depend_on_single_node_multi_writer() {
+        let cases = [
+            (
+                "ReadWriteOnce",
+                Mode::SingleNodeWriter,
+                Mode::SingleNodeMultiWriter,
+            ),
+            (
+                "ReadWriteOncePod",
+                Mode::SingleNodeWriter,
+                Mode::SingleNodeSingleWriter,
+            ),
+            (
+                "ReadOnlyMany",
+                Mode::MultiNodeReaderOnly,
+                Mode::MultiNodeReaderOnly,
+            ),
+            (
+                "ReadWriteMany",
+                Mode::MultiNodeMultiWriter,
+                Mode::MultiNodeMultiWriter,
+            ),
+        ];
+        for (mode, without, with) in cases {
+            let modes = [false, true].map(|capable| access_mode(Some(mode), capable));
+            assert_eq!(modes, [without, with], "{mode}");
+        }
     }
 }

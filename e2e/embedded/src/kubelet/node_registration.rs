@@ -20,6 +20,12 @@ use crate::node::CONTROLLER_MANAGED_ATTACH;
 
 /// Namespace in which kubelets keep their heartbeat leases.
 pub(crate) const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
+/// Annotation of a CSINode: the in-tree plugins whose volumes this kubelet uses through CSI.
+const MIGRATED_PLUGINS: (&str, &str) = (
+    "storage.alpha.kubernetes.io/migrated-plugins",
+    "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,\
+     kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume",
+);
 /// How long a node's lease is valid.
 const LEASE_DURATION_SECONDS: i32 = 40;
 
@@ -106,10 +112,12 @@ impl NodeRegistration {
     async fn store_csi_node(&self, node: &Node, entry: CSINodeDriver) -> kube::Result<()> {
         let csi_nodes = Api::<CSINode>::all(self.client.clone());
         let Some(mut known) = csi_nodes.get_opt(&self.name).await? else {
+            let (key, plugins) = MIGRATED_PLUGINS;
             let csi_node = CSINode {
                 metadata: ObjectMeta {
                     name: Some(self.name.clone()),
                     owner_references: Some(vec![owner(node)]),
+                    annotations: Some(BTreeMap::from([(key.to_owned(), plugins.to_owned())])),
                     ..ObjectMeta::default()
                 },
                 spec: CSINodeSpec { drivers: vec![entry] },

@@ -61,6 +61,8 @@ pub(crate) struct VolumeManager {
     desired: BTreeMap<UniqueVolumeName, VolumeToMount>,
     actual: BTreeMap<UniqueVolumeName, AttachedVolume>,
     pending: PendingOperations,
+    /// The node's `volumesAttached` as the watch last had it.
+    reported_attached: BTreeSet<UniqueVolumeName>,
     /// Volume and pod of the mounts that are running.
     mounting: BTreeSet<(UniqueVolumeName, String)>,
 }
@@ -147,6 +149,15 @@ impl VolumeManager {
         }
     }
 
+    /// The watch of the node has this `volumesAttached`: what is new in it need not wait for the end of a backoff.
+    pub(crate) fn mark_volumes_as_reported_attached(&mut self, attached: BTreeSet<UniqueVolumeName>) {
+        for name in attached.difference(&self.reported_attached) {
+            self.pending
+                .forget_backoff(&OperationKey::of_volume(name), Operation::VERIFY);
+        }
+        self.reported_attached = attached;
+    }
+
     /// Names of the pod's volumes that are not mounted.
     pub(crate) fn unmounted_volumes(&self, pod: &str) -> Vec<String> {
         self.desired
@@ -194,7 +205,7 @@ impl VolumeManager {
     /// Takes in the end of an operation.
     pub(crate) fn finish(&mut self, operation: &Operation, outcome: Outcome, now: Instant) {
         let key = operation.key();
-        if outcome == Outcome::NotAttachedYet {
+        if outcome == Outcome::NotAttachedYet && self.reported_attached.contains(&key.volume) {
             self.pending.finish_without_backoff_growth(&key, now);
             return;
         }

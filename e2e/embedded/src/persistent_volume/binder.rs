@@ -12,14 +12,15 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, interval, sleep_until};
 
 use super::claims::{
-    ANN_BETA_STORAGE_PROVISIONER, ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_STORAGE_PROVISIONER,
-    annotation, class_name, volume_phase,
+    ANN_BETA_STORAGE_PROVISIONER, ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_MIGRATED_TO,
+    ANN_PROVISIONED_BY, ANN_STORAGE_PROVISIONER, annotation, class_name, volume_phase,
 };
 use super::decision::{ClaimAction, VolumeAction, claim_phase, decide_claim, decide_volume};
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Key};
 use crate::informers::Informers;
 use crate::key_queue::KeyQueue;
+use crate::volume::migrated_driver;
 
 /// How often everything is looked at again.
 const RESYNC_PERIOD: Duration = Duration::from_secs(15);
@@ -196,7 +197,25 @@ impl PersistentVolumeController {
         self.patch_claim_status(claim, status).await
     }
 
+    /// Hands a volume that an in-tree plugin provisioned over to the CSI driver that took over from the plugin; returns
+    /// whether that changed the volume.
+    async fn mark_as_migrated(&self, volume: &PersistentVolume) -> kube::Result<bool> {
+        let annotations = volume.metadata.annotations.as_ref();
+        let annotation = |key: &str| annotations?.get(key).map(String::as_str);
+        let driver = annotation(ANN_PROVISIONED_BY).and_then(migrated_driver);
+        if driver.is_none() || driver == annotation(ANN_MIGRATED_TO) {
+            return Ok(false);
+        }
+        let patch = json!({"metadata": {"annotations": {ANN_MIGRATED_TO: driver}}});
+        self.patch_volume(volume, patch).await?;
+        Ok(true)
+    }
+
     async fn sync_volume(&self, volume: &PersistentVolume, queue: &mut KeyQueue<Item>) -> kube::Result<()> {
+        if self.mark_as_migrated(volume).await? {
+            // The change brings it back into the queue.
+            return Ok(());
+        }
         let owner = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
         let key = owner.map(|owner| {
             (

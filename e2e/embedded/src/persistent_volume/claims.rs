@@ -10,6 +10,7 @@ pub(crate) const ANN_BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-cont
 /// Marks a claim whose binding is complete.
 pub(crate) const ANN_BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 /// Names the provisioner of a volume.
+pub(crate) const ANN_MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
 pub(crate) const ANN_PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// Names the provisioner that a claim waits for.
 pub(crate) const ANN_STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";

@@ -68,7 +68,7 @@ pub(crate) fn create_request(
         .flatten()
         .map(|mode| v1::VolumeCapability {
             access_mode: Some(AccessMode {
-                mode: access_mode(Some(mode)).into(),
+                mode: access_mode(Some(mode), false).into(),
             }),
             access_type: Some(if block {
                 AccessType::Block(BlockVolume {})

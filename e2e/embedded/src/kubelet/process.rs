@@ -1,0 +1,75 @@
+//! A kubelet as a task that can crash.
+
+use std::collections::BTreeMap;
+
+use kube::Client;
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::task::{JoinError, JoinSet};
+
+use super::{Command, NodeDisk, run};
+use crate::apiserver::Clock;
+use crate::driver_connection::DriverConnection;
+use crate::event_recorder::EventBroadcaster;
+
+/// What a kubelet is started with.
+#[derive(Clone)]
+pub struct KubeletConfig {
+    /// A client with the rights of a kubelet.
+    pub client: Client,
+    /// Clock of its timestamps.
+    pub clock: Clock,
+    /// Name of the Node.
+    pub name: String,
+    /// Labels of the Node besides those that kubelet sets itself.
+    pub labels: BTreeMap<String, String>,
+    /// The node's CSI driver.
+    pub driver: Option<DriverConnection>,
+    /// Where it keeps what is mounted.
+    pub disk: NodeDisk,
+}
+
+/// A running kubelet. Dropping it is a crash: nothing is unmounted or reported any more.
+#[derive(Debug)]
+pub struct KubeletProcess {
+    commands: UnboundedSender<Command>,
+    task: JoinSet<()>,
+}
+
+// === impl KubeletProcess ===
+
+impl KubeletProcess {
+    /// Starts a kubelet. Must be called in a tokio runtime.
+    pub fn start(config: KubeletConfig) -> Self {
+        let (commands, requests) = mpsc::unbounded_channel();
+        let events = EventBroadcaster::new(config.client.clone(), config.clock.clone());
+        let recorder = events.recorder("kubelet", &config.name);
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            futures::join!(events.run(), run(config, recorder, requests));
+        });
+        Self { commands, task }
+    }
+
+    /// Has kubelet call NodeGetInfo again, as after a restart of the driver.
+    pub fn register_driver(&self) {
+        if self.commands.send(Command::RegisterDriver).is_err() {
+            tracing::debug!("kubelet panicked; `stop` reports it");
+        }
+    }
+
+    /// Ends the kubelet as a crash does.
+    ///
+    /// # Errors
+    /// It panicked.
+    pub async fn stop(mut self) -> Result<(), JoinError> {
+        self.task.abort_all();
+        while let Some(ended) = self.task.join_next().await {
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}

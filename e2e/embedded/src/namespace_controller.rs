@@ -1,0 +1,104 @@
+//! The namespace controller of kube-controller-manager: deletes what is in a terminating namespace, then finalizes it.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Event, Namespace, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::informer::{Change, Informer};
+
+/// Delay before a namespace that still has content is tried again.
+const RETRY_PERIOD: Duration = Duration::from_secs(1);
+
+/// The controller.
+pub(crate) struct NamespaceController {
+    pub client: Client,
+}
+
+// === impl NamespaceController ===
+
+impl NamespaceController {
+    /// Runs for ever.
+    pub(crate) async fn run(self) {
+        let namespaces = Informer::<Namespace>::default();
+        let mut changes = namespaces.subscribe();
+        let watching = namespaces
+            .clone()
+            .run(Api::all(self.client.clone()), watcher::Config::default());
+        let syncing = async {
+            let mut ticks = interval(RETRY_PERIOD);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    biased;
+                    Some(change) = changes.recv() => {
+                        if let Change::Applied { new, .. } = change {
+                            self.sync(&new).await;
+                        }
+                    }
+                    _ = ticks.tick() => {
+                        for namespace in namespaces.list() {
+                            self.sync(&namespace).await;
+                        }
+                    }
+                }
+            }
+        };
+        futures::join!(watching, syncing);
+    }
+
+    async fn sync(&self, namespace: &Namespace) {
+        if namespace.metadata.deletion_timestamp.is_none() {
+            return;
+        }
+        let name = namespace.metadata.name.as_deref().unwrap_or_default();
+        if let Err(error) = self.finalize(name, namespace).await {
+            tracing::debug!(namespace = name, %error, "namespace was not finalized");
+        }
+    }
+
+    async fn finalize(&self, name: &str, namespace: &Namespace) -> kube::Result<()> {
+        let remains = self.delete_all::<Pod>(name).await?
+            | self.delete_all::<PersistentVolumeClaim>(name).await?
+            | self.delete_all::<Secret>(name).await?
+            | self.delete_all::<ServiceAccount>(name).await?
+            | self.delete_all::<Lease>(name).await?
+            | self.delete_all::<CSIStorageCapacity>(name).await?
+            | self.delete_all::<Event>(name).await?;
+        if remains {
+            return Ok(());
+        }
+        let mut finalized = namespace.clone();
+        finalized.spec.get_or_insert_default().finalizers = None;
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        let replaced = namespaces
+            .replace_subresource("finalize", name, &PostParams::default(), &finalized)
+            .await;
+        match replaced {
+            // It is gone already.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            replaced => replaced.map(drop),
+        }
+    }
+
+    /// Deletes all objects of a kind; returns whether some remain, because finalizers or their kubelet hold them.
+    async fn delete_all<K>(&self, namespace: &str) -> kube::Result<bool>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let objects = Api::<K>::namespaced(self.client.clone(), namespace);
+        objects
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await?;
+        let remaining = objects.list(&ListParams::default().limit(1)).await?;
+        Ok(!remaining.items.is_empty())
+    }
+}
