@@ -7,8 +7,10 @@
 mod account;
 mod backend;
 mod dump;
+mod embedded;
 pub mod manifest;
 mod metrics;
+mod settings;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,7 @@ use kube::{Api, Client, ResourceExt};
 
 pub use backend::Backend;
 pub use metrics::{Metrics, Request};
+pub use settings::ClusterSettings;
 
 use crate::kubeconfig;
 use crate::process::Run;
@@ -54,9 +57,9 @@ impl Cluster {
     /// Starts or finds the cluster and applies what `deploy/` holds, workloads apart: scenarios run attacher and
     /// driver as processes of their own, so that they can be killed and looked into.
     pub async fn start(run: &Arc<Run>, toolchain: &Toolchain, backend: Backend) -> Result<Self> {
-        let (running, admin) = Running::start(run, toolchain, backend).await?;
+        let (running, client, admin) = Running::start(run, toolchain, backend).await?;
         let cluster = Self {
-            client: kubeconfig::client(&admin).await?,
+            client,
             admin,
             running,
             deploy: manifest::base().context("read deploy/base")?,
@@ -71,7 +74,7 @@ impl Cluster {
         self.client.clone()
     }
 
-    /// Applies the objects of a YAML stream in their order, by server-side apply.
+    /// Applies the objects of a YAML stream in their order, by server-side apply where the backend has it.
     ///
     /// # Errors
     /// A field that the API server does not know is an error.
@@ -138,14 +141,24 @@ impl Cluster {
         let mut params = PatchParams::apply(MANAGER).force().validation_strict();
         params.dry_run = dry_run;
         let mut applied = Vec::with_capacity(objects.len());
-        for object in objects {
+        for object in objects.iter().filter(|object| self.serves(object)) {
             let api = self.api_for(object).await?;
-            let answer = api
-                .patch(&object.name_any(), &params, &Patch::Apply(object))
-                .await;
+            let answer = match self.running.has_server_side_apply() {
+                true => {
+                    api.patch(&object.name_any(), &params, &Patch::Apply(object))
+                        .await
+                }
+                false => create_or_patch(&api, object, dry_run).await,
+            };
             applied.push(answer.with_context(|| format!("apply {}", object.name_any()))?);
         }
         Ok(applied)
+    }
+
+    fn serves(&self, object: &DynamicObject) -> bool {
+        let version = object.types.as_ref().map(|types| types.api_version.as_str());
+        let group = version.and_then(|version| version.split_once('/'));
+        group.is_none_or(|(group, _)| self.running.serves(group))
     }
 
     /// The place of an object in the API.
@@ -182,6 +195,27 @@ pub fn ignore_not_found<T>(result: kube::Result<T>) -> Result<()> {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         Err(error) => Err(error.into()),
         Ok(_) => Ok(()),
+    }
+}
+
+/// Creates an object, or merges it into the one that is there.
+async fn create_or_patch(
+    api: &Api<DynamicObject>,
+    object: &DynamicObject,
+    dry_run: bool,
+) -> kube::Result<DynamicObject> {
+    let create = PostParams {
+        dry_run,
+        ..PostParams::default()
+    };
+    match api.create(&create, object).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            let mut params = PatchParams::default().validation_strict();
+            params.dry_run = dry_run;
+            api.patch(&object.name_any(), &params, &Patch::Merge(object))
+                .await
+        }
+        created => created,
     }
 }
 

@@ -243,7 +243,7 @@ impl Driver {
         let wanted: Vec<_> = rules.iter().map(|rule| rule.id().to_owned()).collect();
         let loaded = self
             .journal()
-            .wait_for(RELOAD, "the fault rules to create_pods into force", |lines| {
+            .wait_for(RELOAD, "the fault rules to come into force", |lines| {
                 lines[known.min(lines.len())..]
                     .iter()
                     .find_map(|line| match line {

@@ -7,10 +7,11 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
 use crate::driver::journal::Call;
+use crate::invariant::observations::MountEvent;
 use crate::scenario::TestEnv;
 use crate::toolchain::workspace_root;
 
-/// How many of the latest calls and node events the summary shows.
+/// How many of the latest calls and mounts the summary shows.
 const LATEST: usize = 30;
 
 /// Writes everything known of the test environment into [`dir_of`] its prefix and answers with a summary for people.
@@ -29,7 +30,7 @@ pub async fn write(env: &TestEnv<'_>, failure: &anyhow::Error) -> Result<String>
     for (component, log) in env.ctx().cluster().component_logs(usize::MAX) {
         save(dir, &format!("{component}.log"), &log)?;
     }
-    save(dir, "nodes.txt", &node_events(env, usize::MAX))?;
+    save(dir, "mounts.txt", &mounts(env, usize::MAX))?;
     save(dir, "attachments-over-time.txt", &history(env))?;
 
     let summary = summary(dir, env, failure).await;
@@ -65,7 +66,7 @@ async fn summary(dir: &Path, env: &TestEnv<'_>, failure: &anyhow::Error) -> Stri
             .calls()
             .map_or_else(|error| format!("{error:#}\n"), |calls| latest_calls(&calls)),
     );
-    section("latest events of the nodes", node_events(env, LATEST));
+    section("latest mounts of the nodes", mounts(env, LATEST));
     section("everything", format!("{}\n", dir.display()));
     text
 }
@@ -108,21 +109,18 @@ fn latest_calls(calls: &[Call]) -> String {
         })
 }
 
-fn node_events(env: &TestEnv<'_>, latest: usize) -> String {
-    let entries = env.event_log().entries();
-    let reported = entries
-        .iter()
-        .map(|entry| (entry.at, format!("{} {:?}", entry.node, entry.event)));
-    let mounts = env.mount_events().unwrap_or_default();
-    let mounts = mounts.iter().map(|event| {
-        let change = if event.mounted { "mounted" } else { "unmounted" };
-        (event.at, format!("{} {change} {}", event.node, event.volume))
-    });
-    let mut lines: Vec<_> = reported.chain(mounts).collect();
-    lines.sort();
+fn mounts(env: &TestEnv<'_>, latest: usize) -> String {
+    let events = env.mount_events().unwrap_or_default();
     let mut text = String::new();
-    for (at, line) in &lines[lines.len().saturating_sub(latest)..] {
-        writeln!(text, "{at} {line}").expect("writing to a String must succeed");
+    for MountEvent {
+        at,
+        node,
+        volume,
+        mounted,
+    } in &events[events.len().saturating_sub(latest)..]
+    {
+        let change = if *mounted { "mounted" } else { "unmounted" };
+        writeln!(text, "{at} {node} {change} {volume}").expect("writing to a String must succeed");
     }
     text
 }

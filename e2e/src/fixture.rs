@@ -6,23 +6,17 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{
-    AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, Container, Namespace, Node, NodeCondition,
-    NodeStatus, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec,
-    PersistentVolumeClaimVolumeSource, PersistentVolumeSpec, Pod, PodSpec, Secret, SecretReference, Volume,
-    VolumeResourceRequirements,
+    AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, Container, Namespace, Node, ObjectReference,
+    PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimVolumeSource,
+    PersistentVolumeSpec, Pod, PodSpec, Secret, SecretReference, Volume, VolumeResourceRequirements,
 };
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSIDriverSpec, CSINode, CSINodeDriver, CSINodeSpec, VolumeAttachment, VolumeAttachmentSource,
     VolumeAttachmentSpec,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
-
-/// Annotation by which a kubelet leaves attach and detach to the attach/detach controller.
-pub const CONTROLLER_MANAGED_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 /// Label every object of the harness carries; its value is the scenario's prefix.
 pub const SCENARIO_LABEL: &str = "csi-e2e/scenario";
@@ -42,18 +36,8 @@ pub const EBS_PLUGIN: &str = "kubernetes.io/aws-ebs";
 /// The CSI driver that took over from it.
 pub const EBS_DRIVER: &str = "ebs.csi.aws.com";
 
-/// Annotation in which a kubelet lists the in-tree plugins whose volumes it uses through CSI.
-const MIGRATED_PLUGINS: (&str, &str) = (
-    "storage.alpha.kubernetes.io/migrated-plugins",
-    "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,\
-     kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume",
-);
-
 /// Namespace in which kubelets keep their heartbeat leases.
 pub const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
-
-/// How long a node's lease is valid; kubelet's default.
-const NODE_LEASE_SECONDS: i32 = 40;
 
 /// Size of every volume: no byte of it is ever written, but the API wants one.
 pub const CAPACITY: &str = "1Gi";
@@ -80,17 +64,6 @@ pub struct VolumeSource {
     pub access: Access,
     /// Namespace and name of the secret given to ControllerPublish and ControllerUnpublish.
     pub publish_secret: Option<(String, String)>,
-}
-
-/// The CSI part of a PersistentVolume.
-#[derive(Clone, Debug)]
-pub struct CsiVolume {
-    /// Name of the driver.
-    pub driver: String,
-    /// The driver's id of the volume.
-    pub handle: String,
-    /// The driver's volume context.
-    pub attributes: BTreeMap<String, String>,
 }
 
 // === impl Access ===
@@ -135,62 +108,11 @@ pub fn mk_csi_driver(prefix: &str, driver: &str) -> CSIDriver {
     }
 }
 
-/// A Ready node as kubelet registers it, with attach and detach left to the controller.
-pub fn mk_node(prefix: &str, name: &str, now: Timestamp) -> Node {
-    let resources = BTreeMap::from([
-        ("cpu".to_owned(), Quantity("64".to_owned())),
-        ("memory".to_owned(), Quantity("256Gi".to_owned())),
-        ("pods".to_owned(), Quantity("1000".to_owned())),
-    ]);
-    let mut metadata = mk_meta(prefix, name);
-    metadata.annotations = Some(BTreeMap::from([(
-        CONTROLLER_MANAGED_ATTACH.to_owned(),
-        "true".to_owned(),
-    )]));
-    metadata
-        .labels
-        .get_or_insert_default()
-        .insert(HOSTNAME_LABEL.to_owned(), name.to_owned());
+/// A node without a kubelet.
+pub fn mk_node(prefix: &str, name: &str) -> Node {
     Node {
-        metadata,
-        status: Some(NodeStatus {
-            allocatable: Some(resources.clone()),
-            capacity: Some(resources),
-            conditions: Some(vec![mk_ready_condition(now, now)]),
-            ..NodeStatus::default()
-        }),
+        metadata: mk_meta(prefix, name),
         ..Node::default()
-    }
-}
-
-/// The Ready condition of a healthy node whose state last changed at `since` and was last seen at `now`.
-pub fn mk_ready_condition(since: Timestamp, now: Timestamp) -> NodeCondition {
-    NodeCondition {
-        type_: "Ready".to_owned(),
-        status: "True".to_owned(),
-        reason: Some("KubeletReady".to_owned()),
-        message: Some("the node stand-in is posting ready status".to_owned()),
-        last_heartbeat_time: Some(Time(now)),
-        last_transition_time: Some(Time(since)),
-    }
-}
-
-/// The heartbeat lease of `node`, renewed at `now`.
-pub fn mk_node_lease(node: &Node, now: Timestamp) -> Lease {
-    let name = node.metadata.name.clone().unwrap_or_default();
-    Lease {
-        metadata: ObjectMeta {
-            name: Some(name.clone()),
-            namespace: Some(NODE_LEASE_NAMESPACE.to_owned()),
-            owner_references: Some(vec![mk_node_owner(node)]),
-            ..ObjectMeta::default()
-        },
-        spec: Some(LeaseSpec {
-            holder_identity: Some(name),
-            lease_duration_seconds: Some(NODE_LEASE_SECONDS),
-            renew_time: Some(MicroTime(now)),
-            ..LeaseSpec::default()
-        }),
     }
 }
 
@@ -198,8 +120,6 @@ pub fn mk_node_lease(node: &Node, now: Timestamp) -> Lease {
 pub fn mk_csi_node(prefix: &str, node: &Node, driver: &str, node_id: &str) -> CSINode {
     let mut metadata = mk_meta(prefix, node.metadata.name.as_deref().unwrap_or_default());
     metadata.owner_references = Some(vec![mk_node_owner(node)]);
-    let (key, plugins) = MIGRATED_PLUGINS;
-    metadata.annotations = Some(BTreeMap::from([(key.to_owned(), plugins.to_owned())]));
     CSINode {
         metadata,
         spec: CSINodeSpec {
@@ -290,22 +210,6 @@ pub fn into_ebs_volume(mut volume: PersistentVolume, annotation: Option<(&str, &
     volume
 }
 
-/// What a CSI driver needs to know of a volume, also if the driver took over from an in-tree plugin.
-pub fn volume_source(volume: PersistentVolumeSpec) -> Option<CsiVolume> {
-    let csi = volume.csi.map(|csi| CsiVolume {
-        driver: csi.driver,
-        handle: csi.volume_handle,
-        attributes: csi.volume_attributes.unwrap_or_default(),
-    });
-    csi.or_else(|| {
-        volume.aws_elastic_block_store.map(|ebs| CsiVolume {
-            driver: EBS_DRIVER.to_owned(),
-            handle: ebs.volume_id,
-            attributes: BTreeMap::new(),
-        })
-    })
-}
-
 /// A secret with one key.
 pub fn mk_secret(prefix: &str, name: &str, key: &str, value: &str) -> Secret {
     Secret {
@@ -388,11 +292,6 @@ pub fn attacher_finalizer(driver: &str) -> String {
         name.push('X');
     }
     format!("external-attacher/{name}")
-}
-
-/// The name Kubernetes gives a CSI volume in a node's `volumesInUse` and `volumesAttached`.
-pub fn unique_volume_name(driver: &str, handle: &str) -> String {
-    format!("kubernetes.io/csi/{driver}^{handle}")
 }
 
 #[cfg(test)]

@@ -1,47 +1,125 @@
-//! Nodes of a test environment.
+//! Nodes of a test environment: the embedded kubelet against the cluster's API server, whatever runs that, and against
+//! the socket of the node's driver process.
 //!
-//! A [`Node`] has a Node object, a CSINode, and unless the scenario mounts nothing a driver process of its own, whose
-//! journal of NodeStage and NodePublish calls says what is mounted there. The variants differ in what runs the kubelet.
+//! The journal of NodeStage and NodePublish calls of that process says what is mounted on the node.
 
-pub mod event_log;
-pub mod simulated;
+mod mountless_driver;
 
-use anyhow::Result;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
 
-pub use event_log::{NodeEvent, NodeEventLog};
-pub use simulated::{SimulatedNode, attachment_name};
+use anyhow::{Context, Result};
+use embedded_cluster::apiserver::Clock;
+use embedded_cluster::driver_connection::DriverConnection;
+use embedded_cluster::kubelet::{KubeletConfig, KubeletProcess, NodeDisk};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node as ApiNode;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
 
+use crate::cluster::ignore_not_found;
 use crate::driver::NodeDriver;
+use crate::fixture::{NODE_LEASE_NAMESPACE, SCENARIO_LABEL};
 use crate::invariant::observations::MountEvent;
+use crate::wait::{self, Progress};
+use mountless_driver::MountlessDriver;
 
-/// A node of a test environment. To add a kind of node, add a variant.
-pub enum Node {
-    /// Tasks of the harness do what kubelet's volume manager does.
-    Simulated(SimulatedNode),
+/// How long a kubelet may take to register its node and driver.
+const REGISTERED: Duration = Duration::from_secs(60);
+
+/// A node of a test environment.
+pub struct Node {
+    client: Client,
+    name: String,
+    node_id: String,
+    driver_name: String,
+    driver: Option<NodeDriver>,
+    /// `None` after a crash.
+    kubelet: Option<KubeletProcess>,
+}
+
+/// How a node is set up.
+pub struct NodeSpec<'a> {
+    /// Prefix of the scenario.
+    pub prefix: &'a str,
+    /// Name of the node.
+    pub name: &'a str,
+    /// Name of the driver.
+    pub driver_name: &'a str,
+    /// The driver's id of the node.
+    pub node_id: &'a str,
+    /// The node's driver process; without one nothing is mounted.
+    pub driver: Option<NodeDriver>,
 }
 
 // === impl Node ===
 
 impl Node {
+    /// Starts the node's kubelet and waits until it has registered the node and the driver.
+    ///
+    /// # Errors
+    /// It did not register them in time.
+    pub async fn register(client: Client, spec: NodeSpec<'_>) -> Result<Self> {
+        let NodeSpec {
+            prefix,
+            name,
+            driver_name,
+            node_id,
+            driver,
+        } = spec;
+        let (connection, disk) = match &driver {
+            Some(driver) => (
+                DriverConnection::new(driver.channel()),
+                NodeDisk::on(&driver.kubelet_dir()),
+            ),
+            None => (
+                DriverConnection::new(MountlessDriver::new(driver_name, node_id)),
+                NodeDisk::in_memory(Path::new("/var/lib/kubelet")),
+            ),
+        };
+        let kubelet = KubeletProcess::start(KubeletConfig {
+            client: client.clone(),
+            clock: Clock::system(),
+            name: name.to_owned(),
+            labels: BTreeMap::from([(SCENARIO_LABEL.to_owned(), prefix.to_owned())]),
+            driver: Some(connection),
+            disk,
+        });
+        let what = format!("the kubelet of {name} to register {driver_name}");
+        let csi_nodes = Api::<CSINode>::all(client.clone());
+        wait::for_object(&csi_nodes, name, REGISTERED, &what, |csi_node| {
+            let drivers = csi_node.map(|csi_node| csi_node.spec.drivers.as_slice());
+            let registered =
+                drivers.is_some_and(|drivers| drivers.iter().any(|driver| driver.node_id == node_id));
+            Progress::of(registered, || format!("its drivers are {drivers:?}"))
+        })
+        .await?;
+        Ok(Self {
+            client,
+            name: name.to_owned(),
+            node_id: node_id.to_owned(),
+            driver_name: driver_name.to_owned(),
+            driver,
+            kubelet: Some(kubelet),
+        })
+    }
+
     /// Name of the Node object.
     pub fn name(&self) -> &str {
-        match self {
-            Self::Simulated(node) => node.name(),
-        }
+        &self.name
     }
 
     /// The driver's id of the node; never the same as [`Self::name`], so that a mix-up fails.
     pub fn node_id(&self) -> &str {
-        match self {
-            Self::Simulated(node) => node.node_id(),
-        }
+        &self.node_id
     }
 
     /// The node's driver process.
     pub fn driver(&self) -> Option<&NodeDriver> {
-        match self {
-            Self::Simulated(node) => node.driver(),
-        }
+        self.driver.as_ref()
     }
 
     /// What the node's driver mounted and unmounted so far, in order.
@@ -50,37 +128,55 @@ impl Node {
             .map_or_else(|| Ok(Vec::new()), |driver| driver.mount_events(self.name()))
     }
 
-    /// Registers the driver under another node id, as kubelet does after a re-registration.
+    /// Registers the driver under another node id, as kubelet does after a re-registration: it removes the CSINode's
+    /// entry before it adds the new one, because a nodeID is immutable.
     ///
     /// # Errors
     /// The API server refused the CSINode.
     pub async fn reregister(&self, node_id: &str) -> Result<()> {
-        match self {
-            Self::Simulated(node) => node.reregister(node_id).await,
+        let csi_nodes = Api::<CSINode>::all(self.client.clone());
+        let entry = json!({"name": self.driver_name, "nodeID": node_id});
+        for drivers in [json!([]), json!([entry])] {
+            let patch = Patch::Merge(json!({"spec": {"drivers": drivers}}));
+            csi_nodes
+                .patch(&self.name, &PatchParams::default(), &patch)
+                .await
+                .with_context(|| {
+                    format!("register {} as {node_id} on node {}", self.driver_name, self.name)
+                })?;
         }
+        Ok(())
     }
 
     /// From now on the driver's id of the node is this one.
     pub fn set_node_id(&mut self, node_id: &str) {
-        match self {
-            Self::Simulated(node) => node.set_node_id(node_id),
-        }
+        node_id.clone_into(&mut self.node_id);
     }
 
     /// Crashes the node: nothing is unmounted or reported any more, and the heartbeat ends.
-    pub fn crash(&self) {
-        match self {
-            Self::Simulated(node) => node.crash(),
-        }
+    pub fn crash(&mut self) {
+        self.kubelet = None;
     }
 
     /// Stops the node and deletes its objects. Its pods must be gone by then.
     ///
     /// # Errors
-    /// The API server refused to delete an object, or a process or task of the node failed.
+    /// The API server refused to delete an object, the kubelet panicked, or the driver process failed.
     pub async fn deregister(self) -> Result<()> {
-        match self {
-            Self::Simulated(node) => node.deregister().await,
+        if let Some(kubelet) = self.kubelet {
+            let stopped = kubelet.stop().await;
+            stopped.with_context(|| format!("the kubelet of node {}", self.name))?;
         }
+        if let Some(driver) = self.driver {
+            driver.stop().await?;
+        }
+        let delete = DeleteParams::default();
+        // The garbage collector may delete what the Node owns first.
+        let leases = Api::<Lease>::namespaced(self.client.clone(), NODE_LEASE_NAMESPACE);
+        ignore_not_found(leases.delete(&self.name, &delete).await)?;
+        let csi_nodes = Api::<CSINode>::all(self.client.clone());
+        ignore_not_found(csi_nodes.delete(&self.name, &delete).await)?;
+        let nodes = Api::<ApiNode>::all(self.client.clone());
+        ignore_not_found(nodes.delete(&self.name, &delete).await)
     }
 }

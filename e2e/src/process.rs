@@ -13,6 +13,7 @@ mod procfs;
 mod reaper;
 mod run;
 mod script;
+mod socket;
 mod spec;
 
 use std::fs::{File, OpenOptions};
@@ -31,6 +32,7 @@ use tokio::sync::watch;
 pub use reaper::reaper_main_if_requested;
 pub use run::Run;
 pub use script::write_script;
+pub use socket::{stop_in_reverse, wait_until_listening};
 pub use spec::Spec;
 
 /// How many lines of a process's log go into an error about it.

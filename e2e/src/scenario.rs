@@ -10,6 +10,7 @@ pub mod test_env;
 
 mod api_server_outage;
 mod attach_fails;
+mod attach_limit;
 mod attach_times_out;
 mod attacher_killed;
 mod burst;
@@ -48,7 +49,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 pub use test_context::{Randomness, TestContext};
-pub use test_env::{OwnCluster, ScenarioConfig, TestEnv};
+pub use test_env::{ScenarioConfig, TestEnv};
 
 use crate::attacher::Kind;
 use crate::{dump, invariant};
@@ -95,6 +96,7 @@ pub const ALL: &[Scenario] = &[
     attach_fails::CODED,
     attach_fails::UNCODED,
     attach_times_out::SCENARIO,
+    attach_limit::SCENARIO,
     failure_events::SCENARIO,
     long_errors::SCENARIO,
     driver_restarts::SCENARIO,
@@ -190,7 +192,12 @@ impl Scenario {
         executed
     }
 
-    async fn run_and_verify(&self, env: &mut TestEnv<'_>) -> Result<()> {
+    /// Runs the scenario in an environment that was set up for it, and checks the invariants before and after its
+    /// objects are deleted.
+    ///
+    /// # Errors
+    /// The scenario failed, or an invariant was violated.
+    pub async fn run_and_verify(&self, env: &mut TestEnv<'_>) -> Result<()> {
         let within = self.config.within;
         tokio::time::timeout(within, (self.run)(env))
             .await

@@ -19,7 +19,7 @@ use std::process::Stdio;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
@@ -27,6 +27,7 @@ pub use validator::{Fields, Query, Selector, SidecarFlags, StorageSuite};
 
 use crate::process::Run;
 use go::GoProgram;
+pub use go::MissingGo;
 
 /// What a person can set through the environment.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +42,8 @@ pub struct Settings {
     pub target_dir: Option<PathBuf>,
     /// `CSI_E2E_KUBECONFIG`: a cluster for the scenarios to use as it is, instead of starting a control plane.
     pub kubeconfig: Option<PathBuf>,
+    /// `CSI_E2E_BACKENDS`: what scenarios run on, `embedded` (the default) or `control-plane` or both, with a comma.
+    pub backends: Option<OsString>,
     /// `CSI_E2E_KEEP` is set: the run's files stay after its end.
     pub keep_files: bool,
     /// `CSI_E2E_SEED`: what chance comes from in scenarios that it writes, to repeat a run; a number.
@@ -161,6 +164,7 @@ impl Settings {
             explain_plugin: read("KUBECTL_CSI_ATTACH_BIN").map(PathBuf::from),
             target_dir: read("CARGO_TARGET_DIR").map(PathBuf::from),
             kubeconfig: read("CSI_E2E_KUBECONFIG").map(PathBuf::from),
+            backends: read("CSI_E2E_BACKENDS"),
             keep_files: read("CSI_E2E_KEEP").is_some(),
             python: read("CSI_E2E_PYTHON").map(PathBuf::from),
             require_grpcio: read("CSI_E2E_REQUIRE_GRPCIO").is_some(),
@@ -174,6 +178,21 @@ impl Settings {
     /// The seed, if one is set.
     pub fn seed(&self) -> Result<Option<u64>> {
         number("CSI_E2E_SEED", self.seed.as_deref())
+    }
+
+    /// Whether the scenarios run on the embedded cluster, and whether on the control plane.
+    ///
+    /// # Errors
+    /// A name is no backend's.
+    pub fn backends(&self) -> Result<(bool, bool)> {
+        let names = self.backends.clone().unwrap_or("embedded".into());
+        let names = names.to_string_lossy();
+        let names: Vec<_> = names.split(',').collect();
+        let known = ["embedded", "control-plane"];
+        if let Some(name) = names.iter().find(|name| !known.contains(name)) {
+            bail!("CSI_E2E_BACKENDS: {name:?} is neither embedded nor control-plane");
+        }
+        Ok((names.contains(&"embedded"), names.contains(&"control-plane")))
     }
 
     /// The number of attachments, if one is set.
@@ -306,14 +325,6 @@ impl Toolchain {
             command.env(marker, value);
         }
         command
-    }
-
-    /// The program of this name on the settings' `PATH`.
-    fn on_path(&self, name: &str) -> Option<PathBuf> {
-        let path = self.settings.path.as_ref()?;
-        std::env::split_paths(path)
-            .map(|dir| dir.join(name))
-            .find(|file| is_executable(file))
     }
 
     /// Where builds go: what the settings say, else the target directory this executable was built into

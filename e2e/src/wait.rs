@@ -166,7 +166,7 @@ mod tests {
     use crate::fixture::mk_node;
 
     fn node(name: &str) -> Node {
-        mk_node("test", name, jiff::Timestamp::UNIX_EPOCH)
+        mk_node("test", name)
     }
 
     fn names(seen: &Seen<Node>) -> Vec<&str> {

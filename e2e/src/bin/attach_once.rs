@@ -1,12 +1,11 @@
-//! One uneventful attach on the control plane, for `attacher/scripts/count-path`: the attacher is started, attaches one
+//! One uneventful attach on the embedded cluster, for `attacher/scripts/count-path`: the attacher is started, attaches one
 //! volume (with `--idle` none), and is stopped by SIGTERM, so that an instrumented one writes its profile.
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use csi_e2e::attacher::Kind;
-use csi_e2e::cluster::Backend;
-use csi_e2e::control_plane::Options;
+use csi_e2e::cluster::{Backend, ClusterSettings};
 use csi_e2e::fixture::Access;
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::scenario::test_env::{A, STEP_TIMEOUT, ScenarioConfig, force_cleanup};
@@ -37,7 +36,7 @@ fn main() -> ExitCode {
 async fn in_run(idle: bool) -> Result<()> {
     let run = Run::start()?;
     let toolchain = Toolchain::new(&run, Settings::from_env());
-    let ctx = TestContext::open(&run, &toolchain, Backend::ControlPlane(Options::default())).await?;
+    let ctx = TestContext::open(&run, &toolchain, Backend::Embedded(ClusterSettings::DEFAULT)).await?;
     let attached = ctx.cluster().while_alive(attach(&ctx, idle)).await;
     // The attacher has ended; what is left is removed without it.
     force_cleanup(&ctx, PREFIX).await?;

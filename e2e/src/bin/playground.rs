@@ -1,38 +1,57 @@
 //! A live tour of the attach/detach path: `cargo run --bin playground`.
 //!
-//! Starts a real Kubernetes control plane, our CSI driver and our attacher, lets pods with volumes come, move,
-//! meet a fault and go, and prints line by line what each component does. Round after round until Ctrl-C; with
-//! `--once` one round that checks every step and ends with an exit code.
+//! Starts a cluster, our CSI driver and our attacher, lets pods with volumes come, move, meet a fault and go, and prints
+//! line by line what each component does. Round after round until Ctrl-C; with `--once` one round that checks every
+//! step and ends with an exit code.
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::{Parser, ValueEnum};
 use csi_e2e::attacher::Kind;
-use csi_e2e::cluster::Backend;
-use csi_e2e::control_plane::Options;
+use csi_e2e::cluster::{Backend, Cluster, ClusterSettings};
 use csi_e2e::driver::fault::{FaultRule, Method};
 use csi_e2e::fixture::Access;
 use csi_e2e::invariant;
 use csi_e2e::narrate::Narrator;
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::scenario::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, force_cleanup};
-use csi_e2e::scenario::{TestContext, TestEnv};
+use csi_e2e::scenario::{Scenario, TestContext, TestEnv};
 use csi_e2e::toolchain::{Settings, Toolchain};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-const USAGE: &str = "\
-Usage: cargo run --bin playground [-- --once]
+/// Runs a cluster, the mock CSI driver and the attacher, and narrates what each does for pods with volumes.
+#[derive(Parser)]
+struct Args {
+    /// Tell the story once, check every step, and exit non-zero on failure.
+    #[arg(long)]
+    once: bool,
+    /// Tell the story of an incident instead of the tour.
+    #[arg(long, value_enum)]
+    story: Option<Story>,
+    /// What runs the cluster.
+    #[arg(long, value_enum, default_value_t = ClusterKind::Embedded)]
+    cluster: ClusterKind,
+}
 
-Starts a real Kubernetes control plane, the mock CSI driver and the attacher, and narrates what each does for
-pods with volumes, until Ctrl-C. Needs Rust and Go only; the first build of the control plane takes minutes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ClusterKind {
+    /// API server, controllers and scheduler in Rust, in this process.
+    Embedded,
+    /// etcd, kube-apiserver, kube-controller-manager and kube-scheduler. Needs Go; the first build takes 10 minutes.
+    ControlPlane,
+    /// The cluster of your kubeconfig's current context.
+    Kubeconfig,
+}
 
-  --once   run the story once, check every step, exit non-zero on failure
-  --help   this text";
-
+/// What is real, whatever the cluster is made of.
+const NODES: &str = "\
+The driver and the attacher are the real programs, started with each round; the driver emulates disks and mounts.
+Kubelets are simulated in this process: no container runs.";
 /// Slow enough to be watched.
 const LATENCY: Duration = Duration::from_millis(300);
 /// Time to read between two rounds.
@@ -41,19 +60,9 @@ const PAUSE: Duration = Duration::from_secs(5);
 const REASON: &str = "all slots of the node are taken";
 
 fn main() -> ExitCode {
+    let started = Instant::now();
     reaper_main_if_requested();
-    let once = match std::env::args().skip(1).collect::<Vec<_>>()[..] {
-        [] => false,
-        [ref flag] if flag == "--once" => true,
-        [ref flag] if flag == "--help" || flag == "-h" => {
-            say(USAGE);
-            return ExitCode::SUCCESS;
-        }
-        ref unknown => {
-            say(&format!("unknown arguments {unknown:?}\n\n{USAGE}"));
-            return ExitCode::from(2);
-        }
-    };
+    let args = Args::parse();
     let filter =
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error,kube_client=off"));
     tracing_subscriber::fmt()
@@ -64,7 +73,7 @@ fn main() -> ExitCode {
         .enable_all()
         .build()
         .context("start the runtime")
-        .and_then(|runtime| runtime.block_on(tour(once)));
+        .and_then(|runtime| runtime.block_on(tour(&args, started)));
     match toured {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -74,16 +83,73 @@ fn main() -> ExitCode {
     }
 }
 
+/// Incidents that have happened to others, each a scenario of the harness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Story {
+    /// A node dies with a volume mounted; its pod's successor waits until the node is given up.
+    MultiAttachAfterNodeLoss,
+    /// The array refuses to detach, and a new pod needs the volume meanwhile.
+    StuckDetach,
+    /// The driver dies while many volumes are being attached, and again while they are being detached.
+    DriverRestartInBurst,
+    /// The leading attacher is killed; the standby takes over when the lease has lapsed.
+    LeaderHandOver,
+    /// A node has as many volumes as it can take, and a pod brings one more.
+    AttachLimit,
+}
+
+// === impl Story ===
+
+impl Story {
+    fn scenario(self) -> &'static Scenario {
+        let name = match self {
+            Self::MultiAttachAfterNodeLoss => "node-lost",
+            Self::StuckDetach => "pod-returns",
+            Self::DriverRestartInBurst => "driver-restarts",
+            Self::LeaderHandOver => "leader-killed",
+            Self::AttachLimit => "attach-limit",
+        };
+        Scenario::named(name).expect("every story must be a scenario")
+    }
+}
+
+// === impl ClusterKind ===
+
+impl ClusterKind {
+    fn backend(self) -> Backend {
+        match self {
+            Self::Embedded => Backend::Embedded(ClusterSettings::DEFAULT),
+            Self::ControlPlane => Backend::control_plane(ClusterSettings::DEFAULT),
+            Self::Kubeconfig => Backend::Kubeconfig {
+                path: None,
+                context: None,
+            },
+        }
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Self::Embedded => {
+                "An embedded cluster: API server, attach/detach controller and scheduler in this process."
+            }
+            Self::ControlPlane => {
+                "A real control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler."
+            }
+            Self::Kubeconfig => "The cluster of your kubeconfig.",
+        }
+    }
+}
+
 /// The whole life of the playground: everything that is started here is gone at the end, whatever happened.
-async fn tour(once: bool) -> Result<()> {
+async fn tour(args: &Args, started: Instant) -> Result<()> {
     let mut interrupts = Interrupts::new()?;
     let settings = Settings::from_env();
     let run = Run::start()?;
     let toured = tokio::select! {
-        toured = in_run(&run, &settings, once) => toured,
+        toured = in_run(&run, &settings, args, started) => toured,
         () = interrupts.next() => {
             say("\nStopping; once more to stop at once.");
-            if once { Err(anyhow!("interrupted before the story had ended")) } else { Ok(()) }
+            if args.once { Err(anyhow!("interrupted before the story had ended")) } else { Ok(()) }
         }
     };
     tokio::select! {
@@ -91,32 +157,29 @@ async fn tour(once: bool) -> Result<()> {
         () = interrupts.next() => bail!("stopped at once"),
     }
     if !settings.keep_files {
-        say("Stopped: no process and no file is left.");
+        say("Stopped; processes and files are removed.");
     }
     toured
 }
 
-async fn in_run(run: &Arc<Run>, settings: &Settings, once: bool) -> Result<()> {
-    say("Getting a Kubernetes control plane, the driver and the attacher ready.");
+async fn in_run(run: &Arc<Run>, settings: &Settings, args: &Args, started: Instant) -> Result<()> {
     let toolchain = Toolchain::new(run, settings.clone());
-    let options = Options {
-        scheduler: true,
-        ..Options::default()
-    };
-    let ctx = TestContext::open(run, &toolchain, Backend::ControlPlane(options)).await?;
-    ctx.attacher(Kind::Ours).await?;
+    let cluster = Cluster::start(run, &toolchain, args.cluster.backend()).await?;
     say(&format!(
-        "Up: etcd, kube-apiserver, kube-controller-manager, kube-scheduler; the driver and the attacher create_pods with \
-         each round,\nthe attacher under the ServiceAccount and rights of deploy/. Kubelets are ran by this program.\n\
-         Look in from another terminal, if you have kubectl:\n  kubectl --kubeconfig {} get volumeattachments -w",
-        ctx.cluster().admin_kubeconfig().display()
+        "{} Ready after {:.2} s.\n{NODES}\nkubectl, if you have it, looks in from another terminal:\n  \
+         kubectl --kubeconfig {} get pods,volumeattachments -A -w",
+        args.cluster.about(),
+        started.elapsed().as_secs_f64(),
+        cluster.admin_kubeconfig().display()
     ));
+    let ctx = TestContext::on(run, &toolchain, cluster).await?;
+    ctx.attacher(Kind::Ours).await?;
     let narrator = Narrator::on_stdout();
     let mut round = 1;
     loop {
         let prefix = format!("round-{round}");
-        play_round(&ctx, &narrator, &prefix).await?;
-        if once {
+        play_round(&ctx, &narrator, &prefix, args.story.map(Story::scenario)).await?;
+        if args.once {
             break;
         }
         round += 1;
@@ -126,15 +189,30 @@ async fn in_run(run: &Arc<Run>, settings: &Settings, once: bool) -> Result<()> {
     ctx.close().await
 }
 
-async fn play_round(ctx: &TestContext, narrator: &Narrator, prefix: &str) -> Result<()> {
-    let config = ScenarioConfig {
+async fn play_round(
+    ctx: &TestContext,
+    narrator: &Narrator,
+    prefix: &str,
+    scenario: Option<&Scenario>,
+) -> Result<()> {
+    let tour = ScenarioConfig {
         latency: LATENCY,
         ..ScenarioConfig::DEFAULT
     };
+    let config = scenario.map_or(tour, |scenario| scenario.config);
     let ran = ctx.cluster().while_alive(async {
         let mut env = TestEnv::set_up(ctx, prefix, Kind::Ours, config).await?;
         let following = narrator.follow(&env)?;
-        story(&mut env, narrator).await?;
+        match scenario {
+            Some(scenario) => {
+                narrator.heading(scenario.about).await?;
+                scenario.run_and_verify(&mut env).await?;
+                narrator
+                    .heading("Checked: that is what happened, and nothing is left.")
+                    .await?;
+            }
+            None => story(&mut env, narrator).await?,
+        }
         following.end().await;
         env.teardown().await
     });
@@ -156,7 +234,7 @@ async fn story(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
     env.wait_until_running("web", STEP_TIMEOUT).await?;
 
     narrator
-        .heading("2. The pod moves: the volume must leave node a before it can create_pods to node b.")
+        .heading("2. The pod moves: the volume must leave node a before it is attached to node b.")
         .await?;
     narrator.you("delete pod web and create pod web-2 with the same volume, for node b");
     env.delete_pod("web").await?;

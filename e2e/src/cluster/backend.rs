@@ -7,10 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use kube::Client;
 use tokio::time::{Instant, sleep};
 
-use super::{Cluster, copy_kubeconfig};
+use super::embedded::Embedded;
+use super::{Cluster, ClusterSettings, copy_kubeconfig};
 use crate::control_plane::{self, Component, ControlPlane, Request};
+use crate::kubeconfig;
 use crate::process::Run;
 use crate::toolchain::Toolchain;
 
@@ -20,7 +23,9 @@ const LOG_POLL: Duration = Duration::from_millis(100);
 /// What a cluster is made of.
 #[derive(Clone, Debug)]
 pub enum Backend {
-    /// The real control plane, started and stopped by the harness; nodes are simulated.
+    /// API server and controllers of the crate `embedded-cluster`, in this process.
+    Embedded(ClusterSettings),
+    /// The real control plane, started and stopped by the harness.
     ControlPlane(control_plane::Options),
     /// A cluster that runs already.
     Kubeconfig {
@@ -32,43 +37,74 @@ pub enum Backend {
 }
 
 /// A backend that was started or found.
-#[derive(Debug)]
 pub(super) enum Running {
+    Embedded(Embedded),
     ControlPlane(Box<ControlPlane>),
     Kubeconfig,
+}
+
+// === impl Backend ===
+
+impl Backend {
+    /// The real control plane with these settings.
+    pub fn control_plane(settings: ClusterSettings) -> Self {
+        Self::ControlPlane(settings.control_plane())
+    }
 }
 
 // === impl Running ===
 
 impl Running {
-    /// Starts or finds the cluster; returns the kubeconfig of its admin, too.
+    /// Starts or finds the cluster; returns a client and the kubeconfig of its admin, too.
     pub(super) async fn start(
         run: &Arc<Run>,
         toolchain: &Toolchain,
         backend: Backend,
-    ) -> Result<(Self, PathBuf)> {
-        match backend {
+    ) -> Result<(Self, Client, PathBuf)> {
+        let (running, admin) = match backend {
+            Backend::Embedded(settings) => {
+                let embedded = Embedded::start(run, settings).await?;
+                let (client, admin) = (embedded.client(), embedded.kubeconfig().to_owned());
+                return Ok((Self::Embedded(embedded), client, admin));
+            }
             Backend::ControlPlane(options) => {
                 let plane = ControlPlane::start(run, toolchain, &options).await?;
-                let kubeconfig = plane.kubeconfig().to_owned();
-                Ok((Self::ControlPlane(Box::new(plane)), kubeconfig))
+                let admin = plane.kubeconfig().to_owned();
+                (Self::ControlPlane(Box::new(plane)), admin)
             }
-            Backend::Kubeconfig { path, context } => Ok((
-                Self::Kubeconfig,
-                copy_kubeconfig(path.as_deref(), context, run.dir())?,
-            )),
+            Backend::Kubeconfig { path, context } => {
+                let admin = copy_kubeconfig(path.as_deref(), context, run.dir())?;
+                (Self::Kubeconfig, admin)
+            }
+        };
+        Ok((running, kubeconfig::client(&admin).await?, admin))
+    }
+
+    /// Whether the API server serves this API group. The embedded one does not authorize requests, and has no kinds
+    /// that say how.
+    pub(super) fn serves(&self, group: &str) -> bool {
+        match self {
+            Self::Embedded(_) => !["policy", "rbac.authorization.k8s.io"].contains(&group),
+            Self::ControlPlane(_) | Self::Kubeconfig => true,
         }
     }
 
-    /// The components, if this process runs them.
-    fn components(&self) -> Result<&ControlPlane> {
+    /// Whether the API server has server-side apply.
+    pub(super) fn has_server_side_apply(&self) -> bool {
+        !matches!(self, Self::Embedded(_))
+    }
+
+    fn log_tail(&self, component: Component, lines: usize) -> Result<String> {
         match self {
-            Self::ControlPlane(plane) => Ok(plane),
-            Self::Kubeconfig => {
-                bail!("the components of a cluster that the harness did not start are out of its reach")
-            }
+            Self::Embedded(embedded) => Ok(embedded.log_tail(lines)),
+            Self::ControlPlane(plane) => Ok(plane.log_tail(component, lines)),
+            Self::Kubeconfig => out_of_reach(),
         }
     }
+}
+
+fn out_of_reach<T>() -> Result<T> {
+    bail!("the components of a cluster that the harness did not start are out of its reach")
 }
 
 // === impl Cluster ===
@@ -82,6 +118,7 @@ impl Cluster {
     /// Runs `work`; fails with last log lines if a component of the cluster exits meanwhile.
     pub async fn while_alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         match &self.running {
+            Running::Embedded(embedded) => embedded.while_alive(work).await,
             Running::ControlPlane(plane) => plane.while_alive(work).await,
             Running::Kubeconfig => work.await,
         }
@@ -90,9 +127,11 @@ impl Cluster {
     /// Stops what [`Cluster::start`] started.
     pub async fn stop(&self) -> Result<()> {
         match &self.running {
-            Running::ControlPlane(plane) => plane.stop().await,
-            Running::Kubeconfig => Ok(()),
+            Running::Embedded(embedded) => embedded.stop().await,
+            Running::ControlPlane(plane) => plane.stop().await?,
+            Running::Kubeconfig => {}
         }
+        Ok(())
     }
 
     /// Kills a component (SIGKILL), until [`Cluster::start_component`].
@@ -100,27 +139,47 @@ impl Cluster {
     /// # Errors
     /// It does not run, or the harness did not start it.
     pub async fn kill_component(&self, component: Component) -> Result<()> {
-        self.running.components()?.kill(component).await
+        match &self.running {
+            Running::Embedded(embedded) => embedded.kill(component),
+            Running::ControlPlane(plane) => plane.kill(component).await,
+            Running::Kubeconfig => out_of_reach(),
+        }
     }
 
     /// Starts a killed component again, on its port and with its data, and waits until it is ready.
     pub async fn start_component(&self, component: Component) -> Result<()> {
-        self.running.components()?.start_component(component).await
+        match &self.running {
+            Running::Embedded(embedded) => embedded.start_component(component),
+            Running::ControlPlane(plane) => plane.start_component(component).await,
+            Running::Kubeconfig => out_of_reach(),
+        }
     }
 
     /// Stops a component gracefully and starts it again.
     pub async fn restart_component(&self, component: Component) -> Result<()> {
-        self.running.components()?.restart(component).await
+        match &self.running {
+            Running::Embedded(embedded) => {
+                embedded.kill(component)?;
+                embedded.start_component(component)
+            }
+            Running::ControlPlane(plane) => plane.restart(component).await,
+            Running::Kubeconfig => out_of_reach(),
+        }
     }
 
-    /// Process id of a component that runs.
+    /// Process id of a component that runs as a process of its own.
     pub fn component_pid(&self, component: Component) -> Result<Option<u32>> {
-        Ok(self.running.components()?.pid(component))
+        match &self.running {
+            Running::Embedded(_) => Ok(None),
+            Running::ControlPlane(plane) => Ok(plane.pid(component)),
+            Running::Kubeconfig => out_of_reach(),
+        }
     }
 
     /// The last `lines` of the log of each component that may log a scenario's objects, by the component's name.
     pub fn component_logs(&self, lines: usize) -> Vec<(&'static str, String)> {
         match &self.running {
+            Running::Embedded(embedded) => vec![("embedded-controllers", embedded.log_tail(lines))],
             Running::ControlPlane(plane) => {
                 let components = [Component::ControllerManager, Component::StandbyControllerManager];
                 let log = |component: Component| (component.name(), plane.log_tail(component, lines));
@@ -130,9 +189,14 @@ impl Cluster {
         }
     }
 
-    /// The metrics of a component, in Prometheus' text format.
+    /// The metrics of a component, in Prometheus' text format. Of an embedded cluster there are those of the
+    /// attach/detach controller.
     pub async fn component_metrics(&self, component: Component) -> Result<String> {
-        self.running.components()?.metrics(component).await
+        match &self.running {
+            Running::Embedded(embedded) => Ok(embedded.metrics()),
+            Running::ControlPlane(plane) => plane.metrics(component).await,
+            Running::Kubeconfig => out_of_reach(),
+        }
     }
 
     /// Waits until the log of a component has a line with all of `words`.
@@ -142,10 +206,9 @@ impl Cluster {
         words: &[&str],
         within: Duration,
     ) -> Result<()> {
-        let plane = self.running.components()?;
         let deadline = Instant::now() + within;
         loop {
-            let log = plane.log_tail(component, usize::MAX);
+            let log = self.running.log_tail(component, usize::MAX)?;
             if log
                 .lines()
                 .any(|line| words.iter().all(|word| line.contains(word)))
@@ -162,11 +225,21 @@ impl Cluster {
         }
     }
 
+    /// Has the API server refuse the controllers' patches of a resource, or not any more, where the backend does so by a
+    /// fault rule instead of a right.
+    pub(super) fn deny_by_fault(&self, resource: &str, denied: bool) -> bool {
+        match &self.running {
+            Running::Embedded(embedded) => embedded.deny_patches(resource, denied),
+            Running::ControlPlane(_) | Running::Kubeconfig => return false,
+        }
+        true
+    }
+
     /// What service accounts requested of the API server so far; `None` without an audit log.
     pub fn audited_requests(&self) -> Result<Option<BTreeSet<Request>>> {
         match &self.running {
             Running::ControlPlane(plane) => plane.audited(),
-            Running::Kubeconfig => Ok(None),
+            Running::Embedded(_) | Running::Kubeconfig => Ok(None),
         }
     }
 }

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use csi_proto::v1::node_client::NodeClient;
 use tonic::transport::Channel;
 
 use super::instance::Instance;
@@ -73,9 +72,9 @@ impl NodeDriver {
         })
     }
 
-    /// A client of its Node service.
-    pub fn client(&self) -> NodeClient<Channel> {
-        NodeClient::new(self.instance.channel())
+    /// A channel to its socket, which connects again after a restart.
+    pub fn channel(&self) -> Channel {
+        self.instance.channel()
     }
 
     /// The journal of its calls.

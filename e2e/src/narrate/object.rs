@@ -6,39 +6,53 @@ use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Pod};
 use kube::ResourceExt;
 
 use super::{Actor, Names};
-use crate::node::NodeEvent;
 
 /// What happened to an object, without its time.
 pub type Narration = (Actor, String);
 
-/// Describes how a pod changed.
-pub fn pod(before: Option<&Pod>, now: &Pod, names: &Names) -> Vec<Narration> {
-    let mut described = Vec::new();
+/// Describes how a pod changed; nothing as `now` means that it is gone.
+pub fn pod(before: Option<&Pod>, now: Option<&Pod>, names: &Names) -> Vec<Narration> {
     let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-    if let (None, Some(node)) = (before.and_then(node), node(now)) {
-        described.push((
-            Actor::Scheduler,
-            format!("puts pod {} on {}", now.name_any(), names.short(&node)),
-        ));
+    let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
+    let Some(pod) = now.or(before) else {
+        return Vec::new();
+    };
+    let Some(node_name) = node(pod) else {
+        return Vec::new();
+    };
+    let (name, node_name) = (pod.name_any(), names.short(&node_name));
+    let kubelet = |text: String| (Actor::Kubelet(node_name.clone()), text);
+    let Some(now) = now else {
+        return vec![kubelet(format!("removes pod {name}"))];
+    };
+    let mut described = Vec::new();
+    if before.and_then(node).is_none() {
+        described.push((Actor::Scheduler, format!("puts pod {name} on {node_name}")));
+    }
+    let (old, new) = (before.and_then(phase), phase(now));
+    match new.as_deref() {
+        _ if old == new => {}
+        Some("Running") => described.push(kubelet(format!("pod {name} runs"))),
+        Some("Succeeded") => described.push(kubelet(format!("ends the containers of pod {name}"))),
+        _ => {}
     }
     described
 }
 
-/// Describes how a node's list of attached volumes changed.
+/// Describes how a node's lists of volumes in use and of attached volumes changed.
 pub fn node(before: Option<&Node>, now: &Node, names: &Names) -> Vec<Narration> {
-    let listed = |node: &Node| -> BTreeSet<String> {
-        let attached = node
-            .status
-            .as_ref()
-            .and_then(|status| status.volumes_attached.as_ref());
-        attached
-            .into_iter()
-            .flatten()
-            .map(|volume| handle(&volume.name))
-            .collect()
-    };
-    let (old, new) = (before.map(listed).unwrap_or_default(), listed(now));
     let name = names.short(&now.name_any());
+    let mut described = Vec::new();
+    let (old, new) = (before.map(in_use).unwrap_or_default(), in_use(now));
+    if old != new {
+        let volumes: Vec<_> = new.iter().map(|handle| names.volume(handle)).collect();
+        let text = match volumes.is_empty() {
+            true => "reports no volume in use".to_owned(),
+            false => format!("reports in use: {}", volumes.join(", ")),
+        };
+        described.push((Actor::Kubelet(name.clone()), text));
+    }
+    let (old, new) = (before.map(attached).unwrap_or_default(), attached(now));
     let added = new.difference(&old).map(|handle| {
         format!(
             "reports to kubelet on {name} that {} is attached",
@@ -51,9 +65,23 @@ pub fn node(before: Option<&Node>, now: &Node, names: &Names) -> Vec<Narration> 
             names.volume(handle)
         )
     });
-    added
-        .chain(removed)
-        .map(|text| (Actor::AttachDetach, text))
+    described.extend(added.chain(removed).map(|text| (Actor::AttachDetach, text)));
+    described
+}
+
+fn in_use(node: &Node) -> BTreeSet<String> {
+    let status = node.status.as_ref();
+    let names = status.and_then(|status| status.volumes_in_use.as_ref());
+    names.into_iter().flatten().map(|name| handle(name)).collect()
+}
+
+fn attached(node: &Node) -> BTreeSet<String> {
+    let status = node.status.as_ref();
+    let volumes = status.and_then(|status| status.volumes_attached.as_ref());
+    volumes
+        .into_iter()
+        .flatten()
+        .map(|volume| handle(&volume.name))
         .collect()
 }
 
@@ -96,21 +124,6 @@ pub fn event(event: &Event) -> Option<Narration> {
     })
 }
 
-/// Describes what a node did.
-pub fn node_event(node: &str, event: &NodeEvent, names: &Names) -> Narration {
-    let text = match event {
-        NodeEvent::InUse { handles } if handles.is_empty() => "reports no volume in use".to_owned(),
-        NodeEvent::InUse { handles } => {
-            let volumes: Vec<_> = handles.iter().map(|handle| names.volume(handle)).collect();
-            format!("reports in use: {}", volumes.join(", "))
-        }
-        NodeEvent::Started { pod } => format!("pod {pod} runs"),
-        NodeEvent::Stopped { pod } => format!("ends the containers of pod {pod}"),
-        NodeEvent::Finished { pod } => format!("removes pod {pod}"),
-    };
-    (Actor::Kubelet(names.short(node)), text)
-}
-
 fn is_attachers(finalizer: &str) -> bool {
     finalizer.starts_with("external-attacher/")
 }
@@ -124,7 +137,7 @@ fn handle(unique_name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::{AttachedVolume, NodeStatus};
+    use k8s_openapi::api::core::v1::{AttachedVolume, NodeStatus, PodStatus};
 
     use super::*;
     use crate::fixture::{mk_meta, mk_pod};
@@ -149,16 +162,55 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_described_once_it_has_a_node() {
-        let unscheduled = mk_pod("s", "web", "a", &[]);
-        assert_eq!(pod(None, &unscheduled, &as_is()), []);
-        let mut scheduled = unscheduled.clone();
+    fn a_pod_is_described_from_its_node_to_its_end() {
+        let pending = mk_pod("s", "web", "a", &[]);
+        let mut scheduled = pending.clone();
         scheduled.spec.as_mut().unwrap().node_name = Some("a".to_owned());
+        let in_phase = |phase: &str| Pod {
+            status: Some(PodStatus {
+                phase: Some(phase.to_owned()),
+                ..PodStatus::default()
+            }),
+            ..scheduled.clone()
+        };
+        let (running, ended) = (in_phase("Running"), in_phase("Succeeded"));
+        let history = [&pending, &scheduled, &running, &running, &ended];
+        let mut told = pod(None, Some(history[0]), &as_is());
+        for states in history.windows(2) {
+            told.extend(pod(Some(states[0]), Some(states[1]), &as_is()));
+        }
+        told.extend(pod(Some(&ended), None, &as_is()));
+        let kubelet = || Actor::Kubelet("a".to_owned());
         assert_eq!(
-            pod(Some(&unscheduled), &scheduled, &as_is()),
-            [(Actor::Scheduler, "puts pod web on a".to_owned())]
+            told,
+            [
+                (Actor::Scheduler, "puts pod web on a".to_owned()),
+                (kubelet(), "pod web runs".to_owned()),
+                (kubelet(), "ends the containers of pod web".to_owned()),
+                (kubelet(), "removes pod web".to_owned()),
+            ]
         );
-        assert_eq!(pod(Some(&scheduled), &scheduled, &as_is()), []);
+    }
+
+    #[test]
+    fn volumes_in_use_are_described_when_they_change() {
+        let using = |handles: &[&str]| {
+            let mut node = node_with(&[]);
+            let names = handles
+                .iter()
+                .map(|handle| format!("kubernetes.io/csi/d^{handle}"));
+            node.status.as_mut().unwrap().volumes_in_use = Some(names.collect());
+            node
+        };
+        let kubelet = |text: &str| (Actor::Kubelet("node-a".to_owned()), text.to_owned());
+        let (none, one) = (using(&[]), using(&["v1"]));
+        assert_eq!(node(None, &none, &as_is()), []);
+        assert_eq!(node(Some(&none), &one, &as_is()), [kubelet("reports in use: v1")]);
+        assert_eq!(node(Some(&one), &one, &as_is()), []);
+        assert_eq!(
+            node(Some(&one), &none, &as_is()),
+            [kubelet("reports no volume in use")]
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The sources of the narration: watches, the driver's journal and the nodes' event log, a task each.
+//! The sources of the narration: watches and the drivers' journals, a task each.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -26,7 +26,6 @@ pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet
     let names = Names::with_prefix(env.prefix());
     attachments(narrator, env, &names, tasks);
     journals(narrator, env, &names, tasks)?;
-    event_log(narrator, env, &names, tasks);
 
     let client = env.client();
     let mine = watcher::Config::default().labels(&format!("{SCENARIO_LABEL}={}", env.prefix()));
@@ -37,7 +36,7 @@ pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet
         Api::<Pod>::namespaced(client.clone(), env.prefix()),
         mine.clone(),
         SignedDuration::ZERO,
-        move |old, new| new.map(|new| object::pod(old, new, &seen_by)).unwrap_or_default(),
+        move |old, new| object::pod(old, new, &seen_by),
     );
     let seen_by = names.clone();
     watched(
@@ -144,29 +143,6 @@ fn journal(
         }
     });
     Ok(())
-}
-
-fn event_log(narrator: &Narrator, env: &TestEnv<'_>, names: &Names, tasks: &mut JoinSet<()>) {
-    let (narrator, names) = (narrator.clone(), names.clone());
-    let mut entries = env.event_log().follow();
-    tasks.spawn(async move {
-        let mut described = 0;
-        loop {
-            let fresh = entries.borrow_and_update()[described..].to_vec();
-            described += fresh.len();
-            for entry in fresh {
-                let (actor, text) = object::node_event(&entry.node, &entry.event, &names);
-                narrator.take(Line {
-                    at: entry.at,
-                    actor,
-                    text,
-                });
-            }
-            if entries.changed().await.is_err() {
-                return;
-            }
-        }
-    });
 }
 
 /// Follows a watch and reports each change by `describe`, which gets the states before and after. What others may

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::test_env::{A, B, OwnCluster, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
+use crate::cluster::ClusterSettings;
 use crate::control_plane::Component;
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
@@ -17,7 +18,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "api-server-outage",
     about: "An attach and a detach whose calls end while the API server is down are finished when it is back.",
     config: ScenarioConfig {
-        own_cluster: Some(OwnCluster::DEFAULT),
+        own_cluster: Some(ClusterSettings::DEFAULT),
         ..ScenarioConfig::DEFAULT
     },
     // The retry of the call that timed out can succeed from a cache without the error.

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::test_env::{A, B, OwnCluster, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
+use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
+use crate::cluster::ClusterSettings;
 use crate::control_plane::Component;
 use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::PUBLISH;
 use crate::fixture::Access;
 
 const CONFIG: ScenarioConfig = ScenarioConfig {
-    own_cluster: Some(OwnCluster::DEFAULT),
+    own_cluster: Some(ClusterSettings::DEFAULT),
     // A call that hangs is repeated soon.
     timeout: Duration::from_secs(3),
     ..ScenarioConfig::DEFAULT
@@ -38,9 +39,9 @@ pub(super) const FAIL_OVER: Scenario = Scenario {
     name: "controllers-fail-over",
     about: "A standby attach/detach controller finishes attaches and detaches, keeps what is attached, and attaches nothing twice.",
     config: ScenarioConfig {
-        own_cluster: Some(OwnCluster {
+        own_cluster: Some(ClusterSettings {
             standby_controller_manager: true,
-            ..OwnCluster::DEFAULT
+            ..ClusterSettings::DEFAULT
         }),
         ..CONFIG
     },

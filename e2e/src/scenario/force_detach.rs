@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::test_env::{A, B, OwnCluster, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
+use crate::cluster::ClusterSettings;
 use crate::control_plane::Component;
 use crate::driver::journal::UNPUBLISH;
 use crate::fixture::Access;
@@ -16,7 +17,7 @@ const MAX_WAIT_FOR_UNMOUNT: Duration = Duration::from_secs(5);
 const C: usize = 2;
 
 /// Heartbeats that end do not make a node unhealthy during the test, only its Ready condition does.
-const GRACE: &str = "--node-monitor-grace-period=30m";
+const GRACE: Duration = Duration::from_secs(30 * 60);
 
 /// The default.
 pub(super) const ENABLED: Scenario = Scenario {
@@ -24,10 +25,11 @@ pub(super) const ENABLED: Scenario = Scenario {
     about: "After maxWaitForUnmount a mounted volume is detached from an unhealthy node and not from a healthy one.",
     config: ScenarioConfig {
         nodes: 3,
-        own_cluster: Some(OwnCluster {
+        own_cluster: Some(ClusterSettings {
             max_wait_for_unmount: Some(MAX_WAIT_FOR_UNMOUNT),
-            controller_manager_flags: &[GRACE, "--v=5"],
-            ..OwnCluster::DEFAULT
+            node_monitor_grace_period: Some(GRACE),
+            verbose_log: true,
+            ..ClusterSettings::DEFAULT
         }),
         ..ScenarioConfig::DEFAULT
     },
@@ -40,10 +42,12 @@ pub(super) const DISABLED: Scenario = Scenario {
     name: "force-detach-disabled",
     about: "With --disable-force-detach-on-timeout only the out-of-service taint detaches a mounted volume.",
     config: ScenarioConfig {
-        own_cluster: Some(OwnCluster {
+        own_cluster: Some(ClusterSettings {
             max_wait_for_unmount: Some(MAX_WAIT_FOR_UNMOUNT),
-            controller_manager_flags: &[GRACE, "--v=5", "--disable-force-detach-on-timeout=true"],
-            ..OwnCluster::DEFAULT
+            disable_force_detach_on_timeout: true,
+            node_monitor_grace_period: Some(GRACE),
+            verbose_log: true,
+            ..ClusterSettings::DEFAULT
         }),
         ..ScenarioConfig::DEFAULT
     },

@@ -36,8 +36,14 @@ pub struct Randomness {
 // === impl TestContext ===
 
 impl TestContext {
-    /// Builds what every scenario needs and starts or finds the cluster.
+    /// Starts or finds the cluster and builds what every scenario needs.
     pub async fn open(run: &Arc<Run>, toolchain: &Toolchain, backend: Backend) -> Result<Self> {
+        let cluster = Cluster::start(run, toolchain, backend).await?;
+        Self::on(run, toolchain, cluster).await
+    }
+
+    /// Builds what every scenario needs.
+    pub async fn on(run: &Arc<Run>, toolchain: &Toolchain, cluster: Cluster) -> Result<Self> {
         let settings = toolchain.settings();
         let randomness = Randomness {
             seed: settings.seed()?.unwrap_or_else(random_seed),
@@ -47,7 +53,6 @@ impl TestContext {
             .csi_mock_driver()
             .await
             .context("build the mock driver")?;
-        let cluster = Cluster::start(run, toolchain, backend).await?;
         Ok(Self {
             run: run.clone(),
             toolchain: toolchain.clone(),

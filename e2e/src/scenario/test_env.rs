@@ -7,7 +7,6 @@
 mod attachments;
 mod node_failure;
 mod node_status;
-mod own_cluster;
 mod pods;
 mod replicas;
 mod teardown;
@@ -25,20 +24,19 @@ use kube::{Api, Client};
 use tokio::sync::OwnedMutexGuard;
 
 pub use node_status::VolumesAttached;
-pub use own_cluster::OwnCluster;
 pub use teardown::force_cleanup;
 pub use volumes::TestVolume;
 
 use super::test_context::TestContext;
 use crate::attacher::{AttacherProcess, AttacherSpec, Kind};
+use crate::cluster::ClusterSettings;
 use crate::driver::{Driver, DriverSpec};
 use crate::fixture::{self, SCENARIO_LABEL, mk_csi_driver, mk_secret};
 use crate::invariant::Observations;
 use crate::invariant::observations::{MountEvent, VolumeFacts};
 use crate::invariant::settled::unsettled;
 use crate::invariant::va_recorder::VaRecorder;
-use crate::node::simulated::SimulatedNodeSpec;
-use crate::node::{Node, NodeEventLog, SimulatedNode};
+use crate::node::{Node, NodeSpec};
 use crate::wait::{self, Progress};
 
 /// How long an ordinary step may take on a machine that is busy with other scenarios.
@@ -71,12 +69,14 @@ pub struct ScenarioConfig {
     /// Name of the driver, where Kubernetes knows it. Such a test environment has the name to itself: others wait for it.
     /// `None`: a name that no other test environment has.
     pub driver: Option<&'static str>,
-    /// A control plane of the scenario's own, if it disturbs the control plane or needs other settings.
-    pub own_cluster: Option<OwnCluster>,
+    /// A cluster of the scenario's own, if it disturbs its components or needs other settings.
+    pub own_cluster: Option<ClusterSettings>,
     /// How often the attacher asks the driver where its volumes are.
     pub reconcile_sync: Duration,
     /// What the driver cannot do, as its flag takes it.
     pub capabilities: &'static str,
+    /// More flags of the driver's controller.
+    pub driver_flags: &'static [&'static str],
     /// Whether the nodes' kubelets mount volumes, for which each node needs a driver process. Without it they only
     /// report. A mock driver without ControllerPublish attaches what it mounts, which some scenarios must not see.
     pub node_drivers: bool,
@@ -99,7 +99,6 @@ pub struct TestEnv<'ctx> {
     secret: String,
     nodes: Vec<Node>,
     volumes: BTreeMap<String, TestVolume>,
-    event_log: NodeEventLog,
     recorder: VaRecorder,
     force_detached: BTreeSet<(String, String)>,
     _driver_name_guard: Option<OwnedMutexGuard<()>>,
@@ -120,6 +119,7 @@ impl ScenarioConfig {
         own_cluster: None,
         reconcile_sync: Duration::from_secs(60),
         capabilities: "",
+        driver_flags: &[],
         node_drivers: true,
         flags: &[],
         own_flags: &[],
@@ -176,7 +176,7 @@ impl<'ctx> TestEnv<'ctx> {
             nodes: config.nodes,
             latency: config.latency,
             capabilities: config.capabilities.to_owned(),
-            flags: Vec::new(),
+            flags: config.driver_flags.iter().map(|&flag| flag.to_owned()).collect(),
         };
         let driver = Driver::start(ctx.run().clone(), ctx.driver(), &dir, spec).await?;
         let recorder = VaRecorder::start(client, &driver_name).await?;
@@ -204,7 +204,6 @@ impl<'ctx> TestEnv<'ctx> {
             secret,
             nodes: Vec::new(),
             volumes: BTreeMap::new(),
-            event_log: NodeEventLog::default(),
             recorder,
             force_detached: BTreeSet::new(),
             _driver_name_guard: driver_name_guard,
@@ -224,15 +223,14 @@ impl<'ctx> TestEnv<'ctx> {
             true => Some(self.driver.start_node(index).await?),
             false => None,
         };
-        let spec = SimulatedNodeSpec {
+        let spec = NodeSpec {
             prefix: &self.prefix,
             name: &name,
             driver_name: self.driver.name(),
             node_id: &node_id,
             driver,
         };
-        let node = SimulatedNode::register(self.client(), spec, self.event_log.clone()).await?;
-        self.nodes.push(Node::Simulated(node));
+        self.nodes.push(Node::register(self.client(), spec).await?);
         Ok(())
     }
 
@@ -269,11 +267,6 @@ impl<'ctx> TestEnv<'ctx> {
     /// All nodes.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
-    }
-
-    /// What the nodes did so far.
-    pub fn event_log(&self) -> &NodeEventLog {
-        &self.event_log
     }
 
     /// Every state of the driver's attachments so far.

@@ -3,13 +3,10 @@
 //! when an attach has succeeded.
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
 
-use super::test_env::{A, OwnCluster, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
+use crate::cluster::ClusterSettings;
 use crate::control_plane::Component;
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
@@ -22,7 +19,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     about: "volumesAttached loses a volume before its VolumeAttachment is deleted, and a failed detach does not bring it back.",
     config: ScenarioConfig {
         nodes: 1,
-        own_cluster: Some(OwnCluster::DEFAULT),
+        own_cluster: Some(ClusterSettings::DEFAULT),
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Passes,
@@ -89,41 +86,22 @@ pub(super) const PATCH_FAILS: Scenario = Scenario {
     about: "A volume is not detached while the attach/detach controller cannot remove it from volumesAttached.",
     config: ScenarioConfig {
         nodes: 1,
-        own_cluster: Some(OwnCluster::DEFAULT),
+        own_cluster: Some(ClusterSettings::DEFAULT),
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(patch_fails(env)),
 };
 
-/// The role of the attach/detach controller.
-const ROLE: &str = "system:controller:attachdetach-controller";
-
 async fn patch_fails(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;
     env.pod("web", A, &[&volume]).await?;
     env.wait_until_running("web", STEP_TIMEOUT).await?;
 
-    let roles = Api::<ClusterRole>::all(env.client());
-    let role = roles.get(ROLE).await?;
-    let mut rules = role.rules.clone().unwrap_or_default();
-    rules.retain(|rule| {
-        rule.resources
-            .iter()
-            .flatten()
-            .all(|resource| resource != "nodes/status")
-    });
-    let set_rules = async |rules: &[PolicyRule]| {
-        let patch = Patch::Merge(json!({"rules": rules}));
-        let patched = roles.patch(ROLE, &PatchParams::default(), &patch).await;
-        patched
-            .map(drop)
-            .context("change the attach/detach controller's role")
-    };
-    set_rules(&rules).await?;
+    let cluster = env.ctx().cluster();
+    cluster.allow_node_status_patches(false).await?;
     env.delete_pod("web").await?;
     let fails = ["UpdateNodeStatusForNode failed", &volume.handle];
-    let cluster = env.ctx().cluster();
     cluster
         .wait_for_component_log(Component::ControllerManager, &fails, STEP_TIMEOUT)
         .await?;
@@ -133,7 +111,7 @@ async fn patch_fails(env: &mut TestEnv<'_>) -> Result<()> {
         "the VolumeAttachment is deleted although the node still reports the volume as attached"
     );
 
-    set_rules(&role.rules.unwrap_or_default()).await?;
+    cluster.allow_node_status_patches(true).await?;
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
     env.wait_for_volumes_attached(A, &[]).await
 }

@@ -51,7 +51,7 @@ impl Toolchain {
             &["--package", name]
         };
         let target = self.target_dir()?;
-        let Some(cargo) = self.on_path("cargo") else {
+        let Some(cargo) = self.settings.on_path("cargo") else {
             bail!("`cargo` is not on PATH, so {name} cannot be built: install Rust from https://rustup.rs")
         };
         let logs = target.join("csi-e2e");

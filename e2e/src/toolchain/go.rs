@@ -2,21 +2,65 @@
 
 mod recipe;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::{fmt, fs};
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::Instant;
 
-use super::{Toolchain, lock, progress, workspace_root};
+use super::{Settings, Toolchain, is_executable, lock, progress, workspace_root};
 use crate::process;
 use recipe::{BUILD_ENV, Go, Recipe, needed_version, release};
 
 /// How many lines of a failed build are shown.
 const TAIL_LINES: usize = 30;
+
+/// There is no `go`, so no Go program can be built. Tests that need one are skipped.
+#[derive(Clone, Copy, Debug)]
+pub struct MissingGo;
+
+impl fmt::Display for MissingGo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`go` is not on PATH")
+    }
+}
+
+impl std::error::Error for MissingGo {}
+
+impl MissingGo {
+    /// Why a test is skipped, if it failed for want of Go.
+    ///
+    /// # Errors
+    /// The test's, if it failed for another reason.
+    pub fn skips(outcome: Result<()>) -> Result<Option<String>> {
+        match outcome {
+            Err(error) if error.is::<Self>() => Ok(Some(format!("{Self}"))),
+            outcome => outcome.map(|()| None),
+        }
+    }
+}
+
+// === impl Settings ===
+
+impl Settings {
+    /// Whether there is a `go`.
+    ///
+    /// # Errors
+    /// [`MissingGo`].
+    pub fn require_go(&self) -> Result<(), MissingGo> {
+        self.on_path("go").map(drop).ok_or(MissingGo)
+    }
+
+    /// The program of this name on `PATH`.
+    pub(super) fn on_path(&self, name: &str) -> Option<PathBuf> {
+        std::env::split_paths(self.path.as_ref()?)
+            .map(|dir| dir.join(name))
+            .find(|file| is_executable(file))
+    }
+}
 
 /// A program of one of the harness's Go modules.
 #[derive(Clone, Copy, Debug)]
@@ -71,8 +115,8 @@ impl Toolchain {
             "Go {needed} or newer is needed to build the real control plane and the Go peers: install it from \
              https://go.dev/dl/ (or `apt-get install golang`, if that is new enough) and have `go` on PATH"
         );
-        let Some(executable) = self.on_path("go") else {
-            bail!("`go` is not on PATH. {cure}")
+        let Some(executable) = self.settings.on_path("go") else {
+            return Err(MissingGo).context(cure);
         };
         let output = self
             .go_command(&executable, module)

@@ -1,9 +1,9 @@
-//! gRPC clients of other languages against every socket of the mock driver: grpc-go, dialling as kubelet and as the
-//! sidecars do, and grpcio, which is gRPC's C core (Python, C++, Ruby, PHP). Both send the path of the socket as
-//! `:authority`.
+//! gRPC clients of other languages against every socket of the mock driver: grpc-go, dialling as kubelet and
+//! as the sidecars do, and grpcio, which is gRPC's C core (Python, C++, Ruby, PHP). Both send the path of the
+//! socket as `:authority`.
 //!
-//! grpcio comes from PyPI: the test is left out where `python3` has no module `grpc`, and fails there when
-//! `CSI_E2E_REQUIRE_GRPCIO` is set, as `.ci/run` does. `CSI_E2E_PYTHON` names the interpreter.
+//! grpcio comes from PyPI: the test is skipped if `python3` has no module `grpc`, and fails then if
+//! `CSI_E2E_REQUIRE_GRPCIO` is set, as by `.ci/run`. `CSI_E2E_PYTHON` names the interpreter.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -11,26 +11,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use csi_e2e::process::{Process, Run, Spec, reaper_main_if_requested};
-use csi_e2e::toolchain::{Peer, Settings, Toolchain};
-use libtest_mimic::{Arguments, Failed, Trial};
-use tokio::net::UnixStream;
+use csi_e2e::process::{Process, Run, Spec, reaper_main_if_requested, stop_in_reverse, wait_until_listening};
+use csi_e2e::toolchain::{MissingGo, Peer, Settings, Toolchain};
+use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::process::Command;
 use tokio::runtime::Runtime;
-use tokio::time::{Instant, sleep};
 
-/// How long a driver may take to listen, and to end.
+/// Maximum time for a driver to listen, and to exit.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// How long a client may take; its calls take milliseconds.
+/// Timeout of a client, whose calls take milliseconds.
 const CLIENT: Duration = Duration::from_secs(60);
-/// Between two looks whether a socket is there.
-const PAUSE: Duration = Duration::from_millis(20);
 
 const DRIVER: &str = "clients.csi.local";
-/// Calls GetPluginInfo or GetInfo of each socket it is given.
+/// Calls GetPluginInfo or GetInfo on each given socket.
 const GRPCIO_CLIENT: &str = include_str!("client.py");
 
-/// What the tests share.
+/// Shared state of the tests.
 struct Bench {
     runtime: Runtime,
     toolchain: Toolchain,
@@ -80,7 +76,6 @@ fn main() -> Result<ExitCode> {
     Ok(conclusion.exit_code())
 }
 
-#[expect(clippy::print_stderr, reason = "an ignored test says nothing of its own")]
 fn trial(
     bench: &Arc<Bench>,
     name: &'static str,
@@ -88,14 +83,14 @@ fn trial(
     test: impl AsyncFnOnce(&Bench) -> Result<()> + Send + 'static,
 ) -> Trial {
     let bench = Arc::clone(bench);
-    if let Some(missing) = &missing {
-        eprintln!("csi-e2e: {name} is left out: {missing}");
-    }
-    Trial::test(name, move || {
-        let outcome = bench.runtime.block_on(test(&bench));
-        outcome.map_err(|error| Failed::from(format!("{error:#}")))
+    Trial::ignorable_test(name, move || {
+        if let Some(missing) = missing {
+            return Ok(Completion::ignored_with(missing));
+        }
+        let skipped = MissingGo::skips(bench.runtime.block_on(test(&bench)));
+        let skipped = skipped.map_err(|error| format!("{error:#}"))?;
+        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
-    .with_ignored_flag(missing.is_some())
 }
 
 async fn grpc_go(bench: &Bench) -> Result<()> {
@@ -118,7 +113,7 @@ async fn grpc_go(bench: &Bench) -> Result<()> {
         }
     }
     ensure!(drivers.is_ready().await?, "kubelet has registered the driver");
-    drivers.stop().await
+    stop_in_reverse(&drivers.processes, DEADLINE).await
 }
 
 /// Metadata, trailers, status details, compression, streams, unknown methods, deadlines and cancellations, as grpc-go
@@ -165,7 +160,7 @@ async fn grpcio(bench: &Bench, python: &Path) -> Result<()> {
             socket.display()
         );
     }
-    drivers.stop().await
+    stop_in_reverse(&drivers.processes, DEADLINE).await
 }
 
 fn has_grpcio(python: &Path) -> bool {
@@ -176,7 +171,7 @@ fn has_grpcio(python: &Path) -> bool {
     import.is_ok_and(|output| output.status.success())
 }
 
-/// What a client prints.
+/// Output of a client.
 async fn output(command: &mut Command) -> Result<String> {
     let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = tokio::time::timeout(CLIENT, running)
@@ -219,14 +214,16 @@ impl Drivers {
         ] {
             let process = Process::spawn(&bench.run, spec)?;
             for socket in sockets {
-                process.while_alive(listens(&drivers.dir.join(socket))).await?;
+                process
+                    .while_alive(wait_until_listening(&drivers.dir.join(socket), DEADLINE))
+                    .await?;
             }
             drivers.processes.push(process);
         }
         Ok(drivers)
     }
 
-    /// Each with the service that it has.
+    /// The sockets, each with its service.
     fn sockets(&self) -> [(&'static str, PathBuf); 3] {
         [
             ("csi", self.dir.join("csi.sock")),
@@ -235,7 +232,7 @@ impl Drivers {
         ]
     }
 
-    /// What a readiness probe would find.
+    /// Result of a readiness probe.
     async fn is_ready(&self) -> Result<bool> {
         let endpoint = format!("--admin-endpoint={}", self.dir.join("admin.sock").display());
         let probe = Command::new(&self.binary)
@@ -248,31 +245,4 @@ impl Drivers {
             _ => anyhow::bail!("ctl ready: {}", String::from_utf8_lossy(&probe.stderr)),
         }
     }
-
-    async fn stop(&self) -> Result<()> {
-        for process in self.processes.iter().rev() {
-            process.ensure_alive()?;
-            let exit = process.stop(DEADLINE).await?;
-            ensure!(
-                exit.status.success(),
-                "the {} ended with {}",
-                process.name(),
-                exit.status
-            );
-        }
-        Ok(())
-    }
-}
-
-async fn listens(socket: &Path) -> Result<()> {
-    let deadline = Instant::now() + DEADLINE;
-    while UnixStream::connect(socket).await.is_err() {
-        ensure!(
-            Instant::now() < deadline,
-            "nothing listens on {} after {DEADLINE:?}",
-            socket.display()
-        );
-        sleep(PAUSE).await;
-    }
-    Ok(())
 }

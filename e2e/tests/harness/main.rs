@@ -16,8 +16,8 @@ use anyhow::{Result, anyhow};
 use csi_e2e::cluster::{Backend, Cluster};
 use csi_e2e::control_plane::Options;
 use csi_e2e::process::{Run, reaper_main_if_requested};
-use csi_e2e::toolchain::{Settings, Toolchain};
-use libtest_mimic::{Arguments, Trial};
+use csi_e2e::toolchain::{MissingGo, Settings, Toolchain};
+use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Runtime;
 use tokio::sync::{OnceCell, RwLock};
 
@@ -64,6 +64,7 @@ fn main() -> Result<ExitCode> {
 
 impl Harness {
     async fn cluster(&self) -> Result<&Cluster> {
+        self.toolchain.settings().require_go()?;
         let start = || async {
             let backend = Backend::ControlPlane(Options {
                 audit: true,
@@ -86,11 +87,10 @@ where
     F: Future<Output = Result<()>> + 'static,
 {
     let harness = Arc::clone(harness);
-    Trial::test(name, move || {
+    Trial::ignorable_test(name, move || {
         let shared = Arc::clone(&harness);
-        harness
-            .runtime
-            .block_on(test(shared))
-            .map_err(|error| format!("{error:#}").into())
+        let skipped = MissingGo::skips(harness.runtime.block_on(test(shared)));
+        let skipped = skipped.map_err(|error| format!("{error:#}"))?;
+        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
 }

@@ -11,10 +11,10 @@ use anyhow::{Context as _, Result, ensure};
 use csi_attacher::migration::{self, Plugin};
 use csi_attacher::model::wire::VolumeObject;
 use csi_attacher::model::{AccessModes, Capabilities, Driver};
-use csi_e2e::toolchain::csi_translations;
+use csi_e2e::toolchain::{MissingGo, csi_translations};
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::CSIPersistentVolumeSource;
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -65,18 +65,24 @@ fn main() -> ExitCode {
     let mut trials: Vec<_> = volumes::PLUGINS
         .iter()
         .map(|&(field, generator)| {
-            Trial::test(format!("volumes of {field} are translated alike"), move || {
-                Ok(volumes_are_translated_alike(field, generator)?)
+            trial(&format!("volumes of {field} are translated alike"), move || {
+                volumes_are_translated_alike(field, generator)
             })
         })
         .collect();
-    trials.push(Trial::test("handles are repaired alike", || {
-        Ok(handles_are_repaired_alike()?)
-    }));
-    trials.push(Trial::test("drivers are told and finalizers named alike", || {
-        Ok(names_are_alike()?)
-    }));
+    trials.push(trial("handles are repaired alike", handles_are_repaired_alike));
+    trials.push(trial(
+        "drivers are told and finalizers named alike",
+        names_are_alike,
+    ));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn trial(name: &str, test: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
+    Trial::ignorable_test(name, move || {
+        let skipped = MissingGo::skips(test())?;
+        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+    })
 }
 
 fn volumes_are_translated_alike(field: &str, generator: volumes::Generator) -> Result<()> {

@@ -11,12 +11,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use csi_e2e::process::{Run, reaper_main_if_requested};
-use csi_e2e::toolchain::{Settings, Toolchain};
-use libtest_mimic::{Arguments, Failed, Trial};
+use csi_e2e::process::{Run, reaper_main_if_requested, stop_in_reverse};
+use csi_e2e::toolchain::{MissingGo, Settings, Toolchain};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tokio::runtime::Runtime;
 
-use crate::setup::{ALL, Devices, PLAIN, SetUp};
+use crate::setup::{ALL, DEADLINE, Devices, PLAIN, SetUp};
 
 /// Shared state of all set-ups.
 struct Bench {
@@ -44,29 +44,26 @@ fn main() -> Result<ExitCode> {
     Ok(conclusion.exit_code())
 }
 
-#[expect(clippy::print_stderr, reason = "an ignored test says nothing of its own")]
 fn trial(bench: &Arc<Bench>, setup: &'static SetUp, devices: Devices) -> Trial {
     let bench = Arc::clone(bench);
     let name = format!("{}::{}", devices.name(), setup.name);
     let missing = devices.missing();
-    let ignored = missing.is_some() && !bench.toolchain.settings().need_privileges;
-    if ignored && let Some(missing) = &missing {
-        eprintln!("csi-e2e: {name} is left out: {missing}");
-    }
-    Trial::test(name, move || {
+    Trial::ignorable_test(name, move || {
         if let Some(missing) = missing {
-            return Err(Failed::from(missing));
+            return match bench.toolchain.settings().need_privileges {
+                true => Err(Failed::from(missing)),
+                false => Ok(Completion::ignored_with(missing)),
+            };
         }
-        bench
-            .runtime
-            .block_on(passes_twice(&bench, setup, devices))
-            .map_err(|error| Failed::from(format!("{error:#}")))
+        let skipped = MissingGo::skips(bench.runtime.block_on(passes_twice(&bench, setup, devices)));
+        let skipped = skipped.map_err(|error| format!("{error:#}"))?;
+        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
-    .with_ignored_flag(ignored)
 }
 
 /// With a new array, and with its state after a restart.
 async fn passes_twice(bench: &Bench, setup: &SetUp, devices: Devices) -> Result<()> {
+    bench.toolchain.settings().require_go()?;
     let dir = bench.run.subdir(&format!("{}-{}", devices.name(), setup.name))?;
     for round in ["fresh", "restarted"] {
         let driver = setup
@@ -74,7 +71,7 @@ async fn passes_twice(bench: &Bench, setup: &SetUp, devices: Devices) -> Result<
             .await
             .with_context(|| format!("{round}: start the driver"))?;
         let judged = setup.verify(bench, &dir).await;
-        let stopped = driver.stop().await;
+        let stopped = stop_in_reverse(&driver.processes, DEADLINE).await;
         judged.with_context(|| format!("{round}: the driver's log ends with\n{}", driver.log_tail()))?;
         stopped.with_context(|| format!("{round}: stop the driver"))?;
     }

@@ -1,30 +1,26 @@
-//! The set-ups in which csi-sanity is run.
+//! The set-ups of csi-sanity.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use csi_e2e::process::{Process, Spec};
+use csi_e2e::process::{Process, Spec, wait_until_listening};
 use csi_e2e::toolchain::Peer;
 use serde_json::{Map, Value, json};
-use tokio::net::UnixStream;
-use tokio::time::{Instant, sleep};
 
 use crate::Bench;
 use crate::report::Report;
 
-/// How long a round of csi-sanity may take.
+/// Timeout of a round of csi-sanity.
 const ROUND: Duration = Duration::from_secs(240);
-/// How long a driver may take to listen, and to end.
-const DEADLINE: Duration = Duration::from_secs(20);
-/// Between two looks whether it listens.
-const PAUSE: Duration = Duration::from_millis(20);
-/// Small, since xfs and ext4 are really made on it where there are devices.
+/// Maximum time for a driver to listen, and to exit.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+/// Small, because xfs and ext4 are really created on loop devices.
 const VOLUME_BYTES: u64 = 512 << 20;
 const EXPANDED_BYTES: u64 = 1 << 30;
-/// More than csi-sanity has attached outside of the spec that looks for the limit.
+/// More than csi-sanity attaches outside of the spec for the attach limit.
 const ATTACH_LIMIT: u32 = 20;
-/// The calls that must bring a credential where credentials are wanted, with csi-sanity's name for their secret.
+/// Calls that need a secret in the set-ups with secrets, with csi-sanity's name for it.
 const SECRETS: &[(&str, &str)] = &[
     ("CreateVolume", "CreateVolumeSecret"),
     ("DeleteVolume", "DeleteVolumeSecret"),
@@ -44,21 +40,20 @@ const SECRETS: &[(&str, &str)] = &[
     ("GetSnapshot", "GetSnapshotSecret"),
 ];
 
-/// One way to run driver and suite.
+/// One configuration of driver and suite.
 pub(crate) struct SetUp {
-    /// Its name in test names.
+    /// Name in test names.
     pub(crate) name: &'static str,
     access: &'static str,
     split: bool,
     secrets: bool,
-    /// Whether the driver stands behind a fault proxy, one without faults.
+    /// Whether csi-sanity connects through a fault proxy without faults.
     proxied: bool,
-    /// Whether both run without options but the names of the node and of files: what an author of a CSI driver tries
-    /// first.
+    /// Whether both run without options except node name and paths: the first try of a CSI driver's author.
     plain: bool,
 }
 
-/// What the driver makes of attached volumes.
+/// Devices of attached volumes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Devices {
     /// Directories and regular files.
@@ -67,9 +62,9 @@ pub(crate) enum Devices {
     Loop,
 }
 
-/// The driver of a set-up: one process, or one for the controller and one for the node, or one with its proxy.
+/// The processes of a set-up: one driver, or a controller and a node, or a driver and its proxy.
 pub(crate) struct Started {
-    processes: Vec<Process>,
+    pub(crate) processes: Vec<Process>,
 }
 
 pub(crate) const PLAIN: SetUp = SetUp {
@@ -134,7 +129,7 @@ impl Devices {
         }
     }
 
-    /// What this machine lacks for them.
+    /// What is missing on this machine.
     pub(crate) fn missing(self) -> Option<String> {
         if self == Self::Emulated {
             return None;
@@ -153,7 +148,7 @@ impl Devices {
 // === impl SetUp ===
 
 impl SetUp {
-    /// Starts the driver with the state it has in `dir`, and waits until it listens.
+    /// Starts the driver with the state in `dir`, and waits until it listens.
     pub(crate) async fn start(&self, bench: &Bench, devices: Devices, dir: &Path) -> Result<Started> {
         let binary = bench.toolchain.csi_mock_driver().await?;
         let common = |name: &str, socket: &str| {
@@ -219,13 +214,15 @@ impl SetUp {
         };
         for (command, socket) in commands {
             let process = Process::spawn(&bench.run, command)?;
-            process.while_alive(listens(&dir.join(socket))).await?;
+            process
+                .while_alive(wait_until_listening(&dir.join(socket), DEADLINE))
+                .await?;
             started.processes.push(process);
         }
         Ok(started)
     }
 
-    /// Runs csi-sanity, all of which must pass.
+    /// Runs csi-sanity; all specs must pass.
     pub(crate) async fn verify(&self, bench: &Bench, dir: &Path) -> Result<()> {
         let report = dir.join("report.json");
         let write = |name: &str, value: &Value| -> Result<PathBuf> {
@@ -236,7 +233,7 @@ impl SetUp {
         };
         let mutable = write("mutable-parameters.yaml", &json!({"iops": "500"}))?;
         let path = |name: &str| dir.join(name).display().to_string();
-        // Where its directories are is no option: two runs would share those in /tmp.
+        // Explicit directories, because two runs would share the default ones in /tmp.
         let mut command = Spec::new("csi-sanity", bench.toolchain.peer(Peer::CsiSanity).await?)
             .dir(dir)
             .arg(format!("--csi.endpoint=unix://{}", path(SOCKET)))
@@ -286,21 +283,6 @@ impl SetUp {
 // === impl Started ===
 
 impl Started {
-    /// Asks the processes to end, the node's before the controller's and the proxy before its driver.
-    pub(crate) async fn stop(&self) -> Result<()> {
-        for process in self.processes.iter().rev() {
-            process.ensure_alive()?;
-            let exit = process.stop(DEADLINE).await?;
-            ensure!(
-                exit.status.success(),
-                "the {} ended with {}",
-                process.name(),
-                exit.status
-            );
-        }
-        Ok(())
-    }
-
     pub(crate) fn log_tail(&self) -> String {
         let tails = self.processes.iter().map(|process| process.log_tail(20));
         tails.collect::<Vec<_>>().join("\n")
@@ -309,21 +291,8 @@ impl Started {
 
 const SOCKET: &str = "csi.sock";
 const CONTROLLER: &str = "controller.sock";
-/// The driver's socket where csi-sanity speaks to a proxy.
+/// The driver's socket if csi-sanity connects to a proxy.
 const BEHIND: &str = "behind.sock";
-
-async fn listens(socket: &Path) -> Result<()> {
-    let deadline = Instant::now() + DEADLINE;
-    while UnixStream::connect(socket).await.is_err() {
-        ensure!(
-            Instant::now() < deadline,
-            "no process listens on {} after {DEADLINE:?}",
-            socket.display()
-        );
-        sleep(PAUSE).await;
-    }
-    Ok(())
-}
 
 /// No mount, loop device or link of a set-up is left when its driver has stopped.
 pub(crate) fn nothing_is_left(dir: &Path) -> Result<()> {
@@ -333,7 +302,7 @@ pub(crate) fn nothing_is_left(dir: &Path) -> Result<()> {
     ensure!(left.is_empty(), "mounts are left: {left:?}");
     for device in std::fs::read_dir("/sys/block").context("list the block devices")? {
         let backing = device?.path().join("loop/backing_file");
-        // Absent of what is no loop device, or a free one.
+        // Absent for other devices and for free loop devices.
         let backing = std::fs::read_to_string(backing).unwrap_or_default();
         ensure!(
             !backing.contains(&ours),

@@ -1,9 +1,10 @@
-//! All scenarios, with our attacher and with the Go one as the attacher, on one real control plane.
+//! All scenarios on the embedded cluster, and on the real control plane where `CSI_E2E_BACKENDS` asks for it.
 //!
-//! `cargo test -p csi-e2e --test scenarios` runs them all; a filter chooses, as always: `ours::` for our
-//! attacher only, `go::` for the Go one, `pod-moves` for one scenario with both. `kubeconfig::` trials reach the
-//! same control plane through the backend for clusters that are there already; with `CSI_E2E_KUBECONFIG` all of
-//! them are run on the cluster it names. `attacher::` trials need no cluster.
+//! `cargo test -p csi-e2e --test scenarios` runs them on the embedded cluster with our attacher. With
+//! `CSI_E2E_BACKENDS=embedded,control-plane` they run on the control plane, too, with our attacher and with the Go one. A
+//! filter chooses, as always: `embedded::`, `control-plane::`, `ours::`, `go::`, `pod-moves`. `kubeconfig::` trials reach
+//! the control plane through the backend for clusters that are there already; with `CSI_E2E_KUBECONFIG` all scenarios
+//! run on the cluster it names. `attacher_process::` trials need no cluster.
 //!
 //! A randomized scenario that fails prints its seed; `CSI_E2E_SEED` repeats it, and `CSI_E2E_ATTACHMENTS` makes
 //! it longer: `CSI_E2E_ATTACHMENTS=10000 cargo test -p csi-e2e --test scenarios ours::flaky`.
@@ -16,21 +17,25 @@ mod shared_cluster;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Result;
 use csi_e2e::attacher::Kind;
 use csi_e2e::process::reaper_main_if_requested;
 use csi_e2e::scenario::{self, Scenario};
 use csi_e2e::toolchain::Settings;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tracing_subscriber::EnvFilter;
 
 use crate::shared_cluster::{Access, SharedCluster};
 
 /// Trials at a time unless `--test-threads` says otherwise: they mostly wait, but each has processes of its
-/// own, and the control plane shares the cores with them.
+/// own, and the cluster shares the cores with them.
 const TRIALS_AT_A_TIME: usize = 4;
 
 /// Scenarios that are run through the `kubeconfig` backend too: enough to use all of it.
 const THROUGH_KUBECONFIG: [&str; 2] = ["pod-attaches", "pod-moves"];
+
+/// What does not run on the embedded cluster: where external-attacher takes part, which the real control plane judges.
+const NOT_EMBEDDED: &[&str] = &["go::", "ours::leader-changes-kind"];
 
 /// What is logged unless `RUST_LOG` says otherwise. The client logs every failed request as an error, also those
 /// of a component that is being waited for; the caller of the request reports it.
@@ -46,11 +51,15 @@ fn main() -> ExitCode {
 
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(TRIALS_AT_A_TIME);
-    let shared = match SharedCluster::new() {
-        Ok(shared) => Arc::new(shared),
+    let prepared = SharedCluster::new().map(Arc::new).and_then(|shared| {
+        let trials = trials(&shared, &Settings::from_env())?;
+        Ok((shared, trials))
+    });
+    let (shared, trials) = match prepared {
+        Ok(prepared) => prepared,
         Err(error) => return shared_cluster::fail(&format!("the harness cannot start: {error:#}")),
     };
-    let conclusion = libtest_mimic::run(&arguments, trials(&shared));
+    let conclusion = libtest_mimic::run(&arguments, trials);
     let shared = Arc::into_inner(shared).expect("the trials are over, so nothing else may hold it");
     match shared.close() {
         Ok(()) => conclusion.exit_code(),
@@ -58,40 +67,76 @@ fn main() -> ExitCode {
     }
 }
 
-fn trials(shared: &Arc<SharedCluster>) -> Vec<Trial> {
+fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>> {
     let mut trials = attacher_process::trials(shared);
-    trials.extend(secrets::trials(shared));
-    for kind in [Kind::Ours, Kind::Go] {
-        trials.extend(
-            scenario::ALL
-                .iter()
-                .map(|scenario| trial(shared, scenario, kind, Access::Own)),
-        );
+    if settings.kubeconfig.is_some() {
+        for kind in [Kind::Ours, Kind::Go] {
+            trials.extend(all(kind).map(|scenario| trial(shared, scenario, kind, Access::Kubeconfig, None)));
+        }
+        trials.push(secrets::trial(shared, Access::Kubeconfig, None));
+        return Ok(trials);
     }
-    trials.extend(
-        scenario::RANDOMIZED
-            .iter()
-            .map(|scenario| trial(shared, scenario, Kind::Ours, Access::Own)),
-    );
+    let (embedded, control_plane) = settings.backends()?;
+    let not_chosen = |chosen: bool, why| (!chosen).then_some(why);
+    let no_embedded = not_chosen(embedded, "CSI_E2E_BACKENDS has no embedded");
+    let no_control_plane = not_chosen(control_plane, "CSI_E2E_BACKENDS has no control-plane")
+        .or_else(|| settings.require_go().err().map(|_| "`go` is not on PATH"));
+    for (access, skipped) in [
+        (Access::Embedded, no_embedded),
+        (Access::ControlPlane, no_control_plane),
+    ] {
+        trials.push(secrets::trial(shared, access, skipped));
+        for kind in [Kind::Ours, Kind::Go] {
+            trials.extend(all(kind).map(|scenario| trial(shared, scenario, kind, access, skipped)));
+        }
+    }
     for name in THROUGH_KUBECONFIG {
         let scenario = Scenario::named(name).expect("the scenario must exist");
-        trials.push(trial(shared, scenario, Kind::Ours, Access::Kubeconfig));
+        let access = Access::Kubeconfig;
+        trials.push(trial(shared, scenario, Kind::Ours, access, no_control_plane));
     }
-    trials
+    Ok(trials)
 }
 
-fn trial(shared: &Arc<SharedCluster>, scenario: &'static Scenario, kind: Kind, access: Access) -> Trial {
-    let shared = Arc::clone(shared);
-    let access_name = match access {
-        Access::Own => "",
-        Access::Kubeconfig => "kubeconfig::",
+/// What an attacher is put through.
+fn all(kind: Kind) -> impl Iterator<Item = &'static Scenario> {
+    let randomized = match kind {
+        Kind::Ours => scenario::RANDOMIZED,
+        Kind::Go => &[],
     };
-    let skipped = scenario.config.own_cluster.is_some() && Settings::from_env().kubeconfig.is_some();
-    let trial = Trial::test(format!("{access_name}{kind}::{}", scenario.name), move || {
-        shared
-            .run(scenario, kind, access)
-            .map_err(|error| Failed::from(format!("{error:#}")))
-    });
-    // A cluster that the harness did not start keeps its control plane.
-    trial.with_ignored_flag(skipped)
+    scenario::ALL.iter().chain(randomized)
+}
+
+fn trial(
+    shared: &Arc<SharedCluster>,
+    scenario: &'static Scenario,
+    kind: Kind,
+    access: Access,
+    skipped: Option<&'static str>,
+) -> Trial {
+    // A cluster that the harness did not start keeps its components.
+    let untouchable = access == Access::Kubeconfig && scenario.config.own_cluster.is_some();
+    let name = format!("{kind}::{}", scenario.name);
+    let excepted = access == Access::Embedded && NOT_EMBEDDED.iter().any(|except| name.starts_with(except));
+    let skipped = skipped
+        .or(untouchable.then_some("it needs a cluster of its own"))
+        .or(excepted.then_some("external-attacher runs on the control plane only"));
+    let shared = Arc::clone(shared);
+    unless(skipped, format!("{access}::{name}"), move || {
+        shared.run(scenario, kind, access)
+    })
+}
+
+/// A trial, or the reason why it is skipped.
+fn unless(
+    skipped: Option<&'static str>,
+    name: String,
+    run: impl FnOnce() -> Result<()> + Send + 'static,
+) -> Trial {
+    Trial::ignorable_test(name, move || match skipped {
+        Some(reason) => Ok(Completion::ignored_with(reason)),
+        None => run()
+            .map(|()| Completion::Completed)
+            .map_err(|error| Failed::from(format!("{error:#}"))),
+    })
 }

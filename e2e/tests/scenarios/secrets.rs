@@ -13,21 +13,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::attacher::Kind;
-use csi_e2e::fixture::{self, Access, VolumeSource, mk_attachment, mk_claim, mk_csi_node, mk_meta, mk_node};
+use csi_e2e::fixture::{self, VolumeSource, mk_attachment, mk_claim, mk_csi_node, mk_meta, mk_node};
 use csi_e2e::invariant::va_recorder::VaRecorder;
 use csi_e2e::process::{Process, Spec, free_address};
 use csi_e2e::scenario::TestContext;
 use csi_e2e::wait::{self, Progress};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Secret};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Trial;
 
 use self::collector::Collector;
 use self::leaky_driver::{Credentials, LeakyDriver};
-use crate::shared_cluster::SharedCluster;
+use crate::shared_cluster::{Access, SharedCluster};
+use crate::unless;
 
 const PREFIX: &str = "ours-secrets";
 const DRIVER: &str = "ours-secrets.csi.local";
@@ -39,13 +39,11 @@ const STRIPPED: &str = "***stripped***";
 /// For an attach with all its failures, on a machine that is busy with other trials.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) fn trials(shared: &Arc<SharedCluster>) -> Vec<Trial> {
+pub(crate) fn trial(shared: &Arc<SharedCluster>, access: Access, skipped: Option<&'static str>) -> Trial {
     let shared = Arc::clone(shared);
-    vec![Trial::test("secrets::are_nowhere", move || {
-        shared
-            .block_on(are_nowhere(&shared))
-            .map_err(|error| Failed::from(format!("{error:#}")))
-    })]
+    unless(skipped, format!("{access}::secrets::are_nowhere"), move || {
+        shared.block_on(are_nowhere(&shared, access))
+    })
 }
 
 /// What one run of the attacher needs.
@@ -57,11 +55,11 @@ struct BenchEnv<'a> {
     collector: Collector,
 }
 
-async fn are_nowhere(shared: &SharedCluster) -> Result<()> {
-    let ctx = shared.own_context().await?;
+async fn are_nowhere(shared: &SharedCluster, access: Access) -> Result<()> {
+    let ctx = shared.context(access).await?;
     let (client, create) = (ctx.cluster().client(), PostParams::default());
     let credentials = Credentials::random();
-    let dir = ctx.run().subdir(PREFIX)?;
+    let dir = ctx.run().new_subdir(PREFIX)?;
     ctx.cluster().create_namespace(PREFIX).await?;
     ctx.cluster()
         .create_attacher_account(PREFIX, ACCOUNT, true)
@@ -78,7 +76,7 @@ async fn are_nowhere(shared: &SharedCluster) -> Result<()> {
     Api::<Secret>::namespaced(client.clone(), PREFIX)
         .create(&create, &secret)
         .await?;
-    let node = mk_node(PREFIX, NODE, Timestamp::now());
+    let node = mk_node(PREFIX, NODE);
     let node = Api::<Node>::all(client.clone()).create(&create, &node).await?;
     let csi_node = mk_csi_node(PREFIX, &node, DRIVER, "node-0");
     Api::<CSINode>::all(client.clone())
@@ -205,10 +203,10 @@ fn mk_volume() -> PersistentVolume {
         driver: DRIVER.to_owned(),
         handle: "volume-0".to_owned(),
         attributes: std::collections::BTreeMap::new(),
-        access: Access::OneNode,
+        access: fixture::Access::OneNode,
         publish_secret: Some((PREFIX.to_owned(), "credentials".to_owned())),
     };
-    let claim = mk_claim(PREFIX, "none", VOLUME, Access::OneNode);
+    let claim = mk_claim(PREFIX, "none", VOLUME, fixture::Access::OneNode);
     let mut volume = fixture::mk_persistent_volume(PREFIX, VOLUME, &source, &claim);
     // It has no claim.
     if let Some(spec) = &mut volume.spec {

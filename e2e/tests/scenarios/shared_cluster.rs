@@ -1,29 +1,32 @@
-//! The control plane all trials share: started by the first trial that needs it, stopped after the last.
+//! The clusters that trials share: each is started by the first trial that needs it and stopped after the last.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use csi_e2e::attacher::Kind;
-use csi_e2e::cluster::Backend;
-use csi_e2e::control_plane::{Component, Options};
+use csi_e2e::cluster::{Backend, ClusterSettings};
+use csi_e2e::control_plane::Options;
 use csi_e2e::dump;
 use csi_e2e::process::Run;
-use csi_e2e::scenario::{self, ExpectedOutcome, OwnCluster, Scenario, TestContext};
+use csi_e2e::scenario::{self, ExpectedOutcome, Scenario, TestContext};
 use csi_e2e::toolchain::{Settings, Toolchain};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
 use crate::rights;
 
-/// The way a trial reaches the cluster.
+/// The cluster of a trial, and the way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// As the one who started the control plane, or with the kubeconfig the settings name.
-    Own,
-    /// As an unprivileged user to whom only the kubeconfig of the same cluster is known.
+    /// The embedded cluster.
+    Embedded,
+    /// The real control plane, as the one who started it.
+    ControlPlane,
+    /// A kubeconfig: of the cluster that the settings name, or else of the control plane.
     Kubeconfig,
 }
 
@@ -31,11 +34,12 @@ pub(crate) enum Access {
 pub(crate) struct SharedCluster {
     runtime: Runtime,
     tools: OnceCell<Shared<(Arc<Run>, Toolchain)>>,
-    own: OnceCell<Shared<TestContext>>,
+    embedded: OnceCell<Shared<TestContext>>,
+    control_plane: OnceCell<Shared<TestContext>>,
     kubeconfig: OnceCell<Shared<TestContext>>,
     /// Held by the one scenario that has a control plane of its own.
-    own_cluster: Mutex<()>,
-    /// Scenarios that our attacher has passed.
+    own_control_plane: Mutex<()>,
+    /// Scenarios that our attacher has passed on the control plane.
     passed: Mutex<BTreeSet<&'static str>>,
 }
 
@@ -50,24 +54,25 @@ impl SharedCluster {
         Ok(Self {
             runtime,
             tools: OnceCell::new(),
-            own: OnceCell::new(),
+            embedded: OnceCell::new(),
+            control_plane: OnceCell::new(),
             kubeconfig: OnceCell::new(),
-            own_cluster: Mutex::default(),
+            own_control_plane: Mutex::default(),
             passed: Mutex::default(),
         })
     }
 
     /// Runs a scenario and compares the outcome with what is known of the attacher.
     pub(crate) fn run(&self, scenario: &'static Scenario, kind: Kind, access: Access) -> Result<()> {
-        let name = format!("{kind}-{}", scenario.name);
         let prefix = match access {
-            Access::Own => name,
-            Access::Kubeconfig => format!("kc-{name}"),
+            Access::Embedded => format!("em-{kind}-{}", scenario.name),
+            Access::ControlPlane => format!("{kind}-{}", scenario.name),
+            Access::Kubeconfig => format!("kc-{kind}-{}", scenario.name),
         };
         let outcome = match scenario.config.own_cluster {
-            Some(own) => self.run_on_own_cluster(scenario, kind, own, &prefix),
+            Some(settings) => self.run_on_own_cluster(scenario, kind, access, settings, &prefix),
             None => self.runtime.block_on(async {
-                let ctx = self.ctx(access).await?;
+                let ctx = self.context(access).await?;
                 let executed = scenario.execute(ctx, &prefix, kind).await;
                 if scenario::RANDOMIZED
                     .iter()
@@ -79,9 +84,9 @@ impl SharedCluster {
                 }
             }),
         };
-        let ours_passed = kind == Kind::Ours && outcome.is_ok();
+        let passed = outcome.is_ok() && kind == Kind::Ours && access == Access::ControlPlane;
         verify(outcome, scenario.expected_outcome(kind), &prefix)?;
-        if ours_passed {
+        if passed {
             let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
             passed.insert(scenario.name);
         }
@@ -92,25 +97,22 @@ impl SharedCluster {
         &self,
         scenario: &'static Scenario,
         kind: Kind,
-        own: OwnCluster,
+        access: Access,
+        settings: ClusterSettings,
         prefix: &str,
     ) -> Result<()> {
-        // One at a time: a control plane takes half a gigabyte.
-        let _guard = self.own_cluster.lock().unwrap_or_else(PoisonError::into_inner);
+        let (backend, _guard) = match access {
+            Access::Embedded => (Backend::Embedded(settings), None),
+            // One at a time: a control plane takes half a gigabyte.
+            Access::ControlPlane => {
+                let guard = self.own_control_plane.lock();
+                let guard = guard.unwrap_or_else(PoisonError::into_inner);
+                (Backend::control_plane(settings), Some(guard))
+            }
+            Access::Kubeconfig => bail!("the cluster of a kubeconfig belongs to others"),
+        };
         self.runtime.block_on(async {
             let (run, toolchain) = self.tools().await?;
-            let flags = own
-                .controller_manager_flags
-                .iter()
-                .map(|&flag| flag.to_owned())
-                .collect();
-            let backend = Backend::ControlPlane(Options {
-                scheduler: true,
-                max_wait_for_unmount: own.max_wait_for_unmount,
-                standby_controller_manager: own.standby_controller_manager,
-                extra_flags: [(Component::ControllerManager, flags)].into(),
-                ..Options::default()
-            });
             let ctx = TestContext::open(run, toolchain, backend).await?;
             let executed = scenario.execute(&ctx, prefix, kind).await;
             let closed = ctx.close().await;
@@ -127,7 +129,7 @@ impl SharedCluster {
     pub(crate) fn close(self) -> Result<()> {
         let rights = self.verify_rights();
         self.runtime.block_on(async {
-            for ctx in [self.kubeconfig, self.own] {
+            for ctx in [self.kubeconfig, self.control_plane, self.embedded] {
                 if let Some(Ok(ctx)) = ctx.into_inner() {
                     ctx.close().await?;
                 }
@@ -141,7 +143,7 @@ impl SharedCluster {
     }
 
     fn verify_rights(&self) -> Result<()> {
-        let Some(Ok(ctx)) = self.own.get() else {
+        let Some(Ok(ctx)) = self.control_plane.get() else {
             return Ok(());
         };
         let passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,49 +167,50 @@ impl SharedCluster {
         Ok((run, toolchain))
     }
 
-    /// The cluster of all trials, for one that is no scenario.
-    pub(crate) async fn own_context(&self) -> Result<&TestContext> {
-        self.ctx(Access::Own).await
-    }
-
-    async fn ctx(&self, access: Access) -> Result<&TestContext> {
+    /// The cluster that trials share.
+    pub(crate) async fn context(&self, access: Access) -> Result<&TestContext> {
         let (run, toolchain) = self.tools().await?;
-        let started = self
-            .own
+        let (cell, backend) = match access {
+            Access::Embedded => (&self.embedded, Backend::Embedded(ClusterSettings::DEFAULT)),
+            Access::ControlPlane => (
+                &self.control_plane,
+                Backend::ControlPlane(Options {
+                    scheduler: true,
+                    audit: true,
+                    ..Options::default()
+                }),
+            ),
+            Access::Kubeconfig => {
+                let path = match &toolchain.settings().kubeconfig {
+                    Some(path) => path.clone(),
+                    None => {
+                        let started = Box::pin(self.context(Access::ControlPlane)).await?;
+                        started.cluster().admin_kubeconfig().to_owned()
+                    }
+                };
+                let path = Some(path);
+                (&self.kubeconfig, Backend::Kubeconfig { path, context: None })
+            }
+        };
+        let opened = cell
             .get_or_init(|| async {
-                let ctx = TestContext::open(run, toolchain, backend(toolchain.settings())).await;
+                let ctx = TestContext::open(run, toolchain, backend).await;
                 ctx.map_err(|error| format!("there is no cluster to run on: {error:#}"))
             })
             .await;
-        let started = started.as_ref().map_err(|error| anyhow!("{error}"))?;
-        if access == Access::Own {
-            return Ok(started);
-        }
-        let found = self
-            .kubeconfig
-            .get_or_init(|| async {
-                let path = Some(started.cluster().admin_kubeconfig().to_owned());
-                let ctx =
-                    TestContext::open(run, toolchain, Backend::Kubeconfig { path, context: None }).await;
-                ctx.map_err(|error| format!("the cluster was not found: {error:#}"))
-            })
-            .await;
-        found.as_ref().map_err(|error| anyhow!("{error}"))
+        opened.as_ref().map_err(|error| anyhow!("{error}"))
     }
 }
 
-/// The cluster the settings name, or else a control plane of our own.
-fn backend(settings: &Settings) -> Backend {
-    match &settings.kubeconfig {
-        Some(path) => Backend::Kubeconfig {
-            path: Some(path.clone()),
-            context: None,
-        },
-        None => Backend::ControlPlane(Options {
-            scheduler: true,
-            audit: true,
-            ..Options::default()
-        }),
+// === impl Access ===
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Embedded => "embedded",
+            Self::ControlPlane => "control-plane",
+            Self::Kubeconfig => "kubeconfig",
+        })
     }
 }
 

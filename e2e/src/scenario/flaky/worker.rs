@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use embedded_cluster::volume::attachment_name;
 use fastrand::Rng;
 use futures::future::try_join_all;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -14,7 +15,6 @@ use tokio::time::{sleep, timeout};
 
 use crate::fixture::{Access, mk_attachment};
 use crate::invariant::observations::WatchEvent;
-use crate::node::attachment_name;
 use crate::scenario::test_env::{TestEnv, TestVolume};
 
 /// How long one attachment may take to be attached or to go: with failed calls, pauses that double up to five

@@ -48,8 +48,8 @@ impl TestEnv<'_> {
     }
 
     /// Has a node go down without a word: no heartbeat, no unmount.
-    pub fn lose_node(&self, node: usize) {
-        self.node(node).crash();
+    pub fn lose_node(&mut self, node: usize) {
+        self.nodes[node].crash();
     }
 
     /// Has a node that went down report that it is not ready, as its kubelet does with its last words.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 
 use anyhow::{Context, Result};
+use embedded_cluster::volume::unique_volume_name;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -14,7 +15,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{STEP_TIMEOUT, TestEnv, TestVolume};
-use crate::fixture::unique_volume_name;
 use crate::wait::{self, Progress};
 
 /// Every state of one node's `volumesAttached`, with the resourceVersion of the Node.

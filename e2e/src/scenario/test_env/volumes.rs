@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use embedded_cluster::volume::attachment_name;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeError};
@@ -17,7 +18,6 @@ use crate::fixture::{
     Access, BIND_COMPLETED, CAPACITY, SCENARIO_LABEL, VolumeSource, into_ebs_volume, mk_claim, mk_meta,
     mk_persistent_volume,
 };
-use crate::node::attachment_name;
 use crate::wait::{self, Progress};
 
 /// How many volumes are made at a time.

@@ -1,0 +1,224 @@
+//! The embedded cluster as a backend: API server and controllers in this process, the API server on a loopback port, too.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use embedded_cluster::apiserver::{Fault, Rule, Status};
+use embedded_cluster::attach_detach::ForceDetach;
+use embedded_cluster::cluster::{CONTROLLERS, ClusterOptions, EmbeddedCluster};
+use kube::Client;
+use kube::config::Kubeconfig;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tracing::Dispatch;
+use tracing_subscriber::EnvFilter;
+
+use super::ClusterSettings;
+use crate::control_plane::Component;
+use crate::kubeconfig;
+use crate::process::{self, Run};
+
+/// How long the lease of a killed kube-controller-manager lasts before the standby takes over.
+const LEASE_DURATION: Duration = Duration::from_secs(2);
+
+/// A running embedded cluster.
+pub(super) struct Embedded {
+    kubeconfig: PathBuf,
+    log: PathBuf,
+    client: Client,
+    has_standby: bool,
+    state: Arc<Mutex<State>>,
+    /// Serves the API on loopback, and has the standby take over.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+struct State {
+    cluster: EmbeddedCluster,
+    /// The replica of kube-controller-manager that leads.
+    leader: Option<Component>,
+    is_api_server_down: bool,
+}
+
+// === impl Embedded ===
+
+impl Embedded {
+    /// Starts everything; it is ready at once.
+    ///
+    /// # Errors
+    /// There is no port, or a file could not be written.
+    pub(super) async fn start(run: &Run, settings: ClusterSettings) -> Result<Self> {
+        let dir = run.new_subdir("embedded-cluster")?;
+        let log = dir.join("controllers.log");
+        let force_detach = ForceDetach::default();
+        let options = ClusterOptions::default();
+        let options = ClusterOptions {
+            force_detach: ForceDetach {
+                max_wait_for_unmount: settings
+                    .max_wait_for_unmount
+                    .unwrap_or(force_detach.max_wait_for_unmount),
+                disable_on_timeout: settings.disable_force_detach_on_timeout,
+            },
+            node_monitor_grace_period: settings
+                .node_monitor_grace_period
+                .unwrap_or(options.node_monitor_grace_period),
+            log: Some(file_log(&log)?),
+            ..options
+        };
+        let cluster = EmbeddedCluster::start(options);
+        let listener = cluster.api_server().serve(0).await.context("serve the API")?;
+        let kubeconfig = dir.join("admin.kubeconfig");
+        let admin =
+            Kubeconfig::from_yaml(&listener.kubeconfig().yaml).context("understand the kubeconfig")?;
+        kubeconfig::save(&kubeconfig, &admin)?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(listener.run());
+        Ok(Self {
+            kubeconfig,
+            log,
+            client: cluster.client(),
+            has_standby: settings.standby_controller_manager,
+            state: Arc::new(Mutex::new(State {
+                cluster,
+                leader: Some(Component::ControllerManager),
+                is_api_server_down: false,
+            })),
+            tasks: Mutex::new(tasks),
+        })
+    }
+
+    pub(super) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// A client of the API server in this process.
+    pub(super) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Runs `work`; fails if a controller panics meanwhile.
+    pub(super) async fn while_alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut panicked = self.state().cluster.panicked();
+        tokio::select! {
+            biased;
+            result = work => result,
+            // The sender lives as long as the cluster.
+            Ok(_) = panicked.wait_for(|panicked| *panicked) => bail!("a controller of the embedded cluster panicked"),
+        }
+    }
+
+    /// Ends the leader, or breaks all connections to the API server.
+    ///
+    /// # Errors
+    /// It does not run, or is no component of an embedded cluster.
+    pub(super) fn kill(&self, component: Component) -> Result<()> {
+        let mut state = self.state();
+        match component {
+            Component::ApiServer => {
+                ensure!(!state.is_api_server_down, "{} does not run", component.name());
+                state.is_api_server_down = true;
+                state.cluster.api_server().set_down(true);
+            }
+            Component::ControllerManager | Component::StandbyControllerManager => {
+                ensure!(
+                    state.leader == Some(component),
+                    "{} does not lead",
+                    component.name()
+                );
+                state.leader = None;
+                state.cluster.crash_controllers();
+                if component == Component::ControllerManager && self.has_standby {
+                    let state = Arc::clone(&self.state);
+                    lock(&self.tasks).spawn(async move {
+                        sleep(LEASE_DURATION).await;
+                        lock(&state).start_controllers(Component::StandbyControllerManager);
+                    });
+                }
+            }
+            Component::Etcd | Component::Scheduler => bail!("{} is not embedded by itself", component.name()),
+        }
+        Ok(())
+    }
+
+    /// Starts again what was killed.
+    ///
+    /// # Errors
+    /// It runs, or is no component of an embedded cluster.
+    pub(super) fn start_component(&self, component: Component) -> Result<()> {
+        let mut state = self.state();
+        match component {
+            Component::ApiServer => {
+                ensure!(state.is_api_server_down, "{} runs already", component.name());
+                state.is_api_server_down = false;
+                state.cluster.api_server().set_down(false);
+            }
+            Component::ControllerManager | Component::StandbyControllerManager => {
+                ensure!(state.leader.is_none(), "{} leads already", component.name());
+                state.start_controllers(component);
+            }
+            Component::Etcd | Component::Scheduler => bail!("{} is not embedded by itself", component.name()),
+        }
+        Ok(())
+    }
+
+    /// Refuses the controllers' patches of a resource, or not any more.
+    pub(super) fn deny_patches(&self, resource: &str, denied: bool) {
+        let rule = || {
+            Rule::always(Fault::Error(Status::access_denied(resource)))
+                .verbs(&["patch"])
+                .resource(resource)
+                .user_agent(CONTROLLERS)
+        };
+        let rules = denied.then(rule).into_iter().collect();
+        self.state().cluster.api_server().set_faults(rules);
+    }
+
+    /// The end of the controllers' log.
+    pub(super) fn log_tail(&self, lines: usize) -> String {
+        process::tail(&self.log, lines).unwrap_or_default()
+    }
+
+    /// The attach/detach controller's metrics.
+    pub(super) fn metrics(&self) -> String {
+        self.state().cluster.attach_detach().metrics()
+    }
+
+    /// Ends everything.
+    pub(super) async fn stop(&self) {
+        let mut tasks = std::mem::take(&mut *lock(&self.tasks));
+        self.state().cluster.crash_controllers();
+        tasks.shutdown().await;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn start_controllers(&mut self, component: Component) {
+        self.cluster.restart_controllers();
+        self.leader = Some(component);
+    }
+}
+
+// === functions ===
+
+/// A log of its own for the controllers.
+fn file_log(path: &Path) -> Result<Dispatch> {
+    let file = std::fs::File::create(path).with_context(|| format!("create {}", path.display()))?;
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new("embedded_cluster=debug,warn"))
+        .with_ansi(false)
+        .with_writer(Mutex::new(file))
+        .finish();
+    Ok(Dispatch::new(subscriber))
+}
+
+/// A panic while the lock was held leaves whole values behind.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,54 @@
+//! How a cluster that the harness starts differs from the usual.
+
+use std::time::Duration;
+
+use crate::control_plane::{Component, Options};
+
+/// Settings of kube-controller-manager, whichever backend plays it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClusterSettings {
+    /// After how long the attach/detach controller force-detaches a volume from an unhealthy node, instead of 6 minutes.
+    pub max_wait_for_unmount: Option<Duration>,
+    /// `--disable-force-detach-on-timeout`.
+    pub disable_force_detach_on_timeout: bool,
+    /// `--node-monitor-grace-period`.
+    pub node_monitor_grace_period: Option<Duration>,
+    /// Whether there is a second kube-controller-manager, which takes over when the first is killed.
+    pub standby_controller_manager: bool,
+    /// Whether the controllers log what they wait for.
+    pub verbose_log: bool,
+}
+
+// === impl ClusterSettings ===
+
+impl ClusterSettings {
+    /// Nothing differs.
+    pub const DEFAULT: Self = Self {
+        max_wait_for_unmount: None,
+        disable_force_detach_on_timeout: false,
+        node_monitor_grace_period: None,
+        standby_controller_manager: false,
+        verbose_log: false,
+    };
+
+    /// The same for the real control plane.
+    pub(super) fn control_plane(self) -> Options {
+        let mut flags = Vec::new();
+        if self.disable_force_detach_on_timeout {
+            flags.push("--disable-force-detach-on-timeout=true".to_owned());
+        }
+        if let Some(time) = self.node_monitor_grace_period {
+            flags.push(format!("--node-monitor-grace-period={}s", time.as_secs()));
+        }
+        if self.verbose_log {
+            flags.push("--v=5".to_owned());
+        }
+        Options {
+            scheduler: true,
+            max_wait_for_unmount: self.max_wait_for_unmount,
+            standby_controller_manager: self.standby_controller_manager,
+            extra_flags: [(Component::ControllerManager, flags)].into(),
+            ..Options::default()
+        }
+    }
+}

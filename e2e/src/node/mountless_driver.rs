@@ -1,0 +1,109 @@
+//! The Node service of a driver that mounts nothing, in process: for scenarios that end at the attachment. A mock driver
+//! without ControllerPublish attaches what it mounts, which some of them must not see.
+
+use std::convert::Infallible;
+use std::task::{Context, Poll};
+
+use csi_proto::v1;
+use csi_proto::v1::identity_server::{Identity, IdentityServer};
+use csi_proto::v1::node_server::{Node, NodeServer};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tonic::body::Body;
+use tonic::{Request, Response, Status};
+use tower::Service;
+
+/// Both services behind one entry.
+#[derive(Clone)]
+pub(super) struct MountlessDriver {
+    identity: IdentityServer<Plugin>,
+    node: NodeServer<Plugin>,
+}
+
+#[derive(Clone)]
+struct Plugin {
+    name: String,
+    node_id: String,
+}
+
+// === impl MountlessDriver ===
+
+impl MountlessDriver {
+    pub(super) fn new(name: &str, node_id: &str) -> Self {
+        let plugin = Plugin {
+            name: name.to_owned(),
+            node_id: node_id.to_owned(),
+        };
+        Self {
+            identity: IdentityServer::new(plugin.clone()),
+            node: NodeServer::new(plugin),
+        }
+    }
+}
+
+impl Service<http::Request<Body>> for MountlessDriver {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if request.uri().path().starts_with("/csi.v1.Identity/") {
+            self.identity.call(request).boxed()
+        } else {
+            self.node.call(request).boxed()
+        }
+    }
+}
+
+// === impl Plugin ===
+
+#[tonic::async_trait]
+impl Identity for Plugin {
+    async fn get_plugin_info(
+        &self,
+        _: Request<v1::GetPluginInfoRequest>,
+    ) -> Result<Response<v1::GetPluginInfoResponse>, Status> {
+        Ok(Response::new(v1::GetPluginInfoResponse {
+            name: self.name.clone(),
+            ..v1::GetPluginInfoResponse::default()
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl Node for Plugin {
+    async fn node_get_info(
+        &self,
+        _: Request<v1::NodeGetInfoRequest>,
+    ) -> Result<Response<v1::NodeGetInfoResponse>, Status> {
+        Ok(Response::new(v1::NodeGetInfoResponse {
+            node_id: self.node_id.clone(),
+            ..v1::NodeGetInfoResponse::default()
+        }))
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        _: Request<v1::NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<v1::NodeGetCapabilitiesResponse>, Status> {
+        Ok(Response::new(v1::NodeGetCapabilitiesResponse::default()))
+    }
+
+    async fn node_publish_volume(
+        &self,
+        _: Request<v1::NodePublishVolumeRequest>,
+    ) -> Result<Response<v1::NodePublishVolumeResponse>, Status> {
+        Ok(Response::new(v1::NodePublishVolumeResponse {}))
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        _: Request<v1::NodeUnpublishVolumeRequest>,
+    ) -> Result<Response<v1::NodeUnpublishVolumeResponse>, Status> {
+        Ok(Response::new(v1::NodeUnpublishVolumeResponse {}))
+    }
+}
