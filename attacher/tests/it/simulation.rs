@@ -150,6 +150,10 @@ async fn history(seed: u64) -> Result<(), String> {
 }
 
 /// The histories to play: some others than those of CI, if the environment names their seeds, as in `1000..4000`.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test harness has no flags for tests"
+)]
 fn seeds(histories: u64) -> Range<u64> {
     let Ok(named) = std::env::var("SIMULATION_SEEDS") else {
         return 0..histories;
