@@ -87,15 +87,16 @@ impl Replicas {
         let mut election = pin!(elector.run(stop_election.clone()));
         let terminate = self.controls(replica).terminate;
         let pace = Pace { grace, ..PACE };
+        // The work is polled first: a process that was suspended may write before it learns that it lost the lease.
         tokio::select! {
             biased;
-            result = &mut election => drop(result),
             finished = attacher_at(pace, &self.world, client, seed, terminate) => {
                 if finished {
                     stop_election.cancel();
                     drop(election.await);
                 }
             }
+            result = &mut election => drop(result),
         }
     }
 
