@@ -294,7 +294,7 @@ const CONTROLLER: &str = "controller.sock";
 /// The driver's socket if csi-sanity connects to a proxy.
 const BEHIND: &str = "behind.sock";
 
-/// No mount, loop device or link of a set-up is left when its driver has stopped.
+/// No mount, loop device or link of a set-up exists after its driver has stopped.
 pub(crate) fn nothing_is_left(dir: &Path) -> Result<()> {
     let ours = dir.display().to_string();
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("read the mounts")?;

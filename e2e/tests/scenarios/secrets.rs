@@ -1,6 +1,6 @@
-//! No credential anywhere: a driver that puts its credentials into every error, and all that our attacher writes
-//! meanwhile, at every level and in both forms of the log, in traces, statuses and Events, and shows on its pages.
-//! Before it speaks, an attach and a detach show what else is in their traces.
+//! Tests that no credential leaks: a driver puts its credentials into every error, and the test searches all
+//! output of csi-attacher at every log level and in both log formats, in traces, statuses, Events and HTTP
+//! pages. Before that, an attach and a detach show the other content of their traces.
 
 mod collector;
 mod leaky_driver;
@@ -34,9 +34,9 @@ const DRIVER: &str = "ours-secrets.csi.local";
 const NODE: &str = "ours-secrets-node";
 const VOLUME: &str = "ours-secrets-volume";
 const ACCOUNT: &str = "csi-attacher";
-/// What stands in the place of a credential.
+/// Replacement of a credential.
 const STRIPPED: &str = "***stripped***";
-/// For an attach with all its failures, on a machine that is busy with other trials.
+/// Timeout of an attach with all its failures, on a machine that is busy with other trials.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn trial(shared: &Arc<SharedCluster>, access: Access, skipped: Option<&'static str>) -> Trial {
@@ -46,7 +46,7 @@ pub(crate) fn trial(shared: &Arc<SharedCluster>, access: Access, skipped: Option
     })
 }
 
-/// What one run of the attacher needs.
+/// Parameters of one run of the attacher.
 struct BenchEnv<'a> {
     ctx: &'a TestContext,
     dir: PathBuf,
@@ -110,7 +110,7 @@ async fn are_nowhere(shared: &SharedCluster, access: Access) -> Result<()> {
     }
     let events = Api::<Event>::namespaced(client.clone(), "default");
     for event in events.list(&ListParams::default()).await?.items {
-        // Of an Event of events.k8s.io, as ours, and of one of the core group.
+        // Fields of an events.k8s.io Event, as of csi-attacher, and of a core Event.
         let source = event.source.as_ref().and_then(|source| source.component.clone());
         let mut reporters = event.reporting_component.iter().chain(&source);
         if reporters.any(|reporter| reporter.ends_with(DRIVER)) {
@@ -122,12 +122,12 @@ async fn are_nowhere(shared: &SharedCluster, access: Access) -> Result<()> {
     clear(ctx).await
 }
 
-/// Of a life of the attacher, and of the VolumeAttachment in it.
+/// Names of one run of the attacher, and of its VolumeAttachment.
 fn name(format: &str, v: u8) -> String {
     format!("{PREFIX}-{format}-{v}")
 }
 
-/// One life of the attacher. Answers with what it wrote.
+/// One run of the attacher. Returns its output.
 async fn attach_and_detach(ground: &BenchEnv<'_>, format: &str, v: u8) -> Result<Vec<(String, Vec<u8>)>> {
     let name = name(format, v);
     let program = ground.ctx.attacher(Kind::Ours).await?;
@@ -174,7 +174,7 @@ async fn attach_and_detach(ground: &BenchEnv<'_>, format: &str, v: u8) -> Result
 
 fn verify(log_files: &[(String, Vec<u8>)], credentials: &Credentials) -> Result<()> {
     let holds = |text: &[u8], part: &[u8]| text.windows(part.len()).any(|window| window == part);
-    // Where nothing was said of the errors, nothing was shown.
+    // An output without the errors would prove nothing.
     for kind in [
         "the log",
         "a VolumeAttachment",
@@ -191,7 +191,7 @@ fn verify(log_files: &[(String, Vec<u8>)], credentials: &Credentials) -> Result<
     }
     for (place, text) in log_files {
         if let Some((what, _)) = credentials.parts().iter().find(|(_, part)| holds(text, part)) {
-            // The value is left out: this text goes into a log.
+            // The value is omitted, because this text goes into a log.
             anyhow::bail!("{place} holds {what}");
         }
     }

@@ -30,14 +30,14 @@ pub(crate) enum Access {
     Kubeconfig,
 }
 
-/// What trials share. A start that failed fails every trial with the same text and is not tried again.
+/// Shared state of the trials. A failed start fails every trial with the same error and is not retried.
 pub(crate) struct SharedCluster {
     runtime: Runtime,
     tools: OnceCell<Shared<(Arc<Run>, Toolchain)>>,
     embedded: OnceCell<Shared<TestContext>>,
     control_plane: OnceCell<Shared<TestContext>>,
     kubeconfig: OnceCell<Shared<TestContext>>,
-    /// Held by the one scenario that has a control plane of its own.
+    /// Held by the scenario with its own control plane.
     own_control_plane: Mutex<()>,
     /// Scenarios that our attacher has passed on the control plane.
     passed: Mutex<BTreeSet<&'static str>>,
@@ -48,7 +48,7 @@ type Shared<T> = Result<T, String>;
 // === impl SharedCluster ===
 
 impl SharedCluster {
-    /// Nothing is started yet: listing the trials should cost nothing.
+    /// Starts nothing yet, so that listing the trials is cheap.
     pub(crate) fn new() -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         Ok(Self {
@@ -62,7 +62,7 @@ impl SharedCluster {
         })
     }
 
-    /// Runs a scenario and compares the outcome with what is known of the attacher.
+    /// Runs a scenario and compares the outcome with the expected one of the attacher.
     pub(crate) fn run(&self, scenario: &'static Scenario, kind: Kind, access: Access) -> Result<()> {
         let prefix = match access {
             Access::Embedded => format!("em-{kind}-{}", scenario.name),
@@ -125,7 +125,7 @@ impl SharedCluster {
         self.runtime.block_on(trial)
     }
 
-    /// Verifies the rights that were used, stops everything in order and makes sure that nothing is left.
+    /// Verifies the used permissions, stops everything in order and checks that nothing is left.
     pub(crate) fn close(self) -> Result<()> {
         let rights = self.verify_rights();
         self.runtime.block_on(async {
@@ -214,7 +214,8 @@ impl fmt::Display for Access {
     }
 }
 
-/// A failure that is known is a pass, a pass where failure is certain is a failure: the list would be wrong.
+/// An expected failure is a pass; a pass where failure is expected is a failure, because the list would be
+/// wrong.
 fn verify(outcome: Result<()>, expected_outcome: ExpectedOutcome, prefix: &str) -> Result<()> {
     match (expected_outcome, outcome) {
         (ExpectedOutcome::Passes, outcome) => outcome,
@@ -260,7 +261,7 @@ fn verify(outcome: Result<()>, expected_outcome: ExpectedOutcome, prefix: &str) 
     }
 }
 
-/// A line for the person who waits; one who has gone away is no reason to fail.
+/// Prints a progress line; a closed output is not an error.
 fn say(line: &str) {
     drop(writeln!(std::io::stderr(), "{line}"));
 }
