@@ -47,10 +47,9 @@ mod call;
 pub mod clock;
 mod file;
 mod grpc_call;
+mod legacy;
 mod memory;
 mod message;
-mod older;
-
 /// How many events a subscriber may be behind before it loses some.
 const EVENTS_AHEAD: usize = 1024;
 

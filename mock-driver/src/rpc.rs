@@ -5,4 +5,5 @@ pub mod method;
 pub mod schema;
 
 pub(crate) mod code;
+pub(crate) mod legacy;
 pub(crate) mod validate;

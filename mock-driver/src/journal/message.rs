@@ -12,7 +12,7 @@ use prost_reflect::{
 use serde_json::{Value, json};
 use siphasher::sip::SipHasher24;
 
-use super::older;
+use super::legacy;
 
 /// The option that marks a field as secret.
 const SECRET_OPTION: &str = "csi.v1.csi_secret";
@@ -75,7 +75,7 @@ impl Renderer {
     pub(super) fn new(key: Option<[u8; 16]>) -> Self {
         let mut pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET)
             .expect("the built-in descriptors must decode");
-        older::add_to(&mut pool);
+        legacy::add_to(&mut pool);
         let subjects = pool
             .all_messages()
             .map(|message| (message.full_name().to_owned(), SubjectFields::of(&message)))
@@ -136,7 +136,7 @@ impl Renderer {
     }
 
     /// Takes what may be kept of a message that is known as bytes, by the path of its method. Fields
-    /// that are not in our descriptors are dropped: nobody knows whether they are secret.
+    /// that are not in our descriptors are dropped, because they may be secret.
     pub(super) fn keep_wire(&self, path: &str, side: Direction, wire: &[u8]) -> RedactedMessage {
         let known = || {
             let (service, method) = path.strip_prefix('/')?.split_once('/')?;
@@ -144,7 +144,7 @@ impl Renderer {
             let method = service.methods().find(|known| known.name() == method)?;
             let message = match side {
                 Direction::Request => method.input(),
-                Direction::Response => older::answer(&self.pool, path).unwrap_or_else(|| method.output()),
+                Direction::Response => legacy::reply(&self.pool, path).unwrap_or_else(|| method.output()),
             };
             let mut content = DynamicMessage::decode(message.clone(), wire).ok()?;
             if let Some(key) = &self.key {
@@ -333,7 +333,7 @@ fn hide_tokens(message: &mut DynamicMessage, key: &[u8; 16]) {
     }
 }
 
-/// A keyed hash: whoever has the journal but not the key cannot try out values.
+/// A keyed hash, so that a reader of the journal without the key cannot try values.
 fn hide(key: &[u8; 16], secret: &str) -> String {
     format!(
         "hash:{:016x}",

@@ -20,6 +20,11 @@ use crate::array::{Array, HealthIssue};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::rpc::capabilities::Capability;
+use crate::rpc::legacy::list_volumes_response::Entry;
+use crate::rpc::legacy::{
+    ControllerGetVolumeResponse, ListVolumesResponse, NodeGetVolumeStatsResponse, VolumeCondition,
+    VolumeStatus,
+};
 use crate::rpc::method::Method;
 use crate::service::call::Rpc;
 
@@ -56,7 +61,7 @@ pub(super) fn server(driver: &Driver, path: &str) -> Option<Serve> {
 /// A call whose answer had a condition.
 trait Conditioned: Rpc + Default {
     /// The answer with conditions.
-    type Older: prost::Message + Default + 'static;
+    type LegacyReply: prost::Message + Default + 'static;
 
     /// The volumes whose conditions are told, of a call that names `volume` or none.
     fn volumes(volume: String, reply: &Self::Reply) -> Vec<String>;
@@ -77,59 +82,18 @@ trait Conditioned: Rpc + Default {
     }
 
     /// Adds the conditions.
-    fn older(reply: Self::Reply, conditions: BTreeMap<String, VolumeCondition>) -> Self::Older;
-}
-
-/// Whether something is wrong with a volume, and what.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct VolumeCondition {
-    #[prost(bool, tag = "1")]
-    abnormal: bool,
-    #[prost(string, tag = "2")]
-    message: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct VolumeStatus {
-    #[prost(string, repeated, tag = "1")]
-    published_node_ids: Vec<String>,
-    #[prost(message, optional, tag = "2")]
-    volume_condition: Option<VolumeCondition>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Entry {
-    #[prost(message, optional, tag = "1")]
-    volume: Option<v1::Volume>,
-    #[prost(message, optional, tag = "2")]
-    status: Option<VolumeStatus>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct ListVolumesResponse {
-    #[prost(message, repeated, tag = "1")]
-    entries: Vec<Entry>,
-    #[prost(string, tag = "2")]
-    next_token: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct NodeGetVolumeStatsResponse {
-    #[prost(message, repeated, tag = "1")]
-    usage: Vec<v1::VolumeUsage>,
-    #[prost(message, optional, tag = "2")]
-    volume_condition: Option<VolumeCondition>,
+    fn legacy(reply: Self::Reply, conditions: BTreeMap<String, VolumeCondition>) -> Self::LegacyReply;
 }
 
 impl Conditioned for ListVolumesRequest {
-    type Older = ListVolumesResponse;
+    type LegacyReply = ListVolumesResponse;
 
     fn volumes(_: String, reply: &v1::ListVolumesResponse) -> Vec<String> {
         let volumes = reply.entries.iter().filter_map(|entry| entry.volume.as_ref());
         volumes.map(|volume| volume.volume_id.clone()).collect()
     }
 
-    fn older(
+    fn legacy(
         reply: v1::ListVolumesResponse,
         mut conditions: BTreeMap<String, VolumeCondition>,
     ) -> ListVolumesResponse {
@@ -154,15 +118,17 @@ impl Conditioned for ListVolumesRequest {
 }
 
 impl Conditioned for ControllerGetVolumeRequest {
-    /// It has the shape of an entry of ListVolumes.
-    type Older = Entry;
+    type LegacyReply = ControllerGetVolumeResponse;
 
     fn volumes(volume: String, _: &v1::ControllerGetVolumeResponse) -> Vec<String> {
         vec![volume]
     }
 
-    fn older(reply: v1::ControllerGetVolumeResponse, conditions: BTreeMap<String, VolumeCondition>) -> Entry {
-        Entry {
+    fn legacy(
+        reply: v1::ControllerGetVolumeResponse,
+        conditions: BTreeMap<String, VolumeCondition>,
+    ) -> ControllerGetVolumeResponse {
+        ControllerGetVolumeResponse {
             status: Some(VolumeStatus {
                 volume_condition: conditions.into_values().next(),
                 published_node_ids: reply
@@ -176,7 +142,7 @@ impl Conditioned for ControllerGetVolumeRequest {
 }
 
 impl Conditioned for NodeGetVolumeStatsRequest {
-    type Older = NodeGetVolumeStatsResponse;
+    type LegacyReply = NodeGetVolumeStatsResponse;
 
     fn volumes(volume: String, _: &v1::NodeGetVolumeStatsResponse) -> Vec<String> {
         vec![volume]
@@ -195,7 +161,7 @@ impl Conditioned for NodeGetVolumeStatsRequest {
         Ok(all)
     }
 
-    fn older(
+    fn legacy(
         reply: v1::NodeGetVolumeStatsResponse,
         conditions: BTreeMap<String, VolumeCondition>,
     ) -> NodeGetVolumeStatsResponse {
@@ -211,8 +177,8 @@ struct WithConditions(Arc<Driver>);
 // === impl WithConditions ===
 
 impl<Q: Conditioned> UnaryService<Q> for WithConditions {
-    type Response = Q::Older;
-    type Future = BoxFuture<Response<Q::Older>, Status>;
+    type Response = Q::LegacyReply;
+    type Future = BoxFuture<Response<Q::LegacyReply>, Status>;
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let driver = self.0.clone();
@@ -223,7 +189,7 @@ impl<Q: Conditioned> UnaryService<Q> for WithConditions {
                 let conditions = ailments
                     .into_iter()
                     .map(|(volume, ailments)| (volume, condition(&ailments)));
-                Ok(Q::older(reply, conditions.collect()))
+                Ok(Q::legacy(reply, conditions.collect()))
             };
             driver.answer_as(request, with_conditions).await
         })
@@ -233,7 +199,7 @@ impl<Q: Conditioned> UnaryService<Q> for WithConditions {
 fn serve<Q: Conditioned>(driver: &Arc<Driver>, request: http::Request<Body>) -> Answer {
     let service = WithConditions(driver.clone());
     Box::pin(async move {
-        let mut grpc = Grpc::new(ProstCodec::<Q::Older, Q>::default());
+        let mut grpc = Grpc::new(ProstCodec::<Q::LegacyReply, Q>::default());
         Ok(grpc.unary(service, request).await)
     })
 }

@@ -1,0 +1,66 @@
+//! The replies that had the condition of a volume before CSI 1.13, for journal records of this driver's calls and of
+//! those of the driver behind the proxy.
+
+use prost_reflect::{DescriptorPool, MessageDescriptor};
+
+use crate::rpc::legacy::FILE_DESCRIPTOR_SET;
+
+/// The methods whose replies had it, and the messages.
+const REPLIES: [(&str, &str); 3] = [
+    ("/csi.v1.Controller/ListVolumes", "csi.legacy.ListVolumesResponse"),
+    (
+        "/csi.v1.Controller/ControllerGetVolume",
+        "csi.legacy.ControllerGetVolumeResponse",
+    ),
+    (
+        "/csi.v1.Node/NodeGetVolumeStats",
+        "csi.legacy.NodeGetVolumeStatsResponse",
+    ),
+];
+
+/// Adds the legacy messages to the descriptors of CSI.
+pub(super) fn add_to(pool: &mut DescriptorPool) {
+    pool.decode_file_descriptor_set(FILE_DESCRIPTOR_SET)
+        .expect("the built-in descriptors must decode");
+}
+
+/// The legacy reply of a method, if it has one.
+pub(super) fn reply(pool: &DescriptorPool, path: &str) -> Option<MessageDescriptor> {
+    let (_, name) = REPLIES.iter().find(|(method, _)| *method == path)?;
+    pool.get_message_by_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn legacy_replies_have_all_fields_of_todays_at_the_same_place() {
+        let mut pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).unwrap();
+        add_to(&mut pool);
+        let mut conditions = 0;
+        for (path, _) in REPLIES {
+            let (service, name) = path.strip_prefix('/').unwrap().split_once('/').unwrap();
+            let service = pool.get_service_by_name(service).unwrap();
+            let today = service.methods().find(|method| method.name() == name).unwrap();
+            let mut pairs = vec![(today.output(), reply(&pool, path).unwrap())];
+            while let Some((today, legacy)) = pairs.pop() {
+                for field in today.fields() {
+                    let same = legacy.get_field(field.number()).unwrap();
+                    assert_eq!(same.name(), field.name(), "{path}");
+                    assert_eq!(same.cardinality(), field.cardinality(), "{path} {}", field.name());
+                    if let (Some(today), Some(legacy)) = (field.kind().as_message(), same.kind().as_message())
+                    {
+                        pairs.extend((today != legacy).then(|| (today.clone(), legacy.clone())));
+                    }
+                }
+                conditions += legacy
+                    .fields()
+                    .filter(|field| field.name() == "volume_condition")
+                    .count();
+            }
+        }
+        assert_eq!(conditions, REPLIES.len());
+        assert!(reply(&pool, "/csi.v1.Identity/Probe").is_none());
+    }
+}
