@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::schema::Rpc;
+
 /// Writes the RPCs down once; the enum, the list of all and the paths follow from it.
 macro_rules! methods {
     ($($service:literal => [$($name:ident),+ $(,)?])+) => {
@@ -72,7 +74,7 @@ methods! {
 /// What a call does to the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only looks; nobody misses it when its client leaves.
+    /// It only reads, so it ends when its client leaves.
     Look,
     /// It changes a volume.
     Change,
@@ -102,96 +104,9 @@ impl Method {
         Self::ALL.into_iter().find(|method| method.path() == path)
     }
 
-    /// Whether its request names a volume by id.
-    pub fn has_volume(self) -> bool {
-        match self {
-            Self::DeleteVolume
-            | Self::ControllerPublishVolume
-            | Self::ControllerUnpublishVolume
-            | Self::ValidateVolumeCapabilities
-            | Self::ControllerGetVolumeHealth
-            | Self::ControllerExpandVolume
-            | Self::ControllerGetVolume
-            | Self::ControllerModifyVolume
-            | Self::NodeStageVolume
-            | Self::NodeUnstageVolume
-            | Self::NodePublishVolume
-            | Self::NodeUnpublishVolume
-            | Self::NodeGetVolumeStats
-            | Self::NodeGetVolumeHealth
-            | Self::NodeExpandVolume => true,
-            Self::GetPluginInfo
-            | Self::GetPluginCapabilities
-            | Self::Probe
-            | Self::CreateVolume
-            | Self::ListVolumes
-            | Self::ControllerListVolumeHealth
-            | Self::GetCapacity
-            | Self::ControllerGetCapabilities
-            | Self::CreateSnapshot
-            | Self::DeleteSnapshot
-            | Self::ListSnapshots
-            | Self::GetSnapshot
-            | Self::GroupControllerGetCapabilities
-            | Self::CreateVolumeGroupSnapshot
-            | Self::DeleteVolumeGroupSnapshot
-            | Self::GetVolumeGroupSnapshot
-            | Self::GetMetadataAllocated
-            | Self::GetMetadataDelta
-            | Self::NodeGetStorageHealth
-            | Self::NodeGetCapabilities
-            | Self::NodeGetInfo => false,
-        }
-    }
-
-    /// Whether its request names a node.
-    pub fn has_node(self) -> bool {
-        matches!(
-            self,
-            Self::ControllerPublishVolume | Self::ControllerUnpublishVolume
-        )
-    }
-
     /// Whether its request carries credentials.
     pub fn has_secrets(self) -> bool {
-        match self {
-            Self::CreateVolume
-            | Self::DeleteVolume
-            | Self::ControllerPublishVolume
-            | Self::ControllerUnpublishVolume
-            | Self::ValidateVolumeCapabilities
-            | Self::ControllerListVolumeHealth
-            | Self::ControllerGetVolumeHealth
-            | Self::CreateSnapshot
-            | Self::DeleteSnapshot
-            | Self::ListSnapshots
-            | Self::GetSnapshot
-            | Self::ControllerExpandVolume
-            | Self::ControllerModifyVolume
-            | Self::CreateVolumeGroupSnapshot
-            | Self::DeleteVolumeGroupSnapshot
-            | Self::GetVolumeGroupSnapshot
-            | Self::GetMetadataAllocated
-            | Self::GetMetadataDelta
-            | Self::NodeStageVolume
-            | Self::NodePublishVolume
-            | Self::NodeGetStorageHealth
-            | Self::NodeExpandVolume => true,
-            Self::GetPluginInfo
-            | Self::GetPluginCapabilities
-            | Self::Probe
-            | Self::ListVolumes
-            | Self::GetCapacity
-            | Self::ControllerGetCapabilities
-            | Self::ControllerGetVolume
-            | Self::GroupControllerGetCapabilities
-            | Self::NodeUnstageVolume
-            | Self::NodeUnpublishVolume
-            | Self::NodeGetVolumeStats
-            | Self::NodeGetVolumeHealth
-            | Self::NodeGetCapabilities
-            | Self::NodeGetInfo => false,
-        }
+        Rpc::at(self.path()).is_some_and(|rpc| rpc.takes("secrets"))
     }
 
     /// What a call of it does to the array.
@@ -233,14 +148,6 @@ impl Method {
             | Self::NodeGetCapabilities
             | Self::NodeGetInfo => Kind::Look,
         }
-    }
-
-    /// Whether its request names something to be created.
-    pub fn has_name(self) -> bool {
-        matches!(
-            self,
-            Self::CreateVolume | Self::CreateSnapshot | Self::CreateVolumeGroupSnapshot
-        )
     }
 }
 
@@ -288,21 +195,6 @@ mod tests {
             .collect();
         let known: BTreeSet<String> = Method::ALL.map(|method| method.path().to_owned()).into();
         assert_eq!(known, specified);
-    }
-
-    #[test]
-    fn methods_carry_the_fields_rules_match_on() {
-        let pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).unwrap();
-        for method in Method::ALL {
-            let (service, name) = method.path()[1..].split_once('/').unwrap();
-            let service = pool.get_service_by_name(service).unwrap();
-            let rpc = service.methods().find(|rpc| rpc.name() == name).unwrap();
-            let has = |field| rpc.input().get_field_by_name(field).is_some();
-            assert_eq!(method.has_volume(), has("volume_id"), "{method}");
-            assert_eq!(method.has_node(), has("node_id"), "{method}");
-            assert_eq!(method.has_name(), has("name"), "{method}");
-            assert_eq!(method.has_secrets(), has("secrets"), "{method}");
-        }
     }
 
     #[test]
