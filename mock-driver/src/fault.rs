@@ -10,7 +10,7 @@
 //!   phase: before
 //!   action: {code: RESOURCE_EXHAUSTED, message: node-0 is full}
 //!   times: 3
-//! # The volume is attached, but whoever asked never hears of it.
+//! # The volume is attached, but the caller gets no answer.
 //! - id: lost-answer
 //!   match: {method: ControllerPublishVolume, volume: "vol-*"}
 //!   phase: after
@@ -93,7 +93,7 @@ mod script;
 /// The state the rules are in before one sets another.
 const FIRST_STATE: &str = "start";
 
-/// The rules in force: the one handle for the file, the calls and whoever breaks things at run time.
+/// The rules in force: the one handle for the fault file, the calls and the admin API.
 #[derive(Debug)]
 pub struct Faults {
     seed: Seed,

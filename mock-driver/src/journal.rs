@@ -50,6 +50,7 @@ mod grpc_call;
 mod legacy;
 mod memory;
 mod message;
+
 /// How many events a subscriber may be behind before it loses some.
 const EVENTS_AHEAD: usize = 1024;
 

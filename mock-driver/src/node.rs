@@ -195,7 +195,7 @@ impl Node {
         self.info.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes what the node tells about itself from now on. Whoever asked before is not told.
+    /// Changes what the node reports about itself from now on.
     pub fn tell(&self, change: impl FnOnce(&mut NodeInfo)) {
         change(&mut self.info.write().unwrap_or_else(PoisonError::into_inner));
     }

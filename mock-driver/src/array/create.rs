@@ -57,7 +57,7 @@ impl Array {
 
     /// An id for a volume that will be made under this name.
     ///
-    /// One that nobody hits by accident: it depends on this very array and on everything it made before,
+    /// One that is not guessed by accident: it depends on this very array and on everything it made before,
     /// so a volume made again under an old name is not taken for the old one.
     pub fn volume_id(&self, name: &str) -> VolumeId {
         let taken = |id: &str| self.volumes.contains_key(id);
@@ -94,7 +94,7 @@ impl Array {
         Ok(self.done(spec.clone(), Change::Created { spec }))
     }
 
-    /// Whether deleting a volume asks nobody who uses it: the array is that lax, or the volume is gone.
+    /// Whether a published volume may be deleted: the array allows it, or the volume is gone.
     pub fn deletes_in_use(&self, id: &str) -> bool {
         self.settings.deviations.delete_in_use || !self.volumes.contains_key(id)
     }

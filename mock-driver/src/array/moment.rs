@@ -1,4 +1,4 @@
-//! Time as the array knows it: told by whoever calls, never asked for.
+//! Time as the array knows it: an argument of each operation.
 
 use std::time::Duration;
 

@@ -73,7 +73,7 @@ impl Array {
         Ok(self.describe(id, entry))
     }
 
-    /// Looks a node up, or one that was taken out of the register and holds nothing: whoever stands on it must
+    /// Looks a node up, or one that was taken out of the register and holds nothing: the process on it must
     /// be able to tell that from never having been there.
     ///
     /// # Errors
@@ -216,7 +216,7 @@ impl Array {
 
     pub(super) fn apply_node(&mut self, node: NodeId, mut settings: NodeSettings) {
         if settings.registered == Some(true) && settings.joined_at.is_none() {
-            // As it was written when nobody kept this. From here on it stays the same.
+            // Older states have no value. From here on it stays the same.
             settings.joined_at = self.next_place(&node);
         }
         let number = self.number(&node);

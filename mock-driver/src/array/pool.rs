@@ -144,7 +144,7 @@ impl Array {
                 most: Pool::DEFAULT_CAPACITY,
             });
         }
-        // Nothing is taken away that somebody has, also where a start has promised too much already.
+        // No allocated space is taken away, also where a start has promised too much already.
         if capacity < used && capacity < pool.capacity {
             return Err(Error::PoolInUse {
                 pool: pool.name.clone(),

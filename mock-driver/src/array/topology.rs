@@ -33,7 +33,7 @@ impl Segments {
         self.0.is_empty()
     }
 
-    /// Whether somebody at `self` reaches what lies in `place`.
+    /// Whether a node at `self` reaches what lies in `place`.
     pub fn reaches(&self, place: &Self) -> bool {
         place.0.iter().all(|(key, value)| self.0.get(key) == Some(value))
     }
@@ -41,7 +41,7 @@ impl Segments {
     /// Whether a caller who asks for `asked` may be given what lies in `self`.
     ///
     /// A caller may name fewer keys, as a region without a zone, or more, as the host; one that
-    /// names only keys nobody here has asks for another storage.
+    /// names only keys unknown here asks for another storage.
     pub fn suits(&self, asked: &Self) -> bool {
         if self.is_empty() || asked.is_empty() {
             return true;

@@ -50,7 +50,7 @@ impl Driver {
             Ok(settled) => settled,
             Err(ended) => match ended.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime ends, and with it whoever wants to know.
+                // The runtime ends, and with it the receiver.
                 Err(_) => Ok(()),
             },
         }

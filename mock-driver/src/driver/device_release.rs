@@ -50,7 +50,7 @@ impl Driver {
     }
 
     /// Takes away the device of a volume that no controller attached and that is at no path any more: where volumes
-    /// are not attached, nobody else does. The array in another process is told.
+    /// are not attached, nothing else does. The array in another process is told.
     ///
     /// # Errors
     /// If it cannot be taken away, or the array does not answer.

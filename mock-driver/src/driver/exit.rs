@@ -1,4 +1,4 @@
-//! The end of the driver, ordered from inside: by a fault rule or by whoever breaks things at run time.
+//! The end of the driver, ordered by a fault rule or the admin API.
 
 use tokio::sync::watch;
 

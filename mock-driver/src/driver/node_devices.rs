@@ -352,7 +352,7 @@ impl Driver {
     }
 }
 
-/// Lets the node have the id that somebody gave it in the process before: what is attached to it is attached to
+/// Gives the node the id that it got in the previous process: what is attached to it is attached to
 /// that one.
 pub(super) fn take_current_id(node: Option<&Node>, store: &Store) {
     let Some(node) = node else { return };

@@ -1,6 +1,6 @@
 //! The array when another process has it: nodes ask it over that process's admin API.
 //!
-//! A node follows what is attached to it, so that devices come and go although nobody calls the node then;
+//! A node follows what is attached to it, so that devices come and go without a call to the node;
 //! and it asks again before it uses a volume, so that no call depends on how fast it follows. The bytes
 //! of the volumes are not part of this: all processes share the directory they lie in.
 
@@ -35,11 +35,11 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct RemoteArray {
     client: Client,
-    /// For attaching and detaching, which take what the volume's `latency` says. Whoever stopped waiting would not
+    /// For attaching and detaching, which take what the volume's `latency` says. A client that stopped waiting would not
     /// know what came of it, and the next call would meet it on its way.
     patient: Client,
     endpoint: Endpoint,
-    /// Whoever acts on an answer about a volume has its turn from the question on.
+    /// A task that acts on an answer about a volume holds its lock from the question on.
     turns: LockTable,
     /// Reading by those who bring devices, which takes no longer than that: the sweep takes none away meanwhile.
     devices: RwLock<()>,

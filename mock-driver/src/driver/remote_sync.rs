@@ -1,6 +1,6 @@
 //! The node of this process and an array that another process has.
 //!
-//! Whoever acts on an answer about a volume has that volume's turn from the question on, so that an older answer
+//! A task that acts on an answer about a volume holds its lock from the question on, so that an older answer
 //! never undoes what was done on a newer one. The sweep of devices asks about all volumes at once and waits for
 //! none of them: it spares what was found attached since it asked.
 
@@ -114,7 +114,7 @@ async fn settle(remote: &RemoteArray, node: &Arc<Node>, volume: &str, view: &Vie
 }
 
 /// What the array in another process has of this process's node. The node joins it if the array has never heard
-/// of it, takes another id if somebody gave it one there, and says once where it is, if it was told. One that
+/// of it, takes its new id if it was renamed there, and says once where it is, if it was told. One that
 /// somebody took out of the register stays out, and has what is attached to it.
 ///
 /// # Errors

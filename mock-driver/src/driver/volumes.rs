@@ -25,7 +25,7 @@ use crate::node::mount::Frozen;
 use crate::store;
 use crate::store::volume_files::{FileId, SweepReport};
 
-/// A volume that nobody mounts or unmounts while it is copied, nor writes to if its filesystem is frozen.
+/// A volume that is not mounted or unmounted while it is copied, nor written to if its filesystem is frozen.
 struct QuiescedVolume {
     frozen: Option<Frozen>,
     _locked: Guard,
@@ -218,7 +218,7 @@ impl Driver {
         }
     }
 
-    /// Checks that nobody uses a volume, where no attachment tells that, and keeps it so for as long as what is
+    /// Checks that a volume is not in use, where no attachment tells that, and keeps it so for as long as what is
     /// returned lives. Nodes in other processes attach what they use.
     async fn unused(&self, volume: &str) -> Result<Option<Guard>, Error> {
         let is_told = self.ways().attaches || self.store.peek(|array| array.deletes_in_use(volume));

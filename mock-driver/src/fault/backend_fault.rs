@@ -14,11 +14,11 @@
 //! | `quota` (`volumes`, `bytes`) | CreateVolume beyond it answers RESOURCE_EXHAUSTED |
 //! | `frozen-list` (`age`) | ListVolumes answers the state of `age` ago, or of when the backend fault began |
 //! | `list-lacks` (`volume`) | ListVolumes leaves volumes out |
-//! | `list-adds` (`volume`, `node`) | ListVolumes says they are on this node, too; it may be one nobody knows |
+//! | `list-adds` (`volume`, `node`) | ListVolumes says they are on this node, too; it may be unknown |
 //! | `slow-node` (`node`, `time`) | attaches and detaches of a node go one after the other and take that long each |
 //! | `rate-limit` (`method`, `per-second`, `burst`, `code`) | calls beyond it are refused, RESOURCE_EXHAUSTED unless `code` says otherwise |
 //! | `tracking-off` (`code`) | GetMetadataDelta answers FAILED_PRECONDITION unless `code` says otherwise: the array does not track changes |
-//! | `tokens-expired` (`code`) | a list is not gone on with: whoever has a token gets ABORTED unless `code` says otherwise |
+//! | `tokens-expired` (`code`) | a list cannot be continued: a call with a token gets ABORTED unless `code` says otherwise |
 //! | `state-loss` (`loses`) | when the process ends and comes back, an array with a state directory has lost the `changes` since the backend fault began (unless `loses` says otherwise), its `attachments`, or `everything` |
 //! | `not-ready` (`for`) | Probe says that the driver is not ready, for a time or as long as the backend fault lasts |
 

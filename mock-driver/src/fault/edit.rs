@@ -1,4 +1,4 @@
-//! Changes to a reply, field by field, made on the message itself so that fields nobody here knows survive.
+//! Changes to a reply, field by field, made on the message itself so that unknown fields survive.
 //!
 //! A path names fields as the proto file does, entries of maps by their key and entries of lists by number or
 //! `*` for each: `volume.capacity_bytes`, `publish_context.device`, `entries.*.status.published_node_ids`.

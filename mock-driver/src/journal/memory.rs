@@ -25,7 +25,7 @@ pub(crate) const BOUNDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 
 /// Calls in memory.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// How many ended calls to keep; with 0, nobody looks and nothing is kept at all.
+    /// How many ended calls to keep; 0 keeps none.
     kept: usize,
     /// By the order in which they ended, each with its place in that order.
     ended: VecDeque<(u64, Arc<Call>)>,

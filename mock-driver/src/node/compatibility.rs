@@ -36,7 +36,7 @@ pub(super) fn compare(
                 done: there.done(),
             });
         }
-        // Nobody was told of what is not done, so its arguments bind nobody.
+        // An unfinished call was never answered, so its arguments are not binding.
         if there.is_done() {
             return match difference(there, wanted) {
                 None => Ok(Compatibility::Repeat),

@@ -225,7 +225,7 @@ impl Devices {
     /// Looks a device up; none if it is not there (yet).
     ///
     /// # Guarantees
-    /// It is of that disk until what is returned is dropped, whoever detaches it.
+    /// It is of that disk until the returned device is dropped, even if it is detached.
     ///
     /// # Errors
     /// If what the link leads to is not made of that disk.
@@ -238,7 +238,7 @@ impl Devices {
         let Some(path) = read_link(&link)? else {
             return Ok(None);
         };
-        // Opened before it is looked at: from then on nobody else can get it.
+        // Opened before it is checked: from then on no other process can get it.
         let mut held = match File::open(&path) {
             Ok(held) => held,
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::Wrong { link }),
@@ -332,7 +332,7 @@ impl Devices {
         }
     }
 
-    /// The link first: nobody shall find a device that is about to go. If the next step is never reached,
+    /// The link first, so that no call finds a device that is about to go. If the next step is never reached,
     /// the pending name still leads to it, and what it is made of is known until the end.
     fn remove(&self, serial: &str) -> Result<(), Error> {
         let (link, pending, note) = (self.link(serial)?, self.pending(serial)?, self.origin(serial)?);

@@ -124,7 +124,7 @@ pub enum Error {
         "the volume is blank and cannot be written to, so it cannot be formatted: publish it writable first"
     )]
     BlankAndReadOnly,
-    /// What is left of a mkfs that was cut off, which nobody may write to.
+    /// What is left of a mkfs that was cut off, which must not be written to.
     #[error(
         "the volume holds the beginning of a filesystem, left by a mkfs that was cut off, and cannot be written \
          to, so it cannot be wiped: publish it writable first"

@@ -46,7 +46,7 @@ impl Node {
     /// done whole or not at all.
     ///
     /// # Guarantees
-    /// The record is there before anything is done: whoever finds it not done takes all of it away.
+    /// The record is written first: a call that finds it unfinished undoes all of it.
     pub(super) async fn all_or_nothing(
         self: &Arc<Self>,
         record: &Record,
@@ -180,7 +180,7 @@ impl Node {
         Ok(())
     }
 
-    /// Where volumes are staged that nobody gave a staging path for.
+    /// Where volumes without a staging path are staged.
     pub(super) fn private_staging(&self, volume: &str) -> Result<PathBuf, Error> {
         let folder = crate::store::volume_files::file_name(&self.home);
         let directory = self.media.directory()?.join("staging").join(folder);

@@ -161,7 +161,7 @@ impl Node {
                     volume: record.volume.clone(),
                 });
             }
-            // Nobody attaches volumes of such a driver, so it reaches them by itself.
+            // The driver has no ControllerPublishVolume, so the node reaches the volume by itself.
             self.attach(&unit).await?;
             return Ok(unit);
         };
@@ -174,7 +174,7 @@ impl Node {
                 current: attachment.number,
             });
         }
-        // What an earlier version took at the staging path holds for whoever uses it with the same.
+        // What an earlier version took at the staging path holds for calls with the same arguments.
         let staged = self.records.at(record.staging());
         let is_known = staged.is_some_and(|staged| {
             staged.is_done()

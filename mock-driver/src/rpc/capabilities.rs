@@ -1,4 +1,4 @@
-//! What the driver says it can do. All of it, unless a flag or somebody at run time takes something
+//! What the driver says it can do. All of it, unless a flag or the admin API takes something
 //! away: from then on it behaves as a driver that never had it.
 //!
 //! Capabilities of the plugin and of the Controller and GroupController services go by their names in

@@ -102,7 +102,7 @@ impl Rpc for ProbeRequest {
         Ok(())
     }
 
-    /// The socket is bound when the array is there, so whoever can ask finds it ready, unless the driver
+    /// The socket is bound when the array is there, so a client that connects finds it ready, unless the driver
     /// was told to say something else.
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let ready = match driver.readiness.now() {

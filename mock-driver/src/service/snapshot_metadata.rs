@@ -165,7 +165,7 @@ impl Span {
         };
         let offset = u64::try_from(offset)
             .ok()
-            // At the end there is nothing more, which is no mistake: so ends whoever goes on by the last block.
+            // At the end there is nothing more, which is no error: a client that continues after the last block ends here.
             .filter(|offset| *offset <= end)
             .ok_or(Error::OffsetOutOfRange { offset, size })?;
         let file_id = FileId::Snapshot(target.id.to_string());

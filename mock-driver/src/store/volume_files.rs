@@ -82,7 +82,7 @@ impl VolumeFiles {
         })
     }
 
-    /// Media in a directory of their own, which nobody else may look into and which
+    /// Media in a directory of their own, which other users may not read and which
     /// [`VolumeFiles::close`] removes.
     pub fn private() -> Self {
         Self::at(FilesLocation::Private(Mutex::new(PrivateDir::Unused)))
@@ -130,7 +130,7 @@ impl VolumeFiles {
         .await
     }
 
-    /// Makes the medium `bytes` long if it is there and shorter. One that nobody needed yet stays away.
+    /// Makes the medium `bytes` long if it is there and shorter. One that was never used stays away.
     ///
     /// # Errors
     /// If its file cannot be changed.

@@ -1,5 +1,5 @@
 //! Twins of devices that take no writes, for volumes that are published for reading where they are attached for
-//! writing: the kernel lets whoever reaches a device write to it, however the path to it is mounted.
+//! writing: the kernel lets any process that reaches a device write to it, however its path is mounted.
 //!
 //! Invariant: a twin goes before the device that it is the twin of.
 
@@ -14,7 +14,7 @@ const READ_ONLY: &str = "-ro";
 
 impl Devices {
     /// Makes the twin of the device with that serial, or finds it made. None where devices are emulated: there
-    /// the disk itself stands for the device, whoever opens it.
+    /// the disk itself stands for the device.
     ///
     /// # Guarantees
     /// As for [`Devices::attach`].

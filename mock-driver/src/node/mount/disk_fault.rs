@@ -1,7 +1,7 @@
 //! What is wrong with the content of a disk, on demand: what staging finds there before it mounts.
 //!
-//! Invariant: nothing that somebody has written is changed. Errors are noted in the superblock of a filesystem that
-//! nobody has mounted, and what repairs them is the fsck that always runs; everything else is only said.
+//! Invariant: no user data is changed. Errors are noted in the superblock of a filesystem that
+//! is not mounted, and what repairs them is the fsck that always runs; everything else is only said.
 
 use std::path::Path;
 

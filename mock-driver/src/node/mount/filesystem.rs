@@ -1,7 +1,7 @@
 //! The filesystems that can be put on a disk, and what is on it before.
 //!
-//! A disk counts as blank only if no byte of it is set, not if no signature is known: what nobody knows
-//! is still somebody's.
+//! A disk counts as blank only if no byte of it is set, not if no signature is known: unknown data is still
+//! user data.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Seek, SeekFrom};

@@ -1,9 +1,9 @@
 //! The mark beside a disk that says that mkfs is at work on it.
 //!
-//! Half a filesystem looks like somebody's data, so who comes after a mkfs that was cut off must know that it
-//! is nobody's. Invariants:
+//! Half a filesystem looks like user data, so the call after an interrupted mkfs must know that it is not.
+//! Invariants:
 //! - The mark is made only for a disk without a set byte, and is safe before mkfs begins.
-//! - Nobody gets to write to a disk that has the mark: a filesystem is mounted, and a device handed out, only
+//! - A disk that has the mark is not writable: a filesystem is mounted, and a device handed out, only
 //!   when the mark is gone for good, also after a loss of power.
 //! - Even so the mark alone never condemns a filesystem that is whole or was mounted once.
 

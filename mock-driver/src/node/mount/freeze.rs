@@ -1,10 +1,10 @@
 //! Filesystems that stand still while their disk is copied, so that the copy is whole.
 //!
 //! `fsfreeze` writes everything out and holds writers up until it is undone. Invariants:
-//! - What is frozen is thawed by whoever froze it, also if the copy fails; a mark beside the disk tells
+//! - The call that froze a filesystem thaws it, also if the copy fails; a mark beside the disk tells
 //!   the next start of a freeze that a killed process left.
 //! - The filesystem on which the copies are made is never frozen: they would wait for themselves.
-//! - It cannot be unmounted meanwhile, for then nobody could thaw it.
+//! - It cannot be unmounted meanwhile, because then it could not be thawed.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;

@@ -164,8 +164,8 @@ fn inherited(from: &Path) -> Result<MountFlags, Error> {
 }
 
 /// Unmounts what is ours at `path`, until nothing is mounted there or something else is in the way. What is in use is
-/// given a moment: whoever looked at a file may be about to let go, and a program that is being started holds all
-/// that its parent had open until it runs. The kernel tells nobody when that ends.
+/// given a moment: a process that read a file may be about to close it, and a program that is being started holds all
+/// that its parent had open until it runs. The kernel does not report when that ends.
 pub(super) fn unmount(path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
     const TRIES: u32 = 25;
     const PAUSE: Duration = Duration::from_millis(20);

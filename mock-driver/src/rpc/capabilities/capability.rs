@@ -237,7 +237,7 @@ impl Capability {
         }
     }
 
-    /// The capabilities without which nobody may call the method.
+    /// The capabilities that the method needs.
     pub(super) fn behind(method: Method) -> &'static [Self] {
         match method {
             Method::CreateVolume | Method::DeleteVolume => &[Self::CreateDeleteVolume],

@@ -124,7 +124,7 @@ fn stock_of_node(array: &Array, node: &str, volume: &str, claims: &Reservations)
 
 impl ActiveFault {
     /// Waits, before a rule that takes the connection away, for what was sent over it to leave the process:
-    /// a message that was handed over is written by another task, which tells nobody.
+    /// a message that was handed over is written by another task, without a notification.
     pub(crate) async fn flush_before(&self) {
         if matches!(
             self.rule().action.end,

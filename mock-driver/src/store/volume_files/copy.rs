@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::{DISK, Error, Extent, FILESYSTEM, FileId, SweepReport, TREE, extent, name};
 
 /// Above so many files and directories the whole filesystem is flushed at once. A flush of each is exact, and what
-/// it costs grows with their number; that of the whole costs what everybody else has written to it, too.
+/// it costs grows with their number; that of the whole costs what other processes have written to it, too.
 const MANY: usize = 16;
 /// Where media go that the array does not know.
 const ORPHANED: &str = "orphaned";

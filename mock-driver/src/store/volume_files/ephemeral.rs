@@ -60,7 +60,7 @@ impl VolumeFiles {
             let mut volumes = Vec::new();
             for entry in entries {
                 let path = entry.map_err(Error::of("read", &folder))?.path().join(NODE);
-                // Without a note it is an earlier version's, and with one that cannot be read nobody's.
+                // Without a note it is an earlier version's, and one with an unreadable note has no owner.
                 let note = fs::read(path).ok();
                 let note: Option<NodeNote> = note.and_then(|text| serde_json::from_slice(&text).ok());
                 volumes.extend(note.filter(|note| note.node == node).map(|note| note.volume));
