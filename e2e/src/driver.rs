@@ -169,7 +169,9 @@ impl Driver {
     /// Makes a volume that one or many nodes may have.
     pub async fn create_volume(&self, name: &str, access: Access) -> Result<Volume> {
         let mode = match access {
+            Access::OnePod => Mode::SingleNodeSingleWriter,
             Access::OneNode => Mode::SingleNodeWriter,
+            Access::ManyReaders => Mode::MultiNodeReaderOnly,
             Access::ManyNodes => Mode::MultiNodeMultiWriter,
         };
         self.create(

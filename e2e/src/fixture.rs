@@ -45,8 +45,12 @@ pub const CAPACITY: &str = "1Gi";
 /// How many nodes may have a volume at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
+    /// `ReadWriteOncePod`: one pod at a time.
+    OnePod,
     /// `ReadWriteOnce`: one node at a time.
     OneNode,
+    /// `ReadOnlyMany`: any number of nodes, which only read.
+    ManyReaders,
     /// `ReadWriteMany`: any number of nodes.
     ManyNodes,
 }
@@ -71,7 +75,9 @@ pub struct VolumeSource {
 impl Access {
     fn mode(self) -> String {
         match self {
+            Self::OnePod => "ReadWriteOncePod",
             Self::OneNode => "ReadWriteOnce",
+            Self::ManyReaders => "ReadOnlyMany",
             Self::ManyNodes => "ReadWriteMany",
         }
         .to_owned()

@@ -13,6 +13,7 @@ mod attach_fails;
 mod attach_limit;
 mod attach_times_out;
 mod attacher_killed;
+mod attachment_deleted;
 mod burst;
 mod controllers_restart;
 mod driver_changes;
@@ -30,6 +31,7 @@ mod migrated_volume;
 mod move_order;
 mod node_lost;
 mod node_reregistered;
+mod node_unmanaged;
 mod pod_attaches;
 mod pod_moves;
 mod pods_and_volume;
@@ -129,12 +131,18 @@ pub const ALL: &[Scenario] = &[
     pods_and_volume::RETURNS,
     pods_and_volume::DELETED_EARLY,
     pods_and_volume::MANY_NODES,
+    pods_and_volume::READERS,
+    pods_and_volume::ONE_POD,
+    attach_limit::RAISED,
+    attachment_deleted::SCENARIO,
+    node_unmanaged::SCENARIO,
     volumes_attached::SCENARIO,
     volumes_attached::PATCH_FAILS,
     controllers_restart::RESTART,
     controllers_restart::FAIL_OVER,
     force_detach::ENABLED,
     force_detach::DISABLED,
+    force_detach::NODE_DELETED,
     api_server_outage::SCENARIO,
 ];
 

@@ -15,6 +15,7 @@ mod node_status_updater;
 mod operation_executor;
 mod pod_volumes;
 mod reconciler;
+mod state_sync;
 mod view;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

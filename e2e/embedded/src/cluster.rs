@@ -31,6 +31,8 @@ pub struct ClusterOptions {
     pub seed: u64,
     /// When the attach/detach controller takes a mounted volume away.
     pub force_detach: ForceDetach,
+    /// How often the attach/detach controller verifies that attached volumes still are.
+    pub reconcile_sync_period: Duration,
     /// How long a node may be silent before it becomes Unknown.
     pub node_monitor_grace_period: Duration,
     /// Where the controllers log to; the process's own log if not given.
@@ -80,6 +82,7 @@ impl Default for ClusterOptions {
             clock: Clock::system(),
             seed: 0,
             force_detach: ForceDetach::default(),
+            reconcile_sync_period: Duration::from_secs(60),
             node_monitor_grace_period: MONITOR_GRACE_PERIOD,
             log: None,
             provisioners: Vec::new(),
@@ -227,6 +230,7 @@ fn start_controllers(
         clock: options.clock.clone(),
         seed: options.seed,
         force_detach: options.force_detach,
+        reconcile_sync_period: options.reconcile_sync_period,
         node_monitor_grace_period: options.node_monitor_grace_period,
         provisioners: options.provisioners.clone(),
     });

@@ -26,6 +26,7 @@ pub(crate) struct ControlPlaneConfig {
     pub clock: Clock,
     pub seed: u64,
     pub force_detach: ForceDetach,
+    pub reconcile_sync_period: Duration,
     pub node_monitor_grace_period: Duration,
     /// The drivers that volumes are provisioned with.
     pub provisioners: Vec<DriverConnection>,
@@ -38,6 +39,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         clock,
         seed,
         force_detach,
+        reconcile_sync_period,
         node_monitor_grace_period,
         provisioners,
     } = config;
@@ -49,6 +51,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         events.recorder("attachdetach-controller", ""),
         fastrand::Rng::with_seed(seed),
         force_detach,
+        reconcile_sync_period,
     );
     let view = attach_detach.view();
     let binder = PersistentVolumeController {

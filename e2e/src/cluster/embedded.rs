@@ -60,6 +60,9 @@ impl Embedded {
                     .unwrap_or(force_detach.max_wait_for_unmount),
                 disable_on_timeout: settings.disable_force_detach_on_timeout,
             },
+            reconcile_sync_period: settings
+                .reconcile_sync_period
+                .unwrap_or(options.reconcile_sync_period),
             node_monitor_grace_period: settings
                 .node_monitor_grace_period
                 .unwrap_or(options.node_monitor_grace_period),

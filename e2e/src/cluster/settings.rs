@@ -11,6 +11,8 @@ pub struct ClusterSettings {
     pub max_wait_for_unmount: Option<Duration>,
     /// `--disable-force-detach-on-timeout`.
     pub disable_force_detach_on_timeout: bool,
+    /// `--attach-detach-reconcile-sync-period`.
+    pub reconcile_sync_period: Option<Duration>,
     /// `--node-monitor-grace-period`.
     pub node_monitor_grace_period: Option<Duration>,
     /// Whether there is a second kube-controller-manager, which takes over when the first is killed.
@@ -26,6 +28,7 @@ impl ClusterSettings {
     pub const DEFAULT: Self = Self {
         max_wait_for_unmount: None,
         disable_force_detach_on_timeout: false,
+        reconcile_sync_period: None,
         node_monitor_grace_period: None,
         standby_controller_manager: false,
         verbose_log: false,
@@ -36,6 +39,12 @@ impl ClusterSettings {
         let mut flags = Vec::new();
         if self.disable_force_detach_on_timeout {
             flags.push("--disable-force-detach-on-timeout=true".to_owned());
+        }
+        if let Some(time) = self.reconcile_sync_period {
+            flags.push(format!(
+                "--attach-detach-reconcile-sync-period={}s",
+                time.as_secs()
+            ));
         }
         if let Some(time) = self.node_monitor_grace_period {
             flags.push(format!("--node-monitor-grace-period={}s", time.as_secs()));

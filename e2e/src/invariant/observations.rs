@@ -97,9 +97,9 @@ impl Observations {
 
     /// Whether the volume may be on one node only.
     pub fn is_exclusive(&self, handle: &str) -> bool {
-        self.volumes
-            .values()
-            .any(|volume| volume.handle == handle && volume.access == Access::OneNode)
+        self.volumes.values().any(|volume| {
+            volume.handle == handle && matches!(volume.access, Access::OnePod | Access::OneNode)
+        })
     }
 }
 

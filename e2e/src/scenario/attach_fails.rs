@@ -14,7 +14,7 @@ const REASON: &str = "no free slot on this node";
 /// With the feature gate for codes as it is by default.
 pub(super) const CODED: Scenario = Scenario {
     name: "attach-fails",
-    about: "The driver's error reaches the attachment, with its code, and the pod's events; then the attach recovers.",
+    about: "The driver's error and its code reach attachError and the pod's Events; the retry attaches.",
     config: ScenarioConfig {
         nodes: 1,
         ..ScenarioConfig::DEFAULT
@@ -26,7 +26,7 @@ pub(super) const CODED: Scenario = Scenario {
 /// For API servers that know no code and refuse a status that has one.
 pub(super) const UNCODED: Scenario = Scenario {
     name: "attach-fails-uncoded",
-    about: "With the feature gate for codes off, the attachment's error has none.",
+    about: "With feature gate MutableCSINodeAllocatableCount off, attachError has no errorCode.",
     config: ScenarioConfig {
         nodes: 1,
         flags: &["--feature-gates=MutableCSINodeAllocatableCount=false"],

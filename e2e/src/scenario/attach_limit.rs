@@ -1,6 +1,11 @@
-//! A node takes only so many volumes: the driver says how many, CSINode has it, and the scheduler goes by it.
+//! The driver reports a maximum number of volumes per node, CSINode has it as `allocatable.count`, and the scheduler
+//! enforces it.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
@@ -25,6 +30,21 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run: |env| Box::pin(run(env)),
 };
 
+/// MutableCSINodeAllocatableCount (KEP-4876).
+pub(super) const RAISED: Scenario = Scenario {
+    name: "attach-limit-raised",
+    about: "A pod beyond its node's attach limit is scheduled when CSINode's allocatable count is raised.",
+    config: ScenarioConfig {
+        nodes: 1,
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(raised(env)),
+};
+
+/// What the scheduler says of a node at its limit.
+const FULL: &str = "node(s) exceed max volume count";
+
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let first = env.volume("first", Access::OneNode).await?;
     let second = env.volume("second", Access::OneNode).await?;
@@ -32,8 +52,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.wait_until_running("first", STEP_TIMEOUT).await?;
 
     env.pod("second", A, &[&second]).await?;
-    let full = "node(s) exceed max volume count";
-    env.wait_for_event("second", "FailedScheduling", full, STEP_TIMEOUT)
+    env.wait_for_event("second", "FailedScheduling", FULL, STEP_TIMEOUT)
         .await?;
     let calls = env.driver.calls()?;
     ensure!(
@@ -46,4 +65,33 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.delete_pod("first").await?;
     env.wait_until_running("second", STEP_TIMEOUT).await?;
     env.wait_until_detached(&first, A, STEP_TIMEOUT).await
+}
+
+async fn raised(env: &mut TestEnv<'_>) -> Result<()> {
+    let volumes = env.many_volumes(2).await?;
+    set_limit(env, 1).await?;
+    env.pod("first", A, &[&volumes[0]]).await?;
+    env.wait_until_running("first", STEP_TIMEOUT).await?;
+    env.pod("second", A, &[&volumes[1]]).await?;
+    env.wait_for_event("second", "FailedScheduling", FULL, STEP_TIMEOUT)
+        .await?;
+    env.ensure_not_running("second").await?;
+    set_limit(env, 2).await?;
+    env.wait_until_all_running(2, STEP_TIMEOUT).await
+}
+
+async fn set_limit(env: &TestEnv<'_>, count: i32) -> Result<()> {
+    let node = env.node(A);
+    let driver = json!({
+        "name": env.driver.name(),
+        "nodeID": node.node_id(),
+        "topologyKeys": null,
+        "allocatable": {"count": count},
+    });
+    let patch = Patch::Merge(json!({"spec": {"drivers": [driver]}}));
+    Api::<CSINode>::all(env.client())
+        .patch(node.name(), &PatchParams::default(), &patch)
+        .await
+        .with_context(|| format!("set the attach limit of {}", node.name()))?;
+    Ok(())
 }

@@ -13,7 +13,7 @@ use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "attach-times-out",
-    about: "An attach without an answer is never taken for a failed one: the volume is unpublished when the attachment goes.",
+    about: "A publish that times out may have succeeded: the volume is unpublished when its VolumeAttachment is deleted.",
     config: ScenarioConfig {
         nodes: 1,
         timeout: Duration::from_secs(2),

@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 
 pub(super) const AFTER_PUBLISH: Scenario = Scenario {
     name: "killed-after-publish",
-    about: "Killed when the array has attached and before the status says so: the next one finishes the attach.",
+    about: "The attacher is killed between publish and status write: the next process finishes the attach.",
     config: ScenarioConfig {
         nodes: 1,
         timeout: TIMEOUT,
@@ -30,7 +30,7 @@ pub(super) const AFTER_PUBLISH: Scenario = Scenario {
 
 pub(super) const BEFORE_FINALIZER_REMOVAL: Scenario = Scenario {
     name: "killed-before-release",
-    about: "Killed when the array has detached and before the finalizer is gone: the next one finishes the detach.",
+    about: "The attacher is killed between unpublish and finalizer removal: the next process finishes the detach.",
     config: ScenarioConfig {
         nodes: 1,
         timeout: TIMEOUT,

@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(180);
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "burst",
-    about: "500 volumes on 5 nodes are attached at once and detached at once, and none is lost or left.",
+    about: "500 volumes on 5 nodes are attached and detached concurrently; none is lost or leaked.",
     config: ScenarioConfig {
         nodes: NODES,
         ..ScenarioConfig::DEFAULT

@@ -12,7 +12,7 @@ use crate::wait::Progress;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "driver-changes",
-    about: "A driver that loses its publish calls leaves no finalizer behind, and one that gets them back misses nothing.",
+    about: "A driver that restarts without PUBLISH_UNPUBLISH_VOLUME leaves no finalizer; restarted with it again, every volume is attached.",
     config: ScenarioConfig {
         reconcile_sync: Duration::from_secs(1),
         node_drivers: false,

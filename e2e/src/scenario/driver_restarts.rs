@@ -19,7 +19,7 @@ const ENDLESS: Duration = Duration::from_secs(600);
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "driver-restarts",
-    about: "Whatever was under way when the driver died is done when it is back; ours never ends for it.",
+    about: "Attaches and detaches that a driver crash interrupts finish after its restart; our attacher does not exit.",
     config: ScenarioConfig {
         latency: Duration::from_millis(100),
         ..ScenarioConfig::DEFAULT

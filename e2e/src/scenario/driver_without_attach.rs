@@ -10,7 +10,7 @@ use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "driver-without-attach",
-    about: "A driver without a controller gets no controller call, and its pods run and end all the same.",
+    about: "A driver without a controller service gets no controller call; its pods run and terminate.",
     config: ScenarioConfig {
         capabilities: "-CONTROLLER_SERVICE,-PUBLISH_UNPUBLISH_VOLUME",
         node_drivers: false,

@@ -23,7 +23,7 @@ use crate::fixture::{Access, SCENARIO_LABEL, attacher_finalizer};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "explain",
-    about: "Whatever a volume waits for, an explanation names who must act and why, and says so when nothing is wrong.",
+    about: "kubectl csi-attach explain names the component that must act next and why, or that nothing is wrong.",
     config: ScenarioConfig::DEFAULT,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),

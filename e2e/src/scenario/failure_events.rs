@@ -17,7 +17,7 @@ const FAILURES: i32 = 5;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "failure-events",
-    about: "Failures are reported in one Event that counts, on the attachment and on the volume; so is the recovery.",
+    about: "Repeated failures become one Event with a count on VolumeAttachment and PersistentVolume; so does the recovery.",
     config: ScenarioConfig {
         nodes: 1,
         ..ScenarioConfig::DEFAULT

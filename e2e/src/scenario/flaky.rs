@@ -51,7 +51,7 @@ const LEAST_SPOILED: f64 = 0.06;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "flaky",
-    about: "With one call in ten spoiled and programs killed, the array ends with what the attachments say, and nothing leaks.",
+    about: "With one driver call in ten failing and processes killed, array and VolumeAttachments agree at the end and nothing leaks.",
     config: ScenarioConfig {
         nodes: NODES,
         latency: Duration::from_millis(5),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
+use super::{ExpectedOutcome, Scenario, move_order};
 use crate::cluster::ClusterSettings;
 use crate::control_plane::Component;
 use crate::driver::journal::UNPUBLISH;
@@ -53,6 +53,23 @@ pub(super) const DISABLED: Scenario = Scenario {
     },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(disabled(env)),
+};
+
+/// The Node object goes with the machine.
+pub(super) const NODE_DELETED: Scenario = Scenario {
+    name: "node-deleted-in-use",
+    about: "A volume in use on a node that is deleted is detached after maxWaitForUnmount, and only then attached to another.",
+    config: ScenarioConfig {
+        own_cluster: Some(ClusterSettings {
+            max_wait_for_unmount: Some(MAX_WAIT_FOR_UNMOUNT),
+            node_monitor_grace_period: Some(GRACE),
+            verbose_log: true,
+            ..ClusterSettings::DEFAULT
+        }),
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(node_deleted(env)),
 };
 
 async fn enabled(env: &mut TestEnv<'_>) -> Result<()> {
@@ -120,6 +137,28 @@ async fn disabled(env: &mut TestEnv<'_>) -> Result<()> {
     }
     env.pod("after", B, &[&volume]).await?;
     env.wait_until_running("after", STEP_TIMEOUT).await
+}
+
+async fn node_deleted(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.pod("before", A, &[&volume]).await?;
+    env.wait_until_running("before", STEP_TIMEOUT).await?;
+    env.lose_node(A);
+    env.allow_force_detach(&volume, A);
+    env.delete_node(A).await?;
+    env.remove_pod("before").await?;
+    let waits = ["Cannot detach volume because it is still mounted", &volume.handle];
+    wait_for_log(env, &waits).await?;
+    env.pod("after", B, &[&volume]).await?;
+    env.wait_until_running("after", STEP_TIMEOUT).await?;
+    env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
+    let detaches = forced_detaches(env, "timeout").await?;
+    ensure!(
+        detaches == 1,
+        "{detaches} volumes were force-detached because of the timeout"
+    );
+    move_order::ensure_detached_before_attach(env, &volume, A, B)?;
+    Ok(())
 }
 
 async fn wait_for_log(env: &TestEnv<'_>, words: &[&str]) -> Result<()> {

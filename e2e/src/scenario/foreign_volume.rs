@@ -11,7 +11,7 @@ use crate::driver::journal::{PUBLISH, UNPUBLISH};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "foreign-volume",
-    about: "A volume of another driver is refused without a call, although this driver has one of the same handle.",
+    about: "A volume of another driver is refused without a driver call, even if this driver has the same volume handle.",
     config: ScenarioConfig {
         nodes: 1,
         node_drivers: false,

@@ -27,7 +27,7 @@ const CONFIG: ScenarioConfig = ScenarioConfig::DEFAULT;
 
 pub(super) const STOPS: Scenario = Scenario {
     name: "leader-stops",
-    about: "The leader is asked to stop: the standby takes over and goes on attaching.",
+    about: "The leader gets SIGTERM and releases the lease; the standby continues attaching.",
     config: CONFIG,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(stops(env)),
@@ -35,7 +35,7 @@ pub(super) const STOPS: Scenario = Scenario {
 
 pub(super) const CUT_OFF: Scenario = Scenario {
     name: "leader-cut-off",
-    about: "The leader is asked to stop and has no time for a call that is under way: the standby waits for the lease to lapse.",
+    about: "The leader gets SIGTERM and a running call outlasts the grace period: the standby waits until the lease expires.",
     config: ScenarioConfig {
         timeout: Duration::from_secs(60),
         own_flags: &["--shutdown-grace=500ms"],
@@ -47,7 +47,7 @@ pub(super) const CUT_OFF: Scenario = Scenario {
 
 pub(super) const KILLED: Scenario = Scenario {
     name: "leader-killed",
-    about: "The leader is killed: the standby takes over when the lease has lapsed.",
+    about: "The leader is killed: the standby takes over when the lease has expired.",
     config: CONFIG,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(killed(env)),
@@ -55,7 +55,7 @@ pub(super) const KILLED: Scenario = Scenario {
 
 pub(super) const LOSES_DRIVER: Scenario = Scenario {
     name: "leader-loses-driver",
-    about: "The leader's driver is gone and the standby's is there: the standby takes over; ours never ends for it.",
+    about: "The leader loses its driver, the standby has one: the standby takes over; our attacher does not exit.",
     config: CONFIG,
     // It exits when the connection is lost and is started again, which the scenario allows it.
     go: ExpectedOutcome::Passes,
@@ -64,7 +64,7 @@ pub(super) const LOSES_DRIVER: Scenario = Scenario {
 
 pub(super) const SUSPENDED: Scenario = Scenario {
     name: "leader-suspended",
-    about: "The leader stands still until another leads: back again, it does nothing more.",
+    about: "A leader suspended until another replica leads makes no write and no call when it resumes.",
     config: CONFIG,
     // A leader that comes back works off what it holds until its next renewal fails: it
     // unpublishes what its successor has unpublished.
@@ -78,7 +78,7 @@ pub(super) const SUSPENDED: Scenario = Scenario {
 
 pub(super) const CHANGES_KIND: Scenario = Scenario {
     name: "leader-changes-kind",
-    about: "From the other kind of attacher to this one and back, replica by replica, while pods create_pods.",
+    about: "A rolling update between the two attachers and back, replica by replica, while pods are created.",
     config: CONFIG,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(changes_kind(env)),

@@ -19,7 +19,7 @@ const CALLS: usize = 4;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "long-errors",
-    about: "Of an error that is longer than the API server takes, the beginning is in the status, for attach and for detach.",
+    about: "An error longer than the API server accepts is truncated in attachError and detachError.",
     config: ScenarioConfig {
         nodes: 1,
         ..ScenarioConfig::DEFAULT

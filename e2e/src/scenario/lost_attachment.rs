@@ -16,7 +16,7 @@ const MORE_LISTS: usize = 3;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "lost-attachment",
-    about: "A volume that the array lost is published again, by one call; its neighbours are left alone.",
+    about: "A volume unpublished out of band is republished by one call; other volumes get none.",
     config: ScenarioConfig {
         nodes: 1,
         reconcile_sync: Duration::from_secs(1),

@@ -2,9 +2,11 @@
 
 use anyhow::{Context, Result, ensure};
 
+use jiff::Timestamp;
+
 use super::TestEnv;
 use super::test_env::TestVolume;
-use crate::driver::journal::{Call, PUBLISH, UNPUBLISH};
+use crate::driver::journal::{PUBLISH, UNPUBLISH};
 
 /// Fails unless the first node unmounted the volume, then it was unpublished there, and only then published
 /// to the second node, which then mounted it.
@@ -14,43 +16,64 @@ pub(super) fn ensure_moved_in_order(
     from: usize,
     to: usize,
 ) -> Result<()> {
-    let (from, to) = (env.node(from), env.node(to));
     let events = env.mount_events()?;
     let mount_event = |node: &str, mounted: bool| {
         let of_volume = events.iter().filter(|event| event.volume == volume.handle);
         let mut found = of_volume.filter(|event| event.node == node && event.mounted == mounted);
         found.next().map(|event| event.at)
     };
-    let unmounted = mount_event(from.name(), false).context("the first node never unmounted the volume")?;
-    let mounted = mount_event(to.name(), true).context("the second node never mounted the volume")?;
+    let unmounted =
+        mount_event(env.node(from).name(), false).context("the first node never unmounted the volume")?;
+    let mounted =
+        mount_event(env.node(to).name(), true).context("the second node never mounted the volume")?;
 
-    let calls = env.driver.calls()?;
-    let call = |method: &str, node: &str| -> Result<&Call> {
-        calls
-            .iter()
-            .find(|call| {
-                call.method == method && call.volume == volume.handle && call.node == node && call.succeeded()
-            })
-            .with_context(|| format!("no successful {method} for node {node}"))
-    };
-    let unpublish = call(UNPUBLISH, from.node_id())?;
-    let publish = call(PUBLISH, to.node_id())?;
-    let detached = unpublish.end.as_ref().context("a successful call has an end")?.at;
-    let attached = publish.end.as_ref().context("a successful call has an end")?.at;
-
+    let moved = ensure_detached_before_attach(env, volume, from, to)?;
     ensure!(
-        unmounted <= unpublish.start,
+        unmounted <= moved.detach_start,
         "unpublished at {} before the unmount at {unmounted}",
-        unpublish.start
+        moved.detach_start
     );
     ensure!(
-        detached <= publish.start,
-        "published to the second node at {} before {detached}",
-        publish.start
-    );
-    ensure!(
-        attached <= mounted,
-        "mounted at {mounted} before the publish ended at {attached}"
+        moved.attach_end <= mounted,
+        "mounted at {mounted} before the publish ended at {}",
+        moved.attach_end
     );
     Ok(())
+}
+
+/// When a volume moved, as the driver saw it.
+pub(super) struct Moved {
+    detach_start: Timestamp,
+    attach_end: Timestamp,
+}
+
+/// Fails unless the volume was unpublished from the first node before it was published to the second.
+pub(super) fn ensure_detached_before_attach(
+    env: &TestEnv<'_>,
+    volume: &TestVolume,
+    from: usize,
+    to: usize,
+) -> Result<Moved> {
+    let calls = env.driver.calls()?;
+    let times = |method: &str, node: usize| -> Result<(Timestamp, Timestamp)> {
+        let node = env.node(node).node_id();
+        let mut succeeded = calls.iter().filter(|call| {
+            call.method == method && call.volume == volume.handle && call.node == node && call.succeeded()
+        });
+        let call = succeeded
+            .next()
+            .with_context(|| format!("no successful {method} for node {node}"))?;
+        let end = call.end.as_ref().context("a successful call has an end")?;
+        Ok((call.start, end.at))
+    };
+    let (detach_start, detached) = times(UNPUBLISH, from)?;
+    let (attach_start, attach_end) = times(PUBLISH, to)?;
+    ensure!(
+        detached <= attach_start,
+        "published to the second node at {attach_start} before the unpublish from the first ended at {detached}"
+    );
+    Ok(Moved {
+        detach_start,
+        attach_end,
+    })
 }

@@ -1,15 +1,15 @@
 //! A node goes down with a volume mounted, and an administrator gives it up.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
-use crate::driver::journal::{PUBLISH, UNPUBLISH};
+use super::{ExpectedOutcome, Scenario, move_order};
+use crate::driver::journal::UNPUBLISH;
 use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "node-lost",
-    about: "A volume mounted on a dead node is detached by force, and only then attached to another.",
+    about: "A volume mounted on a dead node is force-detached before it is attached to another node.",
     config: ScenarioConfig::DEFAULT,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),
@@ -42,20 +42,6 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
             .all(|event| event.node != dead || event.mounted),
         "the dead node unmounted the volume, so nothing was force-detached"
     );
-    let calls = env.driver.calls()?;
-    let call = |method: &str, node: &str| {
-        calls
-            .iter()
-            .find(|call| call.method == method && call.node == node && call.succeeded())
-            .with_context(|| format!("no successful {method} for node {node}"))
-    };
-    let detached = call(UNPUBLISH, env.node(A).node_id())?;
-    let attached = call(PUBLISH, env.node(B).node_id())?;
-    let detached_at = detached.end.as_ref().context("a successful call has an end")?.at;
-    ensure!(
-        detached_at <= attached.start,
-        "attached at {} before the detach at {detached_at}",
-        attached.start
-    );
+    move_order::ensure_detached_before_attach(env, &volume, A, B)?;
     Ok(())
 }

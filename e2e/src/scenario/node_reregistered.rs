@@ -29,7 +29,7 @@ pub(super) const ATTACHED: Scenario = Scenario {
 /// While the result of the attach is unknown.
 pub(super) const HALF_ATTACHED: Scenario = Scenario {
     name: "node-reregistered-half",
-    about: "What an attach may have left at the node's old id is taken back before the volume is attached to the new one.",
+    about: "A publish to the node's previous id that may have succeeded is undone before the volume is published to the new id.",
     config: ScenarioConfig {
         nodes: 1,
         timeout: Duration::from_secs(2),

@@ -12,7 +12,7 @@ use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "pod-attaches",
-    about: "A pod's volume is published once, the attachment has node id and publish context, and all of it goes with the pod.",
+    about: "A pod's volume is published once, its VolumeAttachment has node id and attachmentMetadata, and nothing is left after the pod.",
     config: ScenarioConfig {
         nodes: 1,
         ..ScenarioConfig::DEFAULT

@@ -8,7 +8,7 @@ use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "pod-moves",
-    about: "A volume follows its workload to another node: unmounted, detached, attached, mounted, in this order.",
+    about: "A volume moves with its pod to another node: unmount, detach, attach, mount, in this order.",
     config: ScenarioConfig::DEFAULT,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),

@@ -33,7 +33,7 @@ pub(super) const SHARE: Scenario = Scenario {
 
 pub(super) const RETURNS: Scenario = Scenario {
     name: "pod-returns",
-    about: "A pod that comes back to its node while the detach fails gets its volume again.",
+    about: "A pod that returns to its node while the detach fails gets its volume again.",
     config: ONE_NODE,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(returns(env)),
@@ -41,7 +41,7 @@ pub(super) const RETURNS: Scenario = Scenario {
 
 pub(super) const DELETED_EARLY: Scenario = Scenario {
     name: "pod-deleted-early",
-    about: "A volume whose pod is deleted before its attach has finished is detached when it has.",
+    about: "A volume whose pod is deleted during the attach is detached when the attach has finished.",
     config: ONE_NODE,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(deleted_early(env)),
@@ -49,14 +49,33 @@ pub(super) const DELETED_EARLY: Scenario = Scenario {
 
 pub(super) const MANY_NODES: Scenario = Scenario {
     name: "pods-on-many-nodes",
-    about: "A ReadWriteMany volume is attached to two nodes at once and detached from each on its own.",
+    about: "A ReadWriteMany volume is attached to two nodes concurrently and detached from each independently.",
     // Emulated devices have a filesystem on one node at a time only.
     config: ScenarioConfig {
         node_drivers: false,
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(many_nodes(env)),
+    run: |env| Box::pin(many_nodes(env, Access::ManyNodes)),
+};
+
+pub(super) const READERS: Scenario = Scenario {
+    name: "readers-on-many-nodes",
+    about: "A ReadOnlyMany volume is attached to two nodes concurrently and detached from each independently.",
+    run: |env| Box::pin(many_nodes(env, Access::ManyReaders)),
+    ..MANY_NODES
+};
+
+pub(super) const ONE_POD: Scenario = Scenario {
+    name: "read-write-once-pod",
+    about: "The scheduler keeps a second pod off a ReadWriteOncePod volume until the first is gone.",
+    config: ScenarioConfig {
+        nodes: 1,
+        node_drivers: false,
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(one_pod(env)),
 };
 
 async fn share(env: &mut TestEnv<'_>) -> Result<()> {
@@ -120,8 +139,20 @@ async fn deleted_early(env: &mut TestEnv<'_>) -> Result<()> {
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await
 }
 
-async fn many_nodes(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::ManyNodes).await?;
+async fn one_pod(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OnePod).await?;
+    env.pod("first", A, &[&volume]).await?;
+    env.wait_until_running("first", STEP_TIMEOUT).await?;
+    env.pod("second", A, &[&volume]).await?;
+    env.wait_for_event("second", "FailedScheduling", "ReadWriteOncePod", STEP_TIMEOUT)
+        .await?;
+    env.ensure_not_running("second").await?;
+    env.delete_pod("first").await?;
+    env.wait_until_running("second", STEP_TIMEOUT).await
+}
+
+async fn many_nodes(env: &mut TestEnv<'_>, access: Access) -> Result<()> {
+    let volume = env.volume("data", access).await?;
     env.pod("on-a", A, &[&volume]).await?;
     env.pod("on-b", B, &[&volume]).await?;
     env.wait_until_all_running(2, STEP_TIMEOUT).await?;

@@ -18,7 +18,7 @@ const LEAVING: usize = WORKERS + 4;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "slow-detaches",
-    about: "An attach is sent to the driver while all that is done for detaches waits for its answer.",
+    about: "An attach is sent to the driver while every detach worker waits for a response.",
     config: ScenarioConfig {
         nodes: 1,
         // Longer than a pod takes to get to the attacher on a machine that is busy with other scenarios.

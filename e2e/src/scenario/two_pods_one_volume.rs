@@ -8,7 +8,7 @@ use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "two-pods-one-volume",
-    about: "The second pod's event says why it waits, and gets the volume when the first one is gone.",
+    about: "The second pod's Event says Multi-Attach error; the pod gets the volume when the first pod is gone.",
     config: ScenarioConfig::DEFAULT,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),

@@ -13,7 +13,7 @@ const REASON: &str = "the array is busy";
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "volume-deleted",
-    about: "A deleted PersistentVolume stays, held by the attacher's finalizer, until its volume is detached.",
+    about: "The attacher's finalizer keeps a deleted PersistentVolume until its volume is detached.",
     config: ScenarioConfig {
         nodes: 1,
         ..ScenarioConfig::DEFAULT

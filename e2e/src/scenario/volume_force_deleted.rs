@@ -13,7 +13,7 @@ use crate::wait;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "volume-force-deleted",
-    about: "A volume whose PersistentVolume was removed with its finalizers is detached all the same, by an attacher that never saw it.",
+    about: "A volume whose PersistentVolume was force-deleted is detached from the record, by an attacher that never saw the PersistentVolume.",
     config: ScenarioConfig {
         nodes: 1,
         node_drivers: false,

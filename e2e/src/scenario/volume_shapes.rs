@@ -16,7 +16,7 @@ use crate::driver::journal::{Line, PUBLISH, UNPUBLISH};
 /// A driver with SINGLE_NODE_MULTI_WRITER and PUBLISH_READONLY.
 pub(super) const ALL: Scenario = Scenario {
     name: "volume-shapes",
-    about: "Block and mount, access modes, read-only, secrets, contexts and inline volumes arrive at the driver as they were asked for.",
+    about: "Block and mount volumes, access modes, readonly, secrets, contexts and inline volumes reach the driver as specified.",
     config: ScenarioConfig {
         nodes: 1,
         node_drivers: false,
@@ -29,7 +29,7 @@ pub(super) const ALL: Scenario = Scenario {
 /// A driver that can do neither.
 pub(super) const PLAIN: Scenario = Scenario {
     name: "volume-shapes-plain",
-    about: "A driver with neither SINGLE_NODE_MULTI_WRITER nor PUBLISH_READONLY is asked for what it understands.",
+    about: "A driver without SINGLE_NODE_MULTI_WRITER and PUBLISH_READONLY gets only access modes and flags that it supports.",
     config: ScenarioConfig {
         nodes: 1,
         capabilities: "-SINGLE_NODE_MULTI_WRITER,-PUBLISH_READONLY",

@@ -24,6 +24,11 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
             "documents::known_issues_of_scenarios_are_described",
             known_issues_are_described,
         ),
+        trial(
+            harness,
+            "documents::scenarios_of_the_architecture_exist",
+            scenarios_exist,
+        ),
     ]
 }
 
@@ -58,6 +63,28 @@ async fn links_lead_somewhere(_bench: Arc<Harness>) -> Result<()> {
         }
     }
     ensure!(followed >= 10, "only {followed} links were found");
+    Ok(())
+}
+
+/// The table of components in docs/architecture.md names scenarios in its last column.
+async fn scenarios_exist(_bench: Arc<Harness>) -> Result<()> {
+    let text = read(&workspace_root().join("docs/architecture.md"))?;
+    let (_, table) = text
+        .split_once("## Scenarios by component")
+        .context("the table of components is missing")?;
+    let mut named = 0;
+    for row in table.lines().filter(|line| line.starts_with("| ")) {
+        let mut columns = row.trim_end_matches('|').rsplit('|');
+        let scenarios = columns.next().context("a row must have a column")?;
+        for name in scenarios.split('`').skip(1).step_by(2) {
+            ensure!(
+                scenario::Scenario::named(name).is_some(),
+                "docs/architecture.md: there is no scenario {name}"
+            );
+            named += 1;
+        }
+    }
+    ensure!(named >= 50, "only {named} scenarios were found in the table");
     Ok(())
 }
 

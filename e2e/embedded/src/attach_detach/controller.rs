@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
@@ -16,6 +17,7 @@ use super::node_status_updater::NodeStatusUpdater;
 use super::operation_executor::{OperationExecutor, run_operations};
 use super::pod_volumes::{create_volume_spec, determine_volume_action, process_pod_volumes};
 use super::reconciler::{ForceDetach, Reconciler};
+use super::state_sync::StateSync;
 use super::view::AttachDetachView;
 use super::{SharedState, State};
 use crate::event_recorder::EventRecorder;
@@ -33,6 +35,7 @@ pub(crate) struct AttachDetachController {
     plugin: Arc<CsiPlugin>,
     state: Arc<SharedState>,
     force_detach: ForceDetach,
+    reconcile_sync_period: Duration,
 }
 
 /// Takes in what the informers report.
@@ -53,6 +56,7 @@ impl AttachDetachController {
         recorder: EventRecorder,
         rng: fastrand::Rng,
         force_detach: ForceDetach,
+        reconcile_sync_period: Duration,
     ) -> Self {
         Self {
             plugin: Arc::new(CsiPlugin::new(client.clone(), informers.clone(), rng)),
@@ -61,6 +65,7 @@ impl AttachDetachController {
             informers,
             recorder,
             force_detach,
+            reconcile_sync_period,
         }
     }
 
@@ -97,15 +102,21 @@ impl AttachDetachController {
                 ),
                 force_detach: self.force_detach,
             };
+            let sync = StateSync {
+                state: self.state.clone(),
+                plugin: self.plugin.clone(),
+                period: self.reconcile_sync_period,
+            };
             let populator = DesiredStateOfWorldPopulator {
                 state: self.state,
                 informers: self.informers,
                 plugin: self.plugin,
             };
-            let loops: [BoxFuture<'static, ()>; 4] = [
+            let loops: [BoxFuture<'static, ()>; 5] = [
                 handlers.run(pods, nodes, claims).boxed(),
                 populator.run().boxed(),
                 reconciler.run().boxed(),
+                sync.run().boxed(),
                 run_operations(operations).boxed(),
             ];
             join_all(loops).await;

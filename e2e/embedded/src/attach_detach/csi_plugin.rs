@@ -78,6 +78,13 @@ impl CsiPlugin {
             .unwrap_or(true)
     }
 
+    /// Whether a VolumeAttachment says that the volume is attached to the node.
+    pub(crate) fn is_attached(&self, spec: &VolumeSpec, node: &str) -> bool {
+        let name = attachment_name(&spec.handle, &spec.driver, node);
+        let attachment = self.informers.attachments.get("", &name);
+        attachment.is_some_and(|attachment| attachment.status.as_ref().is_some_and(|status| status.attached))
+    }
+
     /// Creates the VolumeAttachment, if there is none, and waits until it is attached.
     ///
     /// # Errors

@@ -159,8 +159,8 @@ impl<'a> Worker<'a> {
     async fn make_room(&mut self, volume: usize) -> Result<Option<Held>> {
         let Volume { volume, held } = &mut self.volumes[volume];
         let most = match volume.access {
-            Access::OneNode => 1,
-            Access::ManyNodes => self.nodes.len(),
+            Access::OnePod | Access::OneNode => 1,
+            Access::ManyReaders | Access::ManyNodes => self.nodes.len(),
         };
         if held.len() < most {
             return Ok(None);

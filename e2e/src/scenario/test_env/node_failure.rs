@@ -81,10 +81,16 @@ impl TestEnv<'_> {
             .patch_status(&name, &PatchParams::default(), &unused)
             .await
             .with_context(|| format!("report node {name} without volumes"))?;
-        nodes
-            .delete(&name, &DeleteParams::default())
+        self.delete_node(node).await
+    }
+
+    /// Deletes the Node object, whose last status may report volumes in use.
+    pub async fn delete_node(&self, node: usize) -> Result<()> {
+        let name = self.node(node).name();
+        Api::<Node>::all(self.client())
+            .delete(name, &DeleteParams::default())
             .await
-            .with_context(|| format!("remove node {name}"))?;
+            .with_context(|| format!("delete node {name}"))?;
         Ok(())
     }
 
