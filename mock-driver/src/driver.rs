@@ -31,7 +31,9 @@ use crate::socket::SocketControl;
 use crate::store::volume_files::{self, VolumeFiles};
 use crate::store::{self, Database, Store};
 
-use self::directories::{absolute, claim, media_in, open_faults, open_journal, open_state, open_store};
+use self::directories::{
+    claim, media_in, open_faults, open_journal, open_state, open_store, with_absolute_paths,
+};
 
 mod backend_faults;
 mod device_release;
@@ -235,7 +237,7 @@ impl Driver {
             array_endpoint,
             registration,
             node_id,
-            mut node,
+            node,
             capabilities,
             state_dir,
             media_dir,
@@ -246,11 +248,7 @@ impl Driver {
             seed,
             proxy_to,
             clock,
-        } = settings;
-        // Links and mounts outlive a change of the working directory, and lead nowhere if they are relative.
-        let state_dir = state_dir.map(absolute).transpose()?;
-        let media_dir = media_dir.map(absolute).transpose()?;
-        node.device_dir = node.device_dir.map(absolute).transpose()?;
+        } = with_absolute_paths(settings)?;
         let places = array
             .pools
             .iter()

@@ -6,10 +6,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
+use serde_json::json;
 
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
-use crate::fixture::{Access, CONTROLLER_MANAGED_ATTACH, mk_node, mk_pod};
+use crate::fixture::{Access, SCENARIO_LABEL, mk_pod};
 use crate::wait::{self, Progress};
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -28,12 +29,11 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let managed = env.volume("managed", Access::OneNode).await?;
     let name = format!("{}-unmanaged", env.prefix());
     let nodes = Api::<Node>::all(env.client());
-    let mut node = mk_node(env.prefix(), &name, Timestamp::now());
-    let annotations = node.metadata.annotations.as_mut();
-    let removed = annotations.and_then(|annotations| annotations.remove(CONTROLLER_MANAGED_ATTACH));
-    ensure!(removed.is_some(), "the fixture's node is not controller-managed");
     let create = PostParams::default();
-    nodes.create(&create, &node).await.context("create the node")?;
+    nodes
+        .create(&create, &unmanaged_node(env.prefix(), &name)?)
+        .await
+        .context("create the node")?;
 
     let pods = Api::<Pod>::namespaced(env.client(), env.prefix());
     let pod = mk_pod(env.prefix(), "own", &name, std::slice::from_ref(&own.claim));
@@ -63,4 +63,25 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         .await
         .context("delete the node")?;
     Ok(())
+}
+
+/// A Ready node as a kubelet registers it, without the annotation.
+fn unmanaged_node(prefix: &str, name: &str) -> Result<Node> {
+    let resources = json!({"cpu": "8", "memory": "16Gi", "pods": "110"});
+    let now = Timestamp::now().to_string();
+    let node = json!({
+        "metadata": {
+            "name": name,
+            "labels": {SCENARIO_LABEL: prefix, "kubernetes.io/hostname": name},
+        },
+        "status": {
+            "allocatable": resources,
+            "capacity": resources,
+            "conditions": [{
+                "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status",
+                "lastHeartbeatTime": now, "lastTransitionTime": now,
+            }],
+        },
+    });
+    serde_json::from_value(node).context("build the node")
 }

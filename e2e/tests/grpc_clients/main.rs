@@ -127,12 +127,14 @@ async fn grpc_go_on_both_sides(bench: &Bench) -> Result<()> {
         .arg("serve")
         .arg(server.display().to_string());
     let behind = Process::spawn(&bench.run, behind)?;
-    behind.while_alive(listens(&server)).await?;
+    behind
+        .while_alive(wait_until_listening(&server, DEADLINE))
+        .await?;
     let front = Spec::new("proxy", &binary)
         .arg(format!("--endpoint={}", proxy.display()))
         .arg(format!("--proxy-to={}", server.display()));
     let front = Process::spawn(&bench.run, front)?;
-    front.while_alive(listens(&proxy)).await?;
+    front.while_alive(wait_until_listening(&proxy, DEADLINE)).await?;
     let direct = output(Command::new(&peer).arg("call").arg(&server)).await?;
     let proxied = output(Command::new(&peer).arg("call").arg(&proxy)).await?;
     ensure!(direct.lines().count() >= 18, "too few calls:\n{direct}");

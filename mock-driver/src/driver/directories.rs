@@ -14,8 +14,14 @@ use crate::node::device;
 use crate::store::volume_files::{Owner, VolumeFiles};
 use crate::store::{Database, Store};
 
-pub(super) fn absolute(path: PathBuf) -> Result<PathBuf, OpenError> {
-    std::path::absolute(&path).map_err(|source| OpenError::Relative { path, source })
+/// Links and mounts outlive a change of the working directory, and lead nowhere if they are relative.
+pub(super) fn with_absolute_paths(mut settings: super::Settings) -> Result<super::Settings, OpenError> {
+    let absolute =
+        |path: PathBuf| std::path::absolute(&path).map_err(|source| OpenError::Relative { path, source });
+    settings.state_dir = settings.state_dir.map(absolute).transpose()?;
+    settings.media_dir = settings.media_dir.map(absolute).transpose()?;
+    settings.node.device_dir = settings.node.device_dir.map(absolute).transpose()?;
+    Ok(settings)
 }
 
 /// Where the bytes of volumes lie.

@@ -235,6 +235,7 @@ impl Database {
         file::path(&self.directory)
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "redb::Error is non-exhaustive")]
     fn read<T>(&self, read: impl FnOnce(&StateFile) -> Result<T, redb::Error>) -> Result<T, OpenError> {
         let file = lock_of(&self.shared.file);
         let read = read(file.as_ref().expect("the database must be open"));

@@ -162,6 +162,7 @@ fn open_table(
 }
 
 /// Why a database cannot be opened.
+#[expect(clippy::wildcard_enum_match_arm, reason = "redb's errors are non-exhaustive")]
 fn refused(path: &Path, error: DatabaseError) -> OpenError {
     let damaged = |reason: String| OpenError::Damaged {
         path: path.to_owned(),
@@ -178,6 +179,7 @@ fn refused(path: &Path, error: DatabaseError) -> OpenError {
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "redb's errors are non-exhaustive")]
 pub(super) fn into_io(error: redb::Error) -> io::Error {
     match error {
         redb::Error::Io(error) => error,

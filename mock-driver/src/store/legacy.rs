@@ -73,8 +73,8 @@ struct Loss {
 impl Legacy {
     /// Reads a state directory; none if no earlier version kept an array there.
     pub(super) fn read(directory: &Path) -> Result<Option<Self>, OpenError> {
-        let is_there = |file: &&str| directory.join(file).exists();
-        if !FILES.iter().any(|file| is_there(&file)) {
+        let is_there = |file: &str| directory.join(file).exists();
+        if !FILES.iter().any(|file| is_there(file)) {
             return Ok(None);
         }
         let snapshot: Option<Snapshot> = read_json(&directory.join(SNAPSHOT), "a snapshot")?;

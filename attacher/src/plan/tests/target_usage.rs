@@ -60,19 +60,17 @@ fn detach_waits_for_another_attachment_that_was_published_under_another_id_of_th
             deleting: true,
             ..other.clone()
         };
-        let of_deleting = match expected {
-            InUse => Deleting,
-            // Two detaches never wait for each other.
-            _ => Unused,
-        };
+        // Two detaches never wait for each other.
+        let of_deleting = if expected == InUse { Deleting } else { Unused };
         assert_eq!(usage(node_id, used_by, &deleting, present, true), of_deleting);
         let without_finalizer = Attachment {
             finalizer: false,
             ..other.clone()
         };
-        let of_unprotected = match expected {
-            InUse => MissingFinalizer,
-            other => other,
+        let of_unprotected = if expected == InUse {
+            MissingFinalizer
+        } else {
+            expected
         };
         assert_eq!(
             usage(node_id, used_by, &without_finalizer, present, true),
