@@ -27,10 +27,10 @@ use tracing_subscriber::EnvFilter;
 /// Runs a cluster, the mock CSI driver and the attacher, and narrates what each does for pods with volumes.
 #[derive(Parser)]
 struct Args {
-    /// Tell the story once, check every step, and exit non-zero on failure.
+    /// Run the tour once, check every step, and exit non-zero on failure.
     #[arg(long)]
     once: bool,
-    /// Tell the story of an incident instead of the tour.
+    /// Play an incident instead of the tour.
     #[arg(long, value_enum)]
     story: Option<Story>,
     /// What runs the cluster.

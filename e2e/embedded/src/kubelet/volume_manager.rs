@@ -5,6 +5,7 @@
 //! in `volumesAttached`; it leaves `volumesInUse` only after it was unmounted from all pods and unstaged.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
@@ -16,17 +17,17 @@ use crate::volume::UniqueVolumeName;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Operation {
     /// Look for the volume in the node's `volumesAttached`.
-    VerifyControllerAttachedVolume(Box<MountSpec>),
+    VerifyControllerAttachedVolume(Arc<MountSpec>),
     /// Stage the volume, unless it is staged, and publish it to the pod.
     MountVolume {
-        spec: Box<MountSpec>,
+        spec: Arc<MountSpec>,
         pod: String,
         staged: bool,
     },
     /// Unpublish the volume from the pod.
-    UnmountVolume { spec: Box<MountSpec>, pod: String },
+    UnmountVolume { spec: Arc<MountSpec>, pod: String },
     /// Unstage the volume.
-    UnmountDevice(Box<MountSpec>),
+    UnmountDevice(Arc<MountSpec>),
 }
 
 /// How an operation ended.
@@ -69,7 +70,7 @@ pub(crate) struct VolumeManager {
 
 #[derive(Debug)]
 struct VolumeToMount {
-    spec: MountSpec,
+    spec: Arc<MountSpec>,
     /// The API server stored a `volumesInUse` with the volume in it.
     reported_in_use: bool,
     pods: BTreeSet<String>,
@@ -77,7 +78,7 @@ struct VolumeToMount {
 
 #[derive(Debug)]
 struct AttachedVolume {
-    spec: MountSpec,
+    spec: Arc<MountSpec>,
     device: Option<MountState>,
     pods: BTreeMap<String, MountState>,
 }
@@ -115,7 +116,7 @@ impl VolumeManager {
         self.desired
             .entry(spec.unique_name.clone())
             .or_insert_with(|| VolumeToMount {
-                spec,
+                spec: Arc::new(spec),
                 reported_in_use: false,
                 pods: BTreeSet::new(),
             })
@@ -190,7 +191,7 @@ impl VolumeManager {
             .actual
             .entry(spec.unique_name.clone())
             .or_insert_with(|| AttachedVolume {
-                spec,
+                spec: Arc::new(spec),
                 device: None,
                 pods: BTreeMap::new(),
             });
@@ -324,7 +325,7 @@ impl VolumeManager {
             .flat_map(|(name, volume)| volume.pods.keys().map(move |pod| (name, volume, pod)))
             .filter(|(name, _, pod)| !is_desired(name, pod))
             .map(|(_, volume, pod)| Operation::UnmountVolume {
-                spec: Box::new(volume.spec.clone()),
+                spec: volume.spec.clone(),
                 pod: pod.clone(),
             })
             .collect()
@@ -336,7 +337,7 @@ impl VolumeManager {
             let Some(actual) = self.actual.get(name) else {
                 // Not before the node says so may the controller believe that the volume is in use.
                 if volume.reported_in_use || !volume.spec.attachable {
-                    let spec = Box::new(volume.spec.clone());
+                    let spec = volume.spec.clone();
                     operations.push(Operation::VerifyControllerAttachedVolume(spec));
                 }
                 continue;
@@ -347,7 +348,7 @@ impl VolumeManager {
             for pod in &volume.pods {
                 if actual.pods.get(pod) != Some(&MountState::Mounted) {
                     operations.push(Operation::MountVolume {
-                        spec: Box::new(volume.spec.clone()),
+                        spec: volume.spec.clone(),
                         pod: pod.clone(),
                         staged: actual.device == Some(MountState::Mounted),
                     });
@@ -363,7 +364,7 @@ impl VolumeManager {
             .filter(|(name, volume)| {
                 volume.pods.is_empty() && volume.device.is_some() && !self.desired.contains_key(*name)
             })
-            .map(|(_, volume)| Operation::UnmountDevice(Box::new(volume.spec.clone())))
+            .map(|(_, volume)| Operation::UnmountDevice(volume.spec.clone()))
             .collect()
     }
 
