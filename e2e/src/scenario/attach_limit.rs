@@ -2,10 +2,9 @@
 //! enforces it.
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::api::storage::v1::{CSINode, VolumeNodeResources};
 use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use kube::api::PostParams;
 
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
@@ -81,17 +80,15 @@ async fn raised(env: &mut TestEnv<'_>) -> Result<()> {
 }
 
 async fn set_limit(env: &TestEnv<'_>, count: i32) -> Result<()> {
-    let node = env.node(A);
-    let driver = json!({
-        "name": env.driver.name(),
-        "nodeID": node.node_id(),
-        "topologyKeys": null,
-        "allocatable": {"count": count},
-    });
-    let patch = Patch::Merge(json!({"spec": {"drivers": [driver]}}));
-    Api::<CSINode>::all(env.client())
-        .patch(node.name(), &PatchParams::default(), &patch)
+    let name = env.node(A).name();
+    let csi_nodes = Api::<CSINode>::all(env.client());
+    let mut csi_node = csi_nodes.get(name).await?;
+    for driver in &mut csi_node.spec.drivers {
+        driver.allocatable = Some(VolumeNodeResources { count: Some(count) });
+    }
+    csi_nodes
+        .replace(name, &PostParams::default(), &csi_node)
         .await
-        .with_context(|| format!("set the attach limit of {}", node.name()))?;
+        .with_context(|| format!("set the attach limit of {name}"))?;
     Ok(())
 }
