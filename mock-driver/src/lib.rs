@@ -1,8 +1,7 @@
 //! A CSI driver on an emulated array of block devices, for exercising the attach/detach path.
 //!
-//! The array itself is in [`array`], a pure state machine; everything else brings calls to it
-//! ([`service`]), keeps it safe ([`store`]), breaks it on demand ([`fault`]) tells what happened
-//! ([`journal`]) and lets people and tests look and meddle ([`admin`]). [`run`] puts it together.
+//! The array is a pure state machine in [`mod@array`]. [`service`] brings calls to it, [`store`] makes its state durable,
+//! [`fault`] injects faults, [`journal`] records calls, [`admin`] is the HTTP API, and [`mod@run`] puts it together.
 
 pub mod admin;
 pub mod admin_api;

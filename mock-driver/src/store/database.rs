@@ -60,7 +60,7 @@ enum Progress {
 // === impl Database ===
 
 impl Database {
-    /// Opens a state directory, or makes a new one, and starts the thread that writes to it; [`Database::close`]
+    /// Opens a state directory, or makes a new one, and starts the thread that writes to it; `close`
     /// ends it.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl Database {
         committed.map_err(|error| failed("write", &path)(into_io(error)))
     }
 
-    /// Queues rows to be written, and returns the number to wait for with [`Database::settled`]. Rows are committed in
+    /// Queues rows to be written, and returns the number to wait for with `settled`. Rows are committed in
     /// the order of these calls.
     pub fn write(&self, rows: impl IntoIterator<Item = Row>) -> u64 {
         let mut pending = lock_of(&self.shared.pending);
