@@ -25,7 +25,7 @@ use crate::driver::NodeDriver;
 use crate::fixture::{NODE_LEASE_NAMESPACE, SCENARIO_LABEL};
 use crate::invariant::observations::MountEvent;
 use crate::wait::{self, Progress};
-use mountless_driver::MountlessDriver;
+use mountless_driver::mountless_driver;
 
 /// How long a kubelet may take to register its node and driver.
 const REGISTERED: Duration = Duration::from_secs(60);
@@ -76,7 +76,7 @@ impl Node {
                 NodeDisk::on(&driver.kubelet_dir()),
             ),
             None => (
-                DriverConnection::new(MountlessDriver::new(driver_name, node_id)),
+                DriverConnection::new(mountless_driver(driver_name, node_id)),
                 NodeDisk::in_memory(Path::new("/var/lib/kubelet")),
             ),
         };

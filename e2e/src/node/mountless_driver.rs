@@ -1,24 +1,11 @@
 //! The Node service of a driver that mounts nothing, in process: for scenarios that end at the attachment. A mock driver
 //! without ControllerPublish attaches what it mounts, which some of them must not see.
 
-use std::convert::Infallible;
-use std::task::{Context, Poll};
-
 use csi_proto::v1;
 use csi_proto::v1::identity_server::{Identity, IdentityServer};
 use csi_proto::v1::node_server::{Node, NodeServer};
-use futures::FutureExt;
-use futures::future::BoxFuture;
-use tonic::body::Body;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
-use tower::Service;
-
-/// Both services behind one entry.
-#[derive(Clone)]
-pub(super) struct MountlessDriver {
-    identity: IdentityServer<Plugin>,
-    node: NodeServer<Plugin>,
-}
 
 #[derive(Clone)]
 struct Plugin {
@@ -26,37 +13,13 @@ struct Plugin {
     node_id: String,
 }
 
-// === impl MountlessDriver ===
-
-impl MountlessDriver {
-    pub(super) fn new(name: &str, node_id: &str) -> Self {
-        let plugin = Plugin {
-            name: name.to_owned(),
-            node_id: node_id.to_owned(),
-        };
-        Self {
-            identity: IdentityServer::new(plugin.clone()),
-            node: NodeServer::new(plugin),
-        }
-    }
-}
-
-impl Service<http::Request<Body>> for MountlessDriver {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        if request.uri().path().starts_with("/csi.v1.Identity/") {
-            self.identity.call(request).boxed()
-        } else {
-            self.node.call(request).boxed()
-        }
-    }
+/// The services of a driver that calls itself `name` and its node `node_id`.
+pub(super) fn mountless_driver(name: &str, node_id: &str) -> Routes {
+    let plugin = Plugin {
+        name: name.to_owned(),
+        node_id: node_id.to_owned(),
+    };
+    Routes::new(IdentityServer::new(plugin.clone())).add_service(NodeServer::new(plugin))
 }
 
 // === impl Plugin ===

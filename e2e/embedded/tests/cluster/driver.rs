@@ -1,19 +1,14 @@
 //! A CSI driver in memory that notes what it is asked and checks that a volume is on one node at a time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll};
 
 use csi_proto::v1;
 use csi_proto::v1::controller_server::{Controller, ControllerServer};
 use csi_proto::v1::identity_server::{Identity, IdentityServer};
 use csi_proto::v1::node_server::{Node, NodeServer};
-use futures::FutureExt;
-use futures::future::BoxFuture;
-use tonic::body::Body;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
-use tower::Service;
 use v1::node_service_capability::rpc::Type as NodeRpc;
 use v1::plugin_capability::service::Type as PluginService;
 
@@ -47,14 +42,6 @@ pub(crate) struct FakeDriver {
     zone: String,
 }
 
-/// All services of the driver behind one entry.
-#[derive(Clone)]
-pub(crate) struct Services {
-    identity: IdentityServer<FakeDriver>,
-    controller: ControllerServer<FakeDriver>,
-    node: NodeServer<FakeDriver>,
-}
-
 // === impl FakeDriver ===
 
 impl FakeDriver {
@@ -74,12 +61,10 @@ impl FakeDriver {
         }
     }
 
-    pub(crate) fn services(&self) -> Services {
-        Services {
-            identity: IdentityServer::new(self.clone()),
-            controller: ControllerServer::new(self.clone()),
-            node: NodeServer::new(self.clone()),
-        }
+    pub(crate) fn services(&self) -> Routes {
+        Routes::new(IdentityServer::new(self.clone()))
+            .add_service(ControllerServer::new(self.clone()))
+            .add_service(NodeServer::new(self.clone()))
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -273,28 +258,5 @@ impl Node for FakeDriver {
         let target = request.into_inner().target_path;
         self.state().mounted.remove(&(self.node.clone(), target));
         Ok(Response::new(v1::NodeUnpublishVolumeResponse {}))
-    }
-}
-
-// === impl Services ===
-
-impl Service<http::Request<Body>> for Services {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let path = request.uri().path().to_owned();
-        if path.starts_with("/csi.v1.Identity/") {
-            self.identity.call(request).boxed()
-        } else if path.starts_with("/csi.v1.Controller/") {
-            self.controller.call(request).boxed()
-        } else {
-            self.node.call(request).boxed()
-        }
     }
 }
