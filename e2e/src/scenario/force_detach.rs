@@ -12,12 +12,16 @@ use crate::control_plane::Component;
 use crate::driver::journal::UNPUBLISH;
 use crate::fixture::Access;
 
-const MAX_WAIT_FOR_UNMOUNT: Duration = Duration::from_secs(5);
 /// A third node, for pods that move.
 const C: usize = 2;
 
-/// Heartbeats that end do not make a node unhealthy during the test, only its Ready condition does.
-const GRACE: Duration = Duration::from_secs(30 * 60);
+const SETTINGS: ClusterSettings = ClusterSettings {
+    max_wait_for_unmount: Some(Duration::from_secs(5)),
+    // Heartbeats that end do not make a node unhealthy during the test, only its Ready condition does.
+    node_monitor_grace_period: Some(Duration::from_secs(30 * 60)),
+    verbose_log: true,
+    ..ClusterSettings::DEFAULT
+};
 
 /// The default.
 pub(super) const ENABLED: Scenario = Scenario {
@@ -25,12 +29,7 @@ pub(super) const ENABLED: Scenario = Scenario {
     about: "After maxWaitForUnmount a mounted volume is detached from an unhealthy node and not from a healthy one.",
     config: ScenarioConfig {
         nodes: 3,
-        own_cluster: Some(ClusterSettings {
-            max_wait_for_unmount: Some(MAX_WAIT_FOR_UNMOUNT),
-            node_monitor_grace_period: Some(GRACE),
-            verbose_log: true,
-            ..ClusterSettings::DEFAULT
-        }),
+        own_cluster: Some(SETTINGS),
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Passes,
@@ -43,11 +42,8 @@ pub(super) const DISABLED: Scenario = Scenario {
     about: "With --disable-force-detach-on-timeout only the out-of-service taint detaches a mounted volume.",
     config: ScenarioConfig {
         own_cluster: Some(ClusterSettings {
-            max_wait_for_unmount: Some(MAX_WAIT_FOR_UNMOUNT),
             disable_force_detach_on_timeout: true,
-            node_monitor_grace_period: Some(GRACE),
-            verbose_log: true,
-            ..ClusterSettings::DEFAULT
+            ..SETTINGS
         }),
         ..ScenarioConfig::DEFAULT
     },
@@ -60,12 +56,7 @@ pub(super) const NODE_DELETED: Scenario = Scenario {
     name: "node-deleted-in-use",
     about: "A volume in use on a node that is deleted is detached after maxWaitForUnmount, and only then attached to another.",
     config: ScenarioConfig {
-        own_cluster: Some(ClusterSettings {
-            max_wait_for_unmount: Some(MAX_WAIT_FOR_UNMOUNT),
-            node_monitor_grace_period: Some(GRACE),
-            verbose_log: true,
-            ..ClusterSettings::DEFAULT
-        }),
+        own_cluster: Some(SETTINGS),
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Passes,

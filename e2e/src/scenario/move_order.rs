@@ -1,7 +1,6 @@
 //! The order in which a volume passes from one node to another, read from what nodes and driver did.
 
 use anyhow::{Context, Result, ensure};
-
 use jiff::Timestamp;
 
 use super::TestEnv;

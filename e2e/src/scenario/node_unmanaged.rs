@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
-use crate::fixture::{Access, SCENARIO_LABEL, mk_pod};
+use crate::fixture::{Access, HOSTNAME_LABEL, SCENARIO_LABEL, mk_pod};
 use crate::wait::{self, Progress};
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -72,7 +72,7 @@ fn unmanaged_node(prefix: &str, name: &str) -> Result<Node> {
     let node = json!({
         "metadata": {
             "name": name,
-            "labels": {SCENARIO_LABEL: prefix, "kubernetes.io/hostname": name},
+            "labels": {SCENARIO_LABEL: prefix, HOSTNAME_LABEL: name},
         },
         "status": {
             "allocatable": resources,
