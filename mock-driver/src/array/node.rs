@@ -51,7 +51,7 @@ pub struct NodeSettings {
     pub joined_at: Option<Segments>,
 }
 
-/// A node in the array's books; what is told of it is worked out on request.
+/// The array's record of a node. What callers see is derived from it on request.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) registered: bool,

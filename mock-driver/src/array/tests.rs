@@ -152,7 +152,7 @@ fn nodes_stay_in_the_zone_they_joined_in() {
     assert_eq!(zones(&again), joined, "after a restart");
     assert_eq!(zones(&array.twin()), joined, "in a frozen listing");
 
-    // One that comes back is where it was, whoever joined meanwhile.
+    // A node that joins again keeps its zone, although another joined in between.
     again.remove_node("node-b").unwrap();
     again.set_node("node-c", NodeSettings::default());
     let joined_again = NodeSettings {

@@ -49,8 +49,8 @@ impl Driver {
         outcome
     }
 
-    /// Takes away the device of a volume that no controller attached and that is at no path any more: where volumes
-    /// are not attached, nothing else does. The array in another process is told.
+    /// Removes the device of a volume that no controller attached and that is no longer mounted at any path: without
+    /// ControllerPublishVolume nothing else removes it. Detaches the volume at the array if that runs in another process.
     ///
     /// # Errors
     /// If it cannot be taken away, or the array does not answer.
@@ -83,7 +83,7 @@ impl Driver {
         }
     }
 
-    /// Gives volumes back that no controller attached, as far as they are at no path. What fails is told, and done by the
+    /// Detaches volumes that no controller attached and that are mounted at no path. Logs a failure and leaves it to the
     /// next start.
     pub(super) async fn release_attached(&self, volumes: impl IntoIterator<Item = String>) {
         if self.ways().attaches {

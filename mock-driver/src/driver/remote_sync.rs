@@ -113,9 +113,9 @@ async fn settle(remote: &RemoteArray, node: &Arc<Node>, volume: &str, view: &Vie
     Ok(())
 }
 
-/// What the array in another process has of this process's node. The node joins it if the array has never heard
-/// of it, takes its new id if it was renamed there, and says once where it is, if it was told. One that
-/// somebody took out of the register stays out, and has what is attached to it.
+/// The record of this process's node in an array in another process. The node joins if the array does not know it, takes
+/// its new id if it was renamed there, and reports its configured topology once. A node that was removed from the array
+/// does not join again, and keeps the volumes that are attached to it.
 ///
 /// # Errors
 /// If the array does not answer.

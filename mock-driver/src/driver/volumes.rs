@@ -218,8 +218,8 @@ impl Driver {
         }
     }
 
-    /// Checks that a volume is not in use, where no attachment tells that, and keeps it so for as long as what is
-    /// returned lives. Nodes in other processes attach what they use.
+    /// Checks that a volume is not in use where no attachment shows that, and keeps it unused while the returned guard
+    /// lives. Nodes in other processes attach what they use.
     async fn unused(&self, volume: &str) -> Result<Option<Guard>, Error> {
         let is_told = self.ways().attaches || self.store.peek(|array| array.deletes_in_use(volume));
         let Some(node) = self.node().filter(|_| !is_told) else {
@@ -242,9 +242,9 @@ impl Driver {
         Ok(self.locks.lock(Scope::Call, key, LockMode::Shared).await?)
     }
 
-    /// Lets a volume's filesystem stand still that the node of this process has mounted, so that a copy has
-    /// all that was written before and nothing of what is written meanwhile. Nobody mounts or unmounts it
-    /// until then. What no node of this process has mounted is copied as it is written to.
+    /// Freezes the filesystem of a volume that the node of this process has mounted, so that a copy has all earlier writes
+    /// and no later one. Until the result is dropped, no call mounts or unmounts the volume. A volume that no node of this
+    /// process has mounted is copied while it is written to.
     async fn still(&self, volume: &str) -> Result<Option<QuiescedVolume>, Error> {
         let Some(node) = self.node().filter(|node| node.has_mounted(volume)) else {
             return Ok(None);
@@ -314,9 +314,8 @@ impl Driver {
         }
     }
 
-    /// Changes the array so that it has these copies, or removes those that it refuses. If the change is lost, nobody
-    /// knows whether it is kept after all, and then it must have its bytes: they stay, and the next start sweeps
-    /// away what nothing has.
+    /// Changes the array so that it has these copies, or removes those that it refuses. If the response to the
+    /// change is lost, the array may have stored it, so the files stay; the next start removes those that no volume has.
     async fn change_with<T>(
         &self,
         copies: &[FileId],

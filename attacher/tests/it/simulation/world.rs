@@ -70,7 +70,7 @@ struct State {
     /// Where replicas choose their leader.
     lease: Option<Server>,
     violations: Vec<String>,
-    /// All that happened, in order, for whoever asks why.
+    /// All events in order, printed when a history fails.
     timeline: Vec<String>,
     began: Instant,
     random: fastrand::Rng,

@@ -80,7 +80,7 @@ async fn snapshots_are_taken_at_once_and_ready_when_their_bytes_are_copied() {
         members.snapshots.iter().all(|member| ready(member)),
         "as the slowest"
     );
-    assert_eq!(start.elapsed(), Duration::ZERO, "nobody waits");
+    assert_eq!(start.elapsed(), Duration::ZERO, "no call waits");
 }
 
 #[tokio::test(start_paused = true)]

@@ -60,7 +60,7 @@ impl World {
     }
 
     /// Waits until every attachment that can be attached is, and is published and guarded as it says, and none
-    /// that was let go of says that it is attached, unless it says what it waits for.
+    /// without our finalizer says that it is attached, unless its detachError names what it waits for.
     pub(in super::super) async fn in_order(&self) {
         self.until(|state| {
             state.attachments.values().all(|attachment| {

@@ -38,7 +38,7 @@ fn usage_follows_from_finalizer_deletion_volume_and_node() {
         ("an attached one", attached("other"), TargetUsage::InUse),
         ("one that is being detached", leaving, TargetUsage::Deleting),
         (
-            "one that was let go of",
+            "one without our finalizer",
             without_finalizer("other"),
             TargetUsage::Unused,
         ),
