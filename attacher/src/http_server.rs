@@ -1,22 +1,26 @@
-//! What is served at `--http-endpoint`: metrics, health, and a status page for people.
+//! The pages of `--http-endpoint`: metrics, health, and status.
 //!
-//! Everything is looked up when it is asked for; nothing here is kept up to date. It only reads, and
-//! what it shows comes from counts, names and messages that never hold a secret.
+//! Each page is computed at the request, from counts, names and messages that never hold a secret.
 //!
-//! - [`View`]: what there is to look at, filled by the supervisor as it comes to be.
-//! - [`health`]: who is alive, ready, and leading.
-//! - [`status`] and `statusz`: the state in full, as JSON and as text.
-//! - [`server`]: HTTP, bounded in connections and in time.
+//! - [`View`]: the state that the pages show; `manager` fills it.
+//! - `health`: liveness, readiness and leadership.
+//! - `status` and `statusz`: the whole state as JSON and as text.
+//! - [`server`]: the HTTP server, bounded in connections and in time.
 
-pub mod health;
-mod page;
+mod health;
 mod scrape;
 pub mod server;
-pub mod status;
+mod status;
 mod statusz;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use axum::Router;
+use axum::middleware::map_response;
+use axum::response::Response;
+use axum::routing::get;
+use http::StatusCode;
+use http::header::{CACHE_CONTROL, HeaderValue};
 use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -26,66 +30,76 @@ use crate::controller::{Clock, Heartbeat};
 use crate::csi::Calls;
 use crate::kube_api::Requests;
 use crate::leader_election::Leadership;
-pub use page::Page;
 
-/// What there is to look at.
+/// The state that the pages show.
 pub struct View {
-    /// What the driver was called for.
+    /// Calls to the driver, and its connection.
     pub calls: Calls,
-    /// What the API server was asked.
+    /// Requests to the API server.
     pub requests: Requests,
     /// Liveness of the control loop.
     pub heartbeat: Heartbeat,
-    /// Whether there is a leader election.
+    /// `--leader-election`.
     pub elects: bool,
-    /// Where we stand in it, while we take part.
+    /// Our part in the leader election, once it has begun.
     pub election: Mutex<Option<Leadership>>,
-    /// Cancelled when the process is to end.
+    /// Cancelled by SIGTERM.
     pub shutdown: CancellationToken,
     /// When the process started.
     pub started: Instant,
-    /// What time it is.
+    /// The current time.
     pub clock: Clock,
-    /// Path of the metrics.
+    /// `--metrics-path`.
     pub metrics_path: String,
     /// `--statusz`.
     pub serves_statusz: bool,
-    /// The core, while there is a driver to work for.
+    /// The controller's state, while the driver is connected.
     pub state: Mutex<Option<Arc<Mutex<ControllerState>>>>,
 }
 
 /// Version of this program.
-pub const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
+pub(crate) const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
+
+/// The routes of the pages.
+pub fn router(view: Arc<View>) -> Router {
+    // A brace would begin a parameter.
+    let metrics_path = view.metrics_path.replace('{', "{{").replace('}', "}}");
+    let mut router = Router::new()
+        .without_v07_checks()
+        .route(&metrics_path, get(scrape::metrics))
+        .route("/healthz", get(health::alive))
+        .route("/readyz", get(health::ready));
+    if view.elects {
+        router = router.route("/healthz/leader-election", get(health::leading));
+    }
+    if view.serves_statusz {
+        router = router.route("/statusz", get(statusz::page));
+    }
+    router
+        .fallback(async || (StatusCode::NOT_FOUND, "404 page not found\n"))
+        .layer(map_response(async |mut response: Response| {
+            let headers = response.headers_mut();
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            response
+        }))
+        .with_state(view)
+}
 
 // === impl View ===
 
 impl View {
-    /// The answer to a GET of this path and query, if there is such a page.
-    pub fn page(&self, path: &str, query: &str) -> Option<Page> {
-        if path == self.metrics_path {
-            return Some(scrape::page(self));
-        }
-        match path {
-            "/healthz" => Some(health::alive(self)),
-            "/readyz" => Some(health::ready(self)),
-            "/healthz/leader-election" => health::leading(self),
-            "/statusz" if self.serves_statusz => Some(statusz::page(self, query)),
-            _ => None,
-        }
-    }
-
-    /// There is something to work on.
+    /// Shows `state` until [`View::work_ends`].
     pub fn work_begins(&self, state: Arc<Mutex<ControllerState>>) {
         *locked(&self.state) = Some(state);
     }
 
-    /// The leader election begins.
-    pub fn election_begins(&self, election: Leadership) {
+    /// Shows `election` until [`View::work_ends`].
+    pub(crate) fn election_begins(&self, election: Leadership) {
         *locked(&self.election) = Some(election);
     }
 
-    /// Work and election are over, until they begin again.
-    pub fn work_ends(&self) {
+    /// Work and election have ended; the next connection to the driver begins them again.
+    pub(crate) fn work_ends(&self) {
         *locked(&self.state) = None;
         *locked(&self.election) = None;
         self.heartbeat.stop();
@@ -106,8 +120,8 @@ impl View {
     }
 }
 
-fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

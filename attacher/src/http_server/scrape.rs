@@ -1,8 +1,12 @@
 //! The metrics of all modules, in Prometheus' text format.
 
-use http::StatusCode;
+use std::sync::Arc;
 
-use super::{Page, VERSION, View};
+use axum::extract::State;
+use axum::response::IntoResponse;
+use http::header::CONTENT_TYPE;
+
+use super::{VERSION, View};
 use crate::controller::state::{QueueStats, Stats};
 use crate::leader_election::Leadership;
 use crate::logging::dropped_lines;
@@ -13,12 +17,12 @@ use crate::workqueue::{Lane, QueueMetrics};
 const ATTACHMENTS: &str = "csi-attacher-va";
 const VOLUMES: &str = "csi-attacher-pv";
 
-pub(super) fn page(view: &View) -> Page {
+pub(super) async fn metrics(State(view): State<Arc<View>>) -> impl IntoResponse {
     let mut text = Exposition::default();
     view.calls.expose(&mut text);
     if let Some(stats) = view.stats(0) {
         work_queues(&mut text, &stats);
-        lanes(&mut text, view, &stats);
+        lanes(&mut text, &view, &stats);
     }
     let status = |election: Leadership| Some((election.check().is_ok(), election.status()?));
     if let Some((leads, status)) = view.election().and_then(status) {
@@ -32,11 +36,7 @@ pub(super) fn page(view: &View) -> Page {
     text.family(&family::BUILD).sample(&[VERSION], 1.0);
     text.single(&family::LOG_DROPPED, dropped_lines() as f64);
     process::expose(&mut text);
-    Page {
-        status: StatusCode::OK,
-        content_type: exposition::CONTENT_TYPE,
-        text: text.into_text(),
-    }
+    ([(CONTENT_TYPE, exposition::CONTENT_TYPE)], text.into_text())
 }
 
 fn work_queues(text: &mut Exposition, stats: &Stats) {
@@ -100,9 +100,9 @@ fn lanes(text: &mut Exposition, view: &View, stats: &Stats) {
         samples.sample(&[lane.name()], stats.age(now).as_secs_f64());
     }
     text.family(&family::ATTACH_SECONDS)
-        .histogram(&[], &stats.reached.attached);
+        .histogram(&[], &stats.latency.attached);
     text.family(&family::DETACH_SECONDS)
-        .histogram(&[], &stats.reached.detached);
+        .histogram(&[], &stats.latency.detached);
     let mut samples = text.family(&family::OBJECTS);
     for (resource, count) in [
         ("volumeattachments", stats.known.attachments),
@@ -111,16 +111,16 @@ fn lanes(text: &mut Exposition, view: &View, stats: &Stats) {
     ] {
         samples.sample(&[resource], count as f64);
     }
-    let surveys = stats.surveys;
+    let reconcile = stats.reconcile;
     let mut samples = text.family(&family::RECONCILE_ROUNDS);
-    samples.sample(&["completed"], surveys.rounds as f64);
-    samples.sample(&["failed"], surveys.failed_rounds as f64);
-    let last = stats.last_survey.as_ref();
+    samples.sample(&["completed"], reconcile.rounds as f64);
+    samples.sample(&["failed"], reconcile.failed_rounds as f64);
+    let last = stats.last_round.as_ref();
     let took = last.map_or(0.0, |last| last.round.took.as_secs_f64());
     text.single(&family::RECONCILE_SECONDS, took);
-    text.single(&family::LOST, surveys.lost as f64);
-    text.single(&family::LEFTOVER, surveys.leftover as f64);
-    text.single(&family::REPAIRED, surveys.repaired as f64);
-    text.single(&family::REFUSED, surveys.refused as f64);
+    text.single(&family::LOST, reconcile.lost as f64);
+    text.single(&family::LEFTOVER, reconcile.leftover as f64);
+    text.single(&family::REPAIRED, reconcile.repaired as f64);
+    text.single(&family::REFUSED, reconcile.refused as f64);
     text.single(&family::SYNCED, f64::from(u8::from(stats.listed.all())));
 }

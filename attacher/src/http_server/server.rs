@@ -4,27 +4,22 @@
 //! within a few seconds, so that a slow or malicious client cannot keep others out.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use axum::Router;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::Full;
-use hyper::body::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-
-use super::{Page, View};
+use tower::ServiceExt;
 
 /// Maximum number of connections. One more evicts the one that has been idle longest.
 const CONNECTIONS: usize = 64;
@@ -47,8 +42,8 @@ struct Peer {
     evicted: CancellationToken,
 }
 
-/// Listens at an address as Go has it: `host:port`, where no host means all addresses of this machine,
-/// those of IPv4 and of IPv6, whatever the kernel has for a default.
+/// Listens at an address of Go's form, `host:port`. Without a host it binds all addresses, IPv4 and IPv6, whatever
+/// `net.ipv6.bindv6only` is.
 ///
 /// # Errors
 ///
@@ -59,7 +54,7 @@ pub async fn listen(address: &str) -> io::Result<TcpListener> {
     };
     let port = port.parse().map_err(io::Error::other)?;
     match listen_at_all(port) {
-        // There may be no IPv6.
+        // The kernel may have IPv6 disabled.
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await
         }
@@ -77,12 +72,12 @@ fn listen_at_all(port: u16) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Serves `view` until `shutdown`.
+/// Serves `router` until `shutdown`.
 ///
 /// # Cancellation
 ///
 /// Drops all connections.
-pub async fn serve(listener: TcpListener, view: Arc<View>, shutdown: CancellationToken) {
+pub async fn serve(listener: TcpListener, router: Router, shutdown: CancellationToken) {
     let mut connections = FuturesUnordered::new();
     let mut peers = VecDeque::new();
     loop {
@@ -95,7 +90,7 @@ pub async fn serve(listener: TcpListener, view: Arc<View>, shutdown: Cancellatio
                     let peer = Arc::new(Peer::default());
                     evict_if_full(&mut peers);
                     peers.push_back(peer.clone());
-                    connections.push(connection(stream, view.clone(), peer));
+                    connections.push(connection(stream, router.clone(), peer));
                 }
                 Err(error) => {
                     tracing::debug!(%error, "could not accept an HTTP connection");
@@ -126,12 +121,11 @@ fn evict_if_full(peers: &mut VecDeque<Arc<Peer>>) {
     }
 }
 
-async fn connection(stream: TcpStream, view: Arc<View>, peer: Arc<Peer>) {
-    let asks = peer.clone();
+async fn connection(stream: TcpStream, router: Router, peer: Arc<Peer>) {
+    let client = peer.clone();
     let service = service_fn(move |request| {
-        asks.sent_request.store(true, Ordering::Relaxed);
-        let view = view.clone();
-        async move { Ok::<_, Infallible>(answer(&view, &request)) }
+        client.sent_request.store(true, Ordering::Relaxed);
+        router.clone().oneshot(request)
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -149,31 +143,6 @@ async fn connection(stream: TcpStream, view: Arc<View>, peer: Arc<Peer>) {
     }
 }
 
-fn answer<B>(view: &View, request: &Request<B>) -> Response<Full<Bytes>> {
-    let uri = request.uri();
-    let Some(page) = view.page(uri.path(), uri.query().unwrap_or_default()) else {
-        return response(Page::plain(StatusCode::NOT_FOUND, "404 page not found\n"));
-    };
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let page = Page::plain(StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n");
-        let mut response = response(page);
-        response
-            .headers_mut()
-            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
-    }
-    response(page)
-}
-
-fn response(page: Page) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(page.text.into()));
-    *response.status_mut() = page.status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.content_type));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,22 +157,22 @@ mod tests {
                 peers[peers.len() - 1].clone()
             })
             .collect();
-        let left = || {
-            let left = |at: &usize| connected[*at].evicted.is_cancelled();
-            (0..CONNECTIONS).filter(left).collect::<Vec<_>>()
+        let evicted = || {
+            let evicted = |at: &usize| connected[*at].evicted.is_cancelled();
+            (0..CONNECTIONS).filter(evicted).collect::<Vec<_>>()
         };
-        let asks = |at: usize| connected[at].sent_request.store(true, Ordering::Relaxed);
-        assert!(left().is_empty());
-        asks(0);
-        asks(2);
+        let send_request = |at: usize| connected[at].sent_request.store(true, Ordering::Relaxed);
+        assert!(evicted().is_empty());
+        send_request(0);
+        send_request(2);
         evict_if_full(&mut peers);
-        assert_eq!(left(), [1]);
+        assert_eq!(evicted(), [1]);
         // There is room now.
         evict_if_full(&mut peers);
-        assert_eq!(left(), [1]);
-        (0..CONNECTIONS).for_each(asks);
+        assert_eq!(evicted(), [1]);
+        (0..CONNECTIONS).for_each(send_request);
         peers.push_back(connected[1].clone());
         evict_if_full(&mut peers);
-        assert_eq!(left(), [0, 1]);
+        assert_eq!(evicted(), [0, 1]);
     }
 }

@@ -1,6 +1,4 @@
-//! The state in full: one structure, shown as text and as JSON.
-
-mod api;
+//! The whole state as one structure, which `/statusz` shows as text and as JSON.
 
 use std::time::Duration;
 
@@ -9,176 +7,153 @@ use tokio::time::Instant;
 
 use super::{VERSION, View, health};
 use crate::controller::state::{Pending, QueueStats, Stats};
+use crate::kube_api::{FailureStats, OngoingFailure};
 use crate::leader_election::Leadership;
 use crate::report::time;
 use crate::workqueue::{Class, Key, Lane};
-pub use api::{ApiStatus, FailureStatus, MissesStatus};
 
-/// How much work is named for each stage; the rest is counted.
-pub(super) const MOST: usize = 50;
+/// The number of work items that are shown of each stage; the rest is counted.
+const SHOWN_ITEMS: usize = 50;
 
-/// The state. All durations are seconds.
+/// The whole state. Durations are in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Status {
-    /// Of this program.
-    pub version: &'static str,
-    /// When it was looked at.
-    pub time: String,
-    /// For how long the process has been running.
-    pub up: f64,
-    /// What stands between us and readiness.
-    pub not_ready: Vec<String>,
-    /// The CSI driver.
-    pub driver: DriverStatus,
-    /// The leader election, if there is one.
-    pub leader_election: Option<ElectionStatus>,
-    /// What is watched.
-    pub lists: Vec<ListStatus>,
-    /// The API server.
-    pub api: ApiStatus,
-    /// The comparison with the driver's list, once there was one.
-    pub reconcile: Option<ReconcileStatus>,
-    /// The lanes.
-    pub lanes: Vec<LaneStatus>,
-    /// What runs.
-    pub running: Vec<WorkStatus>,
-    /// What stands in line.
-    pub ready: Vec<WorkStatus>,
-    /// What waits to be tried again.
-    pub waiting: Vec<WorkStatus>,
+pub(super) struct Status {
+    pub(super) version: &'static str,
+    pub(super) time: String,
+    pub(super) up: f64,
+    /// What `/readyz` reports as missing.
+    pub(super) not_ready: Vec<String>,
+    pub(super) driver: DriverStatus,
+    pub(super) leader_election: Option<ElectionStatus>,
+    pub(super) lists: Vec<ListStatus>,
+    pub(super) api: ApiStatus,
+    pub(super) reconcile: Option<ReconcileStatus>,
+    pub(super) lanes: Vec<LaneStatus>,
+    pub(super) running: Vec<WorkStatus>,
+    pub(super) ready: Vec<WorkStatus>,
+    pub(super) waiting: Vec<WorkStatus>,
 }
 
-/// The CSI driver.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct DriverStatus {
-    /// Its name, once it is known.
-    pub name: Option<String>,
-    /// Whether it is connected.
-    pub connected: bool,
-    /// For how long that has been so.
-    pub since: Option<f64>,
-    /// How often it was connected again.
-    pub reconnects: u64,
-    /// Why the last attempt to connect failed.
-    pub last_failure: Option<String>,
-    /// What it could do when it was last connected.
-    pub capabilities: Vec<&'static str>,
+pub(super) struct DriverStatus {
+    pub(super) name: Option<String>,
+    pub(super) connected: bool,
+    pub(super) since: Option<f64>,
+    pub(super) reconnects: u64,
+    pub(super) last_failure: Option<String>,
+    pub(super) capabilities: Vec<&'static str>,
 }
 
-/// The leader election.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ElectionStatus {
-    /// Name of the lease.
-    pub lease: String,
-    /// What we call ourselves in it.
-    pub identity: String,
-    /// Whether we lead.
-    pub leads: bool,
+pub(super) struct ElectionStatus {
+    pub(super) lease: String,
+    pub(super) identity: String,
+    pub(super) leads: bool,
     /// The holder's identity; empty if the lease is free, none if it has not been read yet.
-    pub holder: Option<String>,
-    /// How long ago we last renewed it.
-    pub renewed: Option<f64>,
-    /// Why requests about it fail, if they do.
-    pub failure: Option<FailureStatus>,
-    /// Why the health of the election is bad, if it is.
-    pub problem: Option<String>,
+    pub(super) holder: Option<String>,
+    pub(super) renewed: Option<f64>,
+    pub(super) failure: Option<FailureStatus>,
+    pub(super) problem: Option<String>,
 }
 
-/// One kind of objects.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ListStatus {
-    /// Plural of the kind.
-    pub resource: &'static str,
+pub(super) struct ListStatus {
+    pub(super) resource: &'static str,
     /// Whether the first list is complete.
-    pub complete: bool,
-    /// How many objects are known.
-    pub objects: usize,
-    /// Why it cannot be listed or watched, if so.
-    pub failure: Option<FailureStatus>,
+    pub(super) complete: bool,
+    pub(super) objects: usize,
+    pub(super) failure: Option<FailureStatus>,
 }
 
-/// The comparison of all attachments with what the driver lists.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ReconcileStatus {
-    /// How long ago the last one ended.
-    pub last: f64,
-    /// How long it took.
-    pub took: f64,
-    /// How many volumes the driver listed in it.
-    pub listed: u64,
-    /// How many attachments it found lost; they are published again.
-    pub lost: u64,
-    /// How many volumes it found on a node for no attachment any more; they are unpublished.
-    pub leftover: u64,
-    /// Why it came to nothing, if it did.
-    pub error: Option<String>,
-    /// How many were completed since the start.
-    pub completed: u64,
-    /// How many came to nothing.
-    pub failed: u64,
-    /// How many repairs have succeeded.
-    pub repaired: u64,
-    /// How many repairs could not be made as things stood.
-    pub refused: u64,
+pub(super) struct ApiStatus {
+    pub(super) in_flight: usize,
+    pub(super) last_answer: Option<f64>,
+    /// Since the last 2xx response.
+    pub(super) last_success: Option<f64>,
+    pub(super) refused: FailureCount,
+    pub(super) unanswered: FailureCount,
 }
 
-/// One lane.
+/// Failures since the start.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LaneStatus {
-    /// Its name.
-    pub lane: &'static str,
-    /// How many may run at once.
-    pub limit: usize,
-    /// How many run.
-    pub running: usize,
-    /// How many stand in line.
-    pub ready: usize,
-    /// How many wait to be tried again.
-    pub waiting: usize,
-    /// Age of the oldest of them, if there are any.
-    pub oldest: Option<f64>,
+pub(super) struct FailureCount {
+    pub(super) count: u64,
+    pub(super) last: Option<f64>,
+    pub(super) error: Option<String>,
 }
 
-/// One piece of work.
+/// Consecutive failures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct WorkStatus {
-    /// What is done.
-    pub lane: &'static str,
-    /// Name of the VolumeAttachment, or of the PersistentVolume whose finalizer is to go.
-    pub name: String,
-    /// The PersistentVolume.
-    pub volume: Option<String>,
-    /// The node.
-    pub node: Option<String>,
-    /// How long ago it was asked for.
-    pub wanted: Option<f64>,
-    /// For how long it has been running or standing in line.
-    pub elapsed: Option<f64>,
-    /// How long until it is tried again.
-    pub next: Option<f64>,
-    /// What it waits for.
-    pub why: Option<&'static str>,
-    /// How often in a row it failed.
-    pub failures: u32,
-    /// How long ago that began.
-    pub failing: Option<f64>,
-    /// What went wrong last.
-    pub error: Option<String>,
+pub(super) struct FailureStatus {
+    pub(super) times: u32,
+    /// Since the first of the consecutive failures.
+    pub(super) failing: f64,
+    pub(super) last: f64,
+    pub(super) error: String,
+}
+
+/// Reconcile with ListVolumes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ReconcileStatus {
+    pub(super) last: f64,
+    pub(super) took: f64,
+    pub(super) listed: u64,
+    /// Attachments that the driver does not list; they are published again.
+    pub(super) lost: u64,
+    /// Volumes published on a node without a VolumeAttachment; they are unpublished.
+    pub(super) leftover: u64,
+    pub(super) error: Option<String>,
+    pub(super) completed: u64,
+    pub(super) failed: u64,
+    pub(super) repaired: u64,
+    pub(super) refused: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LaneStatus {
+    pub(super) lane: &'static str,
+    pub(super) limit: usize,
+    pub(super) running: usize,
+    pub(super) ready: usize,
+    pub(super) waiting: usize,
+    pub(super) oldest: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct WorkStatus {
+    pub(super) lane: &'static str,
+    pub(super) name: String,
+    pub(super) volume: Option<String>,
+    pub(super) node: Option<String>,
+    /// Since the creation or deletion of the object.
+    pub(super) wanted: Option<f64>,
+    /// Time in the running or the queued stage.
+    pub(super) elapsed: Option<f64>,
+    /// Time until the end of the backoff.
+    pub(super) next: Option<f64>,
+    pub(super) why: Option<&'static str>,
+    pub(super) failures: u32,
+    /// Since the first of the consecutive failures.
+    pub(super) failing: Option<f64>,
+    pub(super) error: Option<String>,
 }
 
 // === impl Status ===
 
 impl Status {
-    /// Looks at everything.
-    pub fn of(view: &View) -> Self {
-        let stats = view.stats(MOST);
+    pub(super) fn of(view: &View) -> Self {
+        let stats = view.stats(SHOWN_ITEMS);
         let now = Instant::now();
         Self {
             version: VERSION,
@@ -221,7 +196,7 @@ fn lists(stats: &Stats, view: &View, now: Instant) -> Vec<ListStatus> {
         objects,
         failure: watches
             .get(resource)
-            .map(|trouble| FailureStatus::of(trouble, now)),
+            .map(|failure| FailureStatus::of(failure, now)),
     })
     .into()
 }
@@ -247,7 +222,7 @@ impl ElectionStatus {
             renewed: status.renewed.map(|renewed| (now - renewed).as_secs_f64()),
             failure: status
                 .ongoing_failure
-                .map(|trouble| FailureStatus::of(&trouble, now)),
+                .map(|failure| FailureStatus::of(&failure, now)),
             problem: leadership.health().err().map(|why| why.to_string()),
         })
     }
@@ -272,11 +247,53 @@ impl DriverStatus {
     }
 }
 
+// === impl ApiStatus ===
+
+impl ApiStatus {
+    fn of(view: &View, now: Instant) -> Self {
+        let state = view.requests.state();
+        let ago = |then: Instant| (now - then).as_secs_f64();
+        Self {
+            in_flight: state.in_flight,
+            last_answer: state.answered.map(ago),
+            last_success: state.granted.map(ago),
+            refused: FailureCount::of(&state.refused, now),
+            unanswered: FailureCount::of(&state.unanswered, now),
+        }
+    }
+}
+
+// === impl FailureCount ===
+
+impl FailureCount {
+    fn of(failures: &FailureStats, now: Instant) -> Self {
+        let last = failures.last.as_ref();
+        Self {
+            count: failures.count,
+            last: last.map(|(then, _)| (now - *then).as_secs_f64()),
+            error: last.map(|(_, why)| why.to_string()),
+        }
+    }
+}
+
+// === impl FailureStatus ===
+
+impl FailureStatus {
+    fn of(ongoing_failure: &OngoingFailure, now: Instant) -> Self {
+        Self {
+            times: ongoing_failure.times,
+            failing: (now - ongoing_failure.since).as_secs_f64(),
+            last: (now - ongoing_failure.last).as_secs_f64(),
+            error: ongoing_failure.why.to_string(),
+        }
+    }
+}
+
 // === impl ReconcileStatus ===
 
 impl ReconcileStatus {
     fn of(stats: &Stats, now: Instant) -> Option<Self> {
-        let last = stats.last_survey.as_ref()?;
+        let last = stats.last_round.as_ref()?;
         let since = now.into_std().saturating_duration_since(last.round.ended);
         Some(Self {
             last: since.as_secs_f64(),
@@ -285,10 +302,10 @@ impl ReconcileStatus {
             lost: last.lost,
             leftover: last.leftover,
             error: last.error.as_ref().map(ToString::to_string),
-            completed: stats.surveys.rounds,
-            failed: stats.surveys.failed_rounds,
-            repaired: stats.surveys.repaired,
-            refused: stats.surveys.refused,
+            completed: stats.reconcile.rounds,
+            failed: stats.reconcile.failed_rounds,
+            repaired: stats.reconcile.repaired,
+            refused: stats.reconcile.refused,
         })
     }
 }
@@ -339,12 +356,12 @@ impl WorkStatus {
 
 fn why(class: Class) -> &'static str {
     match class {
-        Class::Final => "it was refused; it is tried again after a pause",
+        Class::Final => "the operation was refused; retry after backoff",
         Class::Refused => {
-            "it cannot be done as things stand; it is tried again after a pause, and at once when something changes"
+            "the operation cannot succeed in this state; retry after backoff, or when one of its objects changes"
         }
-        Class::Uncertain => "its result is not known, or it is to be tried again; it is asked for again",
-        Class::Interrupted => "the driver went away during the call; it is called again when it is back",
-        Class::Disconnected => "the driver is not connected; it is called when it is back",
+        Class::Uncertain => "the result is unknown or the error is temporary; retry after backoff",
+        Class::Interrupted => "the driver disconnected during the call; retry when it reconnects",
+        Class::Disconnected => "the driver is not connected; retry when it reconnects",
     }
 }

@@ -1,42 +1,39 @@
-//! Answers `/statusz`: the state for people, or with `?format=json` for their tools.
+//! `/statusz`: the whole state as text, or with `?format=json` as JSON.
 
 use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
 
+use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use http::header::CONTENT_TYPE;
 
+use super::View;
 use super::status::{
-    DriverStatus, ElectionStatus, FailureStatus, ListStatus, MissesStatus, ReconcileStatus, Status,
-    WorkStatus,
+    DriverStatus, ElectionStatus, FailureCount, FailureStatus, LaneStatus, ListStatus, ReconcileStatus,
+    Status, WorkStatus,
 };
-use super::{Page, View};
 
-pub(super) fn page(view: &View, query: &str) -> Page {
-    let status = Status::of(view);
-    let format = query.split('&').find_map(|pair| pair.strip_prefix("format="));
-    match format {
-        None | Some("" | "text") => Page::plain(StatusCode::OK, Text(&status).to_string()),
+pub(super) async fn page(State(view): State<Arc<View>>, RawQuery(query): RawQuery) -> Response {
+    let status = Status::of(&view);
+    let query = query.unwrap_or_default();
+    match query.split('&').find_map(|pair| pair.strip_prefix("format=")) {
+        None | Some("" | "text") => Text(&status).to_string().into_response(),
         Some("json") => match serde_json::to_string_pretty(&status) {
-            Ok(text) => Page {
-                status: StatusCode::OK,
-                content_type: "application/json",
-                text,
-            },
-            Err(error) => Page::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+            Ok(text) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
         },
-        Some(_) => Page::plain(
-            StatusCode::BAD_REQUEST,
-            "there is no such format: ask for text or json\n",
-        ),
+        Some(_) => (StatusCode::BAD_REQUEST, "format must be text or json\n").into_response(),
     }
 }
 
 /// The state as aligned text.
 struct Text<'s>(&'s Status);
 
-/// Seconds, in the two units that matter.
+/// Seconds in their two largest units.
 struct For(f64);
 
-/// Text from elsewhere, on one line.
+/// Untrusted text on one line, without control characters.
 struct Line<'t>(&'t str);
 
 // === impl Text ===
@@ -64,7 +61,7 @@ impl Display for Text<'_> {
         }
         self.api(f)?;
         for (at, list) in status.lists.iter().enumerate() {
-            let head = if at == 0 { "watched" } else { "" };
+            let head = if at == 0 { "caches" } else { "" };
             write!(f, "{head:<13} {:>7} {}", list.objects, list.resource)?;
             self.list(f, list)?;
         }
@@ -72,20 +69,10 @@ impl Display for Text<'_> {
             rounds(f, reconcile)?;
         }
         self.lanes(f)?;
-        let total = |stage: fn(&super::status::LaneStatus) -> usize| status.lanes.iter().map(stage).sum();
-        works(f, "IN FLIGHT", &status.running, total(|lane| lane.running))?;
-        works(
-            f,
-            "IN LINE for a free place of the lane",
-            &status.ready,
-            total(|lane| lane.ready),
-        )?;
-        works(
-            f,
-            "WAITING to be tried again",
-            &status.waiting,
-            total(|lane| lane.waiting),
-        )
+        let total = |stage: fn(&LaneStatus) -> usize| status.lanes.iter().map(stage).sum();
+        works(f, "RUNNING", &status.running, total(|lane| lane.running))?;
+        works(f, "QUEUED", &status.ready, total(|lane| lane.ready))?;
+        works(f, "IN BACKOFF", &status.waiting, total(|lane| lane.waiting))
     }
 }
 
@@ -93,26 +80,25 @@ impl Text<'_> {
     fn api(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let api = &self.0.api;
         match api.last_answer {
-            Some(ago) => write!(f, "API server    last answer {} ago", For(ago))?,
-            None => write!(f, "API server    no answer yet")?,
+            Some(ago) => write!(f, "API server    last response {} ago", For(ago))?,
+            None => write!(f, "API server    no response yet")?,
         }
         match api.last_success {
             Some(ago) => write!(f, ", last success {} ago", For(ago))?,
             None => write!(f, ", NO SUCCESS YET")?,
         }
         writeln!(f, ", {} in flight", api.in_flight)?;
-        misses(f, "refused", &api.refused)?;
-        misses(f, "unanswered", &api.unanswered)
+        failures(f, "refused", &api.refused)?;
+        failures(f, "unanswered", &api.unanswered)
     }
 
-    /// How complete a list is.
     fn list(&self, f: &mut Formatter<'_>, list: &ListStatus) -> fmt::Result {
         let election = self.0.leader_election.as_ref();
         let stands_by = election.is_some_and(|election| !election.leads);
         match (list.complete, list.resource) {
             (true, _) => writeln!(f)?,
-            (false, "volumeattachments") if stands_by => writeln!(f, "; listed when we lead")?,
-            (false, _) => writeln!(f, " so far; the list is not complete")?,
+            (false, "volumeattachments") if stands_by => writeln!(f, "; listed by the leader")?,
+            (false, _) => writeln!(f, " so far; cache not synced")?,
         }
         list.failure
             .as_ref()
@@ -121,12 +107,12 @@ impl Text<'_> {
 
     fn lanes(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if self.0.lanes.is_empty() {
-            return writeln!(f, "\nwork has not begun");
+            return writeln!(f, "\nworkers not started");
         }
         writeln!(
             f,
             "\n{:<10} {:>9} {:>9} {:>9}   oldest",
-            "LANE", "in flight", "in line", "waiting"
+            "LANE", "running", "queued", "backoff"
         )?;
         for lane in &self.0.lanes {
             let running = format!("{}/{}", lane.running, lane.limit);
@@ -146,12 +132,12 @@ fn leadership(f: &mut Formatter<'_>, election: &ElectionStatus) -> fmt::Result {
     let (identity, lease) = (Line(&election.identity), Line(&election.lease));
     write!(f, "leadership    {part} as {identity}; lease {lease}, ")?;
     match election.holder.as_deref() {
-        None => write!(f, "holder NOT KNOWN YET")?,
-        Some("") => write!(f, "held by nobody")?,
+        None => write!(f, "holder UNKNOWN")?,
+        Some("") => write!(f, "no holder")?,
         Some(holder) => write!(f, "held by {}", Line(holder))?,
     }
     if let Some(renewed) = election.renewed {
-        write!(f, ", last renewed by us {} ago", For(renewed))?;
+        write!(f, ", last renewed {} ago", For(renewed))?;
     }
     writeln!(f)?;
     if let Some(problem) = &election.problem {
@@ -175,11 +161,11 @@ fn failing(f: &mut Formatter<'_>, failure: &FailureStatus) -> fmt::Result {
     )
 }
 
-fn misses(f: &mut Formatter<'_>, what: &str, misses: &MissesStatus) -> fmt::Result {
-    let (Some(last), Some(error)) = (misses.last, &misses.error) else {
+fn failures(f: &mut Formatter<'_>, what: &str, failures: &FailureCount) -> fmt::Result {
+    let (Some(last), Some(error)) = (failures.last, &failures.error) else {
         return Ok(());
     };
-    let (count, last) = (misses.count, For(last));
+    let (count, last) = (failures.count, For(last));
     writeln!(
         f,
         "              {count} {what}, last {last} ago: {}",
@@ -188,7 +174,7 @@ fn misses(f: &mut Formatter<'_>, what: &str, misses: &MissesStatus) -> fmt::Resu
 }
 
 fn driver(f: &mut Formatter<'_>, driver: &DriverStatus) -> fmt::Result {
-    let name = driver.name.as_deref().unwrap_or("(not known yet)");
+    let name = driver.name.as_deref().unwrap_or("(unknown)");
     writeln!(f, "driver        {}", Line(name))?;
     let state = if driver.connected {
         "connected"
@@ -204,7 +190,7 @@ fn driver(f: &mut Formatter<'_>, driver: &DriverStatus) -> fmt::Result {
         writeln!(f, "              {}", Line(why))?;
     }
     if !driver.capabilities.is_empty() {
-        writeln!(f, "              can {}", driver.capabilities.join(", "))?;
+        writeln!(f, "              capabilities {}", driver.capabilities.join(", "))?;
     }
     Ok(())
 }
@@ -244,11 +230,11 @@ fn works(f: &mut Formatter<'_>, title: &str, works: &[WorkStatus], total: usize)
             write!(f, "  for {}", For(elapsed))?;
         }
         if let Some(wanted) = work.wanted {
-            write!(f, "  asked for {} ago", For(wanted))?;
+            write!(f, "  requested {} ago", For(wanted))?;
         }
         writeln!(f)?;
         if let (Some(next), Some(why)) = (work.next, work.why) {
-            writeln!(f, "          next try in {}: {why}", For(next))?;
+            writeln!(f, "          retry in {}: {why}", For(next))?;
         }
         if let (Some(error), Some(failing)) = (&work.error, work.failing) {
             let times = if work.failures == 1 { "time" } else { "times" };

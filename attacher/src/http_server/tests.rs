@@ -1,9 +1,14 @@
-//! What the pages say of states made by hand.
+//! The pages of hand-made states.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use axum::body::Body;
+use futures::FutureExt;
+use http::Request;
+use http_body_util::BodyExt;
 use tokio::sync::watch;
+use tower::ServiceExt;
 
 use super::*;
 use crate::controller::state::Event;
@@ -51,13 +56,22 @@ fn mk_settings() -> Settings {
 }
 
 /// A view of a process that has just started.
-pub(super) fn mk_view() -> View {
+pub(super) fn mk_view() -> Arc<View> {
+    Arc::new(view_with(false))
+}
+
+/// The same with `--leader-election`.
+pub(super) fn mk_electing_view() -> Arc<View> {
+    Arc::new(view_with(true))
+}
+
+fn view_with(elects: bool) -> View {
     let clock: Clock = || Timestamp::from_second(1_000).expect("a time of the seventies");
     View {
         calls: Calls::default(),
         requests: Requests::default(),
         heartbeat: Heartbeat::default(),
-        elects: false,
+        elects,
         election: Mutex::default(),
         state: Mutex::default(),
         shutdown: CancellationToken::new(),
@@ -104,9 +118,17 @@ pub(super) fn fail_one(state: &mut ControllerState, class: Class, message: &str)
     state.finish(&item, Err(error), now);
 }
 
-fn get(view: &View, path: &str) -> (u16, String) {
-    let page = view.page(path, "").expect("there is such a page");
-    (page.status.as_u16(), page.text)
+pub(super) fn get(view: &Arc<View>, path: &str) -> (u16, String) {
+    let request = Request::get(path).body(Body::empty()).expect("the path is valid");
+    let response = router(view.clone()).oneshot(request).now_or_never();
+    let response = response
+        .expect("no page waits")
+        .unwrap_or_else(|never| match never {});
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().now_or_never();
+    let body = body.expect("no page is streamed").expect("a body in memory");
+    let text = String::from_utf8(body.to_bytes().into()).expect("pages are UTF-8");
+    (status, text)
 }
 
 /// Name and type of each family of a text.
@@ -121,11 +143,8 @@ fn families(text: &str) -> BTreeMap<String, String> {
 }
 
 /// A view of an attacher that has done and suffered all that is counted.
-fn mk_busy_view() -> View {
-    let view = View {
-        elects: true,
-        ..mk_view()
-    };
+fn mk_busy_view() -> Arc<View> {
+    let view = mk_electing_view();
     view.election_begins(mk_leadership(true, None));
     let state = mk_state(&["va".to_owned()]);
     view.work_begins(Arc::new(Mutex::new(state)));
@@ -221,7 +240,7 @@ async fn readiness_names_what_is_missing() {
     let (status, text) = get(&view, "/readyz");
     assert_eq!(status, 503);
     assert!(
-        text.contains("driver is not connected") && text.contains("work has not begun"),
+        text.contains("driver is not connected") && text.contains("controller has not started"),
         "{text}"
     );
 
@@ -254,10 +273,6 @@ async fn readiness_names_what_is_missing() {
 
 #[tokio::test]
 async fn a_standby_is_ready_when_it_could_take_over() {
-    let elects = || View {
-        elects: true,
-        ..mk_view()
-    };
     let mk_listed = |lists: &[Event]| {
         let mut state = mk_unlisted();
         lists.iter().cloned().for_each(|list| state.handle(list));
@@ -266,12 +281,12 @@ async fn a_standby_is_ready_when_it_could_take_over() {
     let (volumes, nodes) = (Event::Volumes(Change::Replaced), Event::Nodes(Change::Replaced));
     let all = [volumes.clone(), nodes.clone()];
 
-    let view = elects();
+    let view = mk_electing_view();
     view.calls.connect_one();
     view.work_begins(mk_listed(&all));
     let (status, text) = get(&view, "/readyz");
     assert_eq!(
-        (status, text.contains("election has not begun")),
+        (status, text.contains("election has not started")),
         (503, true),
         "{text}"
     );
@@ -287,7 +302,7 @@ async fn a_standby_is_ready_when_it_could_take_over() {
         (&[volumes], &["CSINodes"]),
         (&[nodes], &["PersistentVolumes"]),
     ] {
-        let view = elects();
+        let view = mk_electing_view();
         view.calls.connect_one();
         view.election_begins(mk_standby(Some("pod-2"), None));
         view.work_begins(mk_listed(lists));
@@ -297,11 +312,11 @@ async fn a_standby_is_ready_when_it_could_take_over() {
         for kind in ["PersistentVolumes", "CSINodes", "VolumeAttachments"] {
             assert_eq!(text.contains(kind), missing.contains(&kind), "{kind} {text}");
         }
-        let why = "the list of CSINodes is not complete: cannot list: forbidden\n";
+        let why = "the cache of CSINodes is not synced: cannot list: forbidden\n";
         assert_eq!(text.contains(why), missing.contains(&"CSINodes"), "{text}");
     }
 
-    let view = elects();
+    let view = mk_electing_view();
     view.election_begins(mk_standby(Some("pod-2"), None));
     view.work_begins(mk_listed(&all));
     assert_eq!(get(&view, "/readyz").0, 503, "without a driver");
@@ -309,14 +324,14 @@ async fn a_standby_is_ready_when_it_could_take_over() {
     assert_eq!(get(&view, "/readyz"), (200, "ok\n".to_owned()));
 
     // Nobody holds it, so it is to be ours, and is not.
-    let view = elects();
+    let view = mk_electing_view();
     view.election_begins(mk_standby(Some(""), Some(refused)));
     view.work_begins(mk_listed(&all));
     view.calls.connect_one();
     let (status, text) = get(&view, "/readyz");
     assert_eq!((status, text.contains(refused)), (503, true), "{text}");
 
-    let leader = elects();
+    let leader = mk_electing_view();
     leader.election_begins(mk_leadership(true, None));
     leader.calls.connect_one();
     leader.work_begins(mk_listed(&all));
@@ -349,11 +364,8 @@ async fn liveness_follows_the_dispatcher() {
 
 #[tokio::test(start_paused = true)]
 async fn the_health_of_an_election_is_there_only_with_one() {
-    assert!(mk_view().page("/healthz/leader-election", "").is_none());
-    let view = View {
-        elects: true,
-        ..mk_view()
-    };
+    assert_eq!(get(&mk_view(), "/healthz/leader-election").0, 404);
+    let view = mk_electing_view();
     assert_eq!(get(&view, "/healthz/leader-election"), (200, "ok".to_owned()));
     view.election_begins(mk_leadership(true, Some(Duration::from_secs(36))));
     let (status, text) = get(&view, "/healthz/leader-election");
@@ -376,22 +388,26 @@ async fn the_health_of_an_election_is_there_only_with_one() {
 
 #[test]
 fn the_path_of_the_metrics_is_that_of_the_flag() {
-    let view = View {
-        metrics_path: "/elsewhere".to_owned(),
-        ..mk_view()
-    };
-    assert!(view.page("/metrics", "").is_none());
-    assert_eq!(get(&view, "/elsewhere").0, 200);
-    assert!(view.page("/", "").is_none());
+    for path in ["/elsewhere", "/", "/:a/*b", "/{a}/{*b}", "/healthz/", "/a%7Db"] {
+        let view = Arc::new(View {
+            metrics_path: path.to_owned(),
+            ..view_with(false)
+        });
+        assert_eq!(get(&view, path).0, 200, "{path}");
+        for other in ["/metrics", "/x/y", "/healthz/x"] {
+            assert_eq!(get(&view, other).0, 404, "{path}");
+        }
+        assert_eq!(get(&view, "/healthz").0, 200, "{path}");
+    }
 }
 
 #[test]
 fn statusz_is_served_unless_its_flag_is_off() {
     assert_eq!(get(&mk_view(), "/statusz").0, 200);
-    let view = View {
+    let view = Arc::new(View {
         serves_statusz: false,
-        ..mk_view()
-    };
-    assert!(view.page("/statusz", "format=json").is_none());
+        ..view_with(false)
+    });
+    assert_eq!(get(&view, "/statusz?format=json").0, 404);
     assert_eq!(get(&view, "/healthz").0, 200);
 }

@@ -10,7 +10,7 @@ use super::{Error, Task, Tasks};
 use crate::args::Args;
 use crate::controller::Heartbeat;
 use crate::csi::ConnectionManager;
-use crate::http_server::{View, server};
+use crate::http_server::{View, router, server};
 use crate::kube_api::Clients;
 
 /// The view that the HTTP server renders.
@@ -59,7 +59,7 @@ pub(super) async fn spawn(
     })?;
     tracing::info!(%address, metrics = http.metrics_path, "serving HTTP");
     tasks.spawn(Task::Http, async move {
-        server::serve(listener, view, stop).await;
+        server::serve(listener, router(view), stop).await;
         Ok(())
     });
     Ok(())

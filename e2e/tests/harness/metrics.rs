@@ -182,7 +182,7 @@ async fn report_what_happened(harness: Arc<Harness>) -> Result<()> {
     attach(stuck).await?;
     let entry = format!("  attach  {stuck}  node metrics-node  for ");
     let page = until(address, "/statusz", |text| text.contains(&entry)).await?;
-    ensure!(page.contains("IN FLIGHT: 1\n"), "{page}");
+    ensure!(page.contains("RUNNING: 1\n"), "{page}");
     let running = "csi_attacher_backlog{lane=\"attach\",state=\"running\"} 1\n";
     until(address, "/metrics", |text| text.contains(running)).await?;
 

@@ -32,11 +32,11 @@ pub struct Stats {
     /// How many objects the stores hold.
     pub known: Known,
     /// Latencies of completed operations.
-    pub reached: LatencyMetrics,
+    pub latency: LatencyMetrics,
     /// Metrics of reconcile.
-    pub surveys: super::ReconcileMetrics,
+    pub reconcile: super::ReconcileMetrics,
     /// The last reconcile round.
-    pub last_survey: Option<LastRound>,
+    pub last_round: Option<LastRound>,
 }
 
 /// One lane.
@@ -151,9 +151,9 @@ impl ControllerState {
             volumes: self.queue.metrics(Lane::Volume).clone(),
             listed: self.listed,
             known: self.index.known(),
-            reached: self.latency.clone(),
-            surveys: self.reconcile_metrics(),
-            last_survey: self.last_round().cloned(),
+            latency: self.latency.clone(),
+            reconcile: self.reconcile_metrics(),
+            last_round: self.last_round().cloned(),
         }
     }
 

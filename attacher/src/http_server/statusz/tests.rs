@@ -1,17 +1,23 @@
-//! The status page of states made by hand.
+//! `/statusz` of hand-made states.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::super::tests::{fail_one, mk_leadership, mk_standby, mk_state, mk_unlisted, mk_view};
+use super::super::tests::{fail_one, get, mk_leadership, mk_standby, mk_state, mk_unlisted, mk_view};
 use super::*;
 use crate::controller::state::{Event, Round};
 use crate::workqueue::Class;
 
-fn text(view: &View) -> String {
-    let page = page(view, "");
-    assert_eq!(page.status, StatusCode::OK);
-    page.text
+fn text(view: &Arc<View>) -> String {
+    let (status, text) = get(view, "/statusz");
+    assert_eq!(status, 200);
+    text
+}
+
+fn json(view: &Arc<View>) -> serde_json::Value {
+    let (status, text) = get(view, "/statusz?pretty=1&format=json");
+    assert_eq!(status, 200);
+    serde_json::from_str(&text).expect("the page is JSON")
 }
 
 #[tokio::test]
@@ -21,7 +27,7 @@ async fn a_process_that_has_just_started_says_what_it_waits_for() {
         text.contains("NOT READY: the CSI driver is not connected"),
         "{text}"
     );
-    assert!(text.contains("work has not begun"), "{text}");
+    assert!(text.contains("workers not started"), "{text}");
 }
 
 #[tokio::test]
@@ -40,12 +46,12 @@ async fn work_is_named_with_its_stage_and_its_last_error() {
     let text = text(&view);
     for part in [
         "attach           1/1         1         1   1m00s",
-        "IN FLIGHT: 1\n",
-        "IN LINE for a free place of the lane: 1\n",
-        "WAITING to be tried again: 1\n",
+        "RUNNING: 1\n",
+        "QUEUED: 1\n",
+        "IN BACKOFF: 1\n",
         "volume pv  node node",
-        "asked for 1m00s ago",
-        "next try in",
+        "requested 1m00s ago",
+        "retry in",
         "failed 1 time in",
         "last: rpc error: code = Internal desc = \\u{1b}[31mboom\n",
     ] {
@@ -97,20 +103,19 @@ async fn who_is_let_do_nothing_says_so() {
     tokio::time::advance(Duration::from_secs(2)).await;
     let text = text(&view);
     for lines in [
-        "leadership    stands by as pod-1; lease kube-system/external-attacher-leader-d-example, holder NOT KNOWN YET
+        "leadership    stands by as pod-1; lease kube-system/external-attacher-leader-d-example, holder UNKNOWN
               FAILED 1 time in 22s, last 22s ago: leases is forbidden (HTTP 403)\n",
-        "API server    last answer 2.0s ago, NO SUCCESS YET, 0 in flight
+        "API server    last response 2.0s ago, NO SUCCESS YET, 0 in flight
               2 refused, last 2.0s ago: list csinodes: HTTP 403\n",
-        "watched             0 volumeattachments; listed when we lead\n",
-        "                    0 persistentvolumes so far; the list is not complete
+        "caches              0 volumeattachments; listed by the leader\n",
+        "                    0 persistentvolumes so far; cache not synced
               FAILED 1 time in 22s, last 22s ago: cannot list: forbidden (HTTP 403)\n",
-        "                    0 csinodes so far; the list is not complete
+        "                    0 csinodes so far; cache not synced
               FAILED 2 times in 22s, last 2.0s ago: cannot list: still forbidden (HTTP 403)\n",
     ] {
         assert!(text.contains(lines), "{lines}is not in\n{text}");
     }
-    let json = super::page(&view, "format=json").text;
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json = json(&view);
     assert_eq!(json["leaderElection"]["holder"], serde_json::Value::Null);
     assert_eq!(json["leaderElection"]["failure"]["times"], 1);
     assert_eq!(json["api"]["lastSuccess"], serde_json::Value::Null);
@@ -124,7 +129,7 @@ async fn the_lease_is_told_as_we_know_it() {
     for (leadership, line) in [
         (
             mk_standby(Some(""), None),
-            format!("stands by as pod-1; {lease}, held by nobody\n"),
+            format!("stands by as pod-1; {lease}, no holder\n"),
         ),
         (
             mk_standby(Some("pod-2"), None),
@@ -132,7 +137,7 @@ async fn the_lease_is_told_as_we_know_it() {
         ),
         (
             mk_leadership(true, Some(Duration::from_secs(3))),
-            format!("leads as pod-1; {lease}, held by pod-1, last renewed by us 3.0s ago\n"),
+            format!("leads as pod-1; {lease}, held by pod-1, last renewed 3.0s ago\n"),
         ),
     ] {
         let view = mk_view();
@@ -158,15 +163,13 @@ async fn machines_get_the_same_as_json() {
     let mut state = mk_state(&["va-1".to_owned()]);
     fail_one(&mut state, Class::Uncertain, "late");
     view.work_begins(Arc::new(Mutex::new(state)));
-    let page = super::page(&view, "pretty=1&format=json");
-    assert_eq!(page.content_type, "application/json");
-    let json: serde_json::Value = serde_json::from_str(&page.text).unwrap();
+    let json = json(&view);
     assert_eq!(json["waiting"][0]["name"], "va-1");
     assert_eq!(json["waiting"][0]["error"], "late");
     assert_eq!(json["waiting"][0]["failures"], 1);
     assert_eq!(json["lanes"][0]["lane"], "attach");
     assert_eq!(json["lists"][0]["complete"], true);
-    assert_eq!(super::page(&view, "format=xml").status, StatusCode::BAD_REQUEST);
+    assert_eq!(get(&view, "/statusz?format=xml").0, 400);
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn observes_latency_by_operation() {
     state.observe_latency(Operation::Attach, SECOND);
     state.observe_latency(Operation::Detach, 2 * SECOND);
     state.observe_latency(Operation::Detach, 4 * SECOND);
-    let metrics = state.stats(epoch(), 0).reached;
+    let metrics = state.stats(epoch(), 0).latency;
     assert_eq!((metrics.attached.count(), metrics.attached.sum()), (1, 1.0));
     assert_eq!((metrics.detached.count(), metrics.detached.sum()), (2, 6.0));
 }
