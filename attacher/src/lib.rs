@@ -19,7 +19,7 @@ pub mod kube_api;
 pub mod leader_election;
 pub mod logging;
 pub mod manager;
-pub mod metrics;
+mod metrics;
 pub mod migration;
 pub mod model;
 pub mod plan;

@@ -20,7 +20,7 @@ pub use backoff::{Backoff, Class};
 use failure::Failure;
 pub use failure::{Failed, Finished};
 pub use key_status::{KeyStatus, Stage};
-pub use metrics::QueueMetrics;
+pub(crate) use metrics::{ATTACHMENT_QUEUE, QueueMetrics, VOLUME_QUEUE};
 
 /// A key of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -150,8 +150,8 @@ impl Queue {
             sequences: 0,
             served: Lane::Volume,
             now: None,
-            attachments: QueueMetrics::default(),
-            volumes: QueueMetrics::default(),
+            attachments: QueueMetrics::new(ATTACHMENT_QUEUE),
+            volumes: QueueMetrics::new(VOLUME_QUEUE),
         }
     }
 
@@ -195,7 +195,7 @@ impl Queue {
         let queue = self.lane_queue(lane);
         queue.ready.push_back((sequence, key.clone()));
         queue.untimed += 1;
-        self.metrics_mut(lane).adds += 1;
+        self.metrics(lane).adds.inc();
     }
 
     /// Like [`Queue::enqueue`] for a key that runs or is in backoff, in its lane. Ignores other keys.
@@ -297,7 +297,7 @@ impl Queue {
                 };
                 queue.running += 1;
                 let waited = elapsed(since, self.now);
-                self.metrics_mut(lane).waited.observe_duration(waited);
+                self.metrics(lane).waited.observe(waited.as_secs_f64());
                 return Some(key);
             }
         }
@@ -313,7 +313,7 @@ impl Queue {
             State::Running { lane, dirty, since } => {
                 self.lane_queue(lane).running -= 1;
                 let worked = elapsed(since, self.now);
-                self.metrics_mut(lane).worked.observe_duration(worked);
+                self.metrics(lane).worked.observe(worked.as_secs_f64());
                 Finished {
                     dirty,
                     failure: entry.failure,
@@ -362,13 +362,6 @@ impl Queue {
         self.lanes
             .get_mut(&lane)
             .expect("every lane exists from the start")
-    }
-
-    fn metrics_mut(&mut self, lane: Lane) -> &mut QueueMetrics {
-        match lane {
-            Lane::Attach | Lane::Detach | Lane::Repair => &mut self.attachments,
-            Lane::Volume => &mut self.volumes,
-        }
     }
 
     fn sequence(&mut self) -> u64 {

@@ -3,7 +3,6 @@
 //! A layer around the driver's channel sees every call: its method is the request's
 //! path, and its code that of the trailers, or of what came instead of them.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
@@ -11,6 +10,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Request, Response};
 use hyper::body::{Bytes, Frame, SizeHint};
+use prometheus::HistogramVec;
 use tokio::time::Instant;
 use tonic::Status;
 use tonic::body::Body;
@@ -19,7 +19,7 @@ use tower::{BoxError, Service};
 use super::code::{CallError, Code};
 use crate::grpc::readable;
 use crate::leader_election::{Fenced, Leadership};
-use crate::metrics::{Exposition, Histogram, family};
+use crate::metrics::{Scrape, histograms};
 use crate::migration::is_migration_driver;
 use crate::model::Capabilities;
 
@@ -27,10 +27,10 @@ use crate::model::Capabilities;
 #[derive(Clone, Debug, Default)]
 pub struct Calls(Arc<Mutex<Counts>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counts {
     driver: Option<Served>,
-    seconds: BTreeMap<Series, Histogram>,
+    seconds: HistogramVec,
     connection: ConnectionStats,
 }
 
@@ -39,14 +39,6 @@ struct Served {
     name: Arc<str>,
     /// Whether its calls are told apart by whether they are for a volume that was migrated to CSI.
     migrates: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Series {
-    driver: Arc<str>,
-    code: &'static str,
-    method: Arc<str>,
-    migrated: Option<bool>,
 }
 
 /// What became of the connection so far.
@@ -130,6 +122,23 @@ pub(super) fn timed<Q>(
     (request, deadline)
 }
 
+// === impl Counts ===
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            driver: None,
+            seconds: histograms(
+                "csi_sidecar_operations_seconds",
+                "Container Storage Interface operation duration with gRPC error code status total",
+                &["driver_name", "grpc_status_code", "method_name", "migrated"],
+                BOUNDS,
+            ),
+            connection: ConnectionStats::default(),
+        }
+    }
+}
+
 // === impl Calls ===
 
 impl Calls {
@@ -140,7 +149,7 @@ impl Calls {
     }
 
     /// From now on calls are those of this driver.
-    pub(super) fn serve(&self, name: &Arc<str>) {
+    pub(crate) fn serve(&self, name: &Arc<str>) {
         self.lock().driver = Some(Served {
             name: name.clone(),
             migrates: is_migration_driver(name),
@@ -172,20 +181,20 @@ impl Calls {
         self.lock().connection.clone()
     }
 
-    /// Writes what was counted.
-    pub fn expose(&self, exposition: &mut Exposition) {
+    /// Adds the metrics to `scrape`.
+    pub(crate) fn collect(&self, scrape: &Scrape) {
         let counts = self.lock();
-        let mut samples = exposition.family(&family::OPERATIONS);
-        for (series, histogram) in &counts.seconds {
-            let mut labels = vec![&*series.driver, series.code, &*series.method];
-            if let Some(migrated) = series.migrated {
-                labels.push(if migrated { "true" } else { "false" });
-            }
-            samples.histogram(&labels, histogram);
-        }
-        let connection = &counts.connection;
-        exposition.single(&family::CONNECTED, f64::from(u8::from(connection.up)));
-        exposition.single(&family::RECONNECTS, connection.opened.saturating_sub(1) as f64);
+        scrape.add(counts.seconds.clone());
+        scrape.gauge(
+            "csi_attacher_driver_connected",
+            "Whether the CSI driver is connected",
+            f64::from(u8::from(counts.connection.up)),
+        );
+        scrape.counter(
+            "csi_attacher_driver_reconnects_total",
+            "Total number of reconnects to the CSI driver after its connection was lost",
+            counts.connection.opened.saturating_sub(1) as f64,
+        );
     }
 
     /// One call that succeeded.
@@ -227,22 +236,20 @@ impl Running {
             return;
         }
         let took = self.begun.elapsed();
-        let mut counts = self.calls.lock();
+        let counts = self.calls.lock();
         let (driver, migrates) = match &counts.driver {
-            Some(served) => (served.name.clone(), served.migrates),
-            None => (UNKNOWN_DRIVER.into(), false),
+            Some(served) => (&*served.name, served.migrates),
+            None => (UNKNOWN_DRIVER, false),
         };
-        let series = Series {
-            driver,
-            code: code.name(),
-            method: self.method.clone(),
-            migrated: migrates.then(|| self.info.as_ref().is_some_and(|info| info.migrated)),
+        let migrated = match self.info.as_ref().is_some_and(|info| info.migrated) {
+            _ if !migrates => "",
+            true => "true",
+            false => "false",
         };
         counts
             .seconds
-            .entry(series)
-            .or_insert_with(|| Histogram::new(BOUNDS))
-            .observe_duration(took);
+            .with_label_values(&[driver, code.name(), &*self.method, migrated])
+            .observe(took.as_secs_f64());
     }
 
     /// Ends with what the headers or trailers say. Without a word in them the call failed all the same.

@@ -1,4 +1,5 @@
-//! The metrics of all modules, in Prometheus' text format.
+//! `--metrics-path`: the metrics of all modules. Names that the Go sidecar has too are the Go sidecar's, with its help,
+//! labels and buckets, so that dashboards and alerts keep working.
 
 use std::sync::Arc;
 
@@ -10,117 +11,168 @@ use super::{VERSION, View};
 use crate::controller::state::{QueueStats, Stats};
 use crate::leader_election::Leadership;
 use crate::logging::dropped_lines;
-use crate::metrics::{Exposition, Family, exposition, family, process};
-use crate::workqueue::{Lane, QueueMetrics};
-
-/// Names of the Go sidecar's work queues: the lanes attach and detach are its first.
-const ATTACHMENTS: &str = "csi-attacher-va";
-const VOLUMES: &str = "csi-attacher-pv";
+use crate::metrics::{self, Scrape, process};
+use crate::workqueue::{ATTACHMENT_QUEUE, Lane, VOLUME_QUEUE};
 
 pub(super) async fn metrics(State(view): State<Arc<View>>) -> impl IntoResponse {
-    let mut text = Exposition::default();
-    view.calls.expose(&mut text);
+    let scrape = Scrape::default();
+    view.calls.collect(&scrape);
+    view.requests.collect(&scrape);
     if let Some(stats) = view.stats(0) {
-        work_queues(&mut text, &stats);
-        lanes(&mut text, &view, &stats);
+        work_queues(&scrape, &stats);
+        lanes(&scrape, &view, &stats);
+        reconcile(&scrape, &stats);
     }
-    let status = |election: Leadership| Some((election.check().is_ok(), election.status()?));
-    if let Some((leads, status)) = view.election().and_then(status) {
-        let name = &status.lease;
-        let leads = f64::from(u8::from(leads));
-        text.family(&family::LEADER).sample(&[name], leads);
-        let slow = status.slow_renewals as f64;
-        text.family(&family::LEADER_SLOW).sample(&[name], slow);
+    if let Some(election) = view.election() {
+        leadership(&scrape, &election);
     }
-    view.requests.expose(&mut text);
-    text.family(&family::BUILD).sample(&[VERSION], 1.0);
-    text.single(&family::LOG_DROPPED, dropped_lines() as f64);
-    process::expose(&mut text);
-    ([(CONTENT_TYPE, exposition::CONTENT_TYPE)], text.into_text())
+    scrape.gauges(
+        "csi_attacher_build_info",
+        "Always 1; the version is in the label",
+        ["version"],
+        [([VERSION], 1.0)],
+    );
+    scrape.counter(
+        "csi_attacher_log_dropped_lines_total",
+        "Log lines dropped because standard error or output was blocked",
+        dropped_lines() as f64,
+    );
+    process::collect(&scrape);
+    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], scrape.text())
 }
 
-fn work_queues(text: &mut Exposition, stats: &Stats) {
-    let of = |lanes: &[Lane]| -> Vec<&QueueStats> {
-        lanes.iter().filter_map(|lane| stats.lanes.get(lane)).collect()
-    };
+fn leadership(scrape: &Scrape, election: &Leadership) {
+    let Some(status) = election.status() else { return };
+    let leads = f64::from(u8::from(election.check().is_ok()));
+    scrape.gauges(
+        "leader_election_master_status",
+        "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name",
+        ["name"],
+        [([&*status.lease], leads)],
+    );
+    scrape.counters(
+        "leader_election_slowpath_total",
+        "Total number of slow path exercised in renewing leader leases. 'name' is the string used to identify the lease. Please make sure to group by name",
+        ["name"],
+        [([&*status.lease], status.slow_renewals as f64)],
+    );
+}
+
+fn work_queues(scrape: &Scrape, stats: &Stats) {
+    stats.attachments.collect(scrape);
+    stats.volumes.collect(scrape);
     let queues = [
-        (
-            ATTACHMENTS,
-            of(&[Lane::Attach, Lane::Detach, Lane::Repair]),
-            &stats.attachments,
-        ),
-        (VOLUMES, of(&[Lane::Volume]), &stats.volumes),
+        (ATTACHMENT_QUEUE, &[Lane::Attach, Lane::Detach, Lane::Repair][..]),
+        (VOLUME_QUEUE, &[Lane::Volume]),
     ];
-    let mut each = |family: &'static Family, value: fn(&[&QueueStats], &QueueMetrics) -> f64| {
-        let mut samples = text.family(family);
-        for (name, lanes, tally) in &queues {
-            samples.sample(&[name], value(lanes, tally));
-        }
+    let gauges = |name, help, value: fn(&QueueStats) -> f64, fold: fn(f64, f64) -> f64| {
+        let samples = queues.map(|(queue, lanes)| {
+            let lanes = lanes.iter().filter_map(|lane| stats.lanes.get(lane));
+            ([queue], lanes.map(value).fold(0.0, fold))
+        });
+        scrape.gauges(name, help, ["name"], samples);
     };
-    each(&family::WORKQUEUE_ADDS, |_, tally| tally.adds as f64);
-    each(&family::WORKQUEUE_RETRIES, |_, tally| tally.retries as f64);
-    each(&family::WORKQUEUE_DEPTH, |lanes, _| {
-        lanes.iter().map(|lane| lane.ready as f64).sum()
-    });
-    each(&family::WORKQUEUE_UNFINISHED, |lanes, _| {
-        lanes.iter().map(|lane| lane.unfinished.as_secs_f64()).sum()
-    });
-    each(&family::WORKQUEUE_LONGEST, |lanes, _| {
-        let longest = lanes.iter().map(|lane| lane.longest_running).max();
-        longest.unwrap_or_default().as_secs_f64()
-    });
-    let mut samples = text.family(&family::WORKQUEUE_WAITED);
-    for (name, _, tally) in &queues {
-        samples.histogram(&[name], &tally.waited);
-    }
-    let mut samples = text.family(&family::WORKQUEUE_WORKED);
-    for (name, _, tally) in &queues {
-        samples.histogram(&[name], &tally.worked);
-    }
+    gauges(
+        "workqueue_depth",
+        "Current depth of workqueue",
+        |lane| lane.ready as f64,
+        |a, b| a + b,
+    );
+    gauges(
+        "workqueue_unfinished_work_seconds",
+        "How many seconds of work has been done that is in progress and hasn't been observed by work_duration. Large values indicate stuck items",
+        |lane| lane.unfinished.as_secs_f64(),
+        |a, b| a + b,
+    );
+    gauges(
+        "workqueue_longest_running_processor_seconds",
+        "How many seconds has the longest running processor for workqueue been running",
+        |lane| lane.longest_running.as_secs_f64(),
+        f64::max,
+    );
 }
 
-fn lanes(text: &mut Exposition, view: &View, stats: &Stats) {
+fn lanes(scrape: &Scrape, view: &View, stats: &Stats) {
     let now = view.now();
-    let mut samples = text.family(&family::BACKLOG);
-    for (lane, stats) in &stats.lanes {
-        for (state, count) in [
-            ("running", stats.running),
-            ("ready", stats.ready),
-            ("waiting", stats.waiting),
-        ] {
-            samples.sample(&[lane.name(), state], count as f64);
-        }
-    }
-    let mut samples = text.family(&family::LIMIT);
-    for (lane, stats) in &stats.lanes {
-        samples.sample(&[lane.name()], stats.limit as f64);
-    }
-    let mut samples = text.family(&family::OLDEST);
-    for (lane, stats) in &stats.lanes {
-        samples.sample(&[lane.name()], stats.age(now).as_secs_f64());
-    }
-    text.family(&family::ATTACH_SECONDS)
-        .histogram(&[], &stats.latency.attached);
-    text.family(&family::DETACH_SECONDS)
-        .histogram(&[], &stats.latency.detached);
-    let mut samples = text.family(&family::OBJECTS);
-    for (resource, count) in [
-        ("volumeattachments", stats.known.attachments),
-        ("persistentvolumes", stats.known.volumes),
-        ("csinodes", stats.known.nodes),
-    ] {
-        samples.sample(&[resource], count as f64);
-    }
-    let reconcile = stats.reconcile;
-    let mut samples = text.family(&family::RECONCILE_ROUNDS);
-    samples.sample(&["completed"], reconcile.rounds as f64);
-    samples.sample(&["failed"], reconcile.failed_rounds as f64);
+    let lanes = || stats.lanes.iter().map(|(lane, stats)| (lane.name(), stats));
+    scrape.gauges(
+        "csi_attacher_backlog",
+        "Unfinished work items by lane (attach, detach, repair: requested by a reconcile or after a reconnect, release: PersistentVolume finalizers) and state (running, ready: queued for a worker, waiting: in backoff)",
+        ["lane", "state"],
+        lanes().flat_map(|(lane, stats)| {
+            [
+                ([lane, "running"], stats.running as f64),
+                ([lane, "ready"], stats.ready as f64),
+                ([lane, "waiting"], stats.waiting as f64),
+            ]
+        }),
+    );
+    scrape.gauges(
+        "csi_attacher_lane_limit",
+        "Maximum number of work items of the lane that run concurrently",
+        ["lane"],
+        lanes().map(|(lane, stats)| ([lane], stats.limit as f64)),
+    );
+    scrape.gauges(
+        "csi_attacher_oldest_seconds",
+        "Age of the oldest unfinished work item of the lane since the creation or deletion of its VolumeAttachment (of a repair: since its request); 0 if there is none",
+        ["lane"],
+        lanes().map(|(lane, stats)| ([lane], stats.age(now).as_secs_f64())),
+    );
+    scrape.add(stats.latency.attached.clone());
+    scrape.add(stats.latency.detached.clone());
+    scrape.gauges(
+        "csi_attacher_objects",
+        "Number of objects in the caches",
+        ["resource"],
+        [
+            (["volumeattachments"], stats.known.attachments as f64),
+            (["persistentvolumes"], stats.known.volumes as f64),
+            (["csinodes"], stats.known.nodes as f64),
+        ],
+    );
+    scrape.gauge(
+        "csi_attacher_lists_complete",
+        "Whether all caches are synced; the workers start after that",
+        f64::from(u8::from(stats.listed.all())),
+    );
+}
+
+fn reconcile(scrape: &Scrape, stats: &Stats) {
+    let reconcile = &stats.reconcile;
+    scrape.counters(
+        "csi_attacher_reconcile_rounds_total",
+        "Total number of reconciles of the VolumeAttachments with ListVolumes by result (completed, failed)",
+        ["result"],
+        [
+            (["completed"], reconcile.rounds as f64),
+            (["failed"], reconcile.failed_rounds as f64),
+        ],
+    );
     let last = stats.last_round.as_ref();
-    let took = last.map_or(0.0, |last| last.round.took.as_secs_f64());
-    text.single(&family::RECONCILE_SECONDS, took);
-    text.single(&family::LOST, reconcile.lost as f64);
-    text.single(&family::LEFTOVER, reconcile.leftover as f64);
-    text.single(&family::REPAIRED, reconcile.repaired as f64);
-    text.single(&family::REFUSED, reconcile.refused as f64);
-    text.single(&family::SYNCED, f64::from(u8::from(stats.listed.all())));
+    scrape.gauge(
+        "csi_attacher_reconcile_last_duration_seconds",
+        "Duration of the last reconcile, completed or failed; 0 before the first",
+        last.map_or(0.0, |last| last.round.took.as_secs_f64()),
+    );
+    scrape.counter(
+        "csi_attacher_lost_attachments_total",
+        "Total number of attachments found lost: ListVolumes did not show the volume on its node",
+        reconcile.lost as f64,
+    );
+    scrape.counter(
+        "csi_attacher_leftover_attachments_total",
+        "Total number of volumes found published on a node after the attacher had removed its finalizer",
+        reconcile.leftover as f64,
+    );
+    scrape.counter(
+        "csi_attacher_repaired_attachments_total",
+        "Total number of lost attachments that were published again and of leftover ones that were unpublished",
+        reconcile.repaired as f64,
+    );
+    scrape.counter(
+        "csi_attacher_refused_repairs_total",
+        "Total number of repairs that the attacher refused, for example because the volume is being deleted; each is parked until one of its objects changes",
+        reconcile.refused as f64,
+    );
 }

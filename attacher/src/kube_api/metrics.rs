@@ -3,22 +3,22 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use http::{Method, Request, Response, Uri};
+use prometheus::{HistogramVec, IntCounter, IntCounterVec};
 use tokio::time::Instant;
 
-use crate::metrics::{Exposition, Histogram, family};
+use crate::metrics::{Scrape, counter, counters, histograms};
 
 /// Requests of all clients. Clones share what they count.
 #[derive(Clone, Debug, Default)]
 pub struct Requests(Arc<Mutex<Counts>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counts {
-    answers: BTreeMap<(What, Code), u64>,
-    seconds: BTreeMap<What, Histogram>,
-    retries: u64,
+    responses: IntCounterVec,
+    seconds: HistogramVec,
+    retries: IntCounter,
     state: RequestStats,
 }
 
@@ -62,13 +62,13 @@ pub struct OngoingFailure {
 }
 
 /// What a request is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 struct What {
     verb: &'static str,
     resource: &'static str,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 enum Code {
     Http(u16),
     /// It was given up, by its deadline or by us.
@@ -105,6 +105,31 @@ const BOUNDS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 ];
 
+// === impl Counts ===
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            responses: counters(
+                "csi_attacher_api_requests_total",
+                "Total number of requests to the API server by verb, resource and HTTP status code (canceled: given up, error: connection failed)",
+                &["verb", "resource", "code"],
+            ),
+            seconds: histograms(
+                "csi_attacher_api_request_duration_seconds",
+                "Time from sending a request to the start of the API server's response",
+                &["verb", "resource"],
+                BOUNDS,
+            ),
+            retries: counter(
+                "csi_attacher_api_retries_total",
+                "Total number of requests that were retried because the API server answered 429 or 5xx, or not at all",
+            ),
+            state: RequestStats::default(),
+        }
+    }
+}
+
 // === impl Requests ===
 
 impl Requests {
@@ -137,7 +162,7 @@ impl Requests {
 
     /// A request is sent once more.
     pub(super) fn again(&self) {
-        self.lock().retries += 1;
+        self.lock().retries.inc();
     }
 
     /// The watch of this resource failed. It works again when the API server grants it.
@@ -156,19 +181,17 @@ impl Requests {
         self.lock().state.clone()
     }
 
-    /// Writes what was counted.
-    pub fn expose(&self, exposition: &mut Exposition) {
+    /// Adds the metrics to `scrape`.
+    pub(crate) fn collect(&self, scrape: &Scrape) {
         let counts = self.lock();
-        let mut samples = exposition.family(&family::API_REQUESTS);
-        for ((what, code), count) in &counts.answers {
-            samples.sample(&[what.verb, what.resource, &code.label()], *count as f64);
-        }
-        let mut samples = exposition.family(&family::API_SECONDS);
-        for (what, histogram) in &counts.seconds {
-            samples.histogram(&[what.verb, what.resource], histogram);
-        }
-        exposition.single(&family::API_RETRIES, counts.retries as f64);
-        exposition.single(&family::API_IN_FLIGHT, counts.state.in_flight as f64);
+        scrape.add(counts.responses.clone());
+        scrape.add(counts.seconds.clone());
+        scrape.add(counts.retries.clone());
+        scrape.gauge(
+            "csi_attacher_api_requests_in_flight",
+            "Number of requests without a response from the API server yet",
+            counts.state.in_flight as f64,
+        );
     }
 
     /// One request that was answered so.
@@ -262,18 +285,21 @@ impl Running {
             return;
         }
         let now = Instant::now();
-        let took: Duration = now - self.begun;
         let mut counts = self.requests.lock();
         counts.state.in_flight -= 1;
         if let Code::Http(status) = code {
             counts.state.answered(self.what, status, now);
         }
-        *counts.answers.entry((self.what, code)).or_default() += 1;
+        let What { verb, resource } = self.what;
+        let code = code.label();
+        counts
+            .responses
+            .with_label_values(&[verb, resource, &*code])
+            .inc();
         counts
             .seconds
-            .entry(self.what)
-            .or_insert_with(|| Histogram::new(BOUNDS))
-            .observe_duration(took);
+            .with_label_values(&[verb, resource])
+            .observe((now - self.begun).as_secs_f64());
     }
 }
 

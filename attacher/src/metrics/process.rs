@@ -1,41 +1,73 @@
-//! What the kernel tells about this process.
+//! Metrics of the process from `/proc`. The `prometheus` crate's own round the CPU time to whole seconds and lack the
+//! network's.
 
 use std::fs;
 
-use super::{Exposition, family};
+use super::Scrape;
 
-/// How many ticks of the kernel's accounts a second has: the same on every Linux of today (USER_HZ).
+/// USER_HZ, the same on all current architectures.
 const TICKS: f64 = 100.0;
 const KIB: f64 = 1024.0;
-/// What stands for "unlimited", as Prometheus' own client has it: the largest 64-bit number.
+/// "unlimited", as in Prometheus' Go client: the largest 64-bit number.
 const UNLIMITED: f64 = 18_446_744_073_709_551_615.0;
 
-/// Writes the `process_*` families. What cannot be read is left out.
-pub fn expose(exposition: &mut Exposition) {
+/// Adds the `process_*` families, except those that cannot be read.
+pub(crate) fn collect(scrape: &Scrape) {
     let read = |file: &str| fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();
-    let mut tell = |family, value: Option<f64>| {
-        if let Some(value) = value {
-            exposition.single(family, value);
-        }
-    };
+    let counter =
+        |name, help, value: Option<f64>| value.into_iter().for_each(|v| scrape.counter(name, help, v));
+    let gauge = |name, help, value: Option<f64>| value.into_iter().for_each(|v| scrape.gauge(name, help, v));
     let stat = read("self/stat");
     let status = read("self/status");
     let limits = read("self/limits");
     let traffic = read("self/net/netstat");
-    tell(&family::PROCESS_CPU, cpu_seconds(&stat));
-    tell(&family::PROCESS_MAX_FDS, limit(&limits, "Max open files"));
-    tell(&family::PROCESS_RECEIVED, netstat(&traffic, "InOctets"));
-    tell(&family::PROCESS_SENT, netstat(&traffic, "OutOctets"));
-    let open = fs::read_dir("/proc/self/fd").ok();
     // One of them is the directory that is being read.
-    tell(
-        &family::PROCESS_OPEN_FDS,
-        open.map(|fds| fds.count().saturating_sub(1) as f64),
+    let open_fds = fs::read_dir("/proc/self/fd").map(|fds| fds.count().saturating_sub(1) as f64);
+    counter(
+        "process_cpu_seconds_total",
+        "Total user and system CPU time spent in seconds",
+        cpu_seconds(&stat),
     );
-    tell(&family::PROCESS_RESIDENT, kibibytes(&status, "VmRSS:"));
-    tell(&family::PROCESS_START, start_seconds(&stat, &read("stat")));
-    tell(&family::PROCESS_VIRTUAL, kibibytes(&status, "VmSize:"));
-    tell(&family::PROCESS_VIRTUAL_MAX, limit(&limits, "Max address space"));
+    gauge(
+        "process_max_fds",
+        "Maximum number of open file descriptors",
+        limit(&limits, "Max open files"),
+    );
+    counter(
+        "process_network_receive_bytes_total",
+        "Number of bytes received over the network in the network namespace of the process",
+        netstat(&traffic, "InOctets"),
+    );
+    counter(
+        "process_network_transmit_bytes_total",
+        "Number of bytes sent over the network in the network namespace of the process",
+        netstat(&traffic, "OutOctets"),
+    );
+    gauge(
+        "process_open_fds",
+        "Number of open file descriptors",
+        open_fds.ok(),
+    );
+    gauge(
+        "process_resident_memory_bytes",
+        "Resident memory size in bytes",
+        kibibytes(&status, "VmRSS:"),
+    );
+    gauge(
+        "process_start_time_seconds",
+        "Start time of the process since unix epoch in seconds",
+        start_seconds(&stat, &read("stat")),
+    );
+    gauge(
+        "process_virtual_memory_bytes",
+        "Virtual memory size in bytes",
+        kibibytes(&status, "VmSize:"),
+    );
+    gauge(
+        "process_virtual_memory_max_bytes",
+        "Maximum amount of virtual memory available in bytes",
+        limit(&limits, "Max address space"),
+    );
 }
 
 /// The fields of `/proc/self/stat` after the program's name, which may contain anything. The first is
@@ -113,15 +145,11 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_told_of_in_all_families() {
-        let mut exposition = Exposition::default();
-        expose(&mut exposition);
-        let text = exposition.into_text();
-        let told = text
-            .lines()
-            .filter(|line| line.starts_with("# TYPE process_"))
-            .count();
-        assert_eq!(told, 9, "{text}");
+    fn all_families_of_this_process_can_be_read() {
+        let scrape = Scrape::default();
+        collect(&scrape);
+        let text = scrape.text();
+        assert_eq!(text.matches("# TYPE process_").count(), 9, "{text}");
         assert!(!text.contains("process_resident_memory_bytes 0\n"));
     }
 }

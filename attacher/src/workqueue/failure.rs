@@ -68,7 +68,7 @@ impl Queue {
             .failure
             .filter(|last| last.uid == uid && last.lane == lane)
             .map_or((1, now), |last| (last.times.saturating_add(1), last.since));
-        self.metrics_mut(lane).retries += 1;
+        self.metrics(lane).retries.inc();
         let delay = self.backoff.delay(class, times, jitter);
         let until = (now + delay.max(retry_after.unwrap_or_default()), self.sequence());
         self.waiting.insert(until, key.clone());

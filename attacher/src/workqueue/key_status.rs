@@ -54,7 +54,7 @@ impl Queue {
     }
 
     /// Metrics of a lane and of all lanes with the same kind of keys.
-    pub fn metrics(&self, lane: Lane) -> &QueueMetrics {
+    pub(crate) fn metrics(&self, lane: Lane) -> &QueueMetrics {
         match lane {
             Lane::Attach | Lane::Detach | Lane::Repair => &self.attachments,
             Lane::Volume => &self.volumes,

@@ -1,44 +1,60 @@
 //! client-go's workqueue metrics.
 
-use crate::metrics::Histogram;
+use prometheus::{Histogram, HistogramOpts, IntCounter, Opts};
 
-/// Metrics of the keys of one kind.
-#[derive(Clone, Debug, PartialEq)]
+use crate::metrics::{Scrape, WORKQUEUE_BOUNDS};
+
+/// Name of the Go sidecar's queue of VolumeAttachments.
+pub(crate) const ATTACHMENT_QUEUE: &str = "csi-attacher-va";
+/// Name of the Go sidecar's queue of PersistentVolumes.
+pub(crate) const VOLUME_QUEUE: &str = "csi-attacher-pv";
+
+/// Metrics of the keys of one kind. Clones share them.
+#[derive(Clone, Debug)]
 pub struct QueueMetrics {
-    /// `workqueue_adds_total`.
-    pub adds: u64,
-    /// `workqueue_retries_total`.
-    pub retries: u64,
-    /// `workqueue_queue_duration_seconds`.
-    pub waited: Histogram,
-    /// `workqueue_work_duration_seconds`.
-    pub worked: Histogram,
+    pub(crate) adds: IntCounter,
+    pub(crate) retries: IntCounter,
+    pub(crate) waited: Histogram,
+    pub(crate) worked: Histogram,
 }
-
-/// Those of client-go's work queues, to the last digit: they are powers of ten by repeated
-/// multiplication, and a bucket's bound is part of its name.
-const BOUNDS: &[f64] = &[
-    1e-8,
-    1e-7,
-    1e-6,
-    9.999_999_999_999_999e-6,
-    9.999_999_999_999_999e-5,
-    0.001,
-    0.01,
-    0.1,
-    1.0,
-    10.0,
-];
 
 // === impl QueueMetrics ===
 
-impl Default for QueueMetrics {
-    fn default() -> Self {
+impl QueueMetrics {
+    pub(super) fn new(queue: &str) -> Self {
+        const VALID: &str = "names, labels and bounds must be valid";
+        let counter = |name, help| IntCounter::with_opts(Opts::new(name, help).const_label("name", queue));
+        let histogram = |name, help| {
+            let opts = HistogramOpts::new(name, help).const_label("name", queue);
+            Histogram::with_opts(opts.buckets(WORKQUEUE_BOUNDS.to_vec())).expect(VALID)
+        };
         Self {
-            adds: 0,
-            retries: 0,
-            waited: Histogram::new(BOUNDS),
-            worked: Histogram::new(BOUNDS),
+            adds: counter(
+                "workqueue_adds_total",
+                "Total number of adds handled by workqueue",
+            )
+            .expect(VALID),
+            retries: counter(
+                "workqueue_retries_total",
+                "Total number of retries handled by workqueue",
+            )
+            .expect(VALID),
+            waited: histogram(
+                "workqueue_queue_duration_seconds",
+                "How long in seconds an item stays in workqueue before being requested",
+            ),
+            worked: histogram(
+                "workqueue_work_duration_seconds",
+                "How long in seconds processing an item from workqueue takes",
+            ),
         }
+    }
+
+    /// Adds the metrics to `scrape`.
+    pub(crate) fn collect(&self, scrape: &Scrape) {
+        scrape.add(self.adds.clone());
+        scrape.add(self.retries.clone());
+        scrape.add(self.waited.clone());
+        scrape.add(self.worked.clone());
     }
 }

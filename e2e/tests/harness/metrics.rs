@@ -159,15 +159,15 @@ async fn report_what_happened(harness: Arc<Harness>) -> Result<()> {
         ("csi_attacher_backlog{lane=\"attach\",state=\"running\"}", 0),
         ("csi_attacher_driver_connected", 1),
         (
-            "csi_attacher_api_requests_total{verb=\"patch\",resource=\"volumeattachments\",code=\"200\"}",
+            "csi_attacher_api_requests_total{code=\"200\",resource=\"volumeattachments\",verb=\"patch\"}",
             ATTACHED,
         ),
         (
-            "csi_attacher_api_requests_total{verb=\"patch\",resource=\"volumeattachments/status\",code=\"200\"}",
+            "csi_attacher_api_requests_total{code=\"200\",resource=\"volumeattachments/status\",verb=\"patch\"}",
             ATTACHED,
         ),
         (
-            "csi_attacher_api_requests_total{verb=\"patch\",resource=\"persistentvolumes\",code=\"200\"}",
+            "csi_attacher_api_requests_total{code=\"200\",resource=\"persistentvolumes\",verb=\"patch\"}",
             ATTACHED,
         ),
     ] {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use prometheus::Histogram;
 
 use super::{ControllerState, Event, LastRound};
 use crate::informer::{Change, Known};
-use crate::metrics::Histogram;
+use crate::metrics::histogram;
 use crate::plan::Operation;
 use crate::workqueue::{self, Class, Key, KeyStatus, Lane, Stage};
 
@@ -103,7 +104,7 @@ pub struct Listed {
     pub nodes: bool,
 }
 
-/// Latencies since the start.
+/// Latencies since the start. Clones share them.
 #[derive(Clone, Debug)]
 pub struct LatencyMetrics {
     /// From the creation of a VolumeAttachment to `status.attached`.
@@ -178,7 +179,7 @@ impl ControllerState {
             Operation::Attach => &mut self.latency.attached,
             Operation::Detach => &mut self.latency.detached,
         }
-        .observe_duration(after);
+        .observe(after.as_secs_f64());
     }
 
     fn wanted_since(&self, key: &Key) -> Option<Timestamp> {
@@ -307,8 +308,16 @@ impl Listed {
 impl Default for LatencyMetrics {
     fn default() -> Self {
         Self {
-            attached: Histogram::new(END_TO_END_BOUNDS),
-            detached: Histogram::new(END_TO_END_BOUNDS),
+            attached: histogram(
+                "csi_attacher_attach_duration_seconds",
+                "Time from the creation of a VolumeAttachment to its status attached=true",
+                END_TO_END_BOUNDS,
+            ),
+            detached: histogram(
+                "csi_attacher_detach_duration_seconds",
+                "Time from the deletion of a VolumeAttachment to the removal of the attacher's finalizer",
+                END_TO_END_BOUNDS,
+            ),
         }
     }
 }

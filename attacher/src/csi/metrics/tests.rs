@@ -4,6 +4,7 @@ use std::convert::Infallible;
 
 use futures::FutureExt;
 use http_body_util::BodyExt;
+use prometheus::core::Collector;
 use tower::{ServiceExt, service_fn};
 
 use super::*;
@@ -47,20 +48,30 @@ fn request(migrated: bool) -> Request<Body> {
     http
 }
 
-/// Codes and `migrated` labels of all calls so far, with how many there were of each.
-fn ended(calls: &Calls) -> Vec<(&'static str, Option<bool>, u64)> {
-    let counts = calls.lock();
-    let series = counts.seconds.iter();
+/// Code, `migrated` label and count of each series.
+fn ended(calls: &Calls) -> Vec<(String, String, u64)> {
+    let mut series = Vec::new();
+    for family in calls.lock().seconds.collect() {
+        for metric in family.get_metric() {
+            let label = |name| {
+                let found = metric.get_label().iter().find(|label| label.name() == name);
+                found.expect("the label exists").value().to_owned()
+            };
+            assert_eq!(label("method_name"), METHOD);
+            let count = metric.get_histogram().get_sample_count();
+            series.push((label("grpc_status_code"), label("migrated"), count));
+        }
+    }
+    series.sort();
     series
-        .map(|(series, histogram)| {
-            assert_eq!(&*series.method, METHOD);
-            (series.code, series.migrated, histogram.count())
-        })
-        .collect()
+}
+
+fn once(code: &str) -> (String, String, u64) {
+    (code.to_owned(), String::new(), 1)
 }
 
 /// One call that is answered with these headers and frames and read to its end.
-async fn call(headers: HeaderMap, frames: Vec<Result<Frame<Bytes>, Status>>) -> Vec<(&'static str, u64)> {
+async fn call(headers: HeaderMap, frames: Vec<Result<Frame<Bytes>, Status>>) -> Vec<(String, String, u64)> {
     let calls = Calls::default();
     let answer = std::sync::Mutex::new(Some((headers, frames)));
     let driver = service_fn(move |_: Request<Body>| {
@@ -80,23 +91,23 @@ async fn call(headers: HeaderMap, frames: Vec<Result<Frame<Bytes>, Status>>) -> 
         .expect("an answer");
     drop(response.into_body().collect().await);
     ended(&calls)
-        .into_iter()
-        .map(|(code, _, count)| (code, count))
-        .collect()
 }
 
 #[tokio::test]
 async fn the_trailers_tell_how_a_call_ended() {
     let none = HeaderMap::new;
-    assert_eq!(call(none(), vec![data(), trailers("0")]).await, [("OK", 1)]);
+    assert_eq!(call(none(), vec![data(), trailers("0")]).await, [once("OK")]);
     assert_eq!(
         call(none(), vec![data(), trailers("9")]).await,
-        [("FailedPrecondition", 1)]
+        [once("FailedPrecondition")]
     );
     // Success is only what is said to be one.
-    assert_eq!(call(none(), vec![data()]).await, [("Internal", 1)]);
+    assert_eq!(call(none(), vec![data()]).await, [once("Internal")]);
     let reset = Status::unavailable("gone");
-    assert_eq!(call(none(), vec![data(), Err(reset)]).await, [("Unavailable", 1)]);
+    assert_eq!(
+        call(none(), vec![data(), Err(reset)]).await,
+        [once("Unavailable")]
+    );
 }
 
 #[tokio::test]
@@ -105,7 +116,7 @@ async fn headers_alone_tell_it_too() {
         http::HeaderName::from_static(GRPC_STATUS),
         http::HeaderValue::from_static("8"),
     )]);
-    assert_eq!(call(headers, vec![]).await, [("ResourceExhausted", 1)]);
+    assert_eq!(call(headers, vec![]).await, [once("ResourceExhausted")]);
 }
 
 #[tokio::test]
@@ -116,11 +127,11 @@ async fn reads_status_whose_details_are_not_base64() {
             (Status::GRPC_STATUS_DETAILS, http::HeaderValue::from_static("!")),
         ])
     };
-    assert_eq!(call(with_details("8"), vec![]).await, [("ResourceExhausted", 1)]);
+    assert_eq!(call(with_details("8"), vec![]).await, [once("ResourceExhausted")]);
     let trailers = Ok(Frame::trailers(with_details("9")));
     assert_eq!(
         call(HeaderMap::new(), vec![data(), trailers]).await,
-        [("FailedPrecondition", 1)]
+        [once("FailedPrecondition")]
     );
 }
 
@@ -134,7 +145,7 @@ async fn a_connection_that_is_lost_is_unavailable_as_in_go() {
         .oneshot(request(false))
         .await
         .expect_err("a failure");
-    assert_eq!(ended(&calls), [("Unavailable", None, 1)]);
+    assert_eq!(ended(&calls), [once("Unavailable")]);
     // The caller must be able to tell a lost connection from an answer, as without the layer.
     assert_eq!(
         CallError::from(status).class(),
@@ -148,14 +159,11 @@ async fn a_call_that_is_given_up_is_never_a_success() {
     let driver = service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
     let given_up = calls.count(driver).oneshot(request(false));
     assert!(given_up.now_or_never().is_none());
-    assert_eq!(ended(&calls), [("Canceled", None, 1)]);
+    assert_eq!(ended(&calls), [once("Canceled")]);
 
     let late = calls.count(driver).oneshot(request(false));
     assert!(tokio::time::timeout(TIMEOUT, late).await.is_err());
-    assert_eq!(
-        ended(&calls),
-        [("Canceled", None, 1), ("DeadlineExceeded", None, 1)]
-    );
+    assert_eq!(ended(&calls), [once("Canceled"), once("DeadlineExceeded")]);
 }
 
 #[tokio::test]
@@ -173,13 +181,13 @@ async fn only_drivers_that_volumes_are_migrated_to_tell_which_were() {
     };
     calls.serve(&"hostpath.csi.k8s.io".into());
     call(true).await;
-    assert_eq!(ended(&calls), [("OK", None, 1)]);
+    assert_eq!(ended(&calls), [once("OK")]);
     calls.serve(&"ebs.csi.aws.com".into());
     call(true).await;
     call(false).await;
-    let mut exposition = Exposition::default();
-    calls.expose(&mut exposition);
-    let text = exposition.into_text();
+    let scrape = Scrape::default();
+    calls.collect(&scrape);
+    let text = scrape.text();
     for labels in [
         r#"driver_name="hostpath.csi.k8s.io",grpc_status_code="OK",method_name="/csi.v1.Controller/ControllerPublishVolume"}"#,
         r#"driver_name="ebs.csi.aws.com",grpc_status_code="OK",method_name="/csi.v1.Controller/ControllerPublishVolume",migrated="true"}"#,
@@ -194,9 +202,9 @@ async fn only_drivers_that_volumes_are_migrated_to_tell_which_were() {
 async fn a_driver_without_a_name_is_the_unknown_one() {
     let calls = Calls::default();
     calls.begin(&request(false)).end(tonic::Code::Ok.into());
-    let mut exposition = Exposition::default();
-    calls.expose(&mut exposition);
-    assert!(exposition.into_text().contains(r#"driver_name="unknown-driver""#));
+    let scrape = Scrape::default();
+    calls.collect(&scrape);
+    assert!(scrape.text().contains(r#"driver_name="unknown-driver""#));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,5 @@
 use std::io;
+use std::time::Duration;
 
 use futures::FutureExt;
 
@@ -105,12 +106,12 @@ async fn requests_are_counted_by_how_they_end() {
         (1, "get persistentvolumes: HTTP 403".into()),
         "that there is no such object is no refusal"
     );
-    let mut exposition = Exposition::default();
-    requests.expose(&mut exposition);
-    let text = exposition.into_text();
+    let scrape = Scrape::default();
+    requests.collect(&scrape);
+    let text = scrape.text();
     for (code, count) in [("200", 2), ("403", 1), ("404", 1), ("error", 1), ("canceled", 1)] {
         let line = format!(
-            "csi_attacher_api_requests_total{{verb=\"get\",resource=\"persistentvolumes\",code=\"{code}\"}} {count}\n"
+            "csi_attacher_api_requests_total{{code=\"{code}\",resource=\"persistentvolumes\",verb=\"get\"}} {count}\n"
         );
         assert!(text.contains(&line), "{line} is not in\n{text}");
     }
