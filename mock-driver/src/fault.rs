@@ -1,70 +1,27 @@
-//! Faults on demand: an ordered list of rules, of which the first that matches a call decides what goes wrong
-//! with it, and backend faults of the array itself ([`backend_fault`]).
+//! Faults on demand: an ordered list of rules. The first rule that matches a call decides what goes wrong with it;
+//! backend faults are rules about the array itself, which all apply ([`condition`], [`overlay`]).
 //!
-//! Rules are written in YAML:
-//!
-//! ```yaml
-//! # Three times there is no room on node-0, then there is.
-//! - id: no-room
-//!   match: {method: ControllerPublishVolume, node: node-0}
-//!   phase: before
-//!   action: {code: RESOURCE_EXHAUSTED, message: node-0 is full}
-//!   times: 3
-//! # The volume is attached, but the caller gets no answer.
-//! - id: lost-answer
-//!   match: {method: ControllerPublishVolume, volume: "vol-*"}
-//!   phase: after
-//!   action: {hang: client-cancel}
-//! # One detach in five takes longer, mostly a little, sometimes a lot.
-//! - id: slow
-//!   match: {method: ControllerUnpublishVolume, probability: 0.2}
-//!   action: {delay: {exponential: 2s, max: 20s}}
-//! ```
-//!
-//! | field | meaning |
-//! |---|---|
-//! | `id` | the rule's name in the journal |
-//! | `enabled` | `false` for a rule that is enabled later |
-//! | `match` | all that is there must fit; what is absent matches every call |
-//! | `match.method` | a name (`Probe`), a pattern (`Node*`), a path (`/csi.v1.Node/NodeGetInfo`, `/vendor.v1.Copy/Start`) |
-//! | `match.volume`, `.node`, `.name` | patterns (`*`, `?`) for ids and for the name of what is to be created |
-//! | `match.secrets`, `.parameters` | entries the request must have, with these very values; `parameters` also looks into `volume_context` |
-//! | `match.bytes-above` | the call asks for more bytes than this |
-//! | `match.call`, `.every` | which of the calls that come to the rule: `call: 3` the third, `every: 2` each second, both together each second from the third on |
-//! | `match.probability`, `.seed` | how likely it fires, from 0 to 1; with a seed of its own or the driver's |
-//! | `match.while` | `volume`: `attached`, `attached-here`, `attached-elsewhere`, `detached` or `absent`; `state`: the state `set-state` left, at first `start` |
-//! | `phase` | `before` (the default) or `after` the effect; `background`: the caller is answered (DEADLINE_EXCEEDED unless `code` says otherwise), then comes the effect |
-//! | `action` | first `delay`, then `hang`, then one end |
-//! | `action.delay` | `250ms`, `{uniform: [1s, 2s]}` or `{exponential: 2s, max: 20s}` |
-//! | `action.hang` | a time, `client-cancel`, or `release` (until the rule is released) |
-//! | `action.code`, `.message` | end: the call fails |
-//! | `action.edit` | end: fields of the reply are changed, such as `{publish_context.device: /dev/sdz}`; null takes one away |
-//! | `action.drop-connection` | end: the caller's connection breaks |
-//! | `action.socket-away` | end: all connections break and the socket is gone for a time |
-//! | `action.exit` | end: the driver ends with a status, or with `kill` as if killed |
-//! | `action.after-messages` | of a streamed answer so many messages come first; one with fewer is broken off in place of its end |
-//! | `action.set-state` | the state of the rules from now on |
-//! | `times` | how often the rule fires before it is passed over; absent for every time |
-//!
-//! A file is a list of rules, or a mapping with such a list as `rules` and one of `troubles`:
-//! `{id: old-list, trouble: frozen-list, age: 30s}`.
+//! `docs/faults.md` describes how they are written.
 //!
 //! Before the effect, an end takes the effect's place; a delay or a hang only puts it off. After the effect, a
 //! rule acts only if the call has succeeded: one that fails by itself counts for nothing, sets no state, and the
-//! next call is the rule's in its place. The volume is busy as long as a rule holds its call up.
+//! next call takes its turn. The volume is busy as long as a rule delays its call.
 //!
 //! The list can be exchanged while calls run: a call keeps the rule it met, and a rule that comes back unchanged
 //! keeps its count, so that adding one rule to a file does not re-arm the others. Rules set at run time come
 //! before those of the file, and those before a scenario's.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
-pub use self::backend_fault::{ArrayUsage, BackendFault, BackendFaultKind, Injection, Loses, Scope};
-pub use self::backend_faults::{BackendFaultReport, BackendFaults, FaultDecision};
+pub use self::condition::ArrayUsage;
 pub use self::file::{FaultFile, LoadError};
-pub use self::overlay::{DeviceOverlay, DiskOverlay, Freeze, ListOverlay, Loss};
+use self::overlay::Overlay;
+pub use self::overlay::{DeviceOverlay, DiskOverlay, Freeze, Loses, Loss};
 pub use self::parse::{Part, RuleError};
 pub use self::random::{DelayDistribution, Seed};
 pub use self::reservation::{Reservation, Reservations};
@@ -76,8 +33,7 @@ use self::rule_state::RuleState;
 pub use self::rule_state::{ActiveFault, Report};
 pub use self::script::Script;
 
-pub mod backend_fault;
-mod backend_faults;
+mod condition;
 pub mod duration;
 mod edit;
 mod file;
@@ -99,7 +55,24 @@ pub struct Faults {
     seed: Seed,
     armed: RwLock<Arc<[Arc<RuleState>]>>,
     state: RwLock<Arc<str>>,
-    backend_faults: BackendFaults,
+    began: Instant,
+    /// What calls in progress are about to take of the array.
+    reservations: Arc<Mutex<Reservations>>,
+    /// How the listing is frozen; shared with the store, which keeps the old state then.
+    frozen: Arc<RwLock<Option<Freeze>>>,
+    /// What the array is to lose at its end.
+    loss: watch::Sender<Option<Loss>>,
+}
+
+/// What the rules do to a call.
+#[derive(Debug, Default)]
+pub struct Decision {
+    /// The first rule that matches. One of phase `after` has not acted yet: see [`Faults::act`].
+    pub rule: Option<ActiveFault>,
+    /// Of the backend faults one that refuses the call, or the one that delays it longest.
+    pub backend: Option<ActiveFault>,
+    /// What the call is about to take: to be dropped when the array has it or the call has failed.
+    pub(crate) reservation: Option<Reservation>,
 }
 
 /// Where a rule comes from, in the order in which they are asked.
@@ -138,7 +111,10 @@ impl Faults {
             seed,
             armed: RwLock::default(),
             state: RwLock::new(FIRST_STATE.into()),
-            backend_faults: BackendFaults::default(),
+            began: Instant::now(),
+            reservations: Arc::default(),
+            frozen: Arc::default(),
+            loss: watch::Sender::default(),
         }
     }
 
@@ -147,50 +123,24 @@ impl Faults {
         self.seed
     }
 
-    /// The backend faults of the array.
-    pub fn backend_faults(&self) -> &BackendFaults {
-        &self.backend_faults
-    }
-
-    /// Puts a script into force in place of all that came from the same origin.
+    /// Puts a script into force in place of everything of the same origin.
     ///
     /// # Errors
-    /// As for [`Faults::replace`].
+    /// If an id belongs to another origin; nothing has changed then.
     pub fn load(&self, origin: Origin, script: Script) -> Result<(), IdConflict> {
-        // So that nothing of it comes into force if anything is refused.
-        self.backend_faults.check(origin, &script.troubles)?;
-        self.replace(origin, script.rules)?;
-        self.backend_faults.replace(origin, script.troubles)
+        self.replace_parts(origin, &[Part::Rule, Part::BackendFault], script.rules)
     }
 
-    /// Puts a script into force at run time beside what is there, as [`Faults::put`] and [`BackendFaults::put`] do it
-    /// with each of its parts. Rules come into force all at once.
+    /// Puts other rules into force in place of all those of the same origin; its backend faults stay.
     ///
     /// # Errors
-    /// If an id belongs to a rule or backend fault of another origin; nothing has changed then.
-    pub fn put_all(&self, script: Script) -> Result<(), IdConflict> {
-        self.backend_faults.check(Origin::Admin, &script.troubles)?;
-        check(&self.rules(), Origin::Admin, &script.rules)?;
-        // Before the rules, which may end the process. The last one put is the first one asked.
-        for trouble in script.troubles.into_iter().rev() {
-            self.backend_faults.put(trouble)?;
-        }
-        self.change(|old| {
-            check(old, Origin::Admin, &script.rules)?;
-            let mut new = old.to_vec();
-            for rule in script.rules {
-                put_into(&mut new, rule);
-            }
-            Ok(new)
-        })
-    }
-
-    /// Puts other rules into force in place of all those of the same origin.
-    ///
-    /// # Errors
-    /// If an id belongs to a rule of another origin; nothing has changed then.
+    /// As for [`Faults::load`].
     pub fn replace(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), IdConflict> {
-        self.change(|old| {
+        self.replace_parts(origin, &[Part::Rule], rules)
+    }
+
+    fn replace_parts(&self, origin: Origin, parts: &[Part], rules: Vec<Rule>) -> Result<(), IdConflict> {
+        self.change(|old, now| {
             check(old, origin, &rules)?;
             let same = |rule: &Rule| {
                 old.iter()
@@ -199,60 +149,71 @@ impl Faults {
             };
             let new = rules
                 .into_iter()
-                .map(|rule| same(&rule).unwrap_or_else(|| RuleState::new(rule, origin)));
+                .map(|rule| same(&rule).unwrap_or_else(|| RuleState::new(rule, origin, now)));
             let new: Vec<_> = new.collect();
-            let others = old.iter().filter(|armed| armed.origin != origin).cloned();
+            let is_replaced = |armed: &RuleState| armed.origin == origin && parts.contains(&armed.rule.part);
+            let others = old.iter().filter(|armed| !is_replaced(armed)).cloned();
             Ok(others.chain(new).collect())
         })
     }
 
     /// Puts a rule into force at run time: in the place of the one with its id, or before all others that
-    /// were not set at run time.
+    /// were not set at run time. Of backend faults set at run time the latest comes first.
     ///
     /// # Errors
-    /// If its id belongs to a rule of another origin, which would take it away with its next reload.
+    /// If its id belongs to a rule of another origin, whose next reload would remove it.
     pub fn put(&self, rule: Rule) -> Result<(), IdConflict> {
-        self.change(|old| {
-            check(old, Origin::Admin, std::slice::from_ref(&rule))?;
+        self.put_all(Script { rules: vec![rule] })
+    }
+
+    /// Puts a script into force at run time beside what is there, all at once.
+    ///
+    /// # Errors
+    /// As for [`Faults::put`]; nothing has changed then.
+    pub fn put_all(&self, script: Script) -> Result<(), IdConflict> {
+        self.change(|old, now| {
+            check(old, Origin::Admin, &script.rules)?;
             let mut new = old.to_vec();
-            put_into(&mut new, rule);
+            let (rules, faults): (Vec<_>, Vec<_>) =
+                script.rules.into_iter().partition(|rule| rule.part == Part::Rule);
+            for rule in rules.into_iter().chain(faults.into_iter().rev()) {
+                let known = position(&new, rule.part, &rule.id);
+                let armed = RuleState::new(rule, Origin::Admin, now);
+                match (known, armed.rule.part) {
+                    (Some(place), _) => new[place] = armed,
+                    (None, Part::Rule) => new.push(armed),
+                    (None, Part::BackendFault) => new.insert(0, armed),
+                }
+            }
             Ok(new)
         })
     }
 
-    /// Takes a rule out of force, and says whether there was one.
-    pub fn remove(&self, id: &str) -> bool {
-        let mut found = false;
-        let outcome: Result<(), IdConflict> = self.change(|old| {
-            let (gone, rest): (Vec<_>, Vec<_>) = old.iter().cloned().partition(|armed| armed.rule.id == id);
-            found = !gone.is_empty();
-            Ok(rest)
-        });
-        outcome.expect("removing a rule must not fail");
-        found
+    /// Removes a rule or backend fault, and says whether there was one.
+    pub fn remove(&self, part: Part, id: &str) -> bool {
+        self.change_one(part, id, |rules, place, _| drop(rules.remove(place)))
     }
 
-    /// Switches a rule on or off, and says whether there is one.
-    pub fn set_enabled(&self, id: &str, enabled: bool) -> bool {
-        let armed = self.find(id);
-        if let Some(armed) = &armed {
-            armed.set_enabled(enabled);
-        }
-        armed.is_some()
+    /// Switches a rule or backend fault on or off, and says whether there is one.
+    pub fn set_enabled(&self, part: Part, id: &str, enabled: bool) -> bool {
+        self.change_one(part, id, |rules, place, now| {
+            rules[place].set_enabled(enabled, now)
+        })
     }
 
-    /// Lets the calls go that hang until they are released: a rule's, or all. Says how many calls the
-    /// rules had in their hands; none if there is no such rule.
+    /// Releases the calls of a rule, or of all, that hang until they are released. Says how many calls the
+    /// rules held; none if there is no such rule.
     pub fn release(&self, id: Option<&str>) -> Option<u64> {
+        let rules = self.rules();
         match id {
-            Some(id) => self.find(id).map(|armed| armed.release()),
-            None => Some(self.rules().iter().map(|armed| armed.release()).sum()),
+            Some(id) => position(&rules, Part::Rule, id).map(|place| rules[place].release()),
+            None => Some(of(&rules, Part::Rule).map(|armed| armed.release()).sum()),
         }
     }
 
-    /// Sets all counts to zero, each rule on or off as it was written, and the state to the first one.
+    /// Sets the counts of all rules to zero, each rule on or off as it was written, and the state to the first one.
     pub fn reset(&self) {
-        for armed in self.rules().iter() {
+        for armed in of(&self.rules(), Part::Rule) {
             armed.reset();
         }
         self.set_state(FIRST_STATE);
@@ -268,14 +229,14 @@ impl Faults {
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state.into();
     }
 
-    /// Every rule, in the order in which they are asked.
-    pub fn reports(&self) -> Vec<Report> {
-        self.rules().iter().map(|armed| armed.report()).collect()
+    /// Every rule or backend fault, in the order in which they are asked.
+    pub fn reports(&self, part: Part) -> Vec<Report> {
+        of(&self.rules(), part).map(|armed| armed.report()).collect()
     }
 
     /// How many rules there are, used-up ones included.
     pub fn len(&self) -> usize {
-        self.rules().len()
+        of(&self.rules(), Part::Rule).count()
     }
 
     /// Whether there is no rule.
@@ -283,26 +244,57 @@ impl Faults {
         self.len() == 0
     }
 
-    /// The first rule that matches, and counts it. A rule of phase `after` has not acted yet: see [`Faults::act`].
-    pub fn fire(&self, occasion: &dyn CallInfo) -> Option<ActiveFault> {
+    /// Whether an origin has a rule or backend fault of this id.
+    pub(crate) fn has(&self, origin: Origin, Rule { part, id, .. }: &Rule) -> bool {
         let rules = self.rules();
+        position(&rules, *part, id).is_some_and(|place| rules[place].origin == origin)
+    }
+
+    /// What goes wrong with a call, and counts it: the first rule that matches, and of the backend faults the first
+    /// that refuses it, or else the longest delay. A call that is not refused has reserved what it is about to take.
+    pub fn decide(&self, call: &dyn CallInfo) -> Decision {
+        let rules = self.rules();
+        let mut decision = Decision::default();
         if rules.is_empty() {
-            return None;
+            return decision;
         }
-        // Held until the rule has acted: each call is one step, and each rule is asked once about it.
+        let now = self.began.elapsed();
+        let mut has_backend_faults = false;
+        // Held until the rules have acted and the reservation is made: each call is one step, each rule is asked once
+        // about it, and of concurrent calls each sees those before it. A call releases its reservation when the array
+        // has what it took, so it is always seen in one of the two.
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let mut fired = rules.iter().find_map(|armed| {
-            let is_ctl = armed.is_enabled() && armed.rule.matches.covers(occasion, &state);
-            is_ctl.then(|| armed.take(occasion, self.seed)).flatten()
-        })?;
-        if fired.rule().phase != Phase::After {
-            fired.acts(&mut state);
+        let mut reserved = reservation::lock(&self.reservations);
+        for armed in rules.iter().filter(|armed| armed.is_enabled()) {
+            let is_asked = match armed.rule.part {
+                Part::Rule => decision.rule.is_none(),
+                Part::BackendFault => {
+                    has_backend_faults = true;
+                    !decision.is_refused()
+                }
+            };
+            if !is_asked || armed.rule.overlay.is_some() || !armed.rule.matches.covers(call, &state) {
+                continue;
+            }
+            let Some(mut fired) = armed.take(call, self.seed, &reserved, now) else {
+                continue;
+            };
+            if fired.rule().phase != Phase::After {
+                fired.acts(&mut state);
+            }
+            match armed.rule.part {
+                Part::Rule => decision.rule = Some(fired),
+                Part::BackendFault => decision.add(fired),
+            }
         }
-        Some(fired)
+        if has_backend_faults && !decision.is_refused() {
+            decision.reservation = Reservation::of(call, &self.reservations, &mut reserved);
+        }
+        decision
     }
 
     /// Has a rule of phase `after` act that fired: it sets the state. None if it was for a state that another call
-    /// has ended meanwhile; the firing is taken back then.
+    /// has ended meanwhile; the firing is reverted then.
     pub fn act(&self, mut fired: ActiveFault) -> Option<ActiveFault> {
         if fired.has_acted() {
             return Some(fired);
@@ -320,17 +312,38 @@ impl Faults {
         self.armed.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn find(&self, id: &str) -> Option<Arc<RuleState>> {
-        self.rules().iter().find(|armed| armed.rule.id == id).cloned()
+    /// Gives what the first overlay is for that `look` wants, with the time when it came into force.
+    fn first_overlay<T>(&self, mut look: impl FnMut(&Overlay, Duration) -> Option<T>) -> Option<T> {
+        first_overlay(&self.rules(), &mut look)
     }
 
-    /// Exchanges the list, keeps it in order, and lets go what the rules that left had in their hands.
+    /// Changes the rule of an id, and says whether there is one.
+    fn change_one(
+        &self,
+        part: Part,
+        id: &str,
+        change: impl FnOnce(&mut Vec<Arc<RuleState>>, usize, Duration),
+    ) -> bool {
+        let mut found = None;
+        let outcome: Result<(), IdConflict> = self.change(|old, now| {
+            let mut new = old.to_vec();
+            found = position(old, part, id);
+            if let Some(place) = found {
+                change(&mut new, place, now);
+            }
+            Ok(new)
+        });
+        outcome.expect("changing one rule must not fail");
+        found.is_some()
+    }
+
+    /// Exchanges the list, keeps it in order, and releases the calls of rules that left.
     fn change<E>(
         &self,
-        change: impl FnOnce(&[Arc<RuleState>]) -> Result<Vec<Arc<RuleState>>, E>,
+        change: impl FnOnce(&[Arc<RuleState>], Duration) -> Result<Vec<Arc<RuleState>>, E>,
     ) -> Result<(), E> {
         let mut armed = self.armed.write().unwrap_or_else(PoisonError::into_inner);
-        let mut new = change(&armed)?;
+        let mut new = change(&armed, self.began.elapsed())?;
         new.sort_by_key(|armed| armed.origin);
         for gone in armed
             .iter()
@@ -338,41 +351,86 @@ impl Faults {
         {
             gone.release();
         }
+        let freeze = first_overlay(&new, &mut |overlay, since| {
+            let Overlay::FrozenList(age) = *overlay else {
+                return None;
+            };
+            Some(Freeze { since, age })
+        });
+        *self.frozen.write().unwrap_or_else(PoisonError::into_inner) = freeze;
+        let loss = first_overlay(&new, &mut |overlay, since| {
+            let Overlay::StateLoss(loses) = *overlay else {
+                return None;
+            };
+            Some(Loss { since, loses })
+        });
+        self.loss
+            .send_if_modified(|old| std::mem::replace(old, loss) != loss);
         *armed = new.into();
         Ok(())
     }
 }
 
-fn put_into(rules: &mut Vec<Arc<RuleState>>, rule: Rule) {
-    let known = rules.iter().position(|armed| armed.rule.id == rule.id);
-    let armed = RuleState::new(rule, Origin::Admin);
-    match known {
-        Some(place) => rules[place] = armed,
-        None => rules.push(armed),
+// === impl Decision ===
+
+impl Decision {
+    fn is_refused(&self) -> bool {
+        let refused = self.backend.as_ref().and_then(ActiveFault::answer);
+        refused.is_some()
+    }
+
+    /// Enters a backend fault: a refusal in place of a delay, a delay in place of a shorter one.
+    fn add(&mut self, fired: ActiveFault) {
+        let is_worse = |other: &ActiveFault| fired.answer().is_some() || fired.delay() > other.delay();
+        if self.backend.as_ref().is_none_or(is_worse) {
+            self.backend = Some(fired);
+        }
+    }
+
+    /// Takes out a rule that acts after the array.
+    pub(crate) fn take_after(&mut self) -> Option<ActiveFault> {
+        self.rule.take_if(|fired| fired.rule().phase == Phase::After)
+    }
+
+    /// What the journal names.
+    pub(crate) fn named(&self) -> Option<&ActiveFault> {
+        self.rule.as_ref().or(self.backend.as_ref())
     }
 }
 
-/// Checks that no id of rules of an origin belongs to a rule of another one.
+fn of(rules: &[Arc<RuleState>], part: Part) -> impl Iterator<Item = &Arc<RuleState>> {
+    rules.iter().filter(move |armed| armed.rule.part == part)
+}
+
+fn position(rules: &[Arc<RuleState>], part: Part, id: &str) -> Option<usize> {
+    rules
+        .iter()
+        .position(|armed| armed.rule.part == part && armed.rule.id == id)
+}
+
+fn first_overlay<T>(
+    rules: &[Arc<RuleState>],
+    look: &mut dyn FnMut(&Overlay, Duration) -> Option<T>,
+) -> Option<T> {
+    rules.iter().filter(|armed| armed.is_enabled()).find_map(|armed| {
+        let overlay = armed.rule.overlay.as_ref()?;
+        look(overlay, armed.since())
+    })
+}
+
+/// Checks that no id of rules of an origin belongs to one of another origin.
 fn check(there: &[Arc<RuleState>], origin: Origin, rules: &[Rule]) -> Result<(), IdConflict> {
-    let there = there.iter().map(|armed| (&*armed.rule.id, armed.origin));
-    none_taken("rule", there, origin, |id| rules.iter().any(|rule| rule.id == id))
-}
-
-/// Checks that of what is there, by id and origin, nothing of another origin has an id that is wanted.
-fn none_taken<'a>(
-    kind: &'static str,
-    mut there: impl Iterator<Item = (&'a str, Origin)>,
-    origin: Origin,
-    is_wanted: impl Fn(&str) -> bool,
-) -> Result<(), IdConflict> {
-    match there.find(|(id, owner)| *owner != origin && is_wanted(id)) {
-        None => Ok(()),
-        Some((id, owner)) => Err(IdConflict {
-            id: id.to_owned(),
-            kind,
-            owner,
-        }),
+    for rule in rules {
+        let owner = position(there, rule.part, &rule.id).map(|place| there[place].origin);
+        if let Some(owner) = owner.filter(|owner| *owner != origin) {
+            return Err(IdConflict {
+                id: rule.id.clone(),
+                kind: rule.part.name(),
+                owner,
+            });
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ use std::task::{Context, Poll};
 
 use futures::StreamExt;
 use http_body_util::{BodyStream, StreamBody};
-use tokio::time;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::{Code, Status};
@@ -27,7 +26,7 @@ use self::remote::Remote;
 use self::seen::Seen;
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::fault::{ActiveFault, ArrayUsage, FaultDecision, Injection, Phase, Reservations};
+use crate::fault::{ActiveFault, Decision, Phase};
 use crate::journal::{CallRecord, Journal, Outcome, Peer};
 use crate::rpc::schema::Rpc;
 use crate::socket::ConnectionInfo;
@@ -122,40 +121,25 @@ impl Proxy {
 impl Journey {
     async fn go(&mut self, request: http::Request<Body>, passing: Passing) -> http::Response<Body> {
         let driver = self.proxy.driver.clone();
-        let fired = driver.faults.fire(&passing);
-        // A rule that waits for the effect has done nothing yet.
-        let acting = fired.as_ref().filter(|fired| fired.rule().phase != Phase::After);
-        if let Some(fired) = acting {
-            self.tell_fault(&fired.rule().id);
+        // Its reservation lives until it is known whether the call took what it wanted.
+        let mut decision = driver.faults.decide(&passing);
+        let after = decision.take_after();
+        if let Some(fired) = decision.named() {
+            self.set_fault(fired);
         }
-        let met = self.decide_faults(&passing, acting.is_none());
-        let (before, after) = match fired {
+        match decision.rule.take() {
             Some(mut fired) if fired.rule().replaces_effect() => {
-                drop(met);
+                drop(decision);
                 let error = driver.apply_fault(&mut fired, self.connection.as_ref()).await;
                 return self.fail(&error.unwrap_or(Error::Broken));
             }
-            Some(fired) => match fired.rule().phase {
-                Phase::Before => (Some(fired), None),
-                Phase::After => (None, Some(fired)),
-                Phase::Background => return self.leave(fired, met, request, passing),
-            },
-            None => (None, None),
-        };
-        // The claim lives until it is known whether the call took what it wanted.
-        let FaultDecision {
-            obstacle,
-            claim: _claim,
-        } = met;
-        if let Some(mut fired) = before {
-            fired.pause().await;
-        }
-        match obstacle {
-            Some((_, Injection::Refuse { code, message })) => {
-                return self.fail(&Error::Injected { code, message });
+            Some(fired) if fired.rule().phase == Phase::Background => {
+                return self.answer_early(fired, decision, request, passing);
             }
-            Some((_, Injection::Wait(time))) => time::sleep(time).await,
-            None => {}
+            before => decision.rule = before,
+        }
+        if let Err(error) = decision.pause().await {
+            return self.fail(&error);
         }
         let response = match self.proxy.remote.call(request).await {
             Ok(response) => response,
@@ -178,37 +162,31 @@ impl Journey {
     }
 
     /// Answers at once and lets the call go on without its caller.
-    fn leave(
+    fn answer_early(
         &mut self,
-        mut fired: ActiveFault,
-        met: FaultDecision,
+        fired: ActiveFault,
+        mut decision: Decision,
         request: http::Request<Body>,
         passing: Passing,
     ) -> http::Response<Body> {
         let answer = fired.background_answer();
+        decision.rule = Some(fired);
         let work = self.record.as_mut().map(CallRecord::part);
         let remote = self.proxy.remote.clone();
         let seen = self.proxy.seen.clone();
         self.proxy.driver.work.spawn(async move {
-            let FaultDecision {
-                obstacle,
-                claim: _claim,
-            } = met;
-            fired.pause().await;
-            let outcome = match obstacle {
-                Some((_, Injection::Refuse { code, message })) => Outcome { code, message },
-                wait => {
-                    if let Some((_, Injection::Wait(time))) = wait {
-                        time::sleep(time).await;
-                    }
-                    match remote.call(without_deadline(request)).await {
-                        Ok(response) => match Reply::read(response).await {
-                            Ok(reply) => reply.outcome(),
-                            Err(status) => outcome(&status),
-                        },
+            let outcome = match decision.pause().await {
+                Err(error) => Outcome {
+                    code: error.code(),
+                    message: error.message(),
+                },
+                Ok(()) => match remote.call(without_deadline(request)).await {
+                    Ok(response) => match Reply::read(response).await {
+                        Ok(reply) => reply.outcome(),
                         Err(status) => outcome(&status),
-                    }
-                }
+                    },
+                    Err(status) => outcome(&status),
+                },
             };
             if outcome.code == Code::Ok {
                 seen.learn(&passing);
@@ -239,7 +217,7 @@ impl Journey {
         let driver = self.proxy.driver.clone();
         let fired = after.filter(|_| is_ok).and_then(|fired| driver.faults.act(fired));
         if let Some(mut fired) = fired {
-            self.tell_fault(&fired.rule().id);
+            self.set_fault(&fired);
             if let Some(error) = driver.apply_fault(&mut fired, self.connection.as_ref()).await {
                 return self.fail(&error);
             }
@@ -274,23 +252,9 @@ impl Journey {
         })
     }
 
-    fn decide_faults(&mut self, passing: &Passing, is_named: bool) -> FaultDecision {
-        let troubles = self.proxy.driver.faults.backend_faults();
-        let stock = |claims: &Reservations| ArrayUsage {
-            on_node: self.proxy.seen.on_node(passing, claims),
-            is_repeat: crate::fault::CallInfo::place(passing).is_some_and(|place| place.here),
-            ..ArrayUsage::default()
-        };
-        let met = troubles.decide(passing, passing.changes(), &stock);
-        if let Some((id, _)) = met.obstacle.as_ref().filter(|_| is_named) {
-            self.tell_fault(id);
-        }
-        met
-    }
-
-    fn tell_fault(&mut self, id: &str) {
+    fn set_fault(&mut self, fired: &ActiveFault) {
         if let Some(record) = &mut self.record {
-            record.set_fault(id);
+            record.set_fault(&fired.rule().id);
         }
     }
 

@@ -18,6 +18,7 @@ use super::problem::Refusal;
 use super::route::counts;
 use super::server::Admin;
 use crate::admin_api::resource::Counts;
+use crate::fault::Part;
 use crate::journal::{BOUNDS, Tally, TallyKey};
 use crate::rpc::code;
 
@@ -150,7 +151,7 @@ fn calls(admin: &Admin, families: &mut Families) {
 }
 
 fn faults(admin: &Admin, families: &mut Families) {
-    let reports = admin.driver.faults.reports();
+    let reports = admin.driver.faults.reports(Part::Rule);
     let injected = reports.iter().flat_map(|report| {
         let code = report.code.map_or("", code::name);
         report.methods.iter().map(move |(method, fired)| {
@@ -173,13 +174,13 @@ fn faults(admin: &Admin, families: &mut Families) {
             .iter()
             .map(|report| gauge(&[("rule", &report.id)], report.holds)),
     );
-    let troubles = admin.driver.faults.backend_faults().reports();
+    let troubles = admin.driver.faults.reports(Part::BackendFault);
     families.counters(
         "csi_mock_troubles_met_total",
         "How often a trouble of the array affected a call since it began.",
         troubles
             .iter()
-            .map(|report| counter(&[("trouble", &report.id)], report.met)),
+            .map(|report| counter(&[("trouble", &report.id)], report.fired)),
     );
 }
 

@@ -19,14 +19,13 @@ impl Driver {
         let Some(here) = self.node() else {
             return;
         };
-        let troubles = self.faults.backend_faults();
-        let device = match troubles.device(volume, node) {
+        let device = match self.faults.device(volume, node) {
             DeviceOverlay::Right => None,
             DeviceOverlay::Absent => Some(DeviceFault::Absent),
             DeviceOverlay::Wrong(_) => Some(DeviceFault::Wrong),
         };
         here.trouble(volume, device);
-        let disk_fault = match troubles.disk(volume, node) {
+        let disk_fault = match self.faults.disk(volume, node) {
             DiskOverlay::Right => None,
             DiskOverlay::Dirty => Some(DiskFault::Dirty),
             DiskOverlay::Damaged => Some(DiskFault::Damaged),
@@ -43,7 +42,7 @@ impl Driver {
     pub(crate) async fn settle_loss(self: &Arc<Self>) -> Result<(), store::OpenError> {
         let driver = self.clone();
         let settled = tokio::task::spawn_blocking(move || {
-            let wanted = driver.faults.backend_faults().loss();
+            let wanted = driver.faults.loss();
             driver.store.lose(|| *wanted.borrow())
         });
         match settled.await {
@@ -58,7 +57,7 @@ impl Driver {
 
     /// Settles losses of backend faults that begin and end, in whatever way, until told to stop.
     pub(crate) async fn follow_losses(self: &Arc<Self>, stop: CancellationToken) {
-        let mut loss = self.faults.backend_faults().loss();
+        let mut loss = self.faults.loss();
         let follow = async {
             loop {
                 if let Err(error) = self.settle_loss().await {

@@ -84,8 +84,8 @@ pub(super) fn open_store(
         Some(database) => Store::open(database, settings, epoch, premade)?,
         None => Store::in_memory(settings, epoch, premade),
     };
-    let store = store.keeping_past(rules.backend_faults().frozen());
-    store.lose(|| *rules.backend_faults().loss().borrow())?;
+    let store = store.keeping_past(rules.frozen());
+    store.lose(|| *rules.loss().borrow())?;
     Ok(store)
 }
 

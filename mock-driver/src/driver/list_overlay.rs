@@ -13,11 +13,12 @@ impl Driver {
     /// # Errors
     /// As for [`store::Store::read`].
     pub(crate) async fn page(&self, max_entries: usize, token: Option<&str>) -> Result<Page, store::Error> {
-        let view = self.faults.backend_faults().listing();
+        let view = self.faults.listing();
         let list = |array: &crate::array::Array| array.list(max_entries, token);
-        let mut page = match view.frozen {
-            Some(_) => self.store.read_past(list).await?,
-            None => self.store.read(list).await?,
+        let mut page = if view.is_frozen {
+            self.store.read_past(list).await?
+        } else {
+            self.store.read(list).await?
         };
         page.entries.retain(|entry| {
             let id = entry.spec.id.as_str();

@@ -117,7 +117,7 @@ impl FaultFile {
             path: self.path.clone(),
             reason,
         })?;
-        let ids = script.ids();
+        let ids: Vec<String> = script.rules.iter().map(|rule| rule.id.clone()).collect();
         faults
             .load(Origin::File, script)
             .map_err(|source| LoadError::IdConflict {

@@ -7,12 +7,13 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use self::action::RawAction;
-pub(super) use self::action::error_code;
+use self::action::error_code;
 use self::matching::RawMatch;
-pub(super) use self::matching::read_methods;
+use self::matching::read_methods;
 use super::rule::{Phase, Rule};
 
 mod action;
+mod backend_fault;
 mod matching;
 
 /// What is wrong with a list of rules.
@@ -68,7 +69,7 @@ pub(super) struct FieldError(pub(super) String, pub(super) String);
 // === impl Part ===
 
 impl Part {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Rule => "rule",
             Self::BackendFault => "trouble",
@@ -150,11 +151,13 @@ impl Rule {
         let matches = written.matches.read()?;
         Ok(Self {
             id: written.id,
+            part: Part::Rule,
             enabled: written.enabled,
             action: written.action.read(phase, matches.method.as_ref())?,
             matches,
             phase,
             times: written.times,
+            overlay: None,
             text: item.clone(),
         })
     }

@@ -14,12 +14,12 @@ const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 #[derive(Debug, Default)]
 pub struct Reservations(BTreeMap<ReservationKey, ReservedAmount>);
 
-/// What a call is about to take. It is given back when this is dropped: drop it when the array has it, or
-/// when the call has failed, and not before.
+/// What a call is about to take. Dropping it releases it: drop it when the array has what the call takes, or when the
+/// call has failed, and not before.
 #[derive(Debug)]
 pub struct Reservation {
-    claims: Arc<Mutex<Reservations>>,
-    aim: ReservationKey,
+    all: Arc<Mutex<Reservations>>,
+    key: ReservationKey,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,19 +28,19 @@ enum ReservationKey {
     Create { name: String },
 }
 
-/// How many calls have the same aim, and the most bytes one of them asks for.
+/// How many calls have the same key, and the most bytes one of them asks for.
 #[derive(Debug, Default)]
 struct ReservedAmount {
     calls: usize,
     bytes: u64,
 }
 
-// === impl Claims ===
+// === impl Clkeys ===
 
 impl Reservations {
     /// The volumes that are about to be attached to a node.
     pub fn attaching<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.keys().filter_map(move |aim| match aim {
+        self.0.keys().filter_map(move |key| match key {
             ReservationKey::Attach { node: own, volume } if own == node => Some(volume.as_str()),
             ReservationKey::Attach { .. } | ReservationKey::Create { .. } => None,
         })
@@ -48,20 +48,20 @@ impl Reservations {
 
     /// The names of the volumes that are about to be made, and the bytes they ask for.
     pub fn creating(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.0.iter().filter_map(|(aim, weight)| match aim {
-            ReservationKey::Create { name } => Some((name.as_str(), weight.bytes)),
+        self.0.iter().filter_map(|(key, amount)| match key {
+            ReservationKey::Create { name } => Some((name.as_str(), amount.bytes)),
             ReservationKey::Attach { .. } => None,
         })
     }
 
-    fn enter(&mut self, aim: ReservationKey, bytes: u64) {
-        let weight = self.0.entry(aim).or_default();
-        weight.calls += 1;
-        weight.bytes = weight.bytes.max(bytes);
+    fn enter(&mut self, key: ReservationKey, bytes: u64) {
+        let amount = self.0.entry(key).or_default();
+        amount.calls += 1;
+        amount.bytes = amount.bytes.max(bytes);
     }
 
-    fn leave(&mut self, aim: ReservationKey) {
-        if let Entry::Occupied(mut entry) = self.0.entry(aim) {
+    fn leave(&mut self, key: ReservationKey) {
+        if let Entry::Occupied(mut entry) = self.0.entry(key) {
             entry.get_mut().calls -= 1;
             if entry.get().calls == 0 {
                 entry.remove();
@@ -70,12 +70,16 @@ impl Reservations {
     }
 }
 
-// === impl Claim ===
+// === impl Clkey ===
 
 impl Reservation {
-    /// Claims what a call would take, if it would take anything that limits count.
-    pub(super) fn of(call: &dyn CallInfo, all: &Arc<Mutex<Reservations>>) -> Option<Self> {
-        let aim = match call.path() {
+    /// Reserves what a call would take, if it would take anything that limits count. `reserved` is what `all` holds.
+    pub(super) fn of(
+        call: &dyn CallInfo,
+        all: &Arc<Mutex<Reservations>>,
+        reserved: &mut Reservations,
+    ) -> Option<Self> {
+        let key = match call.path() {
             PUBLISH => ReservationKey::Attach {
                 node: call.node().to_owned(),
                 volume: call.volume().to_owned(),
@@ -85,20 +89,20 @@ impl Reservation {
             },
             _ => return None,
         };
-        lock(all).enter(aim.clone(), call.size());
+        reserved.enter(key.clone(), call.size());
         Some(Self {
-            claims: all.clone(),
-            aim,
+            all: all.clone(),
+            key,
         })
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        lock(&self.claims).leave(self.aim.clone());
+        lock(&self.all).leave(self.key.clone());
     }
 }
 
-pub(super) fn lock(claims: &Mutex<Reservations>) -> MutexGuard<'_, Reservations> {
-    claims.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn lock(clkeys: &Mutex<Reservations>) -> MutexGuard<'_, Reservations> {
+    clkeys.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! One fault rule: which calls, when, what goes wrong and how often. Pure data and its meaning; how it is
-//! written is in [`parse`](super::parse).
+//! One fault rule: which calls, when, what goes wrong and how often. Pure data and its meaning; [`parse`](super::parse)
+//! reads it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,8 +8,12 @@ use serde_json::Value;
 use tonic::Code;
 use wildmatch::WildMatch;
 
+use super::condition::{ArrayUsage, Condition};
 use super::edit::Edits;
+use super::overlay::Overlay;
+use super::parse::Part;
 use super::random::DelayDistribution;
+use super::reservation::Reservations;
 use crate::rpc::schema::Rpc;
 
 /// What goes wrong, with which calls, when and how often.
@@ -17,6 +21,8 @@ use crate::rpc::schema::Rpc;
 pub struct Rule {
     /// Its name in the journal.
     pub id: String,
+    /// Whether it was written as a rule, or as a fault of the array.
+    pub(crate) part: Part,
     /// Whether it is in force from the start.
     pub enabled: bool,
     /// The calls it is for.
@@ -27,6 +33,8 @@ pub struct Rule {
     pub action: Action,
     /// How often; none for every time.
     pub times: Option<u64>,
+    /// What is wrong with the array while it is in force; it is for no call then.
+    pub(super) overlay: Option<Overlay>,
     /// As it was written. Two rules are the same if they were written the same.
     pub(super) text: Value,
 }
@@ -52,6 +60,8 @@ pub struct Match {
     pub place: Option<LocationMatch>,
     /// Which state the rules themselves must be in.
     pub state: Option<String>,
+    /// What must be so of the array; only backend faults have one.
+    pub(super) condition: Option<Condition>,
     /// Which of the calls that come to the rule, by number.
     pub turn: CallNumbers,
     /// How likely it fires for each of those; none for always.
@@ -121,6 +131,8 @@ pub enum Phase {
 pub struct Action {
     /// How long the call is slowed down.
     pub delay: Option<DelayDistribution>,
+    /// Calls of a node wait for one another, and take that long each; only backend faults have one.
+    pub(super) queue: Option<Duration>,
     /// How long it hangs after that.
     pub hang: Option<Hang>,
     /// How it ends; none to let it go on.
@@ -184,9 +196,17 @@ pub trait CallInfo {
     fn name(&self) -> &str;
     /// An entry of one of the request's maps.
     fn entry(&self, field: &str, key: &str) -> Option<String>;
-    /// Whether it goes on with a list, by a token it got for that.
+    /// Whether it continues a list by a token.
     fn continues(&self) -> bool {
         false
+    }
+    /// Whether it changes the array.
+    fn changes(&self) -> bool {
+        false
+    }
+    /// What the array holds, with what other calls have reserved.
+    fn usage(&self, _reserved: &Reservations) -> ArrayUsage {
+        ArrayUsage::default()
     }
     /// The bytes that are asked for; 0 if none are.
     fn size(&self) -> u64;

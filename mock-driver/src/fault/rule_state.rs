@@ -10,7 +10,8 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tonic::Code;
 
-use super::{CallInfo, DelayDistribution, Origin, Rule, Seed};
+use super::condition::Memory;
+use super::{CallInfo, DelayDistribution, Origin, Reservations, Rule, Seed};
 
 /// A rule and how it fares.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -48,6 +49,8 @@ pub struct ActiveFault {
     place: FiringPosition,
     has_acted: bool,
     delay: Duration,
+    /// The text of the error, if the rule's condition gives it.
+    refusal: Option<String>,
     released: watch::Receiver<u64>,
 }
 
@@ -82,6 +85,7 @@ struct Counts {
     methods: BTreeMap<String, u64>,
     /// One for each time that chance was asked, for each subject on its own: see [`random`](super::random).
     draws: Draws,
+    memory: Memory,
 }
 
 /// How often chance was asked for each subject: for so many of them as are remembered.
@@ -123,6 +127,12 @@ impl ActiveFault {
         if self.released.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// The error the rule answers with, if it answers.
+    pub(crate) fn answer(&self) -> Option<(Code, String)> {
+        let (code, message) = self.rule().answer()?;
+        Some((code, self.refusal.clone().unwrap_or(message)))
     }
 
     pub(super) fn has_acted(&self) -> bool {
@@ -230,66 +240,80 @@ impl Counts {
 // === impl Armed ===
 
 impl RuleState {
-    pub(super) fn new(rule: Rule, origin: Origin) -> Arc<Self> {
+    pub(super) fn new(rule: Rule, origin: Origin, now: Duration) -> Arc<Self> {
         Arc::new(Self {
             enabled: AtomicBool::new(rule.enabled),
             rule,
             origin,
             holds: AtomicU64::new(0),
             releases: watch::Sender::new(0),
-            counts: Mutex::default(),
+            counts: Mutex::new(Counts {
+                memory: Memory::beginning(now),
+                ..Counts::default()
+            }),
         })
     }
 
     /// Counts a call the rule is for, and one firing if it is its turn.
-    pub(super) fn take(self: &Arc<Self>, occasion: &dyn CallInfo, seed: Seed) -> Option<ActiveFault> {
-        let matches = &self.rule.matches;
+    pub(super) fn take(
+        self: &Arc<Self>,
+        call: &dyn CallInfo,
+        seed: Seed,
+        reserved: &Reservations,
+        now: Duration,
+    ) -> Option<ActiveFault> {
+        let Rule {
+            matches,
+            action,
+            times,
+            ..
+        } = &self.rule;
         let mut counts = self.counts();
-        if self.rule.times.is_some_and(|times| counts.fired >= times) {
+        if times.is_some_and(|times| counts.fired >= times) {
             return None;
         }
+        let refusal = match &matches.condition {
+            Some(condition) => Some(condition.refusal(&mut counts.memory, call, reserved, now)?),
+            None => None,
+        };
         let turn = counts.turns.next();
         if !matches.turn.has(turn) {
             return None;
         }
         let seed = matches.seed.map_or(seed, Seed);
-        let whom = seed.keyed_hash(
-            format!(
-                "{}\n{}\n{}\n{}",
-                occasion.path(),
-                occasion.volume(),
-                occasion.node(),
-                occasion.name()
-            )
-            .as_bytes(),
-        );
         let is_drawn = matches.probability.is_some()
-            || !matches!(self.rule.action.delay, None | Some(DelayDistribution::Fixed(_)));
-        let count = match is_drawn {
-            true => counts.draws.next(whom),
-            false => 0,
+            || !matches!(action.delay, None | Some(DelayDistribution::Fixed(_)));
+        let drawn = is_drawn.then(|| {
+            let subject = [call.path(), call.volume(), call.node(), call.name()].join("\n");
+            let subject = seed.keyed_hash(subject.as_bytes());
+            (subject, counts.draws.next(subject))
+        });
+        let draw = |what: &str| {
+            let (subject, count) = drawn.unwrap_or_default();
+            seed.unit(&format!("{what}/{}", self.rule.id), subject, count)
         };
-        let draw = |what: &str| seed.unit(&format!("{what}/{}", self.rule.id), whom, count);
         if matches.probability.is_some_and(|chance| draw("fire") >= chance) {
             return None;
         }
         counts.fired += 1;
-        let method = occasion.path().to_owned();
         self.holds.fetch_add(1, Ordering::Relaxed);
+        let delay = match (action.queue, action.delay) {
+            (Some(time), _) => counts.memory.enqueue(call.node(), time, now),
+            (None, Some(DelayDistribution::Fixed(time))) => time,
+            (None, Some(spread)) => spread.at(draw("delay")),
+            (None, None) => Duration::ZERO,
+        };
         Some(ActiveFault {
             armed: self.clone(),
-            method,
+            method: call.path().to_owned(),
             place: FiringPosition {
                 turn,
-                draw: is_drawn.then_some((whom, count)),
+                draw: drawn,
                 era: counts.era,
             },
             has_acted: false,
-            delay: self
-                .rule
-                .action
-                .delay
-                .map_or(Duration::ZERO, |spread| spread.at(draw("delay"))),
+            delay,
+            refusal,
             released: self.releases.subscribe(),
         })
     }
@@ -299,9 +323,11 @@ impl RuleState {
         self.enabled.load(Ordering::Relaxed)
     }
 
-    /// Switches it on or off; off, it lets go what hangs.
-    pub(super) fn set_enabled(&self, enabled: bool) {
-        self.enabled.store(enabled, Ordering::Relaxed);
+    /// Switches it on or off; off, it releases what hangs.
+    pub(super) fn set_enabled(&self, enabled: bool, now: Duration) {
+        if self.enabled.swap(enabled, Ordering::Relaxed) != enabled {
+            self.counts().memory = Memory::beginning(now);
+        }
         if !enabled {
             self.release();
         }
@@ -312,6 +338,7 @@ impl RuleState {
         let mut counts = self.counts();
         *counts = Counts {
             era: counts.era + 1,
+            memory: std::mem::take(&mut counts.memory),
             ..Counts::default()
         };
         drop(counts);
@@ -322,6 +349,11 @@ impl RuleState {
     pub(super) fn release(&self) -> u64 {
         self.releases.send_modify(|count| *count += 1);
         self.holds.load(Ordering::Relaxed)
+    }
+
+    /// When it came into force, since the driver's start.
+    pub(super) fn since(&self) -> Duration {
+        self.counts().memory.since
     }
 
     pub(super) fn report(&self) -> Report {

@@ -112,9 +112,7 @@ pub fn play(scenarios: &[&Scenario], faults: &Faults) -> Result<(), IdConflict> 
         if scenarios[..index].contains(scenario) {
             continue;
         }
-        let script = scenario.script();
-        whole.rules.extend(script.rules);
-        whole.troubles.extend(script.troubles);
+        whole.rules.extend(scenario.script().rules);
         tracing::info!(scenario = scenario.name, about = scenario.about(), "playing");
     }
     faults.load(Origin::Scenario, whole)
@@ -125,6 +123,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::fault::Part;
 
     #[test]
     fn every_scenario_is_valid_tells_what_it_is_and_owns_its_ids() {
@@ -138,8 +137,8 @@ mod tests {
                 "{}: {about}",
                 scenario.name
             );
-            assert!(!script.ids().is_empty(), "{}", scenario.name);
-            for id in script.ids() {
+            assert!(!script.rules.is_empty(), "{}", scenario.name);
+            for id in script.rules.into_iter().map(|rule| rule.id) {
                 assert!(id.starts_with(scenario.name), "{}: {id}", scenario.name);
                 assert!(ids.insert(id.clone()), "{id} is there twice");
             }
@@ -159,6 +158,8 @@ mod tests {
             .iter()
             .map(|scenario| scenario.script().rules.len())
             .sum();
-        assert_eq!(faults.len(), rules);
+        let reports = [Part::Rule, Part::BackendFault].map(|part| faults.reports(part).len());
+        assert_eq!(reports[0] + reports[1], rules);
+        assert_eq!(faults.len(), reports[0]);
     }
 }

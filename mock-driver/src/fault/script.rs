@@ -2,17 +2,14 @@
 
 use serde_json::Value;
 
-use super::backend_fault::BackendFault;
 use super::parse::{FieldError, Part, RuleError};
 use super::rule::Rule;
 
 /// Rules and backend faults that belong together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
-    /// The rules, in the order in which they are asked.
+    /// The rules in the order in which they are asked, then the backend faults.
     pub rules: Vec<Rule>,
-    /// The backend faults.
-    pub troubles: Vec<BackendFault>,
 }
 
 // === impl Script ===
@@ -59,36 +56,18 @@ impl Script {
                 ));
             }
         };
-        let script = Self {
-            rules: Rule::from_items(rules)?,
-            troubles: BackendFault::from_items(troubles)?,
-        };
-        script.ids_are_unique()?;
-        Ok(script)
-    }
-
-    /// Every id.
-    pub fn ids(&self) -> Vec<String> {
-        let rules = self.rules.iter().map(|rule| &rule.id);
-        rules
-            .chain(self.troubles.iter().map(|trouble| &trouble.id))
-            .cloned()
-            .collect()
-    }
-
-    /// The journal names backend faults and rules alike.
-    fn ids_are_unique(&self) -> Result<(), RuleError> {
-        for (index, trouble) in self.troubles.iter().enumerate() {
-            let is_taken = self.rules.iter().any(|rule| rule.id == trouble.id)
-                || self.troubles[..index].iter().any(|other| other.id == trouble.id);
-            if is_taken {
+        let mut rules = Rule::from_items(rules)?;
+        for (index, fault) in Rule::backend_faults_from_items(troubles)?.into_iter().enumerate() {
+            // The journal names backend faults and rules alike.
+            if rules.iter().any(|rule| rule.id == fault.id) {
                 let flaw = FieldError(
                     "id".into(),
                     "another rule or trouble has the same: give each its own".into(),
                 );
-                return Err(RuleError::at(Part::BackendFault, index, trouble.text(), flaw));
+                return Err(RuleError::at(Part::BackendFault, index, fault.text(), flaw));
             }
+            rules.push(fault);
         }
-        Ok(())
+        Ok(Self { rules })
     }
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use super::*;
 
+mod backend_fault;
+
 /// A publish of a volume to a node.
 #[derive(Clone, Default)]
 struct Publish {
@@ -73,7 +75,7 @@ fn mk_seeded(yaml: &str, seed: u64) -> Faults {
 /// Which rule fires for each of some calls; empty text for none.
 fn fired(faults: &Faults, calls: impl IntoIterator<Item = Publish>) -> Vec<String> {
     let fire = |call: Publish| {
-        let fired = faults.fire(&call).and_then(|fired| faults.act(fired));
+        let fired = faults.decide(&call).rule.and_then(|fired| faults.act(fired));
         fired.map(|fired| fired.rule().id.clone()).unwrap_or_default()
     };
     calls.into_iter().map(fire).collect()
@@ -87,7 +89,7 @@ fn counted_rule_gives_way_to_the_next_and_takes_a_firing_back() {
 - {id: always, match: {volume: a}, action: {code: ABORTED}}
 ",
     );
-    let fire = |volume| faults.fire(&Publish::of(volume));
+    let fire = |volume| faults.decide(&Publish::of(volume)).rule;
     assert!(fire("b").is_none());
     let first = fire("a").unwrap();
     assert_eq!(first.rule().id, "once");
@@ -106,32 +108,54 @@ fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
     let faults = mk_rules("- {id: third, match: {call: 3}, phase: after, action: {exit: kill}}");
     let call = Publish::of("a");
     assert_eq!(fired(&faults, [call.clone(), call.clone()]), ["", ""]);
-    let third = faults.fire(&call).unwrap();
+    let third = faults.decide(&call).rule.unwrap();
     // The fourth comes before the third has failed.
-    assert!(faults.fire(&call).is_none());
+    assert!(faults.decide(&call).rule.is_none());
     drop(third);
-    assert_eq!((faults.reports()[0].seen, faults.reports()[0].fired), (3, 0));
+    assert_eq!(
+        (
+            faults.reports(Part::Rule)[0].seen,
+            faults.reports(Part::Rule)[0].fired
+        ),
+        (3, 0)
+    );
     assert_eq!(fired(&faults, [call.clone(), call.clone()]), ["third", ""]);
-    assert_eq!((faults.reports()[0].seen, faults.reports()[0].fired), (5, 1));
+    assert_eq!(
+        (
+            faults.reports(Part::Rule)[0].seen,
+            faults.reports(Part::Rule)[0].fired
+        ),
+        (5, 1)
+    );
 
     // What was taken before the counts were set to zero is not given back to the new ones.
     let faults = mk_rules("- {id: first, match: {call: 1}, phase: after, action: {code: INTERNAL}}");
-    let old = faults.fire(&call).unwrap();
+    let old = faults.decide(&call).rule.unwrap();
     faults.reset();
     assert!(
         faults
-            .fire(&call)
+            .decide(&call)
+            .rule
             .is_some_and(|fired| faults.act(fired).is_some())
     );
     drop(old);
-    assert_eq!((faults.reports()[0].seen, faults.reports()[0].fired), (1, 1));
-    assert!(faults.fire(&call).is_none());
+    assert_eq!(
+        (
+            faults.reports(Part::Rule)[0].seen,
+            faults.reports(Part::Rule)[0].fired
+        ),
+        (1, 1)
+    );
+    assert!(faults.decide(&call).rule.is_none());
 
     let faults = mk_rules("- {id: x, match: {probability: 0.1}, phase: after, action: {code: INTERNAL}}");
-    let before = (0..1000).find(|_| faults.fire(&call).is_some()).unwrap();
+    let before = (0..1000).find(|_| faults.decide(&call).rule.is_some()).unwrap();
     assert!(before > 0, "one that does not fire has had its chance");
     for _ in 0..20 {
-        assert!(faults.fire(&call).is_some(), "the same chance until it is taken");
+        assert!(
+            faults.decide(&call).rule.is_some(),
+            "the same chance until it is taken"
+        );
     }
 }
 
@@ -139,18 +163,18 @@ fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
 fn counter_of_injected_faults_never_decreases() {
     let faults = mk_rules("- {id: x, phase: after, action: {code: INTERNAL}}");
     let call = Publish::of("a");
-    let counted = || faults.reports()[0].methods.values().sum::<u64>();
-    let taken_back = faults.fire(&call).unwrap();
+    let counted = || faults.reports(Part::Rule)[0].methods.values().sum::<u64>();
+    let taken_back = faults.decide(&call).rule.unwrap();
     assert_eq!(counted(), 0, "it may be taken back");
-    let acted = faults.fire(&call).unwrap();
+    let acted = faults.decide(&call).rule.unwrap();
     let acted = faults.act(acted).unwrap();
     assert_eq!(counted(), 1);
     drop((taken_back, acted));
     assert_eq!(counted(), 1);
     let before = mk_rules("- {id: x, action: {code: INTERNAL}}");
-    drop(before.fire(&call));
+    drop(before.decide(&call));
     assert_eq!(
-        before.reports()[0].methods.values().sum::<u64>(),
+        before.reports(Part::Rule)[0].methods.values().sum::<u64>(),
         1,
         "a rule of phase before acts at once"
     );
@@ -162,7 +186,8 @@ fn chance_that_comes_back_goes_to_the_next_call_whoever_asked_meanwhile() {
     let call = Publish::of("a");
     let fires = |faults: &Faults| {
         faults
-            .fire(&call)
+            .decide(&call)
+            .rule
             .is_some_and(|fired| faults.act(fired).is_some())
     };
     for seed in 1..=20 {
@@ -176,7 +201,7 @@ fn chance_that_comes_back_goes_to_the_next_call_whoever_asked_meanwhile() {
             assert!(!fires(&faults));
         }
         // One call has its chance, the next one, too, and then the first fails by itself.
-        let failing = faults.fire(&call).unwrap();
+        let failing = faults.decide(&call).rule.unwrap();
         let mut got = vec![false; first];
         let next = fires(&faults);
         drop(failing);
@@ -200,10 +225,15 @@ fn calls_that_race_for_a_state_are_seen_once_each() {
     let (call, threads) = (Publish::of("a"), 4);
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| (0..CALLS / threads).for_each(|_| drop(faults.fire(&call))));
+            scope.spawn(|| (0..CALLS / threads).for_each(|_| drop(faults.decide(&call).rule)));
         }
     });
-    let counts = |index: usize| (faults.reports()[index].seen, faults.reports()[index].fired);
+    let counts = |index: usize| {
+        (
+            faults.reports(Part::Rule)[index].seen,
+            faults.reports(Part::Rule)[index].fired,
+        )
+    };
     assert_eq!(counts(0), (CALLS, 0), "asked once about each call");
     assert_eq!((counts(1).1, counts(2).1), (CALLS / 2, CALLS / 2));
 }
@@ -217,14 +247,17 @@ fn state_is_set_when_the_rule_acts_and_by_one_call_only() {
 ",
     );
     let call = Publish::of("a");
-    drop(faults.fire(&call).unwrap());
+    drop(faults.decide(&call).rule.unwrap());
     assert_eq!(&*faults.state(), FIRST_STATE, "it did not act");
-    let (one, other) = (faults.fire(&call).unwrap(), faults.fire(&call).unwrap());
+    let (one, other) = (
+        faults.decide(&call).rule.unwrap(),
+        faults.decide(&call).rule.unwrap(),
+    );
     assert_eq!((&*one.rule().id, &*other.rule().id), ("once", "once"));
     assert!(faults.act(other).is_some());
     assert_eq!(&*faults.state(), "sick");
     assert!(faults.act(one).is_none(), "the state it is for has ended");
-    assert_eq!(faults.reports()[0].fired, 1);
+    assert_eq!(faults.reports(Part::Rule)[0].fired, 1);
     assert_eq!(fired(&faults, [call]), ["sick"]);
 }
 
@@ -330,7 +363,7 @@ fn chance_repeats_with_the_seed_whatever_comes_between_and_keeps_its_rate() {
         let faults = mk_seeded(yaml, seed);
         let mut fates: BTreeMap<String, Vec<bool>> = BTreeMap::new();
         for call in calls {
-            let fired = faults.fire(&call).is_some();
+            let fired = faults.decide(&call).rule.is_some();
             fates.entry(call.volume).or_default().push(fired);
         }
         fates
@@ -357,7 +390,7 @@ fn drawn_delays_repeat_with_the_seed() {
     let delays = |seed| -> Vec<Duration> {
         let faults = mk_seeded(yaml, seed);
         (0..20)
-            .map(|_| faults.fire(&Publish::of("a")).unwrap().delay())
+            .map(|_| faults.decide(&Publish::of("a")).rule.unwrap().delay())
             .collect()
     };
     assert_eq!(delays(1), delays(1));
@@ -399,15 +432,19 @@ fn rules_are_put_replaced_switched_and_removed_at_run_time() {
         assert_eq!(faults.put_all(Script::read(&all).unwrap()), Err(clash));
     }
     assert_eq!(faults.len(), 4, "nothing has changed");
-    assert!(faults.set_enabled("file", false));
+    assert!(faults.set_enabled(Part::Rule, "file", false));
     assert_eq!(first(), "scene");
-    assert!(faults.set_enabled("idle", true));
+    assert!(faults.set_enabled(Part::Rule, "idle", true));
     assert_eq!(first(), "idle");
-    assert!(faults.remove("idle") && !faults.remove("idle") && !faults.set_enabled("idle", true));
-    assert!(faults.set_enabled("scene", false));
+    assert!(
+        faults.remove(Part::Rule, "idle")
+            && !faults.remove(Part::Rule, "idle")
+            && !faults.set_enabled(Part::Rule, "idle", true)
+    );
+    assert!(faults.set_enabled(Part::Rule, "scene", false));
     assert_eq!(first(), "");
 
-    let reports = faults.reports();
+    let reports = faults.reports(Part::Rule);
     let list: Vec<_> = reports
         .iter()
         .map(|report| {
@@ -432,7 +469,7 @@ fn rules_are_put_replaced_switched_and_removed_at_run_time() {
     faults.set_state("odd");
     faults.reset();
     assert_eq!((first(), &*faults.state()), ("mine".into(), FIRST_STATE));
-    assert!(faults.reports()[2].enabled, "as it was written");
+    assert!(faults.reports(Part::Rule)[2].enabled, "as it was written");
 
     let clash = faults.replace(Origin::File, scenario).unwrap_err();
     assert!(clash.to_string().contains("\"scene\""), "{clash}");
@@ -447,14 +484,16 @@ async fn release_lets_go_what_fired_before_it_and_so_does_the_end_of_a_rule() {
     let ends: [End; 5] = [
         ("release", |faults| assert_eq!(faults.release(Some("x")), Some(1))),
         ("release all", |faults| assert_eq!(faults.release(None), Some(1))),
-        ("switch off", |faults| assert!(faults.set_enabled("x", false))),
-        ("remove", |faults| assert!(faults.remove("x"))),
+        ("switch off", |faults| {
+            assert!(faults.set_enabled(Part::Rule, "x", false))
+        }),
+        ("remove", |faults| assert!(faults.remove(Part::Rule, "x"))),
         ("reload", |faults| faults.replace(Origin::File, vec![]).unwrap()),
     ];
     for (case, end) in ends {
         let faults = mk_rules("- {id: x, action: {hang: release}}");
-        let mut fired = faults.fire(&Publish::of("a")).unwrap();
-        assert_eq!(faults.reports()[0].holds, 1, "{case}");
+        let mut fired = faults.decide(&Publish::of("a")).rule.unwrap();
+        assert_eq!(faults.reports(Part::Rule)[0].holds, 1, "{case}");
         assert_eq!(faults.release(Some("y")), None, "{case}");
         let mut hanging = task::spawn(fired.released());
         assert_pending!(hanging.poll(), "{case}");
@@ -462,6 +501,9 @@ async fn release_lets_go_what_fired_before_it_and_so_does_the_end_of_a_rule() {
         assert_ready!(hanging.poll(), "{case}");
         drop(hanging);
         drop(fired);
-        assert!(faults.reports().iter().all(|report| report.holds == 0), "{case}");
+        assert!(
+            faults.reports(Part::Rule).iter().all(|report| report.holds == 0),
+            "{case}"
+        );
     }
 }

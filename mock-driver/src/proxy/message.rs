@@ -12,7 +12,7 @@ use tonic::codegen::http::{self, HeaderMap};
 use tonic::{Code, Status};
 
 use super::seen::Seen;
-use crate::fault::{ActiveFault, CallInfo, VolumeLocation};
+use crate::fault::{ActiveFault, ArrayUsage, CallInfo, Reservations, VolumeLocation};
 use crate::journal::Outcome;
 use crate::rpc::method::{Kind, Method};
 use crate::rpc::schema::{self, Rpc};
@@ -128,11 +128,6 @@ impl Passing {
             seen,
         }
     }
-
-    /// Whether it changes something; of what is no method of CSI nobody knows, so it does not.
-    pub(super) fn changes(&self) -> bool {
-        Method::at(&self.path).is_some_and(|method| method.kind() != Kind::Look)
-    }
 }
 
 impl CallInfo for Passing {
@@ -158,6 +153,19 @@ impl CallInfo for Passing {
 
     fn continues(&self) -> bool {
         self.message.as_ref().is_some_and(continues)
+    }
+
+    /// A method that is not CSI's counts as one that changes nothing.
+    fn changes(&self) -> bool {
+        Method::at(&self.path).is_some_and(|method| method.kind() != Kind::Look)
+    }
+
+    fn usage(&self, reserved: &Reservations) -> ArrayUsage {
+        ArrayUsage {
+            on_node: self.seen.on_node(self, reserved),
+            is_repeat: self.place().is_some_and(|place| place.here),
+            ..ArrayUsage::default()
+        }
     }
 
     fn size(&self) -> u64 {

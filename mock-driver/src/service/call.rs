@@ -17,7 +17,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Guard, Key, LockMode, Scope};
-use crate::fault::{ActiveFault, FaultDecision, Injection, Phase};
+use crate::fault::{ActiveFault, Decision, Phase};
 use crate::journal::{CallRecord, Journal, Outcome, Peer, WorkRecord};
 use crate::rpc::method::{Kind, Method};
 use crate::rpc::validate::Invalid;
@@ -91,35 +91,6 @@ struct Call {
 struct Processed<R> {
     result: Result<R, Error>,
     call: Call,
-}
-
-/// Where a rule that fired for a call acts.
-enum RuleTiming {
-    None,
-    /// Before the array, which the call never reaches.
-    Instead(ActiveFault),
-    /// Before the array.
-    Before(ActiveFault),
-    /// The caller is answered, and the array works on.
-    Background(ActiveFault),
-    /// After the array.
-    After(ActiveFault),
-}
-
-// === impl Injection ===
-
-impl From<Option<ActiveFault>> for RuleTiming {
-    fn from(fired: Option<ActiveFault>) -> Self {
-        match fired {
-            None => Self::None,
-            Some(fired) if fired.rule().replaces_effect() => Self::Instead(fired),
-            Some(fired) => match fired.rule().phase {
-                Phase::Before => Self::Before(fired),
-                Phase::Background => Self::Background(fired),
-                Phase::After => Self::After(fired),
-            },
-        }
-    }
 }
 
 // === impl Call ===
@@ -209,36 +180,29 @@ impl Driver {
         let locked = self.locks.lock_all(Scope::Call, keys.clone()).await?;
 
         // Stage 4: faults before the array: a rule, and what is wrong with the array itself.
-        let injection = RuleTiming::from(self.faults.fire(&TypedCall::new(request, self)));
-        let acting = match &injection {
-            RuleTiming::None | RuleTiming::After(_) => None,
-            RuleTiming::Instead(fired) | RuleTiming::Before(fired) | RuleTiming::Background(fired) => {
-                Some(fired)
-            }
-        };
-        if let Some(fired) = acting {
+        let mut decision = self.faults.decide(&TypedCall::new(request, self));
+        let after = decision.take_after();
+        if let Some(fired) = decision.named() {
             call.set_fault(fired);
         }
-        let met = self.decide_faults(request, acting.is_none(), &mut call.record);
-        let (before, after) = match injection {
-            RuleTiming::None => (None, None),
-            RuleTiming::Before(fired) => (Some(fired), None),
-            RuleTiming::After(fired) => (None, Some(fired)),
-            RuleTiming::Instead(mut fired) => {
-                drop(met);
+        match decision.rule.take() {
+            Some(mut fired) if fired.rule().replaces_effect() => {
+                drop(decision);
                 let error = self.apply_fault(&mut fired, call.connection.as_ref()).await;
                 return Err(error.unwrap_or(Error::Broken));
             }
-            RuleTiming::Background(fired) => {
+            Some(fired) if fired.rule().phase == Phase::Background => {
                 let answer = fired.background_answer();
-                let operation = self.clone().operate::<Q>(params, keys, Some(fired), met);
+                decision.rule = Some(fired);
+                let operation = self.clone().operate::<Q>(params, keys, decision);
                 self.run_in_background(operation, locked, call.record.as_mut().map(CallRecord::part));
                 return Err(answer);
             }
-        };
+            before => decision.rule = before,
+        }
 
         // Stage 5: the array's operation, made durable, and the node's devices and mounts.
-        let operation = self.clone().operate::<Q>(params, keys, before, met);
+        let operation = self.clone().operate::<Q>(params, keys, decision);
         let (result, _locked) = match Q::KIND {
             Kind::Look => (operation.await, locked),
             Kind::Change | Kind::Move | Kind::OnNode => {
@@ -287,27 +251,14 @@ impl Driver {
         }
     }
 
-    /// The array's part, put off by what a rule or the array's own state says.
+    /// The array's part, delayed by faults. The decision's reservation lives until the array has what the call takes.
     async fn operate<Q: Rpc>(
         self: Arc<Self>,
         params: Q::Params,
         keys: Vec<(Key, LockMode)>,
-        fired: Option<ActiveFault>,
-        met: FaultDecision,
+        mut decision: Decision,
     ) -> Result<Q::Reply, Error> {
-        // The claim lives until the array has what the call takes of it.
-        let FaultDecision {
-            obstacle,
-            claim: _claim,
-        } = met;
-        if let Some(mut fired) = fired {
-            fired.pause().await;
-        }
-        match obstacle {
-            Some((_, Injection::Refuse { code, message })) => return Err(Error::Injected { code, message }),
-            Some((_, Injection::Wait(time))) => time::sleep(time).await,
-            None => {}
-        }
+        decision.pause().await?;
         if Q::KIND == Kind::Move && !self.latency.is_zero() {
             time::sleep(self.latency).await;
         }

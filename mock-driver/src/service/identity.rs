@@ -106,7 +106,7 @@ impl Rpc for ProbeRequest {
     /// was told to say something else.
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let ready = match driver.readiness.now() {
-            Ready::Yes => driver.faults.backend_faults().is_ready(),
+            Ready::Yes => driver.faults.is_ready(),
             Ready::NotYet => false,
             Ready::Broken => return Err(Error::Unhealthy),
         };

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use csi_mock_driver::fault::{BackendFault, Faults};
+use csi_mock_driver::fault::{Faults, Rule};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use serde_json::json;
@@ -157,8 +157,10 @@ async fn client_that_leaves_before_the_rule_acts_leaves_it_its_turn() {
     server
         .driver()
         .faults()
-        .backend_faults()
-        .put(BackendFault::from_value(json!({"id": "slow", "trouble": "slow-node", "time": "1s"})).unwrap())
+        .put(
+            Rule::backend_fault_from_value(json!({"id": "slow", "trouble": "slow-node", "time": "1s"}))
+                .unwrap(),
+        )
         .unwrap();
     let journal = server.path("journal");
     let asked = mk_publish("vol-0", "node-0");

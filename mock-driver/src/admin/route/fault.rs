@@ -9,7 +9,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
 use crate::admin::server::Admin;
 use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Problem, Released};
-use crate::fault::{IdConflict, Origin, Report, Rule, RuleError};
+use crate::fault::{IdConflict, Origin, Part, Report, Rule, RuleError};
 use crate::journal::TOKENS;
 
 /// The rules in the order in which they are asked, and how they fare.
@@ -20,7 +20,7 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Faults> {
         seed: faults.seed().0,
         state: faults.state().to_string(),
         rules: faults
-            .reports()
+            .reports(Part::Rule)
             .into_iter()
             .map(|report| shown(&admin, report))
             .collect(),
@@ -72,7 +72,7 @@ pub(super) async fn remove(
     State(admin): State<Admin>,
     Path(rule): Path<String>,
 ) -> Result<StatusCode, Refusal> {
-    if !admin.driver.faults.remove(&rule) {
+    if !admin.driver.faults.remove(Part::Rule, &rule) {
         return Err(Refusal::not_found("fault rule", &rule));
     }
     admin.touch();
@@ -87,7 +87,7 @@ pub(super) async fn switch(
     Path(rule): Path<String>,
     Json(change): Json<FaultChange>,
 ) -> Result<Json<FaultRule>, Refusal> {
-    admin.driver.faults.set_enabled(&rule, change.enabled);
+    admin.driver.faults.set_enabled(Part::Rule, &rule, change.enabled);
     admin.touch();
     find(&admin, &rule)
 }
@@ -114,7 +114,7 @@ pub(super) async fn reset(State(admin): State<Admin>) -> Json<Faults> {
 }
 
 fn find(admin: &Admin, id: &str) -> Result<Json<FaultRule>, Refusal> {
-    let mut reports = admin.driver.faults.reports().into_iter();
+    let mut reports = admin.driver.faults.reports(Part::Rule).into_iter();
     let report = reports.find(|report| report.id == id);
     report
         .map(|report| Json(shown(admin, report)))

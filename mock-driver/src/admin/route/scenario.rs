@@ -10,7 +10,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
 use crate::admin::server::Admin;
 use crate::admin_api::resource::{FaultChange, Problem, Scenario};
-use crate::fault::{Origin, scenario};
+use crate::fault::{Origin, Rule, scenario};
 
 /// Every built-in scenario and whether it is played.
 #[utoipa::path(get, path = "/scenarios", tag = "faults", responses((status = 200, body = Vec<Scenario>), (status = "default", body = Problem)))]
@@ -47,26 +47,8 @@ pub(super) async fn switch(
 
 /// The scenarios of which every rule and every trouble is there.
 fn played(admin: &Admin) -> BTreeSet<&'static str> {
-    let faults = &admin.driver.faults;
-    let of_scenario = |origin: Origin| origin == Origin::Scenario;
-    let reports = faults.reports().into_iter();
-    let rules: BTreeSet<String> = reports
-        .filter(|report| of_scenario(report.origin))
-        .map(|report| report.id)
-        .collect();
-    let reports = faults.backend_faults().reports().into_iter();
-    let troubles: BTreeSet<String> = reports
-        .filter(|report| of_scenario(report.origin))
-        .map(|report| report.id)
-        .collect();
-    let is_whole = |known: &&scenario::Scenario| {
-        let script = known.script();
-        script.rules.iter().all(|rule| rules.contains(&rule.id))
-            && script
-                .troubles
-                .iter()
-                .all(|trouble| troubles.contains(&trouble.id))
-    };
+    let is_there = |rule: &Rule| admin.driver.faults.has(Origin::Scenario, rule);
+    let is_whole = |known: &&scenario::Scenario| known.script().rules.iter().all(is_there);
     let whole = scenario::Scenario::ALL.iter().filter(is_whole);
     whole.map(|known| known.name).collect()
 }

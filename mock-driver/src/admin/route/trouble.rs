@@ -9,12 +9,12 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
 use crate::admin::server::Admin;
 use crate::admin_api::resource::{FaultChange, Problem, Trouble};
-use crate::fault;
+use crate::fault::{Part, Report, Rule};
 
 /// Every trouble the array is in or could be in.
 #[utoipa::path(get, path = "/troubles", tag = "faults", responses((status = 200, body = Vec<Trouble>), (status = "default", body = Problem)))]
 pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<Trouble>> {
-    let reports = admin.driver.faults.backend_faults().reports();
+    let reports = admin.driver.faults.reports(Part::BackendFault);
     Json(reports.into_iter().map(shown).collect())
 }
 
@@ -27,9 +27,9 @@ pub(super) async fn put(
     State(admin): State<Admin>,
     Json(trouble): Json<Value>,
 ) -> Result<(StatusCode, Json<Trouble>), Refusal> {
-    let trouble = fault::BackendFault::from_value(trouble).map_err(refused)?;
+    let trouble = Rule::backend_fault_from_value(trouble).map_err(refused)?;
     let id = trouble.id.clone();
-    admin.driver.faults.backend_faults().put(trouble).map_err(taken)?;
+    admin.driver.faults.put(trouble).map_err(taken)?;
     admin.settle_troubles().await?;
     Ok((StatusCode::CREATED, find(&admin, &id)?))
 }
@@ -41,7 +41,7 @@ pub(super) async fn remove(
     State(admin): State<Admin>,
     Path(trouble): Path<String>,
 ) -> Result<StatusCode, Refusal> {
-    if !admin.driver.faults.backend_faults().remove(&trouble) {
+    if !admin.driver.faults.remove(Part::BackendFault, &trouble) {
         return Err(Refusal::not_found("trouble", &trouble));
     }
     admin.settle_troubles().await?;
@@ -59,26 +59,25 @@ pub(super) async fn switch(
     admin
         .driver
         .faults
-        .backend_faults()
-        .set_enabled(&trouble, change.enabled);
+        .set_enabled(Part::BackendFault, &trouble, change.enabled);
     admin.settle_troubles().await?;
     find(&admin, &trouble)
 }
 
 fn find(admin: &Admin, id: &str) -> Result<Json<Trouble>, Refusal> {
-    let mut reports = admin.driver.faults.backend_faults().reports().into_iter();
+    let mut reports = admin.driver.faults.reports(Part::BackendFault).into_iter();
     let report = reports.find(|report| report.id == id);
     report
         .map(|report| Json(shown(report)))
         .ok_or_else(|| Refusal::not_found("trouble", id))
 }
 
-fn shown(report: fault::BackendFaultReport) -> Trouble {
+fn shown(report: Report) -> Trouble {
     Trouble {
         id: report.id,
         origin: origin(report.origin),
         enabled: report.enabled,
-        met: report.met,
-        trouble: report.trouble,
+        met: report.fired,
+        trouble: report.rule,
     }
 }

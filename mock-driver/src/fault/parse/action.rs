@@ -97,6 +97,7 @@ fn read_action(written: RawAction, phase: Phase, method: Option<&Methods>) -> Re
     }
     Ok(Action {
         delay,
+        queue: None,
         hang,
         end,
         set_state,
@@ -271,7 +272,7 @@ fn read_spread(value: &Value) -> Result<DelayDistribution, FieldError> {
     }
 }
 
-pub(in crate::fault) fn error_code(name: &str) -> Result<Code, FieldError> {
+pub(super) fn error_code(name: &str) -> Result<Code, FieldError> {
     code::named(name).ok_or_else(|| {
         flaw(
             "action.code",

@@ -111,6 +111,7 @@ fn read_match(written: RawMatch) -> Result<Match, FieldError> {
         bytes_above: written.bytes_above,
         place,
         state: read_state("match.while.state", written.during.state)?,
+        condition: None,
         turn: CallNumbers {
             call: written.call,
             every: written.every,
@@ -121,7 +122,7 @@ fn read_match(written: RawMatch) -> Result<Match, FieldError> {
 }
 
 /// A name, a path or a pattern of CSI's methods, or the path of another service's method.
-pub(in crate::fault) fn read_methods(text: &str) -> Result<Methods, FieldError> {
+pub(super) fn read_methods(text: &str) -> Result<Methods, FieldError> {
     if let Some(rpc) = Rpc::named(text) {
         return Ok(Methods::One(rpc.path().to_owned()));
     }

@@ -7,13 +7,9 @@ use prost_reflect::DynamicMessage;
 use tokio::time;
 use tonic::Code;
 
-use super::typed_call::TypedCall;
-use super::{Kind, Rpc};
-use crate::array::Array;
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::fault::{ActiveFault, ArrayUsage, CallInfo, End, FaultDecision, Hang, Reservations};
-use crate::journal::CallRecord;
+use crate::fault::{ActiveFault, Decision, End, Hang};
 use crate::rpc::schema;
 use crate::socket::ConnectionInfo;
 
@@ -36,7 +32,7 @@ impl Driver {
         match &fired.rule().action.end {
             None | Some(End::Edit(_)) => None,
             Some(End::Answer { .. }) => {
-                let (code, message) = fired.rule().answer()?;
+                let (code, message) = fired.answer()?;
                 Some(Error::Injected { code, message })
             }
             Some(End::DropConnection) => match connection {
@@ -59,68 +55,25 @@ impl Driver {
     }
 }
 
-impl Driver {
-    /// What the array's backend faults put in a call's way; named in the journal unless a rule is.
-    pub(super) fn decide_faults<Q: Rpc>(
-        &self,
-        request: &Q,
-        is_named: bool,
-        record: &mut Option<CallRecord>,
-    ) -> FaultDecision {
-        let arrival = TypedCall::new(request, self);
-        let stock = |claims: &Reservations| self.stock(&arrival, claims);
-        let troubles = self.faults.backend_faults();
-        let met = troubles.decide(&arrival, Q::KIND != Kind::Look, &stock);
-        if let (Some((id, _)), Some(record)) = (&met.obstacle, record.as_mut().filter(|_| is_named)) {
-            record.set_fault(id);
+// === impl Decision ===
+
+impl Decision {
+    /// Delays the call as a rule and a backend fault say, and gives the error if the backend fault refuses it.
+    pub(crate) async fn pause(&mut self) -> Result<(), Error> {
+        if let Some(mut fired) = self.rule.take() {
+            fired.pause().await;
         }
-        met
-    }
-
-    fn stock(&self, call: &dyn CallInfo, claims: &Reservations) -> ArrayUsage {
-        self.store.peek(|array| match call.volume() {
-            "" => stock_of_all(array, call, claims),
-            volume => stock_of_node(array, call.node(), volume, claims),
-        })
-    }
-}
-
-/// All volumes, and those that others are about to make.
-fn stock_of_all(array: &Array, call: &dyn CallInfo, claims: &Reservations) -> ArrayUsage {
-    let is_new = |name: &str| name != call.name() && array.volume_named(name).is_none();
-    let (mut count, mut bytes) = (array.volumes().len(), 0_u64);
-    for volume in array.volumes() {
-        bytes = bytes.saturating_add(volume.spec.capacity_bytes);
-    }
-    for (_, more) in claims.creating().filter(|(name, _)| is_new(name)) {
-        count += 1;
-        bytes = bytes.saturating_add(more);
-    }
-    ArrayUsage {
-        volumes: u64::try_from(count).unwrap_or(u64::MAX),
-        bytes,
-        asked: call.size(),
-        is_repeat: array.volume_named(call.name()).is_some(),
-        ..ArrayUsage::default()
+        if let Some(mut fired) = self.backend.take() {
+            fired.pause().await;
+            if let Some((code, message)) = fired.answer() {
+                return Err(Error::Injected { code, message });
+            }
+        }
+        Ok(())
     }
 }
 
-/// The volumes of a node, and those that others are about to attach to it.
-fn stock_of_node(array: &Array, node: &str, volume: &str, claims: &Reservations) -> ArrayUsage {
-    let is_here = |volume: &str| {
-        let found = array.volume(volume).ok();
-        found.is_some_and(|found| found.attachments.contains_key(node))
-    };
-    let others = claims.attaching(node);
-    let coming = others.filter(|other| *other != volume && !is_here(other)).count();
-    ArrayUsage {
-        on_node: u64::try_from(array.attached_to(node).count() + coming).unwrap_or(u64::MAX),
-        is_repeat: is_here(volume),
-        ..ArrayUsage::default()
-    }
-}
-
-// === impl Fired ===
+// === impl ActiveFault ===
 
 impl ActiveFault {
     /// Waits, before a rule that takes the connection away, for what was sent over it to leave the process:

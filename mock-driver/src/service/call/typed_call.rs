@@ -4,9 +4,10 @@ use std::cell::OnceCell;
 
 use prost_reflect::{DynamicMessage, MapKey};
 
-use super::Rpc;
+use super::{Kind, Rpc};
+use crate::array::Array;
 use crate::driver::Driver;
-use crate::fault::{CallInfo, VolumeLocation};
+use crate::fault::{ArrayUsage, CallInfo, Reservations, VolumeLocation};
 use crate::rpc::schema;
 
 /// A typed request that has arrived at a driver.
@@ -45,6 +46,17 @@ impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
         self.message().is_some_and(|message| continues(&message))
     }
 
+    fn changes(&self) -> bool {
+        Q::KIND != Kind::Look
+    }
+
+    fn usage(&self, reserved: &Reservations) -> ArrayUsage {
+        self.driver.store.peek(|array| match self.volume() {
+            "" => array_usage(array, self, reserved),
+            volume => node_usage(array, self.node(), volume, reserved),
+        })
+    }
+
     fn size(&self) -> u64 {
         self.message().map_or(0, |message| requested_size(&message))
     }
@@ -68,6 +80,41 @@ impl<'a, Q: Rpc> TypedCall<'a, Q> {
     fn message(&self) -> Option<DynamicMessage> {
         let descriptor = schema::message(Q::MESSAGE)?;
         DynamicMessage::decode(descriptor, self.request.encode_to_vec().as_slice()).ok()
+    }
+}
+
+/// All volumes, and those that other calls are about to make.
+fn array_usage(array: &Array, call: &dyn CallInfo, reserved: &Reservations) -> ArrayUsage {
+    let is_new = |name: &str| name != call.name() && array.volume_named(name).is_none();
+    let (mut count, mut bytes) = (array.volumes().len(), 0_u64);
+    for volume in array.volumes() {
+        bytes = bytes.saturating_add(volume.spec.capacity_bytes);
+    }
+    for (_, more) in reserved.creating().filter(|(name, _)| is_new(name)) {
+        count += 1;
+        bytes = bytes.saturating_add(more);
+    }
+    ArrayUsage {
+        volumes: u64::try_from(count).unwrap_or(u64::MAX),
+        bytes,
+        asked: call.size(),
+        is_repeat: array.volume_named(call.name()).is_some(),
+        ..ArrayUsage::default()
+    }
+}
+
+/// The volumes of a node, and those that other calls are about to attach to it.
+fn node_usage(array: &Array, node: &str, volume: &str, reserved: &Reservations) -> ArrayUsage {
+    let is_here = |volume: &str| {
+        let found = array.volume(volume).ok();
+        found.is_some_and(|found| found.attachments.contains_key(node))
+    };
+    let others = reserved.attaching(node);
+    let coming = others.filter(|other| *other != volume && !is_here(other)).count();
+    ArrayUsage {
+        on_node: u64::try_from(array.attached_to(node).count() + coming).unwrap_or(u64::MAX),
+        is_repeat: is_here(volume),
+        ..ArrayUsage::default()
     }
 }
 

@@ -73,7 +73,7 @@ impl Rpc for ControllerPublishVolumeRequest {
             driver.reconcile_device(&volume).await?;
         }
         let mut publish_context: HashMap<_, _> = publication.context().into_iter().collect();
-        if let DeviceOverlay::Wrong(device) = driver.faults.backend_faults().device(&volume, &node) {
+        if let DeviceOverlay::Wrong(device) = driver.faults.device(&volume, &node) {
             publish_context.insert("serial".to_owned(), format!("wrong-{}", publication.serial));
             publish_context.insert("device".to_owned(), device);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use csi_mock_driver::fault::scenario::{self, Scenario};
 use csi_mock_driver::fault::{
-    CallInfo, DeviceOverlay, DiskOverlay, Faults, Origin, Script, Seed, VolumeLocation,
+    CallInfo, DeviceOverlay, DiskOverlay, Faults, Origin, Part, Script, Seed, VolumeLocation,
 };
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
@@ -118,7 +118,7 @@ async fn detaches_go_wrong_as_their_scenarios_say() {
     publishes(&mut client, 1).await;
     let faults = server.driver().faults();
     let (detached, ()) = tokio::join!(unpublish(&mut client, "vol-0", "node-0"), async {
-        while faults.reports()[0].holds == 0 {
+        while faults.reports(Part::Rule)[0].holds == 0 {
             tokio::task::yield_now().await;
         }
         faults.release(Some("detach-hangs"));
@@ -239,7 +239,7 @@ async fn probes_are_not_ready_or_hang() {
     let faults = server.driver().faults();
     for number in 1..=3 {
         let held = async {
-            while faults.reports()[0].fired < number {
+            while faults.reports(Part::Rule)[0].fired < number {
                 tokio::task::yield_now().await;
             }
         };
@@ -302,7 +302,7 @@ async fn flaky_calls_fail_at_their_rate_and_trying_again_always_helps() {
             .all(|(_, nodes)| nodes.is_empty()),
         "nothing is left"
     );
-    let reports = server.driver().faults().reports();
+    let reports = server.driver().faults().reports(Part::Rule);
     let (fired, seen) = (
         reports.iter().map(|report| report.fired).sum::<u64>(),
         reports[0].seen,
@@ -419,7 +419,8 @@ fn node_and_resize_scenarios_meet_their_calls() {
         };
         let answer = |_| {
             faults
-                .fire(&call)
+                .decide(&call)
+                .rule
                 .and_then(|fired| faults.act(fired)?.rule().answer())
                 .map(|(code, _)| code)
         };
@@ -441,13 +442,13 @@ fn a_limit_shrinks_from_the_second_call_on() {
         path: "/csi.v1.Node/NodeGetInfo".into(),
         bytes: 0,
     };
-    assert!(faults.fire(&call).is_none());
+    assert!(faults.decide(&call).rule.is_none());
     let reply = v1::NodeGetInfoResponse {
         node_id: "n".into(),
         max_volumes_per_node: 9,
         ..Default::default()
     };
-    let fired = faults.fire(&call).expect("from the second call on");
+    let fired = faults.decide(&call).rule.expect("from the second call on");
     let edited = fired
         .edit_reply(&call.path, &prost::Message::encode_to_vec(&reply))
         .unwrap();
@@ -464,7 +465,9 @@ fn slow_detaches_take_their_time_and_missing_devices_are_absent() {
         path: "/csi.v1.Controller/ControllerUnpublishVolume".into(),
         bytes: 0,
     };
-    let delays: Vec<_> = (0..50).map(|_| slow.fire(&call).unwrap().delay()).collect();
+    let delays: Vec<_> = (0..50)
+        .map(|_| slow.decide(&call).rule.unwrap().delay())
+        .collect();
     assert!(delays.iter().all(|delay| *delay <= Duration::from_secs(20)));
     assert!(
         delays.iter().any(|delay| *delay > Duration::from_secs(3)),
@@ -473,10 +476,7 @@ fn slow_detaches_take_their_time_and_missing_devices_are_absent() {
 
     let missing = Faults::new(Seed(1));
     scenario::play(&[Scenario::named("device-missing").unwrap()], &missing).unwrap();
-    assert_eq!(
-        missing.backend_faults().device("vol-0", "node-0"),
-        DeviceOverlay::Absent
-    );
+    assert_eq!(missing.device("vol-0", "node-0"), DeviceOverlay::Absent);
 }
 
 #[test]
@@ -487,11 +487,7 @@ fn disks_are_dirty_or_somebody_elses_as_their_scenarios_say() {
     ] {
         let faults = Faults::new(Seed(1));
         scenario::play(&[Scenario::named(name).unwrap()], &faults).unwrap();
-        assert_eq!(
-            faults.backend_faults().disk("vol-0", "node-0"),
-            expected,
-            "{name}"
-        );
+        assert_eq!(faults.disk("vol-0", "node-0"), expected, "{name}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use csi_mock_driver::driver::service_config::BlockRuns;
-use csi_mock_driver::fault::Rule;
+use csi_mock_driver::fault::{Part, Rule};
 use csi_mock_driver::store::volume_files::FileId;
 use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use csi_proto::v1::{self, GetMetadataAllocatedRequest, GetMetadataDeltaRequest};
@@ -201,15 +201,15 @@ async fn streams_stall_and_go_on_and_lose_their_connection() {
 async fn array_that_tracks_no_changes_refuses_deltas_and_nothing_else() {
     let scene = Scene::start(false).await;
     let trouble = json!({"id": "off", "trouble": "tracking-off"});
-    let troubles = scene.fronted.behind().faults().backend_faults();
-    troubles
-        .put(csi_mock_driver::fault::BackendFault::from_value(trouble).unwrap())
+    let faults = scene.fronted.behind().faults();
+    faults
+        .put(Rule::backend_fault_from_value(trouble).unwrap())
         .unwrap();
     let (_, ended) = scene.stream(true).await;
     assert_eq!(ended.unwrap_err().code(), Code::FailedPrecondition);
     assert_eq!(scene.told(), (json!("FAILED_PRECONDITION"), json!("off")));
     assert!(matches!(scene.stream(false).await, (5, Ok(()))));
-    scene.fronted.behind().faults().backend_faults().remove("off");
+    faults.remove(Part::BackendFault, "off");
     assert!(
         matches!(scene.stream(true).await, (1, Ok(()))),
         "nothing has changed"

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use csi_mock_driver::admin_api::client::Client;
-use csi_mock_driver::fault::BackendFault;
+use csi_mock_driver::fault::{Part, Rule};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use rustix::process::Signal;
@@ -29,8 +29,8 @@ async fn start() -> (Server, ControllerClient<Channel>) {
 }
 
 fn trouble(server: &Server, text: Value) {
-    let trouble = BackendFault::from_value(text).unwrap();
-    server.driver().faults().backend_faults().put(trouble).unwrap();
+    let trouble = Rule::backend_fault_from_value(text).unwrap();
+    server.driver().faults().put(trouble).unwrap();
 }
 
 #[tokio::test]
@@ -58,8 +58,7 @@ async fn refusals_are_answered_and_journalled_and_leave_the_array_alone() {
         server
             .driver()
             .faults()
-            .backend_faults()
-            .set_enabled("frozen", false)
+            .set_enabled(Part::BackendFault, "frozen", false)
     );
     assert_eq!(publish(&mut client, "vol-0", "node-1").await, Code::Ok);
 }
@@ -146,7 +145,7 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
     assert_eq!(listed.len(), 5, "the new volume is not told");
     assert_eq!(listed[0].1, ["node-0"]);
     assert!(listed[1].1.is_empty());
-    assert!(server.driver().faults().backend_faults().remove("still"));
+    assert!(server.driver().faults().remove(Part::BackendFault, "still"));
     let listed = published(&mut client).await;
     assert_eq!(listed.len(), 6);
     assert_eq!(nodes_of(&mut client, "vol-1").await, ["node-1"]);
@@ -163,7 +162,7 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
         assert!(start.elapsed() < Duration::from_secs(20), "must follow");
     }
     assert!(start.elapsed() >= Duration::from_millis(300));
-    assert!(server.driver().faults().backend_faults().remove("behind"));
+    assert!(server.driver().faults().remove(Part::BackendFault, "behind"));
 
     trouble(
         &server,
@@ -196,8 +195,7 @@ async fn expired_tokens_end_a_list_in_its_middle_and_a_new_one_begins() {
         server
             .driver()
             .faults()
-            .backend_faults()
-            .set_enabled("old", false)
+            .set_enabled(Part::BackendFault, "old", false)
     );
     let second = client.list_volumes(page(&first.next_token)).await.unwrap();
     assert_eq!(second.into_inner().entries.len(), 2);

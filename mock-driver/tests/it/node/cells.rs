@@ -229,7 +229,12 @@ async fn publish_context_that_a_rule_has_edited_is_noticed_on_the_node() {
     site.server.driver().faults().put(rule).unwrap();
     let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
     assert_eq!(site.stage(&volume).await, Err(Code::InvalidArgument));
-    assert!(site.server.driver().faults().remove("odd"));
+    assert!(
+        site.server
+            .driver()
+            .faults()
+            .remove(csi_mock_driver::fault::Part::Rule, "odd")
+    );
     let volume = site.attach(volume, false).await;
     site.stage(&volume).await.unwrap();
     site.unstage(&volume).await.unwrap();

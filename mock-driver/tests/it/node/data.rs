@@ -336,7 +336,9 @@ async fn device_that_comes_late_is_waited_for() {
                 .is_some_and(|m| m.ends_with("NodeStageVolume"))
         };
         line_in(&journal, staging).await;
-        driver.faults().backend_faults().remove("x");
+        driver
+            .faults()
+            .remove(csi_mock_driver::fault::Part::BackendFault, "x");
     };
     let (staged, ()) = tokio::join!(site.stage(&volume), comes);
     assert_eq!(staged, Ok(()));

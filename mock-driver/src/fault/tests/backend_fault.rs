@@ -1,15 +1,22 @@
+//! What backend faults do to calls and to what the array shows.
+
+use serde_json::Value;
 use serde_json::json;
+use tonic::Code;
 
 use super::*;
-use crate::fault::{
-    DeviceOverlay, DiskOverlay, Faults, Origin, Reservations, RuleError, Script, VolumeLocation,
-};
+
+const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
+const UNPUBLISH: &str = "/csi.v1.Controller/ControllerUnpublishVolume";
+const CREATE: &str = "/csi.v1.Controller/CreateVolume";
+const LIST: &str = "/csi.v1.Controller/ListVolumes";
 
 /// A call as backend faults see it.
 struct Call {
     path: &'static str,
     volume: &'static str,
     node: &'static str,
+    usage: ArrayUsage,
 }
 
 impl CallInfo for Call {
@@ -33,6 +40,14 @@ impl CallInfo for Call {
         None
     }
 
+    fn changes(&self) -> bool {
+        self.path != LIST
+    }
+
+    fn usage(&self, _: &Reservations) -> ArrayUsage {
+        self.usage
+    }
+
     fn size(&self) -> u64 {
         0
     }
@@ -43,43 +58,46 @@ impl CallInfo for Call {
 }
 
 fn mk_call(path: &'static str, volume: &'static str, node: &'static str) -> Call {
-    Call { path, volume, node }
+    Call {
+        path,
+        volume,
+        node,
+        usage: ArrayUsage::default(),
+    }
 }
 
-fn mk_trouble(fields: Value) -> BackendFault {
+fn mk_trouble(fields: Value) -> Rule {
     let mut whole = json!({"id": "x"});
     let fields = fields.as_object().unwrap().clone();
     whole.as_object_mut().unwrap().extend(fields);
-    BackendFault::from_value(whole).unwrap()
+    Rule::backend_fault_from_value(whole).unwrap()
 }
 
 /// What one backend fault does to calls at times in milliseconds: a wait in milliseconds, a code, or nothing.
-fn meets(fields: Value, stock: ArrayUsage, calls: &[(u64, Call)]) -> Vec<Result<u128, Code>> {
-    let trouble = mk_trouble(fields);
-    let mut memory = Memory::default();
-    let mut decide = |(at, call): &(u64, Call)| {
-        let changes = call.path != "/csi.v1.Controller/ListVolumes";
-        let now = Duration::from_millis(*at);
-        match trouble.kind.decide(
-            &mut memory,
-            call,
-            changes,
-            &Reservations::default(),
-            &|_| stock,
-            now,
-        ) {
+fn meets(
+    fields: Value,
+    usage: ArrayUsage,
+    calls: impl IntoIterator<Item = (u64, Call)>,
+) -> Vec<Result<u128, Code>> {
+    let armed = RuleState::new(mk_trouble(fields), Origin::Admin, Duration::ZERO);
+    let decide = |(at, call): (u64, Call)| {
+        let call = Call { usage, ..call };
+        let now = Duration::from_millis(at);
+        let covers = armed.rule.matches.covers(&call, FIRST_STATE);
+        let fired = covers.then(|| armed.take(&call, Seed(0), &Reservations::default(), now));
+        match fired.flatten() {
             None => Ok(0),
-            Some(Injection::Wait(time)) => Ok(time.as_millis()),
-            Some(Injection::Refuse { code, message }) => {
-                assert!(!message.is_empty());
-                Err(code)
-            }
+            Some(fired) => match fired.answer() {
+                None => Ok(fired.delay().as_millis()),
+                Some((code, message)) => {
+                    assert!(!message.is_empty());
+                    Err(code)
+                }
+            },
         }
     };
-    calls.iter().map(&mut decide).collect()
+    calls.into_iter().map(decide).collect()
 }
-
-const LIST: &str = "/csi.v1.Controller/ListVolumes";
 
 #[test]
 fn node_gone_refuses_attaches_and_lets_detaches_through() {
@@ -91,7 +109,7 @@ fn node_gone_refuses_attaches_and_lets_detaches_through() {
     let met = meets(
         json!({"trouble": "node-gone", "node": "a"}),
         ArrayUsage::default(),
-        &calls,
+        calls,
     );
     assert_eq!(met, [Err(Code::NotFound), Ok(0), Ok(0)]);
 }
@@ -105,7 +123,7 @@ fn read_only_and_busy_refuse_changes_and_nothing_else() {
             (0, mk_call(LIST, "", "")),
         ]
     };
-    let met = |fields| meets(fields, ArrayUsage::default(), &calls());
+    let met = |fields| meets(fields, ArrayUsage::default(), calls());
     let failed = Err(Code::FailedPrecondition);
     assert_eq!(met(json!({"trouble": "read-only"})), [failed, failed, Ok(0)]);
     let busy = json!({"trouble": "busy", "volume": "v"});
@@ -145,8 +163,8 @@ fn quotas_and_node_limits_count_what_is_there_and_let_repeats_through() {
     ];
     for (fields, path, expected) in table {
         let call = || [(0, mk_call(path, "v", "a"))];
-        assert_eq!(meets(fields.clone(), stock, &call()), [expected], "{fields}");
-        assert_eq!(meets(fields.clone(), repeat, &call()), [Ok(0)], "{fields}");
+        assert_eq!(meets(fields.clone(), stock, call()), [expected], "{fields}");
+        assert_eq!(meets(fields.clone(), repeat, call()), [Ok(0)], "{fields}");
     }
 }
 
@@ -163,7 +181,7 @@ fn slow_nodes_have_a_queue_each() {
     let met = meets(
         json!({"trouble": "slow-node", "time": "1s"}),
         ArrayUsage::default(),
-        &calls,
+        calls,
     );
     assert_eq!(met, [Ok(1000), Ok(2000), Ok(1000), Ok(1500), Ok(1000), Ok(0)]);
 }
@@ -175,18 +193,17 @@ fn rate_limit_is_a_bucket_that_fills_with_time() {
     let fields = json!({"trouble": "rate-limit", "per-second": 2, "burst": 2, "method": "Controller*"});
     let full = Err(Code::ResourceExhausted);
     assert_eq!(
-        meets(fields, ArrayUsage::default(), &calls),
+        meets(fields, ArrayUsage::default(), calls),
         [Ok(0), Ok(0), full, full, Ok(0), full, Ok(0), Ok(0), full]
     );
     let other = [(0, mk_call("/csi.v1.Identity/Probe", "", "")); 1];
     let fields = json!({"trouble": "rate-limit", "per-second": 0.001, "method": "Controller*"});
-    assert_eq!(meets(fields, ArrayUsage::default(), &other), [Ok(0)]);
+    assert_eq!(meets(fields, ArrayUsage::default(), other), [Ok(0)]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn troubles_are_put_switched_and_removed_and_tell_what_they_do_together() {
     let faults = Faults::default();
-    let troubles = faults.backend_faults();
     let script = Script::read(
         "troubles:
 - {id: gone, trouble: node-gone, node: a}
@@ -198,53 +215,52 @@ async fn troubles_are_put_switched_and_removed_and_tell_what_they_do_together() 
     )
     .unwrap();
     faults.load(Origin::File, script).unwrap();
-    let stock = |_: &Reservations| ArrayUsage::default();
-    let decide = || {
-        troubles
-            .decide(&mk_call(PUBLISH, "v", "a"), true, &stock)
-            .obstacle
-    };
-    assert!(matches!(decide(), Some((id, Injection::Refuse { .. })) if id == "gone"));
-    assert_eq!(troubles.reports()[0].met, 1);
-    assert_eq!(troubles.listing().lacks.len(), 1);
-    assert_eq!(troubles.listing().frozen, None);
-    assert!(troubles.set_enabled("old", true) && !troubles.set_enabled("new", true));
-    assert_eq!(troubles.listing().frozen, Some(Some(Duration::from_secs(5))));
+    let decide = || faults.decide(&mk_call(PUBLISH, "v", "a")).backend;
+    assert!(decide().is_some_and(|fired| fired.rule().id == "gone" && fired.answer().is_some()));
+    assert_eq!(faults.reports(Part::BackendFault)[0].fired, 1);
+    assert_eq!(faults.listing().lacks.len(), 1);
+    let frozen = || faults.frozen().read().unwrap().map(|freeze| freeze.age);
+    assert_eq!((faults.listing().is_frozen, frozen()), (false, None));
+    assert!(
+        faults.set_enabled(Part::BackendFault, "old", true)
+            && !faults.set_enabled(Part::BackendFault, "new", true)
+    );
+    assert!(faults.listing().is_frozen);
+    assert_eq!(frozen(), Some(Some(Duration::from_secs(5))));
 
-    assert_eq!(troubles.device("v", "n"), DeviceOverlay::Wrong("/dev/x".into()));
-    assert_eq!(troubles.device("w", "n"), DeviceOverlay::Right);
-    troubles
+    assert_eq!(faults.device("v", "n"), DeviceOverlay::Wrong("/dev/x".into()));
+    assert_eq!(faults.device("w", "n"), DeviceOverlay::Right);
+    faults
         .put(mk_trouble(
             json!({"id": "absent", "trouble": "device-absent", "node": "n"}),
         ))
         .unwrap();
     let taken = mk_trouble(json!({"id": "gone", "trouble": "tracking-off"}));
-    let clash = troubles.put(taken).unwrap_err();
+    let clash = faults.put(taken).unwrap_err();
     assert!(clash.to_string().contains("a trouble of the File"), "{clash}");
     let absent = "troubles: [{id: absent, trouble: tracking-off}]";
     let clash = faults
         .load(Origin::Scenario, Script::read(absent).unwrap())
         .unwrap_err();
     assert!(clash.to_string().contains("a trouble of the Admin"), "{clash}");
-    assert_eq!(troubles.device("v", "n"), DeviceOverlay::Absent);
-    assert!(troubles.remove("absent") && !troubles.remove("absent"));
+    assert_eq!(faults.device("v", "n"), DeviceOverlay::Absent);
+    assert!(faults.remove(Part::BackendFault, "absent") && !faults.remove(Part::BackendFault, "absent"));
 
-    assert!(!troubles.is_ready());
+    assert!(!faults.is_ready());
     tokio::time::advance(Duration::from_secs(11)).await;
-    assert!(troubles.is_ready());
+    assert!(faults.is_ready());
 
     faults.load(Origin::File, Script::default()).unwrap();
-    assert!(decide().is_none() && troubles.reports().is_empty());
+    assert!(decide().is_none() && faults.reports(Part::BackendFault).is_empty());
 }
 
 #[tokio::test]
 async fn disks_and_losses_are_as_the_first_trouble_says_that_is_there() {
     let faults = Faults::default();
-    let troubles = faults.backend_faults();
-    let loss = troubles.loss();
+    let loss = faults.loss();
     let now = || loss.borrow().map(|loss| loss.loses);
     let script = |yaml: &str| faults.load(Origin::File, Script::read(yaml).unwrap()).unwrap();
-    assert_eq!((troubles.disk("v", "here"), now()), (DiskOverlay::Right, None));
+    assert_eq!((faults.disk("v", "here"), now()), (DiskOverlay::Right, None));
     script(
         "troubles:
 - {id: torn, trouble: dirty-filesystem, volume: v, repairable: false}
@@ -254,19 +270,21 @@ async fn disks_and_losses_are_as_the_first_trouble_says_that_is_there() {
 - {id: blank, trouble: state-loss, loses: everything}
 ",
     );
-    assert_eq!(troubles.disk("v", "here"), DiskOverlay::Damaged);
-    assert_eq!(troubles.disk("w", "here"), DiskOverlay::Dirty);
+    assert_eq!(faults.disk("v", "here"), DiskOverlay::Damaged);
+    assert_eq!(faults.disk("w", "here"), DiskOverlay::Dirty);
     assert_eq!(
-        troubles.disk("w", "there"),
+        faults.disk("w", "there"),
         DiskOverlay::Foreign("data of an unknown kind")
     );
-    assert_eq!(troubles.device("v", "here"), DeviceOverlay::Right);
+    assert_eq!(faults.device("v", "here"), DeviceOverlay::Right);
     assert_eq!(now(), Some(Loses::Everything));
-    assert!(troubles.set_enabled("lost", true));
+    assert!(faults.set_enabled(Part::BackendFault, "lost", true));
     assert_eq!(now(), Some(Loses::Changes), "unless it says otherwise");
-    assert!(troubles.remove("lost") && troubles.set_enabled("blank", false));
+    assert!(
+        faults.remove(Part::BackendFault, "lost") && faults.set_enabled(Part::BackendFault, "blank", false)
+    );
     assert_eq!(now(), None);
-    troubles
+    faults
         .put(mk_trouble(
             json!({"trouble": "state-loss", "loses": "attachments"}),
         ))
@@ -340,7 +358,7 @@ fn mistakes_are_told_by_trouble_and_field() {
             .as_object_mut()
             .unwrap()
             .extend(fields.as_object().unwrap().clone());
-        match BackendFault::from_value(whole) {
+        match Rule::backend_fault_from_value(whole) {
             Err(RuleError::Rule { field, reason, .. }) => {
                 assert!(
                     field == at && reason.contains(words),

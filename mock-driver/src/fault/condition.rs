@@ -1,0 +1,120 @@
+//! Conditions of backend faults: what the array refuses by its own state. Pure: time and usage are arguments.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::reservation::Reservations;
+use super::rule::CallInfo;
+
+/// What must be so of the array or the call for a backend fault to refuse the call.
+#[derive(Clone, Debug)]
+pub(crate) enum Condition {
+    /// The call changes the array. The text is the error's.
+    Changes(&'static str),
+    /// The call continues a list by a token.
+    Continues,
+    /// The array does not know the node any more.
+    NodeGone,
+    /// The node has so many volumes.
+    NodeLimit(u64),
+    /// The array has so many volumes, or no room for the bytes that the call asks for.
+    Quota {
+        volumes: Option<u64>,
+        bytes: Option<u64>,
+    },
+    /// The calls exceed a token bucket.
+    RateLimit { per_second: f64, burst: f64 },
+}
+
+/// What the array holds, and what other calls are about to take of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArrayUsage {
+    pub(crate) volumes: u64,
+    pub(crate) bytes: u64,
+    /// The bytes the call asks for.
+    pub(crate) asked: u64,
+    /// How many volumes the node of the call has.
+    pub(crate) on_node: u64,
+    /// What the call asks for is there already.
+    pub(crate) is_repeat: bool,
+}
+
+/// What a rule remembers of earlier calls for its condition and its queue.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// When the rule came into force, since the driver's start.
+    pub(super) since: Duration,
+    /// Until when each node's queue is taken.
+    queues: HashMap<String, Duration>,
+    /// Tokens that are left, and when they were counted.
+    tokens: Option<(f64, Duration)>,
+}
+
+// === impl Condition ===
+
+impl Condition {
+    /// The text of the error, if the call is refused.
+    pub(super) fn refusal(
+        &self,
+        memory: &mut Memory,
+        call: &dyn CallInfo,
+        reserved: &Reservations,
+        now: Duration,
+    ) -> Option<String> {
+        match self {
+            Self::Changes(text) => call.changes().then(|| (*text).to_owned()),
+            Self::Continues => call
+                .continues()
+                .then(|| "starting_token: has expired: begin the list anew".to_owned()),
+            Self::NodeGone => Some(format!(
+                "node \"{}\" is not known to the array any more",
+                call.node()
+            )),
+            Self::NodeLimit(limit) => {
+                let usage = call.usage(reserved);
+                let ArrayUsage { on_node, .. } = usage;
+                (on_node >= *limit && !usage.is_repeat)
+                    .then(|| format!("node \"{}\" has {on_node} volumes and takes no more", call.node()))
+            }
+            Self::Quota { volumes, bytes } => {
+                let usage = call.usage(reserved);
+                let is_exceeded = volumes.is_some_and(|most| usage.volumes >= most)
+                    || bytes.is_some_and(|most| usage.bytes.saturating_add(usage.asked) > most);
+                let ArrayUsage { volumes, bytes, .. } = usage;
+                (is_exceeded && !usage.is_repeat)
+                    .then(|| format!("the quota is used up: {volumes} volumes of {bytes} bytes"))
+            }
+            Self::RateLimit { per_second, burst } => (!memory.take_token(*per_second, *burst, now))
+                .then(|| format!("the array takes {per_second} calls a second: slow down")),
+        }
+    }
+}
+
+// === impl Memory ===
+
+impl Memory {
+    /// Of a rule that comes into force now.
+    pub(super) fn beginning(now: Duration) -> Self {
+        Self {
+            since: now,
+            ..Self::default()
+        }
+    }
+
+    /// Takes a token from a bucket that fills with time, and says whether there was one.
+    fn take_token(&mut self, per_second: f64, burst: f64, now: Duration) -> bool {
+        let (tokens, counted) = self.tokens.unwrap_or((burst, now));
+        let gained = now.saturating_sub(counted).as_secs_f64() * per_second;
+        let tokens = (tokens + gained).min(burst);
+        let is_allowed = tokens >= 1.0;
+        self.tokens = Some((if is_allowed { tokens - 1.0 } else { tokens }, now));
+        is_allowed
+    }
+
+    /// Enters a call into the queue of its node, and says how long it waits until it has been served.
+    pub(super) fn enqueue(&mut self, node: &str, time: Duration, now: Duration) -> Duration {
+        let free = self.queues.entry(node.to_owned()).or_default();
+        *free = now.max(*free) + time;
+        free.saturating_sub(now)
+    }
+}

@@ -1,0 +1,330 @@
+//! Backend faults: rules about the array itself, written as `trouble`. Each one becomes a rule, with a condition
+//! that the array's state decides, or with an overlay.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tonic::Code;
+use wildmatch::WildMatch;
+
+use super::{FieldError, Part, RuleError, error_code, flaw, read_methods, yes};
+use crate::fault::condition::Condition;
+use crate::fault::duration;
+use crate::fault::overlay::{DeviceOverlay, DiskOverlay, Loses, Overlay, Scope};
+use crate::fault::rule::{Action, End, Match, Methods, Phase, Rule};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawFault {
+    id: String,
+    trouble: String,
+    #[serde(default = "yes")]
+    enabled: bool,
+    volume: Option<String>,
+    node: Option<String>,
+    device: Option<String>,
+    code: Option<String>,
+    limit: Option<u64>,
+    volumes: Option<u64>,
+    bytes: Option<u64>,
+    age: Option<String>,
+    time: Option<String>,
+    #[serde(rename = "for")]
+    period: Option<String>,
+    method: Option<String>,
+    per_second: Option<f64>,
+    burst: Option<f64>,
+    repairable: Option<bool>,
+    data: Option<String>,
+    loses: Option<Loses>,
+}
+
+/// Foreign data that staging can find on a device, by name and in words.
+const FOREIGN: [(&str, &str); 6] = [
+    ("unknown", "data of an unknown kind"),
+    ("btrfs", "a btrfs filesystem"),
+    ("luks", "an encrypted disk (LUKS)"),
+    ("lvm", "a physical volume of LVM"),
+    ("partitions", "a partition table"),
+    ("swap", "swap space"),
+];
+
+/// The fields of each kind.
+const KINDS: [(&str, &[&str]); 18] = [
+    ("device-absent", &["volume", "node"]),
+    ("wrong-device", &["volume", "node", "device"]),
+    ("dirty-filesystem", &["volume", "node", "repairable"]),
+    ("foreign-data", &["volume", "node", "data"]),
+    ("node-gone", &["node"]),
+    ("node-limit", &["node", "limit"]),
+    ("read-only", &["code"]),
+    ("busy", &["volume", "node", "code"]),
+    ("quota", &["volumes", "bytes"]),
+    ("frozen-list", &["age"]),
+    ("list-lacks", &["volume"]),
+    ("list-adds", &["volume", "node"]),
+    ("slow-node", &["node", "time"]),
+    ("rate-limit", &["method", "per-second", "burst", "code"]),
+    ("tracking-off", &["code"]),
+    ("tokens-expired", &["code"]),
+    ("state-loss", &["loses"]),
+    ("not-ready", &["for"]),
+];
+
+/// ControllerPublishVolume and ControllerUnpublishVolume.
+const PUBLISH_AND_UNPUBLISH: &str = "Controller*ublishVolume";
+
+/// What a backend fault does.
+enum Effect {
+    /// It refuses calls.
+    Refuse {
+        method: Option<&'static str>,
+        condition: Option<Condition>,
+        code: Code,
+        message: Option<&'static str>,
+    },
+    /// It makes attaches and detaches of a node wait for one another.
+    Queue(Duration),
+    Overlay(Overlay),
+}
+
+// === impl Rule ===
+
+impl Rule {
+    /// Reads one backend fault, for example from a request of the admin API.
+    ///
+    /// # Errors
+    /// If it is wrong, as in a list of one.
+    pub fn backend_fault_from_value(item: Value) -> Result<Self, RuleError> {
+        read(&item).map_err(|flaw| RuleError::at(Part::BackendFault, 0, &item, flaw))
+    }
+
+    pub(in crate::fault) fn backend_faults_from_items(items: Vec<Value>) -> Result<Vec<Self>, RuleError> {
+        let read = |(index, item): (usize, Value)| {
+            read(&item).map_err(|flaw| RuleError::at(Part::BackendFault, index, &item, flaw))
+        };
+        items.into_iter().enumerate().map(read).collect()
+    }
+}
+
+fn read(item: &Value) -> Result<Rule, FieldError> {
+    let written: RawFault = serde_path_to_error::deserialize(item.clone())
+        .map_err(|error| FieldError(error.path().to_string(), error.inner().to_string()))?;
+    if written.id.is_empty() {
+        return Err(flaw("id", "must not be empty"));
+    }
+    written.check_fields(item)?;
+    let mut rule = Rule {
+        id: written.id.clone(),
+        part: Part::BackendFault,
+        enabled: written.enabled,
+        matches: Match::default(),
+        phase: Phase::Before,
+        action: Action::default(),
+        times: None,
+        overlay: None,
+        text: item.clone(),
+    };
+    let method = match written.effect()? {
+        Effect::Overlay(overlay) => {
+            rule.overlay = Some(overlay);
+            return Ok(rule);
+        }
+        Effect::Queue(time) => {
+            rule.action.queue = Some(time);
+            Some(PUBLISH_AND_UNPUBLISH)
+        }
+        Effect::Refuse {
+            method,
+            condition,
+            code,
+            message,
+        } => {
+            let message = message.map(str::to_owned);
+            rule.action.end = Some(End::Answer { code, message });
+            rule.matches.condition = condition;
+            method
+        }
+    };
+    let Scope { volume, node } = written.scope()?;
+    rule.matches = Match {
+        method: written.methods(method)?,
+        volume,
+        node,
+        ..rule.matches
+    };
+    Ok(rule)
+}
+
+// === impl RawFault ===
+
+impl RawFault {
+    /// Refuses a kind that does not exist, and fields that the kind does not have.
+    fn check_fields(&self, item: &Value) -> Result<(), FieldError> {
+        let Some((kind, allowed)) = KINDS.iter().find(|(kind, _)| *kind == self.trouble) else {
+            let names = KINDS.map(|(kind, _)| kind);
+            let (last, others) = names.split_last().expect("there must be kinds");
+            let reason = format!(
+                "\"{}\" is none: write {} or {last}",
+                self.trouble,
+                others.join(", ")
+            );
+            return Err(flaw("trouble", reason));
+        };
+        let mut fields = item.as_object().into_iter().flat_map(serde_json::Map::keys);
+        let odd = fields.find(|field| {
+            let field = field.as_str();
+            !["id", "trouble", "enabled"].contains(&field) && !allowed.contains(&field)
+        });
+        match odd {
+            Some(odd) => {
+                let reason = format!("means nothing for {kind}, which has {}", allowed.join(", "));
+                Err(flaw(odd, reason))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn effect(&self) -> Result<Effect, FieldError> {
+        let scope = || self.scope();
+        let missing = |field: &str, example: &str| {
+            let reason = format!("must be there for {}, as in {example}", self.trouble);
+            flaw(field, reason)
+        };
+        let refuse = |method, condition, usual| {
+            Ok(Effect::Refuse {
+                method,
+                condition: Some(condition),
+                code: self.code(usual)?,
+                message: None,
+            })
+        };
+        let overlay = match self.trouble.as_str() {
+            "node-gone" => {
+                return refuse(
+                    Some("ControllerPublishVolume"),
+                    Condition::NodeGone,
+                    Code::NotFound,
+                );
+            }
+            "node-limit" => {
+                let limit = self.limit.ok_or_else(|| missing("limit", "limit: 3"))?;
+                return refuse(
+                    Some("ControllerPublishVolume"),
+                    Condition::NodeLimit(limit),
+                    Code::ResourceExhausted,
+                );
+            }
+            "read-only" => {
+                let condition = Condition::Changes("the array is read-only: it takes no changes");
+                return refuse(None, condition, Code::FailedPrecondition);
+            }
+            "busy" => {
+                let condition = Condition::Changes("the array is busy: try again later");
+                return refuse(None, condition, Code::Aborted);
+            }
+            "quota" if self.volumes.is_none() && self.bytes.is_none() => {
+                return Err(missing("volumes", "volumes: 10 or bytes: 1073741824"));
+            }
+            "quota" => {
+                let (volumes, bytes) = (self.volumes, self.bytes);
+                let condition = Condition::Quota { volumes, bytes };
+                return refuse(Some("CreateVolume"), condition, Code::ResourceExhausted);
+            }
+            "rate-limit" => {
+                let per_second = self
+                    .per_second
+                    .ok_or_else(|| missing("per-second", "per-second: 5"))?;
+                return refuse(None, self.rate_limit(per_second)?, Code::ResourceExhausted);
+            }
+            "tokens-expired" => return refuse(None, Condition::Continues, Code::Aborted),
+            "tracking-off" => {
+                return Ok(Effect::Refuse {
+                    method: Some("GetMetadataDelta"),
+                    condition: None,
+                    code: self.code(Code::FailedPrecondition)?,
+                    message: Some("the array does not track which blocks change: copy the whole snapshot"),
+                });
+            }
+            "slow-node" => {
+                let time = time("time", self.time.as_deref())?;
+                return time.map(Effect::Queue).ok_or_else(|| missing("time", "time: 2s"));
+            }
+            "device-absent" => Overlay::Device(scope()?, DeviceOverlay::Absent),
+            "wrong-device" => {
+                let device = self.device.as_deref().unwrap_or("/dev/disk/by-id/wrong");
+                Overlay::Device(scope()?, DeviceOverlay::Wrong(device.to_owned()))
+            }
+            "dirty-filesystem" => {
+                let disk = match self.repairable {
+                    Some(false) => DiskOverlay::Damaged,
+                    Some(true) | None => DiskOverlay::Dirty,
+                };
+                Overlay::Disk(scope()?, disk)
+            }
+            "foreign-data" => Overlay::Disk(scope()?, DiskOverlay::Foreign(self.foreign()?)),
+            "frozen-list" => Overlay::FrozenList(time("age", self.age.as_deref())?),
+            "list-lacks" => Overlay::ListLacks(scope()?),
+            "list-adds" => {
+                let node = self.node.clone().ok_or_else(|| missing("node", "node: node-9"))?;
+                let volume = scope()?.volume;
+                Overlay::ListAdds(Scope { volume, node: None }, node)
+            }
+            "state-loss" => Overlay::StateLoss(self.loses.unwrap_or(Loses::Changes)),
+            _ => Overlay::NotReady(time("for", self.period.as_deref())?),
+        };
+        Ok(Effect::Overlay(overlay))
+    }
+
+    fn rate_limit(&self, per_second: f64) -> Result<Condition, FieldError> {
+        let burst = self.burst.unwrap_or(1.0);
+        for (field, number) in [("per-second", per_second), ("burst", burst)] {
+            if !(number.is_finite() && number > 0.0) {
+                return Err(flaw(field, "must be a number above 0"));
+            }
+        }
+        let burst = burst.max(1.0);
+        Ok(Condition::RateLimit { per_second, burst })
+    }
+
+    fn methods(&self, own: Option<&str>) -> Result<Option<Methods>, FieldError> {
+        let methods = self.method.as_deref().or(own).map(read_methods).transpose();
+        methods.map_err(|FieldError(_, reason)| flaw("method", reason))
+    }
+
+    fn foreign(&self) -> Result<&'static str, FieldError> {
+        let name = self.data.as_deref().unwrap_or("unknown");
+        let found = FOREIGN.iter().find(|(known, _)| *known == name);
+        found.map(|(_, words)| *words).ok_or_else(|| {
+            let known = FOREIGN.map(|(known, _)| known).join(", ");
+            flaw("data", format!("\"{name}\" is none: write {known}"))
+        })
+    }
+
+    fn code(&self, usual: Code) -> Result<Code, FieldError> {
+        match &self.code {
+            Some(name) => error_code(name).map_err(|FieldError(_, reason)| flaw("code", reason)),
+            None => Ok(usual),
+        }
+    }
+
+    fn scope(&self) -> Result<Scope, FieldError> {
+        let pattern = |field: &str, text: &Option<String>| match text.as_deref() {
+            Some("") => Err(flaw(field, "must not be empty; leave it out to mean all")),
+            // Other than a rule's, it fits calls without the field, too.
+            None | Some("*") => Ok(None),
+            Some(text) => Ok(Some(WildMatch::new(text))),
+        };
+        Ok(Scope {
+            volume: pattern("volume", &self.volume)?,
+            node: pattern("node", &self.node)?,
+        })
+    }
+}
+
+fn time(field: &str, text: Option<&str>) -> Result<Option<Duration>, FieldError> {
+    text.map(duration::parse)
+        .transpose()
+        .map_err(|error| flaw(field, error.to_string()))
+}
