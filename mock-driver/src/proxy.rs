@@ -28,7 +28,7 @@ use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::fault::{ActiveFault, Decision, Phase};
 use crate::journal::{CallRecord, Journal, Outcome, Peer};
-use crate::rpc::schema::Rpc;
+use crate::rpc::method::Method;
 use crate::socket::ConnectionInfo;
 
 mod cut;
@@ -86,7 +86,7 @@ impl Proxy {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path().to_owned();
         let connection = parts.extensions.get::<ConnectionInfo>().cloned();
-        let rpc = Rpc::at(&path);
+        let rpc = Method::at(&path);
         // The other side may speak first where the method is not known, so nothing is waited for there.
         let envelope = match rpc {
             Some(_) => Envelope::open(body).await,

@@ -1,9 +1,7 @@
 //! The catalogue of CSI's RPCs: names, messages, capabilities, the form of requests and gRPC codes.
 
 pub mod capabilities;
-pub mod method;
-pub mod schema;
-
 pub(crate) mod code;
 pub(crate) mod legacy;
+pub(crate) mod method;
 pub(crate) mod validate;

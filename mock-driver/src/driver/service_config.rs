@@ -113,7 +113,7 @@ impl FromStr for RequiredSecret {
         let (method, secret) = text.split_once(':').ok_or(InvalidSecret)?;
         let (key, value) = secret.split_once('=').ok_or(InvalidSecret)?;
         let method: Method = method.parse().map_err(|_| InvalidSecret)?;
-        if key.is_empty() || !method.has_secrets() {
+        if key.is_empty() || !method.takes("secrets") {
             return Err(InvalidSecret);
         }
         Ok(Self {

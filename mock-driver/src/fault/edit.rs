@@ -217,10 +217,10 @@ mod tests {
     use prost::Message;
 
     use super::*;
-    use crate::rpc::schema::Rpc;
+    use crate::rpc::method::Method;
 
     fn edited<M: Message + Default>(method: &str, reply: &M, edits: Value) -> M {
-        let descriptor = Rpc::named(method).unwrap().reply();
+        let descriptor = method.parse::<Method>().unwrap().reply();
         let edits = Edits::read(edits.as_object().unwrap(), &descriptor).unwrap();
         let mut message = DynamicMessage::decode(descriptor, reply.encode_to_vec().as_slice()).unwrap();
         edits.apply(&mut message);
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn fields_nobody_knows_survive() {
         // Field 99 of a later version, then a known one.
-        let descriptor = Rpc::named("ControllerPublishVolume").unwrap().reply();
+        let descriptor = Method::ControllerPublishVolume.reply();
         let later = [0x9a, 0x06, 0x01, b'x'];
         let mut message = DynamicMessage::decode(descriptor.clone(), &later[..]).unwrap();
         let edit = json!({"publish_context.a": "b"});
@@ -326,7 +326,7 @@ mod tests {
         ];
         for (method, path, value, words) in table {
             let written = json!({ path: value });
-            let reply = Rpc::named(method).unwrap().reply();
+            let reply = method.parse::<Method>().unwrap().reply();
             let (at, reason) = Edits::read(written.as_object().unwrap(), &reply).unwrap_err();
             assert!(at == path && reason.contains(words), "{method} {path}: {reason}");
         }

@@ -14,7 +14,7 @@ use super::overlay::Overlay;
 use super::parse::Part;
 use super::random::DelayDistribution;
 use super::reservation::Reservations;
-use crate::rpc::schema::Rpc;
+use crate::rpc::method::Method;
 
 /// What goes wrong, with which calls, when and how often.
 #[derive(Clone, Debug)]
@@ -289,10 +289,10 @@ impl Match {
 
 impl Methods {
     /// The known RPCs meant; empty for one that only a proxy can meet.
-    pub fn known(&self) -> Vec<&'static Rpc> {
+    pub(crate) fn known(&self) -> Vec<Method> {
         match self {
-            Self::One(path) => Rpc::at(path).into_iter().collect(),
-            Self::Like(pattern) => Rpc::all().iter().filter(|rpc| rpc.fits(pattern)).collect(),
+            Self::One(path) => Method::at(path).into_iter().collect(),
+            Self::Like(pattern) => Method::ALL.into_iter().filter(|method| method.fits(pattern)).collect(),
         }
     }
 

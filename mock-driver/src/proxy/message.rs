@@ -14,8 +14,7 @@ use tonic::{Code, Status};
 use super::seen::Seen;
 use crate::fault::{ActiveFault, ArrayUsage, CallInfo, Reservations, VolumeLocation};
 use crate::journal::Outcome;
-use crate::rpc::method::{Kind, Method};
-use crate::rpc::schema::{self, Rpc};
+use crate::rpc::method::{self, Kind, Method};
 use crate::service::call::{continues, map_entry, requested_size};
 
 /// Length of what stands before each message.
@@ -33,7 +32,7 @@ pub(super) struct Envelope {
 /// A request as fault rules see it.
 pub(super) struct Passing {
     pub(super) path: String,
-    pub(super) rpc: Option<&'static Rpc>,
+    pub(super) rpc: Option<Method>,
     message: Option<DynamicMessage>,
     volume: String,
     node: String,
@@ -101,7 +100,7 @@ impl Envelope {
 impl Passing {
     pub(super) fn new(
         path: String,
-        rpc: Option<&'static Rpc>,
+        rpc: Option<Method>,
         message: Option<&[u8]>,
         seen: Arc<Seen>,
     ) -> Self {
@@ -119,9 +118,9 @@ impl Passing {
             _ => String::new(),
         };
         Self {
-            volume: text(&schema::VOLUME).unwrap_or_default(),
-            node: text(&schema::NODE).unwrap_or_else(here),
-            name: text(&schema::NAME).unwrap_or_default(),
+            volume: text(&method::VOLUME).unwrap_or_default(),
+            node: text(&method::NODE).unwrap_or_else(here),
+            name: text(&method::NAME).unwrap_or_default(),
             path,
             rpc,
             message,
@@ -157,7 +156,7 @@ impl CallInfo for Passing {
 
     /// A method that is not CSI's counts as one that changes nothing.
     fn changes(&self) -> bool {
-        Method::at(&self.path).is_some_and(|method| method.kind() != Kind::Look)
+        self.rpc.is_some_and(|method| method.kind() != Kind::Read)
     }
 
     fn usage(&self, reserved: &Reservations) -> ArrayUsage {
@@ -274,15 +273,15 @@ mod tests {
 
     #[test]
     fn what_only_looks_changes_nothing_whatever_its_name_begins_with() {
-        let changing = |rpc: &&'static Rpc| {
-            let call = Passing::new(rpc.path().to_owned(), Some(rpc), None, Arc::default());
+        let changing = |method: &Method| {
+            let call = Passing::new(method.path().to_owned(), Some(*method), None, Arc::default());
             call.changes()
         };
-        let found: Vec<&str> = Rpc::all().iter().filter(changing).map(Rpc::name).collect();
+        let found: Vec<&str> = Method::ALL.iter().filter(|method| changing(method)).map(|method| method.name()).collect();
         assert!(!found.contains(&"GroupControllerGetCapabilities"), "{found:?}");
         let expected = Method::ALL
             .into_iter()
-            .filter(|method| method.kind() != Kind::Look);
+            .filter(|method| method.kind() != Kind::Read);
         assert_eq!(found.len(), expected.count(), "{found:?}");
         let foreign = Passing::new("/vendor.v1.Copy/Start".to_owned(), None, None, Arc::default());
         assert!(!foreign.changes());
@@ -297,11 +296,11 @@ mod tests {
         };
         let path = "/csi.v1.Node/NodeGetInfo";
         let asked = NodeGetInfoRequest {}.encode_to_vec();
-        let asked = Passing::new(path.into(), Rpc::at(path), Some(&asked), seen.clone());
+        let asked = Passing::new(path.into(), Method::at(path), Some(&asked), seen.clone());
         seen.learn_here(&asked, Some(&info.encode_to_vec()));
-        for rpc in Rpc::all() {
+        for rpc in Method::ALL {
             let mut message = DynamicMessage::new(rpc.request());
-            for field in [&schema::VOLUME[..], &schema::NODE, &schema::NAME].concat() {
+            for field in [&method::VOLUME[..], &method::NODE, &method::NAME].concat() {
                 if rpc.takes(field) {
                     message.set_field_by_name(field, Value::String("x".to_owned()));
                 }

@@ -128,11 +128,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::rpc::schema::Rpc;
+    use crate::rpc::method::Method;
 
     fn learn<M: Message>(seen: &Arc<Seen>, rpc: &str, request: &M) {
-        let rpc = Rpc::named(rpc);
-        let path = rpc.map(Rpc::path).unwrap_or_default().to_owned();
+        let rpc: Option<Method> = rpc.parse().ok();
+        let path = rpc.map(Method::path).unwrap_or_default().to_owned();
         seen.learn(&Passing::new(
             path,
             rpc,

@@ -1,28 +1,69 @@
-//! The RPCs of CSI, by name.
+//! The RPCs of CSI: one table of their names and of what they do. Everything else about them comes from the descriptors
+//! that `csi-proto` carries.
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
-use super::schema::Rpc;
+use prost_reflect::{DescriptorPool, MessageDescriptor, MethodDescriptor};
+use wildmatch::WildMatch;
 
-/// Writes the RPCs down once; the enum, the list of all and the paths follow from it.
+/// The service on one node.
+const NODE_SERVICE: &str = "/csi.v1.Node/";
+
+/// The fields of requests that say which volume a call is about; of ListSnapshots only which it asks for.
+pub(crate) const VOLUME: [&str; 2] = ["volume_id", "source_volume_id"];
+
+/// The field that says to which node.
+pub(crate) const NODE: [&str; 1] = ["node_id"];
+
+/// The field that says under which name something is to be made.
+pub(crate) const NAME: [&str; 1] = ["name"];
+
+/// In the order of [`Method::ALL`].
+static DESCRIPTORS: LazyLock<Vec<MethodDescriptor>> = LazyLock::new(|| {
+    let pool =
+        DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).expect("the built-in descriptors must decode");
+    let find = |method: Method| {
+        let (service, name) = method.path()[1..].rsplit_once('/')?;
+        let service = pool.get_service_by_name(service)?;
+        service.methods().find(|known| known.name() == name)
+    };
+    let described = |method| find(method).expect("the specification must have every method");
+    Method::ALL.into_iter().map(described).collect()
+});
+
+/// Writes the RPCs down once; the enum, the list of all, the paths and the kinds follow from it.
 macro_rules! methods {
-    ($($service:literal => [$($name:ident),+ $(,)?])+) => {
+    ($($service:literal => [$($name:ident: $kind:ident),+ $(,)?])+) => {
         /// An RPC of CSI.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[allow(missing_docs, reason = "each variant is the RPC of the same name")]
-        pub enum Method {
+        pub(crate) enum Method {
             $($($name,)+)+
         }
 
         impl Method {
             /// Every method, in the order of the specification.
-            pub const ALL: [Self; 36] = [$($(Self::$name,)+)+];
+            pub(crate) const ALL: [Self; 36] = [$($(Self::$name,)+)+];
 
             /// The path of the call on the wire.
-            pub fn path(self) -> &'static str {
+            pub(crate) const fn path(self) -> &'static str {
                 match self {
                     $($(Self::$name => concat!("/csi.v1.", $service, "/", stringify!($name)),)+)+
+                }
+            }
+
+            /// The name without the service.
+            pub(crate) const fn name(self) -> &'static str {
+                match self {
+                    $($(Self::$name => stringify!($name),)+)+
+                }
+            }
+
+            /// What a call of it does to the array.
+            pub(crate) const fn kind(self) -> Kind {
+                match self {
+                    $($(Self::$name => Kind::$kind,)+)+
                 }
             }
         }
@@ -30,52 +71,52 @@ macro_rules! methods {
 }
 
 methods! {
-    "Identity" => [GetPluginInfo, GetPluginCapabilities, Probe]
+    "Identity" => [GetPluginInfo: Read, GetPluginCapabilities: Read, Probe: Read]
     "Controller" => [
-        CreateVolume,
-        DeleteVolume,
-        ControllerPublishVolume,
-        ControllerUnpublishVolume,
-        ValidateVolumeCapabilities,
-        ListVolumes,
-        ControllerListVolumeHealth,
-        ControllerGetVolumeHealth,
-        GetCapacity,
-        ControllerGetCapabilities,
-        CreateSnapshot,
-        DeleteSnapshot,
-        ListSnapshots,
-        GetSnapshot,
-        ControllerExpandVolume,
-        ControllerGetVolume,
-        ControllerModifyVolume,
+        CreateVolume: Change,
+        DeleteVolume: Change,
+        ControllerPublishVolume: Move,
+        ControllerUnpublishVolume: Move,
+        ValidateVolumeCapabilities: Read,
+        ListVolumes: Read,
+        ControllerListVolumeHealth: Read,
+        ControllerGetVolumeHealth: Read,
+        GetCapacity: Read,
+        ControllerGetCapabilities: Read,
+        CreateSnapshot: Change,
+        DeleteSnapshot: Change,
+        ListSnapshots: Read,
+        GetSnapshot: Read,
+        ControllerExpandVolume: Change,
+        ControllerGetVolume: Read,
+        ControllerModifyVolume: Change,
     ]
     "GroupController" => [
-        GroupControllerGetCapabilities,
-        CreateVolumeGroupSnapshot,
-        DeleteVolumeGroupSnapshot,
-        GetVolumeGroupSnapshot,
+        GroupControllerGetCapabilities: Read,
+        CreateVolumeGroupSnapshot: Change,
+        DeleteVolumeGroupSnapshot: Change,
+        GetVolumeGroupSnapshot: Read,
     ]
-    "SnapshotMetadata" => [GetMetadataAllocated, GetMetadataDelta]
+    "SnapshotMetadata" => [GetMetadataAllocated: Read, GetMetadataDelta: Read]
     "Node" => [
-        NodeStageVolume,
-        NodeUnstageVolume,
-        NodePublishVolume,
-        NodeUnpublishVolume,
-        NodeGetVolumeStats,
-        NodeGetVolumeHealth,
-        NodeGetStorageHealth,
-        NodeExpandVolume,
-        NodeGetCapabilities,
-        NodeGetInfo,
+        NodeStageVolume: OnNode,
+        NodeUnstageVolume: OnNode,
+        NodePublishVolume: OnNode,
+        NodeUnpublishVolume: OnNode,
+        NodeGetVolumeStats: Read,
+        NodeGetVolumeHealth: Read,
+        NodeGetStorageHealth: Read,
+        NodeExpandVolume: OnNode,
+        NodeGetCapabilities: Read,
+        NodeGetInfo: Read,
     ]
 }
 
 /// What a call does to the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// It only reads, so it ends when its client leaves.
-    Look,
+    Read,
     /// It changes a volume.
     Change,
     /// It moves a volume to or from a node, which takes the array its time.
@@ -87,67 +128,63 @@ pub enum Kind {
 /// A name that is no RPC of this driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{name}\" is no method of this driver; it has {}", Method::ALL.map(Method::name).join(", "))]
-pub struct UnknownMethod {
+pub(crate) struct UnknownMethod {
     name: String,
 }
 
 // === impl Method ===
 
 impl Method {
-    /// The name without the service.
-    pub fn name(self) -> &'static str {
-        self.path().rsplit('/').next().unwrap_or_default()
-    }
-
     /// The method of that path on the wire.
-    pub fn at(path: &str) -> Option<Self> {
+    pub(crate) fn at(path: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|method| method.path() == path)
     }
 
-    /// Whether its request carries credentials.
-    pub fn has_secrets(self) -> bool {
-        Rpc::at(self.path()).is_some_and(|rpc| rpc.takes("secrets"))
+    pub(crate) fn request(self) -> MessageDescriptor {
+        self.descriptor().input()
     }
 
-    /// What a call of it does to the array.
-    pub const fn kind(self) -> Kind {
-        match self {
-            Self::CreateVolume
-            | Self::DeleteVolume
-            | Self::CreateSnapshot
-            | Self::DeleteSnapshot
-            | Self::ControllerExpandVolume
-            | Self::ControllerModifyVolume
-            | Self::CreateVolumeGroupSnapshot
-            | Self::DeleteVolumeGroupSnapshot => Kind::Change,
-            Self::ControllerPublishVolume | Self::ControllerUnpublishVolume => Kind::Move,
-            Self::NodeStageVolume
-            | Self::NodeUnstageVolume
-            | Self::NodePublishVolume
-            | Self::NodeUnpublishVolume
-            | Self::NodeExpandVolume => Kind::OnNode,
-            Self::GetPluginInfo
-            | Self::GetPluginCapabilities
-            | Self::Probe
-            | Self::ValidateVolumeCapabilities
-            | Self::ListVolumes
-            | Self::ControllerListVolumeHealth
-            | Self::ControllerGetVolumeHealth
-            | Self::GetCapacity
-            | Self::ControllerGetCapabilities
-            | Self::ListSnapshots
-            | Self::GetSnapshot
-            | Self::ControllerGetVolume
-            | Self::GroupControllerGetCapabilities
-            | Self::GetVolumeGroupSnapshot
-            | Self::GetMetadataAllocated
-            | Self::GetMetadataDelta
-            | Self::NodeGetVolumeStats
-            | Self::NodeGetVolumeHealth
-            | Self::NodeGetStorageHealth
-            | Self::NodeGetCapabilities
-            | Self::NodeGetInfo => Kind::Look,
-        }
+    pub(crate) fn reply(self) -> MessageDescriptor {
+        self.descriptor().output()
+    }
+
+    /// Whether its reply is a stream of messages.
+    pub(crate) fn streams(self) -> bool {
+        self.descriptor().is_server_streaming()
+    }
+
+    /// Whether its request has a field of this name.
+    pub(crate) fn takes(self, field: &str) -> bool {
+        self.request().get_field_by_name(field).is_some()
+    }
+
+    /// Whether it is made on one node, which it does not name.
+    pub(crate) fn is_on_node(self) -> bool {
+        self.path().starts_with(NODE_SERVICE)
+    }
+
+    /// Whether it is about a volume.
+    pub(crate) fn has_volume(self) -> bool {
+        VOLUME.iter().any(|field| self.takes(field))
+    }
+
+    /// Whether it is about a node, or made on one.
+    pub(crate) fn has_node(self) -> bool {
+        self.is_on_node() || NODE.iter().any(|field| self.takes(field))
+    }
+
+    /// Whether it makes something under a name.
+    pub(crate) fn has_name(self) -> bool {
+        NAME.iter().any(|field| self.takes(field))
+    }
+
+    /// Whether a pattern of names means it.
+    pub(crate) fn fits(self, pattern: &WildMatch) -> bool {
+        pattern.matches(self.name()) || pattern.matches(self.path())
+    }
+
+    fn descriptor(self) -> &'static MethodDescriptor {
+        &DESCRIPTORS[self as usize]
     }
 }
 
@@ -174,8 +211,6 @@ impl FromStr for Method {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-
-    use prost_reflect::DescriptorPool;
 
     use super::*;
 
@@ -209,5 +244,16 @@ mod tests {
             unknown.to_string().contains("ControllerPublishVolume"),
             "{unknown}"
         );
+    }
+
+    #[test]
+    fn descriptors_are_those_of_the_methods() {
+        for method in Method::ALL {
+            assert_eq!(method.descriptor().name(), method.name());
+        }
+        let publish = Method::ControllerPublishVolume;
+        assert_eq!(publish.path(), "/csi.v1.Controller/ControllerPublishVolume");
+        assert!(publish.takes("node_id") && !publish.takes("name") && !publish.streams());
+        assert!(Method::GetMetadataDelta.streams());
     }
 }

@@ -204,7 +204,7 @@ impl Driver {
         // Stage 5: the array's operation, made durable, and the node's devices and mounts.
         let operation = self.clone().operate::<Q>(params, keys, decision);
         let (result, _locked) = match Q::KIND {
-            Kind::Look => (operation.await, locked),
+            Kind::Read => (operation.await, locked),
             Kind::Change | Kind::Move | Kind::OnNode => {
                 let record = call.record.as_ref().map(CallRecord::work);
                 self.run_to_its_end(operation, locked, record).await
@@ -316,7 +316,7 @@ impl Driver {
 /// What a call locks; nothing if it only reads.
 pub(crate) fn keys<Q: Rpc>(request: &Q) -> Vec<(Key, LockMode)> {
     match Q::KIND {
-        Kind::Look => Vec::new(),
+        Kind::Read => Vec::new(),
         Kind::Change | Kind::Move | Kind::OnNode => request.keys(),
     }
 }

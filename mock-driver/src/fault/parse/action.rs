@@ -13,7 +13,7 @@ use crate::fault::edit::Edits;
 use crate::fault::random::DelayDistribution;
 use crate::fault::rule::{Action, End, Exit, Hang, Methods, Phase};
 use crate::rpc::code;
-use crate::rpc::schema::Rpc;
+use crate::rpc::method::Method;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -116,18 +116,16 @@ fn check_streams(phase: Phase, method: Option<&Methods>) -> Result<(), FieldErro
     }
     let known = method.map(Methods::known).unwrap_or_default();
     // A method unknown to the driver may stream.
-    let is_foreign = method.is_some() && known.is_empty();
-    match known.iter().find(|rpc| !rpc.streams()) {
+    let is_any = known.is_empty();
+    let is_foreign = method.is_some() && is_any;
+    match known.into_iter().find(|rpc| !rpc.streams()) {
         Some(rpc) => {
             let reason = format!("{} answers with one message, not with a stream", rpc.name());
             Err(flaw(at, reason))
         }
-        None if known.is_empty() && !is_foreign => {
-            let streams: Vec<&str> = Rpc::all()
-                .iter()
-                .filter(|rpc| rpc.streams())
-                .map(Rpc::name)
-                .collect();
+        None if is_any && !is_foreign => {
+            let streams = Method::ALL.into_iter().filter(|method| method.streams());
+            let streams: Vec<&str> = streams.map(Method::name).collect();
             let reason = format!(
                 "needs match.method with methods that answer with a stream: {}",
                 streams.join(", ")

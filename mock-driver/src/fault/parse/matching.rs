@@ -7,7 +7,7 @@ use wildmatch::WildMatch;
 
 use super::{FieldError, flaw};
 use crate::fault::rule::{CallNumbers, LocationMatch, Match, Methods};
-use crate::rpc::schema::Rpc;
+use crate::rpc::method::Method;
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,7 +49,7 @@ fn read_match(written: RawMatch) -> Result<Match, FieldError> {
     let method = written.method.as_deref().map(read_methods).transpose()?;
     // A method that only a proxy can meet may have any field.
     let known = method.as_ref().map(Methods::known).unwrap_or_default();
-    let any = |is: fn(&Rpc) -> bool| known.is_empty() || known.iter().any(|rpc| is(rpc));
+    let any = |is: fn(Method) -> bool| known.is_empty() || known.iter().any(|method| is(*method));
     let has = |field: &str| known.is_empty() || known.iter().any(|rpc| rpc.takes(field));
     let never = |at: &str| {
         let names: Vec<&str> = known.iter().map(|rpc| rpc.name()).collect();
@@ -59,7 +59,7 @@ fn read_match(written: RawMatch) -> Result<Match, FieldError> {
         );
         flaw(at, reason)
     };
-    let pattern = |at: &str, is: fn(&Rpc) -> bool, text: Option<String>| match text {
+    let pattern = |at: &str, is: fn(Method) -> bool, text: Option<String>| match text {
         None => Ok(None),
         Some(text) if text.is_empty() => Err(flaw(at, "must not be empty; leave it out to match every call")),
         Some(_) if !any(is) => Err(never(at)),
@@ -92,7 +92,7 @@ fn read_match(written: RawMatch) -> Result<Match, FieldError> {
         return Err(never("match.bytes-above"));
     }
     let place = written.during.volume.as_deref().map(read_place).transpose()?;
-    if place.is_some() && !any(Rpc::has_volume) {
+    if place.is_some() && !any(Method::has_volume) {
         return Err(never("match.while.volume"));
     }
     if place == Some(LocationMatch::AttachedHere) && !any(|rpc| rpc.has_volume() && rpc.has_node()) {
@@ -102,9 +102,9 @@ fn read_match(written: RawMatch) -> Result<Match, FieldError> {
         ));
     }
     Ok(Match {
-        volume: pattern("match.volume", Rpc::has_volume, written.volume)?,
-        node: pattern("match.node", Rpc::has_node, written.node)?,
-        name: pattern("match.name", Rpc::has_name, written.name)?,
+        volume: pattern("match.volume", Method::has_volume, written.volume)?,
+        node: pattern("match.node", Method::has_node, written.node)?,
+        name: pattern("match.name", Method::has_name, written.name)?,
         method,
         secrets: written.secrets,
         parameters: written.parameters,
@@ -123,18 +123,18 @@ fn read_match(written: RawMatch) -> Result<Match, FieldError> {
 
 /// A name, a path or a pattern of CSI's methods, or the path of another service's method.
 pub(super) fn read_methods(text: &str) -> Result<Methods, FieldError> {
-    if let Some(rpc) = Rpc::named(text) {
-        return Ok(Methods::One(rpc.path().to_owned()));
+    if let Ok(method) = text.parse::<Method>() {
+        return Ok(Methods::One(method.path().to_owned()));
     }
     let pattern = WildMatch::new(text);
-    if text.contains(['*', '?']) && Rpc::all().iter().any(|rpc| rpc.fits(&pattern)) {
+    if text.contains(['*', '?']) && Method::ALL.into_iter().any(|method| method.fits(&pattern)) {
         return Ok(Methods::Like(pattern));
     }
     let is_foreign = |path: &str| path.split('/').count() == 2 && !path.starts_with("csi.v1.");
     if text.strip_prefix('/').is_some_and(is_foreign) {
         return Ok(Methods::One(text.to_owned()));
     }
-    let names: Vec<&str> = Rpc::all().iter().map(Rpc::name).collect();
+    let names = Method::ALL.map(Method::name);
     let reason = format!(
         "\"{text}\" is no method of CSI and fits none; there are {}; write those of other services as /package.Service/Method",
         names.join(", ")

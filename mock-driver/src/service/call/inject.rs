@@ -10,7 +10,7 @@ use tonic::Code;
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::fault::{ActiveFault, Decision, End, Hang};
-use crate::rpc::schema;
+use crate::rpc::method::Method;
 use crate::socket::ConnectionInfo;
 
 /// How long a message takes at most from the handler to the socket, unless the reader is slow.
@@ -128,7 +128,7 @@ impl ActiveFault {
         let Some(End::Edit(edits)) = &self.rule().action.end else {
             return None;
         };
-        let descriptor = schema::Rpc::at(path)?.reply();
+        let descriptor = Method::at(path)?.reply();
         match DynamicMessage::decode(descriptor, reply) {
             Ok(mut message) => {
                 edits.apply(&mut message);

@@ -8,7 +8,6 @@ use super::{Kind, Rpc};
 use crate::array::Array;
 use crate::driver::Driver;
 use crate::fault::{ArrayUsage, CallInfo, Reservations, VolumeLocation};
-use crate::rpc::schema;
 
 /// A typed request that has arrived at a driver.
 pub(super) struct TypedCall<'a, Q> {
@@ -29,7 +28,7 @@ impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
 
     fn node(&self) -> &str {
         match self.request.node() {
-            "" if schema::is_on_node(Q::METHOD.path()) => self.here.get_or_init(|| self.driver.own_node()),
+            "" if Q::METHOD.is_on_node() => self.here.get_or_init(|| self.driver.own_node()),
             node => node,
         }
     }
@@ -47,7 +46,7 @@ impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
     }
 
     fn changes(&self) -> bool {
-        Q::KIND != Kind::Look
+        Q::KIND != Kind::Read
     }
 
     fn usage(&self, reserved: &Reservations) -> ArrayUsage {
@@ -78,8 +77,7 @@ impl<'a, Q: Rpc> TypedCall<'a, Q> {
 
     /// The request by its descriptor: few rules ask, so it is built on demand.
     fn message(&self) -> Option<DynamicMessage> {
-        let descriptor = schema::message(Q::MESSAGE)?;
-        DynamicMessage::decode(descriptor, self.request.encode_to_vec().as_slice()).ok()
+        DynamicMessage::decode(Q::METHOD.request(), self.request.encode_to_vec().as_slice()).ok()
     }
 }
 
@@ -152,11 +150,11 @@ mod tests {
 
     use super::*;
     use crate::driver::Settings;
-    use crate::rpc::schema::Rpc as Known;
+    use crate::rpc::method::{self, Method};
 
     /// A request with a text of its own in each of these fields.
     fn mk_request<Q: Rpc + Default>(fields: &[&str]) -> Q {
-        let mut message = DynamicMessage::new(schema::message(Q::MESSAGE).unwrap());
+        let mut message = DynamicMessage::new(Q::METHOD.request());
         for field in fields {
             if message.descriptor().get_field_by_name(field).is_some() {
                 message.set_field_by_name(field, Value::String(format!("the {field}")));
@@ -167,20 +165,20 @@ mod tests {
 
     /// Compares what rules see with the fields that rules are let ask for.
     fn compare<Q: Rpc + Default>(driver: &Driver, seen: &mut BTreeSet<&'static str>) {
-        let rpc = Known::at(Q::METHOD.path()).unwrap();
+        let rpc = Q::METHOD;
         assert!(seen.insert(Q::METHOD.path()), "{} is listed twice", rpc.name());
-        let fields = [&schema::VOLUME[..], &schema::NODE, &schema::NAME].concat();
+        let fields = [&method::VOLUME[..], &method::NODE, &method::NAME].concat();
         let request: Q = mk_request(&fields);
         let call = TypedCall::new(&request, driver);
         let info = |fields: &[&str]| {
             let found = fields.iter().find(|field| rpc.takes(field));
             found.map(|field| format!("the {field}"))
         };
-        let node = info(&schema::NODE).or_else(|| rpc.is_on_node().then(|| "node-1".to_owned()));
+        let node = info(&method::NODE).or_else(|| rpc.is_on_node().then(|| "node-1".to_owned()));
         let expected = (
-            info(&schema::VOLUME).unwrap_or_default(),
+            info(&method::VOLUME).unwrap_or_default(),
             node.unwrap_or_default(),
-            info(&schema::NAME).unwrap_or_default(),
+            info(&method::NAME).unwrap_or_default(),
         );
         let found = (
             call.volume().to_owned(),
@@ -220,6 +218,6 @@ mod tests {
             NodeUnpublishVolumeRequest NodeGetVolumeStatsRequest NodeExpandVolumeRequest
             NodeGetCapabilitiesRequest NodeGetInfoRequest NodeGetVolumeHealthRequest
             NodeGetStorageHealthRequest);
-        assert_eq!(seen.len(), Known::all().len());
+        assert_eq!(seen.len(), Method::ALL.len());
     }
 }
