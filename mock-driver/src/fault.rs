@@ -1,5 +1,5 @@
 //! Faults on demand: an ordered list of rules. The first rule that matches a call decides what goes wrong with it;
-//! backend faults are rules about the array itself, which all apply ([`condition`], [`overlay`]).
+//! backend faults are rules about the array itself, which all apply (`condition`, `overlay`).
 //!
 //! `docs/faults.md` describes how they are written.
 //!
@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use self::condition::ArrayUsage;
+pub use self::decision::Decision;
 pub use self::file::{FaultFile, LoadError};
 use self::overlay::Overlay;
 pub use self::overlay::{DeviceOverlay, DiskOverlay, Freeze, Loses, Loss};
@@ -34,6 +35,7 @@ pub use self::rule_state::{ActiveFault, Report};
 pub use self::script::Script;
 
 mod condition;
+mod decision;
 pub mod duration;
 mod edit;
 mod file;
@@ -62,17 +64,6 @@ pub struct Faults {
     frozen: Arc<RwLock<Option<Freeze>>>,
     /// What the array is to lose at its end.
     loss: watch::Sender<Option<Loss>>,
-}
-
-/// What the rules do to a call.
-#[derive(Debug, Default)]
-pub struct Decision {
-    /// The first rule that matches. One of phase `after` has not acted yet: see [`Faults::act`].
-    pub rule: Option<ActiveFault>,
-    /// Of the backend faults one that refuses the call, or the one that delays it longest.
-    pub backend: Option<ActiveFault>,
-    /// What the call is about to take: to be dropped when the array has it or the call has failed.
-    pub(crate) reservation: Option<Reservation>,
 }
 
 /// Where a rule comes from, in the order in which they are asked.
@@ -244,7 +235,7 @@ impl Faults {
         self.len() == 0
     }
 
-    /// Whether an origin has a rule or backend fault of this id.
+    /// Whether an origin has this rule.
     pub(crate) fn has(&self, origin: Origin, Rule { part, id, .. }: &Rule) -> bool {
         let rules = self.rules();
         position(&rules, *part, id).is_some_and(|place| rules[place].origin == origin)
@@ -312,7 +303,6 @@ impl Faults {
         self.armed.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Gives what the first overlay is for that `look` wants, with the time when it came into force.
     fn first_overlay<T>(&self, mut look: impl FnMut(&Overlay, Duration) -> Option<T>) -> Option<T> {
         first_overlay(&self.rules(), &mut look)
     }
@@ -368,33 +358,6 @@ impl Faults {
             .send_if_modified(|old| std::mem::replace(old, loss) != loss);
         *armed = new.into();
         Ok(())
-    }
-}
-
-// === impl Decision ===
-
-impl Decision {
-    fn is_refused(&self) -> bool {
-        let refused = self.backend.as_ref().and_then(ActiveFault::answer);
-        refused.is_some()
-    }
-
-    /// Enters a backend fault: a refusal in place of a delay, a delay in place of a shorter one.
-    fn add(&mut self, fired: ActiveFault) {
-        let is_worse = |other: &ActiveFault| fired.answer().is_some() || fired.delay() > other.delay();
-        if self.backend.as_ref().is_none_or(is_worse) {
-            self.backend = Some(fired);
-        }
-    }
-
-    /// Takes out a rule that acts after the array.
-    pub(crate) fn take_after(&mut self) -> Option<ActiveFault> {
-        self.rule.take_if(|fired| fired.rule().phase == Phase::After)
-    }
-
-    /// What the journal names.
-    pub(crate) fn named(&self) -> Option<&ActiveFault> {
-        self.rule.as_ref().or(self.backend.as_ref())
     }
 }
 

@@ -292,7 +292,10 @@ impl Methods {
     pub(crate) fn known(&self) -> Vec<Method> {
         match self {
             Self::One(path) => Method::at(path).into_iter().collect(),
-            Self::Like(pattern) => Method::ALL.into_iter().filter(|method| method.fits(pattern)).collect(),
+            Self::Like(pattern) => Method::ALL
+                .into_iter()
+                .filter(|method| method.fits(pattern))
+                .collect(),
         }
     }
 

@@ -98,12 +98,7 @@ impl Envelope {
 // === impl Passing ===
 
 impl Passing {
-    pub(super) fn new(
-        path: String,
-        rpc: Option<Method>,
-        message: Option<&[u8]>,
-        seen: Arc<Seen>,
-    ) -> Self {
+    pub(super) fn new(path: String, rpc: Option<Method>, message: Option<&[u8]>, seen: Arc<Seen>) -> Self {
         let message = rpc
             .zip(message)
             .and_then(|(rpc, bytes)| DynamicMessage::decode(rpc.request(), bytes).ok());
@@ -277,7 +272,11 @@ mod tests {
             let call = Passing::new(method.path().to_owned(), Some(*method), None, Arc::default());
             call.changes()
         };
-        let found: Vec<&str> = Method::ALL.iter().filter(|method| changing(method)).map(|method| method.name()).collect();
+        let found: Vec<&str> = Method::ALL
+            .iter()
+            .filter(|method| changing(method))
+            .map(|method| method.name())
+            .collect();
         assert!(!found.contains(&"GroupControllerGetCapabilities"), "{found:?}");
         let expected = Method::ALL
             .into_iter()

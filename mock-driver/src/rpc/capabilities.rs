@@ -54,7 +54,7 @@ impl CapabilitySet {
     }
 
     /// Whether calls of the method are answered.
-    pub fn serves(&self, method: Method) -> bool {
+    pub(crate) fn serves(&self, method: Method) -> bool {
         Capability::behind(method)
             .iter()
             .all(|capability| self.has(*capability))
@@ -134,7 +134,7 @@ impl LiveCapabilities {
     }
 
     /// Whether calls of the method are answered at this moment.
-    pub fn serves(&self, method: Method) -> bool {
+    pub(crate) fn serves(&self, method: Method) -> bool {
         self.0
             .read()
             .unwrap_or_else(PoisonError::into_inner)

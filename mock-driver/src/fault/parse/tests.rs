@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use crate::fault::{DelayDistribution, Hang, Methods, Phase, Rule, RuleError};
+use crate::fault::{DelayDistribution, Hang, Methods, Phase, Rule, RuleError, Script};
 
 #[test]
 fn every_field_is_read() {
@@ -43,17 +43,13 @@ fn every_field_is_read() {
 
 #[test]
 fn example_in_the_documentation_is_valid() {
-    let documentation = include_str!("../../fault.rs")
-        .lines()
-        .map_while(|line| line.strip_prefix("//!"));
-    let example: Vec<&str> = documentation
-        .skip_while(|line| *line != " ```yaml")
-        .skip(1)
-        .take_while(|line| *line != " ```")
-        .collect();
-    let rules = Rule::read_list(&example.join("\n")).unwrap();
+    let (_, text) = include_str!("../../../docs/faults.md")
+        .split_once("```yaml\n")
+        .unwrap();
+    let (example, _) = text.split_once("```").unwrap();
+    let rules = Script::read(example).unwrap().rules;
     let ids: Vec<&str> = rules.iter().map(|rule| rule.id.as_str()).collect();
-    assert_eq!(ids, ["no-room", "lost-answer", "slow"]);
+    assert_eq!(ids, ["no-room", "slow", "attached-once", "sick", "old-list"]);
 }
 
 #[test]

@@ -1,0 +1,43 @@
+//! What the rules do to one call.
+
+use super::reservation::Reservation;
+use super::rule::Phase;
+use super::rule_state::ActiveFault;
+
+/// What the rules do to a call.
+#[derive(Debug, Default)]
+pub struct Decision {
+    /// The first rule that matches. One of phase `after` has not acted yet: see [`Faults::act`](super::Faults::act).
+    pub rule: Option<ActiveFault>,
+    /// Of the backend faults one that refuses the call, or the one that delays it longest.
+    pub backend: Option<ActiveFault>,
+    /// What the call is about to take: to be dropped when the array has it or the call has failed.
+    pub(crate) reservation: Option<Reservation>,
+}
+
+// === impl Decision ===
+
+impl Decision {
+    pub(super) fn is_refused(&self) -> bool {
+        let refused = self.backend.as_ref().and_then(ActiveFault::answer);
+        refused.is_some()
+    }
+
+    /// Enters a backend fault: a refusal in place of a delay, a delay in place of a shorter one.
+    pub(super) fn add(&mut self, fired: ActiveFault) {
+        let is_worse = |other: &ActiveFault| fired.answer().is_some() || fired.delay() > other.delay();
+        if self.backend.as_ref().is_none_or(is_worse) {
+            self.backend = Some(fired);
+        }
+    }
+
+    /// Takes out a rule that acts after the array.
+    pub(crate) fn take_after(&mut self) -> Option<ActiveFault> {
+        self.rule.take_if(|fired| fired.rule().phase == Phase::After)
+    }
+
+    /// What the journal names.
+    pub(crate) fn named(&self) -> Option<&ActiveFault> {
+        self.rule.as_ref().or(self.backend.as_ref())
+    }
+}
