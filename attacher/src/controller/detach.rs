@@ -144,7 +144,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     /// Whether another VolumeAttachment uses the target, and unpublishes it when it is deleted. Its finalizer ensures that,
-    /// so a detach waits for one that lacks it.
+    /// so an unpublish waits for one that lacks it, and for one that may use the target under another node id.
     pub(super) fn is_in_use(
         &self,
         attachment: &Attachment,
@@ -154,7 +154,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let mut state = self.state();
         let PublishTarget { volume_id, node_id } = target;
         match state.usage_besides(attachment, target, used_by) {
-            TargetUsage::Unused | TargetUsage::Deleting | TargetUsage::Ambiguous => Ok(false),
+            TargetUsage::Unused | TargetUsage::Deleting => Ok(false),
+            // Its detach ended before. If the volume is published there all the same, reconcile finds it.
+            TargetUsage::Ambiguous if attachment.deleting && !attachment.finalizer => Ok(true),
+            TargetUsage::Ambiguous => Err(SyncError::ambiguous_node_id(target)),
             TargetUsage::MissingFinalizer => {
                 state.restore_finalizers(attachment, target, used_by);
                 match used_by {
@@ -178,14 +181,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         request: UnpublishRequest,
         used_by: UsedBy,
     ) -> Result<Option<Result<(), CallError>>, SyncError> {
-        let usage = self.state().usage_besides(attachment, &request.target, used_by);
-        if usage == TargetUsage::Ambiguous {
-            if attachment.finalizer {
-                return Err(SyncError::ambiguous_node_id(&request.target));
-            }
-            // Its detach ended before. If the volume is published there all the same, reconcile finds it.
-            return Ok(None);
-        }
         if self.is_in_use(attachment, &request.target, used_by)? {
             return Ok(None);
         }

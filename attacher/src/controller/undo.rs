@@ -120,7 +120,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             ..
         } = abandoned;
         let secrets = self.secrets(secret.as_ref()).await.unwrap_or_default();
-        if self.is_left_to_another(abandoned) {
+        if self.is_left_to_another(abandoned)? {
             return Ok(());
         }
         let request = UnpublishRequest {
@@ -137,19 +137,24 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 
     /// Whether another VolumeAttachment with our finalizer uses the target, and unpublishes it when it is deleted. One that
     /// has not stored our finalizer may be deleted before it does, or be attached elsewhere.
-    fn is_left_to_another(&self, abandoned: &AbandonedTarget) -> bool {
+    fn is_left_to_another(&self, abandoned: &AbandonedTarget) -> Result<bool, SyncError> {
         let AbandonedTarget {
             target, attachment, ..
         } = abandoned;
         let mut state = self.state();
         match state.usage_besides(attachment, target, UsedBy::Record) {
             // Its detach may rely on this very VolumeAttachment.
-            TargetUsage::Unused | TargetUsage::Deleting | TargetUsage::Ambiguous => false,
+            TargetUsage::Unused | TargetUsage::Deleting => Ok(false),
+            TargetUsage::Ambiguous if state.is_attached_on_node(attachment, &target.volume_id) => {
+                Err(SyncError::ambiguous_node_id(target))
+            }
+            // The driver may refuse its publish as long as the volume is published elsewhere.
+            TargetUsage::Ambiguous => Ok(false),
             TargetUsage::MissingFinalizer => {
                 state.restore_finalizers(attachment, target, UsedBy::Record);
-                true
+                Ok(true)
             }
-            TargetUsage::InUse => true,
+            TargetUsage::InUse => Ok(true),
         }
     }
 }

@@ -22,6 +22,13 @@ impl ControllerState {
             .unwrap_or(TargetUsage::Unused)
     }
 
+    /// Whether a VolumeAttachment besides `attachment` says that the volume is attached to its node, under any node id.
+    pub fn is_attached_on_node(&self, attachment: &Attachment, volume_id: &str) -> bool {
+        self.others_of_volume(attachment, volume_id).any(|other| {
+            other.uid != attachment.uid && other.node == attachment.node && other.attached && !other.deleting
+        })
+    }
+
     /// Enqueues an attach of all VolumeAttachments that use `target` without our finalizer, which adds it.
     pub fn restore_finalizers(&mut self, attachment: &Attachment, target: &PublishTarget, used_by: UsedBy) {
         let missing: Vec<_> = self

@@ -190,6 +190,52 @@ async fn detach_waits_for_an_attachment_that_was_published_under_another_id_of_t
     }
 }
 
+/// The rest of an attach that failed before the node registered again. Its undo waits as a detach does.
+#[tokio::test]
+async fn undo_waits_for_an_attachment_that_was_published_under_another_id_of_the_node() {
+    for (attached, name) in [(false, "undo"), (true, "republish")] {
+        let recorded = |node_id: &str| Recorded {
+            node_id: Some(node_id.into()),
+            ..mk_leaving().recorded
+        };
+        let mut bench = Bench::new(Attachment {
+            finalizer: !attached,
+            attached,
+            recorded: recorded("old-id"),
+            ..mk_attachment("va")
+        });
+        let unknown = ("publish", "old-id", "NotFound");
+        bench.world.state().refused_at.push(unknown);
+        let other = Attachment {
+            finalizer: true,
+            attached: true,
+            recorded: recorded("id"),
+            ..mk_attachment("other")
+        };
+        bench
+            .state()
+            .handle(Event::Attachments(Change::Applied(other.clone())));
+        bench.fails().await;
+        let attachment = bench.attachment();
+        assert_eq!(bench.world.state().unpublished, [], "{name}");
+        assert_eq!(attachment.recorded.node_id, Some("old-id".into()), "{name}");
+        let error = attachment.attach_error.expect("users must see it");
+        assert!(
+            error.message.contains("under another node id"),
+            "{name}: {error:?}"
+        );
+        let Attachment { name: gone, uid, .. } = other;
+        bench
+            .state()
+            .handle(Event::Attachments(Change::Deleted { name: gone, uid }));
+        assert_eq!(bench.sync_next().await, Some(Ok(())), "{name}");
+        let unpublished = bench.world.state().unpublished.clone();
+        assert_eq!(unpublished.len(), 1, "{name}");
+        assert_eq!(unpublished[0].node_id, "old-id".into(), "{name}");
+        assert!(bench.attachment().attached, "{name}");
+    }
+}
+
 /// As above, but its finalizer is gone, so that only its status is wrong.
 #[tokio::test]
 async fn corrects_a_status_without_unpublishing_under_another_id_of_the_node() {

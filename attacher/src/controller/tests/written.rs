@@ -43,9 +43,11 @@ impl Bench {
 async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_attachment_holds_it() {
     for (successor, ends, calls) in [
         (None, true, 2),
-        (Some((false, "id")), false, 4),
-        (Some((true, "other-id")), false, 4),
-        (Some((true, "id")), true, 1),
+        (Some((false, "id", false)), false, 4),
+        (Some((true, "other-id", false)), false, 4),
+        // Both ids may name one machine, where a pod uses the volume.
+        (Some((true, "other-id", true)), false, 1),
+        (Some((true, "id", false)), true, 1),
     ] {
         let mut bench = Bench::new(mk_attachment("va"));
         bench.world.state().silent.push("publish");
@@ -70,10 +72,11 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
         );
         let target = bench.world.state().unpublished[0].clone();
         assert!(bench.controller.lock_target(&target).now_or_never().is_some());
-        if let Some((finalizer, node_id)) = successor {
+        if let Some((finalizer, node_id, attached)) = successor {
             let successor = Attachment {
                 uid: "successor".into(),
                 finalizer,
+                attached,
                 recorded: Recorded {
                     node_id: Some(node_id.into()),
                     ..gone.recorded.clone()

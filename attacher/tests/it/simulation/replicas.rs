@@ -82,10 +82,13 @@ impl Replicas {
         let identity = format!("replica-{replica}");
         let settings = settings(&identity, QUICK);
         let (elector, leadership) = LeaderElector::new(self.lease.clone(), settings, CLOCKS[replica], seed);
-        let client = Client::replica(&identity, leadership);
+        let Controls {
+            suspended_until,
+            terminate,
+        } = self.controls(replica);
+        let client = Client::replica(&identity, leadership, suspended_until);
         let stop_election = CancellationToken::new();
         let mut election = pin!(elector.run(stop_election.clone()));
-        let terminate = self.controls(replica).terminate;
         let pace = Pace { grace, ..PACE };
         // The work is polled first: a process that was suspended may write before it learns that it lost the lease.
         tokio::select! {

@@ -29,7 +29,7 @@ pub(super) use driver::FakeDriver;
 pub(super) const DRIVER: &str = "sim.example";
 const VOLUMES: usize = 3;
 const NODES: usize = 4;
-/// The node whose machine may get another id. No two attachments of one volume are on it.
+/// The node whose machine may get another id.
 const RENAMED_NODE: usize = 3;
 
 /// How often things go wrong, in percent of all requests and calls.

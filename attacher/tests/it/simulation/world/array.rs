@@ -60,7 +60,7 @@ impl World {
     }
 
     /// Waits until every attachment that can be attached is, and is published and guarded as it says, and none
-    /// without our finalizer says that it is attached, unless its detachError names what it waits for.
+    /// without our finalizer says that it is attached, unless its error names what it waits for.
     pub(in super::super) async fn in_order(&self) {
         self.until(|state| {
             state.attachments.values().all(|attachment| {
@@ -85,6 +85,7 @@ impl World {
                 }
                 attachment.deleting
                     || !can_be_attached
+                    || state.undo_waits_for_twin(attachment)
                     || attachment.attached && attachment.finalizer && is_published
             })
         })
@@ -159,6 +160,21 @@ impl State {
             name.is_none_or(|name| !self.volumes.contains_key(&**name))
         };
         attachment.detach_error.is_some() && self.attachments.values().find(uses_it).is_some_and(is_gone)
+    }
+
+    /// Whether an attachment must be unpublished from an id of its node before it is published to another, and waits, and
+    /// says so, for a twin that has the volume under an id which may name the same machine.
+    fn undo_waits_for_twin(&self, attachment: &Attachment) -> bool {
+        let may_use_it = |twin: &Attachment| {
+            twin.uid != attachment.uid
+                && (&twin.node, &twin.source) == (&attachment.node, &attachment.source)
+                && (twin.attached || twin.finalizer)
+                && !twin.deleting
+                && twin.recorded.node_id != attachment.recorded.node_id
+        };
+        let error = attachment.attach_error.as_ref();
+        error.is_some_and(|error| error.message.contains("under another node id"))
+            && self.attachments.values().any(may_use_it)
     }
 
     pub(super) fn publish(&mut self, target: &PublishTarget) {

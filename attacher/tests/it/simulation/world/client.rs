@@ -1,13 +1,17 @@
 //! One attacher process, as the API server and the driver see it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_attacher::leader_election::{Fenced, Leadership, NotLeading};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
+use tokio::time::Instant;
 
-use super::State;
+use super::{State, World};
+
+/// Of how many requests of a replica one is interrupted by a suspension of its process.
+const SUSPENDED_ONCE_IN: u16 = 100;
 
 /// What the requests of a process carry.
 #[derive(Clone)]
@@ -15,6 +19,8 @@ pub(in super::super) struct Client {
     /// Its identity in the lease, if it takes part in an election.
     identity: Option<Arc<str>>,
     leadership: Leadership,
+    /// Until when the operating system has suspended the process.
+    suspended_until: Arc<Mutex<Instant>>,
 }
 
 // === impl Client ===
@@ -25,15 +31,21 @@ impl Client {
         Self {
             identity: None,
             leadership: Leadership::unopposed(),
+            suspended_until: Arc::new(Mutex::new(Instant::now())),
         }
     }
 
     /// A replica that takes part in the world's election. A request that it has sent is carried out, even if the replica
     /// is killed or suspended meanwhile.
-    pub(in super::super) fn replica(identity: &str, leadership: Leadership) -> Self {
+    pub(in super::super) fn replica(
+        identity: &str,
+        leadership: Leadership,
+        suspended_until: Arc<Mutex<Instant>>,
+    ) -> Self {
         Self {
             identity: Some(identity.into()),
             leadership,
+            suspended_until,
         }
     }
 
@@ -47,6 +59,26 @@ impl Client {
             None => (delay, Duration::ZERO),
             Some(_) => (delay / 2, delay / 2),
         }
+    }
+
+    /// What a replica waits for between its decision to send a request and the moment at which the connection takes the
+    /// body. Its process may be suspended meanwhile, sometimes for so long that the other replica leads when it resumes.
+    pub(super) async fn await_connection(&self, world: &World) {
+        if self.identity.is_none() {
+            return;
+        }
+        let pause = {
+            let mut state = world.state();
+            if state.faults.api > 0 && state.random.u16(0..SUSPENDED_ONCE_IN) == 0 {
+                let until = Instant::now() + Duration::from_millis(state.random.u64(0..8_000));
+                *self
+                    .suspended_until
+                    .lock()
+                    .expect("nothing must panic while it is locked") = until;
+            }
+            Duration::from_millis(state.random.u64(1..20))
+        };
+        tokio::time::sleep(pause).await;
     }
 
     /// Hands the body of a request to the connection, as the transports do.

@@ -50,6 +50,7 @@ impl FakeCluster {
         let (waits, travels) = self.client.split(delay);
         tokio::time::sleep(waits).await;
         if kind == RequestKind::Write {
+            self.client.await_connection(&self.world).await;
             self.client.fence().await?;
         }
         let (world, client) = (self.world.clone(), self.client.clone());

@@ -32,6 +32,7 @@ impl FakeDriver {
         forgotten: Result<(), Status>,
         act: impl FnOnce(&mut State) + Send + 'static,
     ) -> Result<(), CallError> {
+        self.client.await_connection(&self.world).await;
         self.client.fence().await?;
         let (world, client, target) = (self.world.clone(), self.client.clone(), target.clone());
         let result = self.client.on_server(async move {
@@ -107,7 +108,7 @@ impl ControllerClient for FakeDriver {
         self.call("publish", &request.target, forgotten, move |state| {
             state.calls.publish += 1;
             // Crash safety: before anything is published, an attachment with our finalizer says so.
-            if !state.is_recorded(&target, |attachment| attachment.finalizer) {
+            if !state.is_recorded(&target) {
                 state
                     .violations
                     .push(format!("published without a record: {target:?}"));
@@ -125,7 +126,11 @@ impl ControllerClient for FakeDriver {
             state.calls.unpublish += 1;
             let is_attached = |attachment: &Attachment| attachment.attached && !attachment.deleting;
             let present = state.present(&target);
-            if state.published.contains(&present) && state.is_recorded(&target, is_attached) {
+            let is_in_use = state.attachments.values().any(|attachment| {
+                let recorded = super::recorded(attachment);
+                is_attached(attachment) && recorded.is_some_and(|there| state.present(&there) == present)
+            });
+            if state.published.contains(&present) && is_in_use {
                 state
                     .violations
                     .push(format!("unpublished while attached: {target:?}"));
@@ -154,9 +159,9 @@ impl State {
         Duration::from_millis(self.random.u64(0..40))
     }
 
-    fn is_recorded(&self, target: &PublishTarget, which: impl Fn(&Attachment) -> bool) -> bool {
+    fn is_recorded(&self, target: &PublishTarget) -> bool {
         self.attachments
             .values()
-            .any(|attachment| which(attachment) && super::recorded(attachment).as_ref() == Some(target))
+            .any(|attachment| attachment.finalizer && super::recorded(attachment).as_ref() == Some(target))
     }
 }

@@ -9,7 +9,7 @@ use super::{NODES, State, VOLUMES, World};
 /// Attachments that come and go.
 const ATTACHMENTS: usize = 8;
 /// Those of them that have a twin, of the same volume and node.
-const TWINS: usize = 3;
+const TWINS: usize = 4;
 
 // === impl World ===
 
