@@ -23,8 +23,11 @@ pub use azure_file::NoSecretNamespace;
 pub use ebs::{MalformedId, UrlProblem};
 pub use gce_pd::{Irreparable, UnknownRegion};
 
-use crate::model::wire::{InTree, MIGRATED_TO_ANNOTATION, VolumeObject};
+use crate::model::wire::VolumeObject;
 use crate::model::{AccessModes, CsiSource, Driver, Untranslatable, Volume, VolumeSource, VolumeSpec};
+
+/// Names the driver to which the PersistentVolume controller handed an in-tree volume.
+const MIGRATED_TO_ANNOTATION: &str = "pv.kubernetes.io/migrated-to";
 
 /// An in-tree plugin that a CSI driver took over from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,20 +102,6 @@ impl Plugin {
     }
 }
 
-impl From<&InTree<'_>> for Plugin {
-    fn from(source: &InTree<'_>) -> Self {
-        match source {
-            InTree::Ebs(_) => Self::Ebs,
-            InTree::GcePd(_) => Self::GcePd,
-            InTree::Cinder(_) => Self::Cinder,
-            InTree::AzureDisk(_) => Self::AzureDisk,
-            InTree::AzureFile(_) => Self::AzureFile,
-            InTree::Vsphere(_) => Self::Vsphere,
-            InTree::Portworx(_) => Self::Portworx,
-        }
-    }
-}
-
 /// Whether the driver of this name took over from an in-tree plugin.
 pub fn is_migration_driver(name: &str) -> bool {
     Plugin::ALL.iter().any(|plugin| plugin.driver() == name)
@@ -139,25 +128,38 @@ pub fn repaired<'h>(driver: &str, handle: &'h str, node_id: &str) -> Result<Cow<
 /// What is not about attaching (topology, the secrets of other calls) is left out.
 pub fn translate(volume: &VolumeObject) -> Option<Result<Translation, Untranslatable>> {
     let spec = &volume.spec;
-    let in_tree = spec.in_tree()?;
-    let plugin = Plugin::from(&in_tree);
-    let source = match in_tree {
-        InTree::Ebs(source) => ebs::translate(source).map_err(Fault::from),
-        InTree::GcePd(source) => gce_pd::translate(volume, source).map_err(Fault::from),
-        InTree::Cinder(source) => Ok(cinder::translate(source)),
-        InTree::AzureDisk(source) => azure_disk::translate(source).map_err(Fault::from),
-        InTree::AzureFile(source) => azure_file::translate(volume, source).map_err(Fault::from),
-        InTree::Vsphere(source) => Ok(vsphere::translate(source)),
-        InTree::Portworx(source) => Ok(portworx::translate(volume, source)),
+    // The API server ensures that there is at most one source.
+    let (plugin, source) = if let Some(source) = &spec.aws_elastic_block_store {
+        (Plugin::Ebs, ebs::translate(source).map_err(Fault::from))
+    } else if let Some(source) = &spec.gce_persistent_disk {
+        (
+            Plugin::GcePd,
+            gce_pd::translate(volume, source).map_err(Fault::from),
+        )
+    } else if let Some(source) = &spec.cinder {
+        (Plugin::Cinder, Ok(cinder::translate(source)))
+    } else if let Some(source) = &spec.azure_disk {
+        (
+            Plugin::AzureDisk,
+            azure_disk::translate(source).map_err(Fault::from),
+        )
+    } else if let Some(source) = &spec.azure_file {
+        (
+            Plugin::AzureFile,
+            azure_file::translate(volume, source).map_err(Fault::from),
+        )
+    } else if let Some(source) = &spec.vsphere_volume {
+        (Plugin::Vsphere, Ok(vsphere::translate(source)))
+    } else if let Some(source) = &spec.portworx_volume {
+        (Plugin::Portworx, Ok(portworx::translate(volume, source)))
+    } else {
+        return None;
     };
-    let access_modes = match plugin {
-        Plugin::GcePd => gce_pd::access_modes(&spec.access_modes),
-        Plugin::Ebs
-        | Plugin::Cinder
-        | Plugin::AzureDisk
-        | Plugin::AzureFile
-        | Plugin::Vsphere
-        | Plugin::Portworx => AccessModes::from_names(&spec.access_modes),
+    let access_modes = spec.access_modes.as_deref().unwrap_or_default();
+    let access_modes = if plugin == Plugin::GcePd {
+        gce_pd::access_modes(access_modes)
+    } else {
+        AccessModes::from_names(access_modes)
     };
     Some(match source {
         Ok(source) => Ok(Translation { source, access_modes }),

@@ -4,15 +4,12 @@
 
 use std::sync::Arc;
 
-use csi_attacher::model::wire::{AttachmentObject, CsiNodeObject, VolumeObject};
 use csi_attacher::model::{self, Capabilities, Driver};
 pub(crate) use csi_attacher::model::{CsiSource, SecretRef};
 pub(crate) use csi_attacher::plan::Refusal;
 use csi_attacher::plan::{self, AttachInputs, Operation};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 /// The CSI source of a volume, as its driver names it.
 pub(crate) fn csi_source(volume: &PersistentVolume) -> Option<CsiSource> {
@@ -61,12 +58,12 @@ pub(crate) fn refusal(
     node: Option<&CSINode>,
 ) -> Option<Refusal> {
     let driver = driver(&attachment.spec.attacher);
-    let attachment = model::Attachment::from_wire(convert::<_, AttachmentObject>(attachment), &driver)?;
+    let attachment = model::Attachment::from_wire(attachment.clone().into(), &driver)?;
     let wanted = plan::operation(&attachment, driver.capabilities.publish)?;
     let facts = AttachInputs {
         attachment: Arc::new(attachment),
         volume: volume.map(|volume| Arc::new(to_volume(volume, &driver))),
-        node: node.map(|node| Arc::new(model::Node::from_wire(convert::<_, CsiNodeObject>(node), &driver))),
+        node: node.map(|node| Arc::new(model::Node::from_wire(node.clone().into(), &driver))),
     };
     match wanted {
         Operation::Attach => plan::attach(&facts, &driver).err(),
@@ -84,11 +81,5 @@ fn driver(name: &str) -> Driver {
 }
 
 fn to_volume(volume: &PersistentVolume, driver: &Driver) -> model::Volume {
-    csi_attacher::migration::decode(convert::<_, VolumeObject>(volume), driver)
-}
-
-/// The attacher decodes a few fields of each object, straight from JSON.
-fn convert<F: Serialize, T: DeserializeOwned + Default>(object: &F) -> T {
-    let json = serde_json::to_value(object).and_then(serde_json::from_value);
-    json.unwrap_or_default()
+    csi_attacher::migration::decode(volume.clone().into(), driver)
 }

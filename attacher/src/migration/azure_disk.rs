@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::AzureDiskVolumeSource;
+
 use super::Plugin;
 use crate::model::CsiSource;
-use crate::model::wire::AzureDiskObject;
 
 const MANAGED: &str = "Managed";
 
@@ -13,7 +14,7 @@ const MANAGED: &str = "Managed";
 #[error("kind({0}) is not supported in csi migration")]
 pub struct UnsupportedKind(pub String);
 
-pub(super) fn translate(source: &AzureDiskObject) -> Result<CsiSource, UnsupportedKind> {
+pub(super) fn translate(source: &AzureDiskVolumeSource) -> Result<CsiSource, UnsupportedKind> {
     if let Some(kind) = source
         .kind
         .as_ref()

@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::AzureFilePersistentVolumeSource;
+
 use super::Plugin;
 use crate::model::CsiSource;
-use crate::model::wire::{AZURE_RESOURCE_GROUP_ANNOTATION, AzureFileObject, VolumeObject};
+use crate::model::wire::VolumeObject;
+
+const RESOURCE_GROUP_ANNOTATION: &str = "kubernetes.io/azure-file-resource-group";
 
 /// What the provisioner puts around the account's name to name its secret.
 const SECRET_NAME: (&str, &str) = ("azure-storage-account-", "-secret");
@@ -16,14 +20,14 @@ pub struct NoSecretNamespace;
 
 pub(super) fn translate(
     volume: &VolumeObject,
-    source: &AzureFileObject,
+    source: &AzureFilePersistentVolumeSource,
 ) -> Result<CsiSource, NoSecretNamespace> {
-    let claim = || volume.spec.claim_ref.as_ref().map(|claim| &claim.namespace);
+    let claim = || volume.spec.claim_ref.as_ref()?.namespace.as_ref();
     // A namespace that is given but empty does not let the claim's take its place.
     let namespace = source.secret_namespace.as_ref().or_else(claim);
     let namespace = namespace.filter(|namespace| !namespace.is_empty());
     let namespace = namespace.ok_or(NoSecretNamespace)?;
-    let resource_group = volume.metadata.annotation(AZURE_RESOURCE_GROUP_ANNOTATION);
+    let resource_group = volume.metadata.annotation(RESOURCE_GROUP_ANNOTATION);
     let handle = format!(
         "{}#{}#{}#{}#{namespace}",
         resource_group.unwrap_or_default(),
@@ -34,7 +38,7 @@ pub(super) fn translate(
     Ok(CsiSource {
         driver: Plugin::AzureFile.driver().to_owned(),
         handle: handle.into(),
-        read_only: source.read_only,
+        read_only: source.read_only.unwrap_or_default(),
         attributes: BTreeMap::from([("sharename".to_owned(), source.share_name.clone())]),
         ..CsiSource::default()
     })

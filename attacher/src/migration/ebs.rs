@@ -4,11 +4,11 @@ mod url;
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::AWSElasticBlockStoreVolumeSource;
 pub use url::UrlProblem;
 
 use super::Plugin;
 use crate::model::CsiSource;
-use crate::model::wire::EbsObject;
 use url::quoted;
 
 const SCHEME: &str = "aws://";
@@ -31,13 +31,16 @@ pub enum MalformedId {
     Format(String),
 }
 
-pub(super) fn translate(source: &EbsObject) -> Result<CsiSource, MalformedId> {
+pub(super) fn translate(source: &AWSElasticBlockStoreVolumeSource) -> Result<CsiSource, MalformedId> {
     Ok(CsiSource {
         driver: Plugin::Ebs.driver().to_owned(),
         handle: volume_id(&source.volume_id)?.into(),
-        read_only: source.read_only,
-        fs_type: source.fs_type.clone(),
-        attributes: BTreeMap::from([("partition".to_owned(), source.partition.to_string())]),
+        read_only: source.read_only.unwrap_or_default(),
+        fs_type: source.fs_type.clone().unwrap_or_default(),
+        attributes: BTreeMap::from([(
+            "partition".to_owned(),
+            source.partition.unwrap_or_default().to_string(),
+        )]),
         publish_secret: None,
     })
 }

@@ -5,9 +5,17 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use k8s_openapi::api::core::v1::GCEPersistentDiskVolumeSource;
+
 use super::Plugin;
-use crate::model::wire::{GcePdObject, VolumeObject, ZONE_LABELS};
+use crate::model::wire::VolumeObject;
 use crate::model::{AccessModes, CsiSource};
+
+/// The labels with the zones of a disk. The older label wins.
+const ZONE_LABELS: [&str; 2] = [
+    "failure-domain.beta.kubernetes.io/zone",
+    "topology.kubernetes.io/zone",
+];
 
 /// Stands between the zones of a regional disk.
 const ZONE_SEPARATOR: &str = "__";
@@ -67,7 +75,10 @@ impl fmt::Display for AsMap<'_> {
     }
 }
 
-pub(super) fn translate(volume: &VolumeObject, source: &GcePdObject) -> Result<CsiSource, UnknownRegion> {
+pub(super) fn translate(
+    volume: &VolumeObject,
+    source: &GCEPersistentDiskVolumeSource,
+) -> Result<CsiSource, UnknownRegion> {
     let label = |key: &&str| volume.metadata.label(key).filter(|zones| !zones.is_empty());
     let zones: Vec<&str> = match ZONE_LABELS.iter().find_map(label) {
         Some(zones) => zones.split(ZONE_SEPARATOR).collect(),
@@ -78,15 +89,15 @@ pub(super) fn translate(volume: &VolumeObject, source: &GcePdObject) -> Result<C
         _ => regional(UNSPECIFIED, &region(&zones)?, &source.pd_name),
     };
     // The whole disk is partition 0, which the driver wants to be told as nothing.
-    let partition = match source.partition {
+    let partition = match source.partition.unwrap_or_default() {
         0 => String::new(),
         partition => partition.to_string(),
     };
     Ok(CsiSource {
         driver: Plugin::GcePd.driver().to_owned(),
         handle: handle.into(),
-        read_only: source.read_only,
-        fs_type: source.fs_type.clone(),
+        read_only: source.read_only.unwrap_or_default(),
+        fs_type: source.fs_type.clone().unwrap_or_default(),
         attributes: BTreeMap::from([("partition".to_owned(), partition)]),
         publish_secret: None,
     })

@@ -2,18 +2,22 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::VsphereVirtualDiskVolumeSource;
+
 use super::Plugin;
 use crate::model::CsiSource;
-use crate::model::wire::VsphereObject;
 
 const POLICY_ATTRIBUTE: &str = "storagepolicyname";
 
-pub(super) fn translate(source: &VsphereObject) -> CsiSource {
-    let policy = Some(&source.storage_policy_name).filter(|policy| !policy.is_empty());
+pub(super) fn translate(source: &VsphereVirtualDiskVolumeSource) -> CsiSource {
+    let policy = source
+        .storage_policy_name
+        .as_ref()
+        .filter(|policy| !policy.is_empty());
     CsiSource {
         driver: Plugin::Vsphere.driver().to_owned(),
         handle: source.volume_path.as_str().into(),
-        fs_type: source.fs_type.clone(),
+        fs_type: source.fs_type.clone().unwrap_or_default(),
         attributes: policy
             .map(|policy| (POLICY_ATTRIBUTE.to_owned(), policy.clone()))
             .into_iter()

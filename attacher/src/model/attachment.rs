@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::api::storage::v1::{VolumeAttachmentSource, VolumeError};
 
-use super::wire::{AttachmentObject, AttachmentSource, VolumeErrorObject};
+use super::wire::AttachmentObject;
 use super::{Driver, SecretRef, Uid, Version, VolumeSpec};
+use crate::report::time;
 
 /// Where the node id of the publish call is recorded. The Go sidecar writes it too.
 pub const NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
@@ -167,7 +169,7 @@ impl Recorded {
 // === impl Source ===
 
 impl Source {
-    fn from_wire(object: AttachmentSource) -> Self {
+    fn from_wire(object: VolumeAttachmentSource) -> Self {
         match (object.persistent_volume_name, object.inline_volume_spec) {
             (Some(_), Some(_)) => Self::Invalid(SourceFault::Both),
             (None, None) => Self::Invalid(SourceFault::Neither),
@@ -181,9 +183,9 @@ impl Source {
 // === impl Problem ===
 
 impl Problem {
-    fn from_wire(object: VolumeErrorObject) -> Box<Self> {
+    fn from_wire(object: VolumeError) -> Box<Self> {
         Box::new(Self {
-            time: object.time.unwrap_or_default(),
+            time: object.time.map(|at| time(at.0)).unwrap_or_default(),
             message: object.message.unwrap_or_default(),
             code: object.error_code,
         })

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::wire::{CsiSourceObject, SecretReferenceObject, VolumeSpecObject};
+use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolumeSpec};
+
 use super::{Driver, SecretRef, Uid, Version};
 
 /// One PersistentVolume.
@@ -107,14 +108,14 @@ impl Volume {
 // === impl VolumeSpec ===
 
 impl VolumeSpec {
-    pub(crate) fn from_wire(object: VolumeSpecObject) -> Self {
+    pub(crate) fn from_wire(object: PersistentVolumeSpec) -> Self {
         Self {
             source: object
                 .csi
                 .map_or(VolumeSource::Other, |csi| VolumeSource::Csi(csi.into())),
-            access_modes: AccessModes::from_names(&object.access_modes),
+            access_modes: AccessModes::from_names(object.access_modes.as_deref().unwrap_or_default()),
             block: object.volume_mode.as_deref() == Some("Block"),
-            mount_options: object.mount_options,
+            mount_options: object.mount_options.unwrap_or_default(),
         }
     }
 
@@ -146,20 +147,18 @@ impl VolumeSpec {
 
 // === impl CsiSource ===
 
-impl From<CsiSourceObject> for Box<CsiSource> {
-    fn from(object: CsiSourceObject) -> Self {
+impl From<CSIPersistentVolumeSource> for Box<CsiSource> {
+    fn from(object: CSIPersistentVolumeSource) -> Self {
         Self::new(CsiSource {
             driver: object.driver,
             handle: object.volume_handle.into(),
-            read_only: object.read_only,
+            read_only: object.read_only.unwrap_or_default(),
             fs_type: object.fs_type.unwrap_or_default(),
-            attributes: object.volume_attributes,
-            publish_secret: object.controller_publish_secret_ref.map(
-                |SecretReferenceObject { name, namespace }| SecretRef {
-                    namespace: namespace.into(),
-                    name: name.into(),
-                },
-            ),
+            attributes: object.volume_attributes.unwrap_or_default(),
+            publish_secret: object.controller_publish_secret_ref.map(|secret| SecretRef {
+                namespace: secret.namespace.unwrap_or_default().into(),
+                name: secret.name.unwrap_or_default().into(),
+            }),
         })
     }
 }
