@@ -1,8 +1,7 @@
-//! All that we do to Kubernetes, behind one small trait.
+//! Requests to the API server, behind one small trait.
 //!
-//! Each write is one request that says what is to change and on which very object (by UID), so
-//! that it can be repeated when its answer was lost, cannot touch a re-created object of the same
-//! name, and cannot drop what others wrote meanwhile. See docs/adr/0003-strategic-merge-patches.md.
+//! Each write is one patch with the object's UID, so that it can be repeated when its response was lost, cannot touch a
+//! re-created object of the same name, and cannot drop concurrent writes of others. See docs/adr/0003-strategic-merge-patches.md.
 
 mod api;
 pub(crate) mod attempt;
@@ -27,44 +26,47 @@ use crate::leader_election::NotLeading;
 use crate::model::{Attachment, Problem, SecretRef, Volume};
 use crate::plan::{PvFinalizer, Record};
 
-/// The writes and reads that attaching needs.
+/// The API server, as far as the controller uses it.
 ///
 /// # Cancellation
 ///
 /// Dropping a future may leave its request done or undone. Every request here can be repeated.
 pub trait Cluster: Send + Sync + 'static {
-    /// Puts our finalizer and the record of the coming publish call on the attachment, in one write.
+    /// Adds our finalizer and the record of the coming publish call to the attachment, in one write.
     fn record(
         &self,
         attachment: &Attachment,
         record: &Record,
     ) -> impl Future<Output = Result<Attachment, Error>> + Send;
 
-    /// Puts our finalizer on a PersistentVolume.
-    fn claim(&self, claim: &PvFinalizer) -> impl Future<Output = Result<Volume, Error>> + Send;
+    /// Adds our finalizer to a PersistentVolume.
+    fn add_pv_finalizer(&self, wanted: &PvFinalizer) -> impl Future<Output = Result<Volume, Error>> + Send;
 
-    /// `status.attached=true` with the publish context, and no attach error any more.
+    /// Writes `status.attached=true` with the publish context, and removes the attach error.
     fn mark_attached(
         &self,
         attachment: &Attachment,
         context: &BTreeMap<String, String>,
     ) -> impl Future<Output = Result<Attachment, Error>> + Send;
 
-    /// `status.attached=false` without publish context and detach error, for an attachment that
-    /// others still hold.
+    /// Writes `status.attached=false` and removes publish context and detach error, of an attachment with finalizers of
+    /// others.
     fn mark_detached(
         &self,
         attachment: &Attachment,
     ) -> impl Future<Output = Result<Attachment, Error>> + Send;
 
-    /// Takes our finalizer off an attachment.
-    fn release(&self, attachment: &Attachment) -> impl Future<Output = Result<Released, Error>> + Send;
+    /// Removes our finalizer from the attachment.
+    fn remove_finalizer(
+        &self,
+        attachment: &Attachment,
+    ) -> impl Future<Output = Result<FinalizerRemoved, Error>> + Send;
 
-    /// Takes our finalizer off a PersistentVolume.
-    fn release_volume(&self, volume: &Volume) -> impl Future<Output = Result<Volume, Error>> + Send;
+    /// Removes our finalizer from a PersistentVolume.
+    fn remove_pv_finalizer(&self, volume: &Volume) -> impl Future<Output = Result<Volume, Error>> + Send;
 
-    /// Tells what went wrong in `status.attachError` or `status.detachError`.
-    fn save_problem(
+    /// Writes `status.attachError` or `status.detachError`.
+    fn save_error(
         &self,
         attachment: &Attachment,
         side: Side,
@@ -81,16 +83,16 @@ pub trait Cluster: Send + Sync + 'static {
     fn secret(&self, reference: &SecretRef) -> impl Future<Output = Result<Secrets, Error>> + Send;
 }
 
-/// What is left of an attachment after our finalizer came off.
+/// The attachment after the removal of our finalizer.
 #[derive(Clone, Debug)]
-pub enum Released {
-    /// Nothing: ours was the last finalizer.
-    Gone,
-    /// The object, which others still hold.
-    Kept(Box<Attachment>),
+pub enum FinalizerRemoved {
+    /// Ours was the last finalizer.
+    Deleted,
+    /// It has finalizers of others.
+    Remaining(Box<Attachment>),
 }
 
-/// Which error of a VolumeAttachment's status.
+/// An error of a VolumeAttachment's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// `attachError`.
@@ -99,20 +101,20 @@ pub enum Side {
     Detach,
 }
 
-/// How it is told that a Secret has a value that no message of CSI can carry.
+/// Message for a Secret's value that is not a protobuf string.
 pub(crate) const NOT_TEXT: &str = "is not valid UTF-8";
 
-/// The content of a Secret. It shows in no log: `Debug` tells the keys and nothing else.
+/// The content of a Secret. `Debug` prints only the keys.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secrets(pub BTreeMap<String, String>);
 
 /// A request to the API server that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is no object of this name.
+    /// The object does not exist.
     #[error("{0}")]
     NotFound(Arc<str>),
-    /// There is an object of this name, but it is another one (other UID).
+    /// The object of this name has another UID.
     #[error("{0}")]
     Replaced(Arc<str>),
     /// The API server refused the request.
@@ -123,24 +125,23 @@ pub enum Error {
         /// Its explanation.
         message: Arc<str>,
     },
-    /// The API server asks to be left alone for longer than a request may wait (Retry-After).
+    /// Retry-After exceeds what a request may wait.
     #[error("{message}")]
     Throttled {
         /// HTTP status.
         status: u16,
         /// Its explanation.
         message: Arc<str>,
-        /// For how long.
+        /// Retry-After.
         after: Duration,
     },
-    /// The object is not fit for what it is needed for.
+    /// The object's content is invalid.
     #[error("{0}")]
     Unusable(Arc<str>),
-    /// The request did not come through, or its answer did not come back: it is unknown whether it
-    /// took effect.
+    /// There was no response, so it is unknown whether the request took effect.
     #[error("{0}")]
     Unanswered(Arc<str>),
-    /// The request was not sent: it would have been a write, and we do not lead.
+    /// The write was not sent because we do not lead.
     #[error(transparent)]
     NotLeading(#[from] NotLeading),
 }
@@ -148,7 +149,7 @@ pub enum Error {
 // === impl Error ===
 
 impl Error {
-    /// Whether the object that was to be written does not exist any more.
+    /// Whether the object does not exist any more.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::NotFound(_) | Self::Replaced(_))
     }
@@ -158,7 +159,7 @@ impl Error {
         matches!(self, Self::Refused { status: 403, .. })
     }
 
-    /// How long the API server asked to wait.
+    /// The API server's Retry-After.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Throttled { after, .. } => Some(*after),
@@ -198,7 +199,7 @@ impl Error {
         }
     }
 
-    /// The HTTP status of the API server's answer; 0 without one.
+    /// The HTTP status of the response; 0 without one.
     pub fn status(&self) -> i64 {
         match self {
             Self::NotFound(_) => 404,

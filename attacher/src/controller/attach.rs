@@ -7,7 +7,7 @@ use super::keyed_mutex::KeyedGuard;
 use super::state::PendingStatusWrite;
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, PublishRequest};
-use crate::kube_api::{Cluster, Error, Released, Secrets};
+use crate::kube_api::{Cluster, Error, FinalizerRemoved, Secrets};
 use crate::model::{Attachment, Capabilities, Driver, PublishTarget, Volume};
 use crate::plan::{self, AttachInputs, AttachPlan, Operation, Record};
 
@@ -184,9 +184,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if !attachment.finalizer {
             return Ok(());
         }
-        match self.cluster.release(attachment).await {
-            Ok(Released::Kept(left)) => self.store(*left),
-            Ok(Released::Gone) => self.store_deleted(attachment),
+        match self.cluster.remove_finalizer(attachment).await {
+            Ok(FinalizerRemoved::Remaining(left)) => self.store(*left),
+            Ok(FinalizerRemoved::Deleted) => self.store_deleted(attachment),
             Err(error) if error.is_gone() => self.store_deleted(attachment),
             Err(error) => {
                 let what = "could not remove VolumeAttachment finalizer";

@@ -6,7 +6,7 @@ use super::keyed_mutex::KeyedGuard;
 use super::state::PendingStatusWrite;
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, UnpublishRequest};
-use crate::kube_api::{Cluster, Error, Released, Secrets};
+use crate::kube_api::{Cluster, Error, FinalizerRemoved, Secrets};
 use crate::model::{Attachment, Driver, PublishTarget, Recorded, SecretRef};
 use crate::plan::{
     self, AttachInputs, DetachOutcome, DetachPlan, Operation, TargetUsage, UnpublishResult, UsedBy,
@@ -219,9 +219,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if !attachment.finalizer {
             return Ok(());
         }
-        let left = match self.cluster.release(attachment).await {
-            Ok(Released::Kept(left)) => Some(left),
-            Ok(Released::Gone) => None,
+        let left = match self.cluster.remove_finalizer(attachment).await {
+            Ok(FinalizerRemoved::Remaining(left)) => Some(left),
+            Ok(FinalizerRemoved::Deleted) => None,
             Err(error) if error.is_gone() => None,
             Err(error) => return Err(self.keep_unpublished(attachment, &error)),
         };

@@ -32,7 +32,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if is_present {
             return Ok(());
         }
-        match self.cluster.claim(finalizer).await {
+        match self.cluster.add_pv_finalizer(finalizer).await {
             Ok(volume) => {
                 self.store_volume(Change::LocallyUpdated(volume));
                 Ok(())
@@ -63,7 +63,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             name: volume.name.clone(),
             uid: volume.uid.clone(),
         };
-        match self.cluster.release_volume(volume).await {
+        match self.cluster.remove_pv_finalizer(volume).await {
             Ok(left) => {
                 // The API server responds to the removal of a deleted object's last finalizer with the object.
                 let change = match left.deleting && !left.finalizer {

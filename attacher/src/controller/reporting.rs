@@ -86,7 +86,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if known.as_deref() == Some(&problem) {
             return;
         }
-        match self.cluster.save_problem(attachment, side, &problem).await {
+        match self.cluster.save_error(attachment, side, &problem).await {
             Ok(attachment) => self.store(attachment),
             Err(error) if error.is_gone() => self.store_deleted(attachment),
             Err(error) => tracing::warn!(error = chain(&error), "could not write the error to the status"),

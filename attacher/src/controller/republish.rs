@@ -36,10 +36,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             message: cut(&message, MESSAGE_BYTES).to_owned(),
             code: None,
         };
-        let saved = self
-            .cluster
-            .save_problem(attachment, Side::Attach, &problem)
-            .await;
+        let saved = self.cluster.save_error(attachment, Side::Attach, &problem).await;
         let wanted = self.store_response(attachment, saved, "could not save VolumeAttachment", |newest| {
             !newest.deleting
         })?;

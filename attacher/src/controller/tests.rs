@@ -18,7 +18,7 @@ use super::*;
 use crate::controller::state::PendingStatusWrite;
 use crate::controller::state::tests::mk_state;
 use crate::csi::{CallError, Code, ListRequest, Page, PublishRequest, Reach, UnpublishRequest};
-use crate::kube_api::{Released, Side, patch};
+use crate::kube_api::{FinalizerRemoved, Side, patch};
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Capabilities, Node, Problem, PublishTarget, Recorded, Version, VolumeSource};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
@@ -144,7 +144,7 @@ impl Cluster for World {
         .await
     }
 
-    async fn claim(&self, _: &PvFinalizer) -> Result<Volume, Error> {
+    async fn add_pv_finalizer(&self, _: &PvFinalizer) -> Result<Volume, Error> {
         self.take("claim").await?;
         Ok(Volume {
             version: Version(2),
@@ -169,23 +169,23 @@ impl Cluster for World {
         .await
     }
 
-    async fn release(&self, _: &Attachment) -> Result<Released, Error> {
+    async fn remove_finalizer(&self, _: &Attachment) -> Result<FinalizerRemoved, Error> {
         let left = self
             .write("release", |attachment| attachment.finalizer = false)
             .await?;
         Ok(if left.deleting && !left.foreign_finalizers {
-            Released::Gone
+            FinalizerRemoved::Deleted
         } else {
-            Released::Kept(Box::new(left))
+            FinalizerRemoved::Remaining(Box::new(left))
         })
     }
 
-    async fn release_volume(&self, volume: &Volume) -> Result<Volume, Error> {
+    async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<Volume, Error> {
         self.take("release volume").await?;
         Ok(volume.clone())
     }
 
-    async fn save_problem(&self, _: &Attachment, side: Side, problem: &Problem) -> Result<Attachment, Error> {
+    async fn save_error(&self, _: &Attachment, side: Side, problem: &Problem) -> Result<Attachment, Error> {
         self.write("problem", |attachment| {
             let problem = Some(Box::new(problem.clone()));
             match side {

@@ -12,7 +12,7 @@ use tracing::{Instrument as _, Span};
 
 use super::request_limiter::{Priority, RequestKind, RequestLimiter};
 use super::retry::until_answered;
-use super::{Clients, Cluster, Error, NOT_TEXT, Released, Secrets, Side, patch};
+use super::{Clients, Cluster, Error, FinalizerRemoved, NOT_TEXT, Secrets, Side, patch};
 use crate::leader_election::Leadership;
 use crate::migration;
 use crate::model::wire::{AttachmentObject, VolumeObject};
@@ -118,12 +118,12 @@ impl Cluster for ApiServer {
             .await
     }
 
-    async fn claim(&self, claim: &PvFinalizer) -> Result<Volume, Error> {
-        let body = patch::claim(claim, &self.driver.finalizer);
+    async fn add_pv_finalizer(&self, wanted: &PvFinalizer) -> Result<Volume, Error> {
+        let body = patch::add_pv_finalizer(wanted, &self.driver.finalizer);
         let object = self
             .patch(
                 &self.volumes,
-                &claim.volume,
+                &wanted.volume,
                 Part::Object,
                 RequestKind::Write(Priority::High),
                 &body,
@@ -148,21 +148,21 @@ impl Cluster for ApiServer {
             .await
     }
 
-    async fn release(&self, attachment: &Attachment) -> Result<Released, Error> {
-        let body = patch::release(&attachment.uid, &self.driver.finalizer);
+    async fn remove_finalizer(&self, attachment: &Attachment) -> Result<FinalizerRemoved, Error> {
+        let body = patch::remove_finalizer(&attachment.uid, &self.driver.finalizer);
         let left = self
             .patch_attachment(attachment, Part::Object, RequestKind::Write(Priority::Low), body)
             .await?;
         // The API server answers the removal of a deleted object's last finalizer with that object.
         Ok(if left.deleting && !left.finalizer && !left.foreign_finalizers {
-            Released::Gone
+            FinalizerRemoved::Deleted
         } else {
-            Released::Kept(Box::new(left))
+            FinalizerRemoved::Remaining(Box::new(left))
         })
     }
 
-    async fn release_volume(&self, volume: &Volume) -> Result<Volume, Error> {
-        let body = patch::release(&volume.uid, &self.driver.finalizer);
+    async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<Volume, Error> {
+        let body = patch::remove_finalizer(&volume.uid, &self.driver.finalizer);
         let object = self
             .patch(
                 &self.volumes,
@@ -175,7 +175,7 @@ impl Cluster for ApiServer {
         Ok(migration::decode(object, &self.driver))
     }
 
-    async fn save_problem(
+    async fn save_error(
         &self,
         attachment: &Attachment,
         side: Side,
@@ -290,7 +290,7 @@ mod tests {
             .mark_attached(&mk_attachment("va"), &context)
             .await
             .unwrap();
-        cluster.release(&mk_attachment("va")).await.unwrap();
+        cluster.remove_finalizer(&mk_attachment("va")).await.unwrap();
         let seen = seen.lock().unwrap();
         let (kind, body) = &seen[0];
         assert_eq!(kind, "application/merge-patch+json");

@@ -55,12 +55,12 @@ pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Valu
 }
 
 /// Adds our finalizer to a PersistentVolume.
-pub(super) fn claim(claim: &PvFinalizer, finalizer: &str) -> Value {
-    json!({ "metadata": { "uid": claim.uid.0, "finalizers": [finalizer] } })
+pub(super) fn add_pv_finalizer(wanted: &PvFinalizer, finalizer: &str) -> Value {
+    json!({ "metadata": { "uid": wanted.uid.0, "finalizers": [finalizer] } })
 }
 
 /// Takes our finalizer, and nothing else, off the object of this UID.
-pub(super) fn release(uid: &Uid, finalizer: &str) -> Value {
+pub(super) fn remove_finalizer(uid: &Uid, finalizer: &str) -> Value {
     json!({ "metadata": { "uid": uid.0, "$deleteFromPrimitiveList/finalizers": [finalizer] } })
 }
 

@@ -381,7 +381,7 @@ async fn nothing_is_in_doubt_about_calls_that_a_driver_does_not_take_any_more() 
 }
 
 #[tokio::test]
-async fn publishes_do_not_stand_in_line_behind_slow_unpublishes() {
+async fn slow_unpublishes_do_not_delay_publishes() {
     let mut fixture = Fixture::new();
     let mut driver = Driver::new("d.example");
     driver.at_once = 1;

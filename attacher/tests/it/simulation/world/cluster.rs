@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_attacher::kube_api::{Cluster, Error, Released, Secrets, Side, patch};
+use csi_attacher::kube_api::{Cluster, Error, FinalizerRemoved, Secrets, Side, patch};
 use csi_attacher::model::attachment::{
     NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION,
 };
@@ -120,8 +120,8 @@ impl Cluster for FakeCluster {
         .await
     }
 
-    async fn claim(&self, claim: &PvFinalizer) -> Result<Volume, Error> {
-        let claim = claim.clone();
+    async fn add_pv_finalizer(&self, wanted: &PvFinalizer) -> Result<Volume, Error> {
+        let claim = wanted.clone();
         self.request(RequestKind::Write, move |state| {
             let volume = state.volume(&claim.volume)?;
             state.writes.volumes += 1;
@@ -181,7 +181,7 @@ impl Cluster for FakeCluster {
         .await
     }
 
-    async fn release(&self, attachment: &Attachment) -> Result<Released, Error> {
+    async fn remove_finalizer(&self, attachment: &Attachment) -> Result<FinalizerRemoved, Error> {
         let left = self
             .change(attachment, |attachment, state| {
                 if state.is_published(attachment, false)
@@ -197,13 +197,13 @@ impl Cluster for FakeCluster {
             })
             .await?;
         Ok(if left.deleting && !left.foreign_finalizers {
-            Released::Gone
+            FinalizerRemoved::Deleted
         } else {
-            Released::Kept(Box::new(left))
+            FinalizerRemoved::Remaining(Box::new(left))
         })
     }
 
-    async fn release_volume(&self, volume: &Volume) -> Result<Volume, Error> {
+    async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<Volume, Error> {
         let volume = volume.clone();
         self.request(RequestKind::Write, move |state| {
             let known = state.volume(&volume.name)?;
@@ -230,7 +230,7 @@ impl Cluster for FakeCluster {
         .await
     }
 
-    async fn save_problem(
+    async fn save_error(
         &self,
         attachment: &Attachment,
         side: Side,
