@@ -1,4 +1,4 @@
-//! All that we say to the CSI driver, behind one small trait.
+//! Calls to the CSI driver, behind one small trait.
 
 mod call;
 mod code;
@@ -13,20 +13,19 @@ use std::collections::BTreeMap;
 pub use call::Caller;
 pub use code::{CallError, Code, Reach};
 pub use connection_manager::{ConnectionManager, ConnectionState, Lost};
-pub use metrics::{Calls, ConnectionStats};
+pub use metrics::Calls;
 pub use session::{OpenError, Session, Socket, SocketError};
 
 use crate::kube_api::Secrets;
 use crate::model::{Capabilities, PublishTarget};
 use crate::plan::Capability;
 
-/// The calls that attaching is about.
+/// The Controller service, as far as the attacher uses it.
 ///
 /// # Cancellation
 ///
-/// Dropping a future cancels the call; the driver may carry it out all the same. A call that failed
-/// with a code that is not final leaves the same doubt. Both are resolved by calling again: the CSI
-/// specification demands that every call can be repeated.
+/// Dropping a future cancels the call; the driver may execute it nevertheless. The result is unknown, as after a code that
+/// is not final, until the call is repeated: CSI requires every call to be idempotent.
 pub trait ControllerClient: Send + Sync + 'static {
     /// ControllerPublishVolume; returns `publish_context`.
     fn publish(
@@ -40,62 +39,62 @@ pub trait ControllerClient: Send + Sync + 'static {
     /// ListVolumes: one page.
     fn list(&self, request: ListRequest) -> impl Future<Output = Result<Page, CallError>> + Send;
 
-    /// Waits until the driver can be called, and says what it can do. A caller asks
-    /// first, so that a request is made for the driver that gets it; the calls themselves do not wait.
+    /// Waits for a connection and returns the driver's capabilities, for which the next request must be made. The calls
+    /// themselves do not wait.
     fn ready(&self) -> impl Future<Output = Result<Capabilities, CallError>> + Send;
 }
 
 /// A ControllerPublishVolume request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishRequest {
-    /// Which volume, to which node.
+    /// Volume and node.
     pub target: PublishTarget,
-    /// How it is going to be used.
+    /// `volume_capability`.
     pub capability: Capability,
-    /// Whether to publish read-only.
+    /// `readonly`.
     pub read_only: bool,
-    /// The volume's attributes.
+    /// `volume_context`.
     pub volume_context: BTreeMap<String, String>,
-    /// Credentials.
+    /// `secrets`.
     pub secrets: Secrets,
-    /// Whether the volume is an in-tree one that is migrated to CSI. Not for the driver: metrics tell it.
+    /// Whether the volume is migrated from an in-tree plugin, for metrics.
     pub migrated: bool,
 }
 
 /// A ListVolumes request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListRequest {
-    /// How many entries the answer may have at most; 0 leaves it to the driver.
+    /// `max_entries`; 0 leaves the limit to the driver.
     pub max_entries: i32,
-    /// Where the page begins; empty for the first one.
+    /// `starting_token`; empty for the first page.
     pub starting_token: String,
 }
 
-/// A ListVolumes answer, as far as it says where volumes are.
+/// A ListVolumes response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// The volumes.
     pub volumes: Vec<Listed>,
-    /// Where the next page begins; empty after the last one.
+    /// `next_token`; empty on the last page.
     pub next_token: String,
 }
 
-/// One volume in a list.
+/// An entry of a ListVolumes response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// CSI `volume_id`.
     pub handle: String,
-    /// The ids of the nodes that it is published to, if the driver says.
+    /// `published_node_ids`, if the entry has a status.
     pub published: Option<Vec<String>>,
 }
 
 /// A ControllerUnpublishVolume request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnpublishRequest {
-    /// Which volume, from which node.
+    /// Volume and node.
     pub target: PublishTarget,
-    /// Credentials.
+    /// `secrets`.
     pub secrets: Secrets,
-    /// Whether the volume is an in-tree one that is migrated to CSI. Not for the driver: metrics tell it.
+    /// Whether the volume is migrated from an in-tree plugin, for metrics.
     pub migrated: bool,
 }

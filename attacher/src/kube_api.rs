@@ -19,7 +19,8 @@ use std::time::Duration;
 
 pub use api::ApiServer;
 pub use client::{Access, Clients, ConnectError, CredentialsError};
-pub use metrics::{FailureStats, OngoingFailure, RequestStats, Requests};
+pub use metrics::Requests;
+pub(crate) use metrics::{FailureStats, OngoingFailure};
 pub use request_limiter::RateLimit;
 
 use crate::leader_election::NotLeading;

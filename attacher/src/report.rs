@@ -1,26 +1,25 @@
-//! How errors and times are told.
+//! Texts of errors and times.
 
 use jiff::Timestamp;
 use kube::core::Status;
 
-/// An error and all its causes on one line. The variants of our error types leave their source out
-/// of their own text, so that nothing is said twice here.
+/// An error and all its sources on one line. The texts of our error types do not contain their source.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = String::new();
     let mut next = Some(error);
     while let Some(error) = next {
         next = error.source();
         let own = match error.downcast_ref::<kube::Error>() {
-            // kube shows it as Rust's data structure, with the explanation in it a second time.
+            // kube prints the structure, with the message twice.
             Some(kube::Error::Api(status)) => {
                 next = None;
                 answered(status)
             }
-            // The cause says it all.
+            // The source has the text.
             Some(kube::Error::Service(_)) => continue,
             Some(_) | None => error.to_string(),
         };
-        // Other crates are not as careful.
+        // Errors of other crates may contain their source.
         if text.is_empty() {
             text = own;
         } else if !text.ends_with(&own) {
@@ -31,7 +30,7 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// What the API server answered instead of what was asked for.
+/// The message of a Status.
 pub fn answered(status: &Status) -> String {
     let message = status.message.trim();
     let message = if message.is_empty() {
@@ -42,20 +41,20 @@ pub fn answered(status: &Status) -> String {
     format!("{message} (HTTP {})", status.code)
 }
 
-/// An address without the name and password that may stand in it.
+/// An address without user and password.
 pub fn address(address: &str) -> String {
     let (scheme, rest) = match address.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
         None => (String::new(), address),
     };
-    // A password may hold an `@` or a slash that somebody forgot to write as %40 or %2F.
+    // A password may contain an unescaped `@` or slash.
     match rest.rsplit_once('@') {
         Some((_, host)) => format!("{scheme}***@{host}"),
         None => address.to_owned(),
     }
 }
 
-/// A time as Kubernetes writes it: RFC 3339, in seconds.
+/// A time in Kubernetes' format, RFC 3339 in seconds.
 pub fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
@@ -65,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_told_without_its_password() {
+    fn hides_user_and_password_of_an_address() {
         for (whole, told) in [
             ("http://proxy:3128/", "http://proxy:3128/"),
             ("http://user:hunter2@proxy:3128", "http://***@proxy:3128"),
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_the_api_server_is_told_once_and_in_words() {
+    fn prints_message_and_code_of_a_status_once() {
         let status = |code, message: &str| Status {
             code,
             message: message.to_owned(),

@@ -1,14 +1,13 @@
-//! Traces: one for an attach and one for a detach, with a span for each attempt, and each request to the API
-//! server and each call of the driver as a span below that, sent by OTLP to `--otlp-endpoint`.
+//! Traces, exported with OTLP to `--otlp-endpoint`: one per attach and one per detach, with a span for each attempt, each
+//! request to the API server and each call to the driver.
 //!
-//! A trace's id is the VolumeAttachment's UID, so the object's traces can be found by it, and the next process
-//! continues the same trace. Repairs and volumes' finalizers have a trace for each attempt; all of one object are
-//! joined by the attribute `uid`. What is logged during an attempt becomes an event of its span. The driver gets
-//! the context of its call in the header `traceparent` (W3C Trace Context).
+//! The trace id is the VolumeAttachment's UID, so the next process continues the same trace. Repairs and PersistentVolume
+//! finalizers have a trace per attempt, with the attribute `uid`. Log lines of an attempt become events of its span. The
+//! driver gets the context of its call in the header `traceparent` (W3C Trace Context).
 //!
-//! Invariants: nothing waits for a trace: finished spans go into a bounded queue and are dropped, and counted, when
-//! it is full or the collector is away. A span holds what the log may hold, and nothing else. Without an endpoint
-//! no span is recorded at all. See docs/adr/0019-trace-export.md.
+//! Invariants: nothing waits for the export: finished spans are queued, and dropped and counted if the queue is full or the
+//! collector unavailable. A span contains only what the log may contain. Without an endpoint no span is recorded. See
+//! docs/adr/0019-trace-export.md.
 
 mod export;
 mod id;
@@ -29,23 +28,22 @@ pub use export::{Endpoint, EndpointError, ExportError, Exporter};
 pub(crate) use id::Id;
 use id::UidTracer;
 
-/// Records spans.
+/// The layer that records spans.
 pub type TraceLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// The target of spans that only traces want.
+/// The target of spans that the log ignores.
 pub(crate) const TARGET: &str = "csi_attacher::request";
 
-/// Records spans, and sends them to `endpoint`. Must be called in a runtime.
+/// Records spans and exports them to `endpoint`. Must be called in a runtime.
 ///
 /// # Errors
 ///
-/// The settings cannot be used. A collector that cannot be reached is no error.
+/// If the settings are invalid. An unreachable collector is no error.
 pub fn to(endpoint: &Endpoint) -> Result<(TraceLayer, Exporter), ExportError> {
     let exporter = Exporter::new(endpoint)?;
     Ok((layer(exporter.provider()), exporter))
 }
 
-/// A layer that records the spans that traces want.
 fn layer(provider: &SdkTracerProvider) -> TraceLayer {
     OpenTelemetryLayer::new(UidTracer(provider.tracer("csi-attacher")))
         .with_location(false)
@@ -56,7 +54,7 @@ fn layer(provider: &SdkTracerProvider) -> TraceLayer {
         .with_error_events_to_status(false)
         .with_error_fields_to_exceptions(false)
         .with_error_records_to_exceptions(false)
-        .with_filter(FilterFn::new(wants).with_max_level_hint(LevelFilter::DEBUG))
+        .with_filter(FilterFn::new(is_traced).with_max_level_hint(LevelFilter::DEBUG))
         .boxed()
 }
 
@@ -73,7 +71,7 @@ pub(crate) fn request(name: impl std::fmt::Display) -> Span {
     )
 }
 
-/// Tells `span` how its request ended.
+/// Records the error of a request in its span.
 pub(crate) fn ended<T, E: std::fmt::Display>(
     span: &Span,
     result: &Result<T, E>,
@@ -87,25 +85,24 @@ pub(crate) fn ended<T, E: std::fmt::Display>(
     }
 }
 
-/// The header `traceparent` for a request that is sent in the current span; none without an endpoint.
+/// The header `traceparent` of the current span; none without an endpoint.
 pub(crate) fn context() -> Option<String> {
     let mut headers = HashMap::new();
     TraceContextPropagator::new().inject_context(&Span::current().context(), &mut headers);
     headers.remove("traceparent")
 }
 
-/// Whether this place in the code says anything that belongs in a trace.
-fn wants(place: &Metadata<'_>) -> bool {
-    let most = if place.is_span() {
+/// Whether traces contain spans or events of this callsite.
+fn is_traced(callsite: &Metadata<'_>) -> bool {
+    let most = if callsite.is_span() {
         Level::INFO
     } else {
         Level::DEBUG
     };
-    place.target().starts_with("csi_attacher") && *place.level() <= most
+    callsite.target().starts_with("csi_attacher") && *callsite.level() <= most
 }
 
-/// Fields whose names begin so are for traces only, and the log leaves them out; in the trace they lose
-/// the beginning. Some have a meaning of their own, the one that other tracers for `tracing` give them.
+/// Prefix of fields that only traces contain, without the prefix. Some are special fields of `tracing-opentelemetry`.
 pub(crate) const ONLY: &str = "otel.";
 const OTEL_NAME: &str = "otel.name";
 const OTEL_KIND: &str = "otel.kind";
@@ -113,7 +110,7 @@ const KIND_CLIENT: &str = "client";
 const CODE: &str = "code";
 /// Why a span failed.
 pub(crate) const FAILED: &str = "otel.status_description";
-/// The trace of a span that has no parent, in hexadecimal digits.
+/// Trace id of a root span, in hexadecimal digits.
 const TRACE_ID: &str = "otel.trace_id";
 
 #[cfg(test)]

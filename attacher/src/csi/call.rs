@@ -1,4 +1,4 @@
-//! Publish, unpublish and list over the session of the moment.
+//! Publish, unpublish and list over the current session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,36 +21,36 @@ use crate::model::Capabilities;
 use crate::plan::{Access, AccessMode, Capability};
 use crate::trace;
 
-/// Calls whatever driver is connected.
+/// Calls the connected driver.
 #[derive(Debug)]
 pub struct Caller {
     link: watch::Receiver<ConnectionState>,
     timeout: Duration,
     leadership: Leadership,
-    /// Most characters of an answer that are logged.
-    logged: usize,
+    /// Maximum characters of a response that are logged.
+    max_logged: usize,
 }
 
 // === impl Caller ===
 
 impl Caller {
-    /// Calls with this deadline each (`--timeout`). [`ControllerClient::ready`] waits for a driver that is away, for
-    /// 5 s at most. Only while `leadership` lasts is anything sent.
+    /// Calls with this deadline each (`--timeout`), and only while `leadership` lasts. [`ControllerClient::ready`] waits for a
+    /// connection for at most 5 s.
     pub fn new(link: watch::Receiver<ConnectionState>, timeout: Duration, leadership: Leadership) -> Self {
         Self {
             link,
             timeout,
             leadership,
-            logged: usize::MAX,
+            max_logged: usize::MAX,
         }
     }
 
-    /// Logs no more than so many characters of an answer (`--max-grpc-log-length`); 0 or less: all.
+    /// Logs at most so many characters of a response (`--max-grpc-log-length`); 0 or less: all.
     #[must_use]
     pub fn logging_at_most(self, characters: i64) -> Self {
-        let logged = usize::try_from(characters).ok().filter(|most| *most > 0);
+        let most = usize::try_from(characters).ok().filter(|most| *most > 0);
         Self {
-            logged: logged.unwrap_or(usize::MAX),
+            max_logged: most.unwrap_or(usize::MAX),
             ..self
         }
     }
@@ -62,8 +62,7 @@ impl Caller {
             .ok_or_else(|| CallError::unsent("the CSI driver is not connected"))
     }
 
-    /// Sends one call. The deadline goes along with it, so that a driver that heeds it stops in time;
-    /// our own clock makes sure of the rest. An error is without the values of `secrets`.
+    /// Sends a call with its deadline, which a local timer enforces too. Errors do not contain values of `secrets`.
     async fn send<Q, A, F>(
         &self,
         method: &'static str,
@@ -78,7 +77,7 @@ impl Caller {
         self.leadership.check()?;
         let (mut request, deadline) = timed(request, self.timeout, migrated, Some(&self.leadership));
         let span = trace::request(method);
-        // A call's state is some kilobytes. In a box it is there once, and only while the call is under way.
+        // The call's state has some kilobytes: on the heap it exists only while the call runs.
         let answer = Box::pin(async move {
             let context = trace::context().and_then(|context| context.parse().ok());
             if let Some(context) = context {
@@ -97,21 +96,18 @@ impl Caller {
         answer.inspect_err(|error| tracing::trace!(method, %error, "GRPC error"))
     }
 
-    /// What is logged of an answer.
     fn logged(&self, answer: &impl std::fmt::Debug) -> String {
         let mut text = format!("{answer:?}");
-        if let Some((end, _)) = text.char_indices().nth(self.logged) {
+        if let Some((end, _)) = text.char_indices().nth(self.max_logged) {
             text.truncate(end);
         }
         text
     }
 }
 
-/// How long to wait for a driver that is not connected and may be restarting. A longer wait would occupy the lane; a sync
-/// that fails is requeued when the driver is back.
-const RETURN: Duration = Duration::from_secs(5);
+/// Maximum wait for a reconnect. A longer one would occupy the lane; a failed sync is requeued on reconnect.
+const RECONNECT_WAIT: Duration = Duration::from_secs(5);
 
-/// The calls, by the names that logs, traces and metrics have for them.
 const PUBLISH: &str = "csi.v1.Controller/ControllerPublishVolume";
 const LIST: &str = "csi.v1.Controller/ListVolumes";
 const UNPUBLISH: &str = "csi.v1.Controller/ControllerUnpublishVolume";
@@ -214,7 +210,7 @@ impl ControllerClient for Caller {
     async fn ready(&self) -> Result<Capabilities, CallError> {
         let mut link = self.link.clone();
         let up = tokio::time::timeout(
-            self.timeout.min(RETURN),
+            self.timeout.min(RECONNECT_WAIT),
             link.wait_for(|link| link.session().is_some()),
         )
         .await;
@@ -240,7 +236,7 @@ impl From<Capability> for v1::VolumeCapability {
             Access::Mount { fs_type, flags } => AccessType::Mount(MountVolume {
                 fs_type,
                 mount_flags: flags,
-                // Kubernetes gives the group to the node's calls only (KEP-2317).
+                // Kubernetes sets the group only in node calls (KEP-2317).
                 volume_mount_group: String::new(),
             }),
         };

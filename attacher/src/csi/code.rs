@@ -1,4 +1,4 @@
-//! gRPC codes: how they are told to people, and what they mean for the next attempt.
+//! gRPC codes: Go's names, and their classes for the retry.
 
 use std::error::Error as _;
 use std::fmt;
@@ -12,49 +12,47 @@ use crate::workqueue::Class;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code(tonic::Code);
 
-/// A call that failed. Shown as grpc-go shows it, since that is what stands in the statuses, events
-/// and runbooks of today.
+/// A failed call. Its text is grpc-go's, which existing statuses, events and runbooks contain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("rpc error: code = {code} desc = {message}")]
 pub struct CallError {
-    /// The code.
+    /// The gRPC code.
     pub code: Code,
     /// The driver's message.
     pub message: String,
-    /// How far the call came.
+    /// How far the call got.
     pub reach: Reach,
 }
 
-/// How far a call came.
+/// How far a call got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// There is an answer, be it only that there was none in time.
+    /// The driver answered, or the deadline passed.
     Answered,
     /// The connection was lost during the call.
     Interrupted,
-    /// There was no connection, so nothing was sent.
+    /// Not connected, so nothing was sent.
     Unsent,
-    /// We are not to call any more, so nothing was sent.
+    /// Leadership ended, so nothing was sent.
     NotSent,
 }
 
 // === impl Code ===
 
 impl Code {
-    /// The code of this number, if gRPC has one.
-    pub fn from_number(number: i32) -> Option<Self> {
+    pub(crate) fn from_number(number: i32) -> Option<Self> {
         let code = Self(tonic::Code::from_i32(number));
         (code.number() == number).then_some(code)
     }
 
-    /// The code that is spelt so in Go's error texts.
+    /// The code of this name in Go's error texts.
     pub fn named(spelt: &str) -> Option<Self> {
         const CODES: i32 = 17;
         let mut codes = (0..CODES).filter_map(Self::from_number);
         codes.find(|code| code.to_string() == spelt)
     }
 
-    /// What `errorCode` in a VolumeAttachment's status holds.
+    /// `errorCode` of a VolumeError.
     pub fn number(self) -> i32 {
         self.0.into()
     }
@@ -83,20 +81,19 @@ impl Code {
         }
     }
 
-    /// Whether the driver does not know the node or the volume that was asked for.
-    pub fn is_unknown_object(self) -> bool {
+    /// Whether the driver does not know the node or the volume.
+    pub(crate) fn is_unknown_object(self) -> bool {
         matches!(self.0, tonic::Code::NotFound | tonic::Code::InvalidArgument)
     }
 
-    /// Whether the node or the volume does not exist, and nothing else can be meant.
+    /// Whether the node or the volume does not exist.
     pub fn is_not_found(self) -> bool {
         self.0 == tonic::Code::NotFound
     }
 
-    /// Whether the call may still be under way, or may succeed if it is merely repeated.
-    ///
-    /// CSI specification, "Error Scheme"; the same set as in kubelet and in the Go sidecars.
-    pub fn is_final(self) -> bool {
+    /// Whether the operation is certainly not running any more (CSI specification, "Error Scheme"; the set of kubelet and the Go
+    /// sidecars).
+    pub(crate) fn is_final(self) -> bool {
         use tonic::Code::*;
         match self.0 {
             Cancelled | DeadlineExceeded | Unavailable | ResourceExhausted | Aborted => false,
@@ -121,8 +118,7 @@ impl From<tonic::Code> for Code {
 // === impl CallError ===
 
 impl CallError {
-    /// The deadline passed before an answer came.
-    pub fn deadline_exceeded() -> Self {
+    pub(crate) fn deadline_exceeded() -> Self {
         Self {
             code: Code(tonic::Code::DeadlineExceeded),
             message: "context deadline exceeded".to_owned(),
@@ -130,8 +126,7 @@ impl CallError {
         }
     }
 
-    /// The stream was reset on a connection that lives, and the call's outcome is unknown. Reported as grpc-go
-    /// does.
+    /// The stream was reset and the connection is not lost: the result is unknown. Codes and text are grpc-go's.
     fn reset(reset: &h2::Error) -> Self {
         let reason = reset.reason();
         let code = match reason {
@@ -151,8 +146,8 @@ impl CallError {
         }
     }
 
-    /// There was no driver to call.
-    pub fn unsent(message: impl Into<String>) -> Self {
+    /// The driver is not connected.
+    pub(crate) fn unsent(message: impl Into<String>) -> Self {
         let code = Code(tonic::Code::Unavailable);
         Self {
             code,
@@ -161,15 +156,15 @@ impl CallError {
         }
     }
 
-    /// The attacher must not call any more. Neither status nor Events report it.
-    pub fn not_sent(message: impl Into<String>) -> Self {
+    /// Leadership ended. Neither status nor Events report it.
+    pub(crate) fn not_sent(message: impl Into<String>) -> Self {
         Self {
             reach: Reach::NotSent,
             ..Self::unsent(message)
         }
     }
 
-    /// How the failure is to be waited out.
+    /// The class of the failure for the backoff.
     pub fn class(&self) -> Class {
         match self.reach {
             Reach::Unsent => Class::Disconnected,
@@ -187,9 +182,9 @@ impl From<NotLeading> for CallError {
 }
 
 impl From<Status> for CallError {
-    /// Tells what the driver answered from what tonic made up. tonic differs from grpc-go in three
-    /// ways that matter: a connection that is lost during a call is UNKNOWN there and an answer that is too large
-    /// OUT_OF_RANGE, which would both count as final, and a deadline that passes is CANCELLED.
+    /// Distinguishes the driver's codes from tonic's own. tonic differs from grpc-go in three ways: a connection that is lost
+    /// during a call is UNKNOWN and a response that is too large OUT_OF_RANGE, which would both be final, and an exceeded
+    /// deadline is CANCELLED.
     fn from(status: Status) -> Self {
         const TONIC_TIMEOUT: &str = "Timeout expired";
         if status.code() == tonic::Code::Cancelled && status.message() == TONIC_TIMEOUT {
@@ -202,7 +197,7 @@ impl From<Status> for CallError {
                 reach: Reach::Answered,
             };
         }
-        // A status that came over the wire has no source; one that was made here from an error has.
+        // A status of the driver has no source; tonic's own has.
         if let Some(reset) = status.source().and_then(reset_of_a_call) {
             return Self::reset(reset);
         }
@@ -214,7 +209,7 @@ impl From<Status> for CallError {
             let cause = chain()
                 .last()
                 .map_or_else(|| status.message().to_owned(), ToString::to_string);
-            if chain().any(tells_that_nothing_was_sent) {
+            if chain().any(is_unsent) {
                 return Self::unsent(format!(
                     "the connection to the CSI driver was lost before the call: {cause}"
                 ));
@@ -233,8 +228,8 @@ impl From<Status> for CallError {
     }
 }
 
-/// What grpc-go says of an answer that is too large to be read. tonic says OUT_OF_RANGE, which would be the driver's
-/// final word, though the driver may well have done what it was asked for.
+/// grpc-go's message for a response that is too large. The driver may have executed the call, so tonic's OUT_OF_RANGE, which
+/// is final, would be wrong.
 fn too_large(status: &Status) -> Option<String> {
     const TONIC: &str = "Error, decoded message length too large: found ";
     let sizes = status.message().strip_prefix(TONIC)?.strip_suffix(" bytes")?;
@@ -243,16 +238,15 @@ fn too_large(status: &Status) -> Option<String> {
         .then(|| format!("grpc: received message larger than max ({found} vs. {limit})"))
 }
 
-/// That the call, and not the connection, was reset.
+/// The error of a reset of the call, not of the connection.
 fn reset_of_a_call<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e h2::Error> {
     std::iter::successors(Some(error), |&error| error.source())
         .find_map(|error| error.downcast_ref::<h2::Error>())
         .filter(|error| error.is_reset())
 }
 
-/// Whether there was no connection to send the call over, or it was closed (an EOF, or the GOAWAY of a
-/// driver that ends) while the call still stood in line for it.
-fn tells_that_nothing_was_sent(error: &(dyn std::error::Error + 'static)) -> bool {
+/// Whether there was no connection, or it was closed (EOF or GOAWAY) while the call was queued for it.
+fn is_unsent(error: &(dyn std::error::Error + 'static)) -> bool {
     error.is::<tonic::ConnectError>()
         || error
             .downcast_ref::<hyper::Error>()
@@ -264,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answer_that_is_too_large_is_told_as_grpc_go_does_and_leaves_open_what_was_done() {
+    fn too_large_response_is_uncertain_with_the_text_of_grpc_go() {
         let tonic =
             "Error, decoded message length too large: found 5000132 bytes, the limit is: 4194304 bytes";
         let error = CallError::from(Status::out_of_range(tonic));
@@ -278,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_is_spelt_as_in_go_and_final_or_not_as_in_kubelet() {
+    fn codes_have_names_of_go_and_classes_of_kubelet() {
         use tonic::Code::*;
         for (code, spelt, is_final) in [
             (Ok, "OK", true),
@@ -313,14 +307,14 @@ mod tests {
     }
 
     #[test]
-    fn what_grpc_does_not_define_is_no_code() {
+    fn rejects_undefined_codes() {
         assert_eq!(Code::from_number(17), None);
         assert_eq!(Code::from_number(-1), None);
         assert_eq!(Code::named("Cancelled"), None);
     }
 
     #[test]
-    fn a_deadline_that_tonic_reports_as_cancelled_is_a_deadline() {
+    fn maps_timeout_of_tonic_to_deadline_exceeded() {
         let error = CallError::from(Status::cancelled("Timeout expired"));
         assert_eq!(
             error.to_string(),
@@ -332,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_connection_leaves_the_result_unknown() {
+    fn lost_connection_is_interrupted() {
         let lost = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         let mut status = Status::unknown("transport error");
         status.set_source(std::sync::Arc::new(lost));

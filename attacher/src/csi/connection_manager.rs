@@ -1,9 +1,8 @@
 //! Keeps a session with the CSI driver open.
 //!
-//! The loss of a driver never ends the process: it is noticed at once, also while no call is under way or old ones
-//! still finish on a connection that the driver is about to close, and a new session is opened as soon as a driver
-//! answers, by asking everything again. Only a driver that comes back as another one ends it, since our finalizers
-//! carry its name.
+//! A lost connection never ends the process. The manager detects it at once, also while no call runs or after a GOAWAY, and
+//! opens a new session, which rereads name and capabilities, as soon as a driver answers. Only a driver with another name
+//! ends it, since our finalizers contain the name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +19,10 @@ use crate::report::chain;
 /// The state of the connection.
 #[derive(Clone, Debug, Default)]
 pub enum ConnectionState {
-    /// There is no driver to call.
+    /// Not connected.
     #[default]
     Down,
-    /// The driver can be called.
+    /// Connected.
     Up(Arc<Session>),
 }
 
@@ -33,14 +32,14 @@ pub enum Lost {
     /// Another driver answers on the socket.
     #[error("the CSI driver at the socket was {was:?} and is now {is:?}: start an attacher for that one")]
     OtherDriver {
-        /// The driver that we serve.
+        /// Its name before.
         was: Arc<str>,
-        /// The driver that answers.
+        /// Its name now.
         is: Arc<str>,
     },
 }
 
-/// Opens sessions, one after the other.
+/// Keeps one session open.
 #[derive(Debug)]
 pub struct ConnectionManager {
     socket: Socket,
@@ -49,20 +48,19 @@ pub struct ConnectionManager {
     calls: Calls,
 }
 
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
 /// Short enough that an attach follows a driver's return within a second; the Go sidecar allows 1 s
 /// between two dials.
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// A session that ends sooner is not followed by the next one at once: the server answers all probes
-/// and dies of the first call.
+const MAX_BACKOFF: Duration = Duration::from_millis(500);
+/// A session that ends sooner is followed by a pause: the server may answer probes and crash in the first call.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// How many attempts pass between two lines in the log, once the pauses are at their longest.
-const ATTEMPTS_A_LINE: u32 = 20;
+/// Every so many failed attempts one is logged.
+const ATTEMPTS_PER_LOG: u32 = 20;
 
 // === impl ConnectionState ===
 
 impl ConnectionState {
-    /// The session, if there is one.
+    /// The session, if connected.
     pub fn session(&self) -> Option<&Arc<Session>> {
         match self {
             Self::Up(session) => Some(session),
@@ -74,7 +72,7 @@ impl ConnectionState {
 // === impl ConnectionManager ===
 
 impl ConnectionManager {
-    /// A manager for this socket, and where it tells the state of the connection.
+    /// A manager for this socket, and its state.
     pub fn new(socket: Socket, timeout: Duration) -> (Self, watch::Receiver<ConnectionState>) {
         let (state_tx, state) = watch::channel(ConnectionState::Down);
         (
@@ -88,7 +86,7 @@ impl ConnectionManager {
         )
     }
 
-    /// What is called over its sessions, and what becomes of them.
+    /// Metrics of its sessions.
     pub fn calls(&self) -> Calls {
         self.calls.clone()
     }
@@ -97,7 +95,7 @@ impl ConnectionManager {
     ///
     /// # Errors
     ///
-    /// [`Lost`], when there is no driver any more that we could serve.
+    /// [`Lost`] if the socket now belongs to another driver.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Lost> {
         shutdown.run_until_cancelled(self.keep()).await.unwrap_or(Ok(()))
     }
@@ -126,31 +124,31 @@ impl ConnectionManager {
             self.calls.connected(&session.name, session.capabilities);
             self.state_tx.send_replace(ConnectionState::Up(Arc::new(session)));
             let opened = Instant::now();
-            // Calls that are still under way then keep the old connection until they end.
+            // Running calls keep the old connection until they end.
             loss.cancelled().await;
             self.calls.disconnected();
             self.state_tx.send_replace(ConnectionState::Down);
             tracing::warn!("lost the connection to the CSI driver; reconnecting");
             if opened.elapsed() < SHORT_LIFE {
-                tokio::time::sleep(LONGEST_PAUSE).await;
+                tokio::time::sleep(MAX_BACKOFF).await;
             }
         }
     }
 
     async fn open(&self) -> (Session, Loss) {
-        let mut pause = FIRST_PAUSE;
+        let mut pause = INITIAL_BACKOFF;
         for attempt in 0u32.. {
             match Session::open(&self.socket, self.timeout, &self.calls).await {
                 Ok(opened) => return opened,
                 Err(error) => {
                     self.calls.not_connected(chain(&error));
-                    if attempt % ATTEMPTS_A_LINE == 0 {
+                    if attempt % ATTEMPTS_PER_LOG == 0 {
                         Self::log(&error, attempt);
                     }
                 }
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_BACKOFF);
         }
         unreachable!("attempts must not run out within 68 years")
     }

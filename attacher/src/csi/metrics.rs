@@ -1,7 +1,7 @@
-//! What was called, how long it took and how it ended; and what became of the connection.
+//! Metrics of the calls to the driver, and the state of the connection.
 //!
-//! A layer around the driver's channel sees every call: its method is the request's
-//! path, and its code that of the trailers, or of what came instead of them.
+//! A tower layer around the driver's channel counts every call by its method (the request's path) and the code of its
+//! trailers.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,59 +23,56 @@ use crate::metrics::{Scrape, histograms};
 use crate::migration::is_migration_driver;
 use crate::model::Capabilities;
 
-/// Calls of all sessions. Clones share what they count.
+/// Metrics of all sessions. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Calls(Arc<Mutex<Counts>>);
 
 #[derive(Debug)]
 struct Counts {
-    driver: Option<Served>,
+    driver: Option<DriverLabels>,
     seconds: HistogramVec,
     connection: ConnectionStats,
 }
 
 #[derive(Clone, Debug)]
-struct Served {
+struct DriverLabels {
     name: Arc<str>,
-    /// Whether its calls are told apart by whether they are for a volume that was migrated to CSI.
+    /// Whether its series have the label `migrated`.
     migrates: bool,
 }
 
-/// What became of the connection so far.
+/// The history of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ConnectionStats {
-    /// Name of the driver, once it is known.
-    pub driver: Option<Arc<str>>,
-    /// What the driver could do when one was last opened.
-    pub capabilities: Option<Capabilities>,
-    /// Whether there is one.
-    pub up: bool,
-    /// Since when it is as it is; unknown before the first one.
-    pub since: Option<Instant>,
-    /// How often one was opened.
-    pub opened: u64,
-    /// Why the last attempt failed, since the last one that did not.
-    pub last_failure: Option<String>,
+pub(crate) struct ConnectionStats {
+    pub(crate) driver: Option<Arc<str>>,
+    /// As of the last connection.
+    pub(crate) capabilities: Option<Capabilities>,
+    pub(crate) up: bool,
+    /// The last change of `up`.
+    pub(crate) since: Option<Instant>,
+    /// Number of connections so far.
+    pub(crate) opened: u64,
+    /// Error of the last attempt, if that failed.
+    pub(crate) last_failure: Option<String>,
 }
 
-/// What the layer must know of a call and cannot see: rides along as an extension of its request.
+/// What the layer cannot see of a call, as an extension of its request.
 #[derive(Clone, Debug)]
 struct CallInfo {
     deadline: Instant,
     migrated: bool,
-    /// What must last until the call is sent, which may be a while after it was made: the connection has
-    /// as many streams as the driver likes.
+    /// Checked when the call is sent: it may be queued until the driver's limit of streams allows one more.
     fence: Option<Leadership>,
 }
 
-/// A channel whose calls are counted.
+/// A channel with metrics.
 #[derive(Clone, Debug)]
 pub(super) struct Metered<S> {
     inner: S,
     calls: Calls,
 }
 
-/// One call under way. One that is dropped was given up, by its deadline or by us: never a success.
+/// A running call. Dropping it counts as DeadlineExceeded or Canceled, never as a success.
 #[derive(Debug)]
 struct Running {
     calls: Calls,
@@ -85,25 +82,23 @@ struct Running {
     ended: bool,
 }
 
-/// The answer's body, whose trailers tell how the call ended.
+/// The response's body, whose trailers have the code.
 struct MeteredBody {
     inner: Body,
     running: Running,
 }
 
-/// What the Go sidecar calls a driver that has not told its name yet.
+/// The Go sidecar's label before GetPluginInfo.
 const UNKNOWN_DRIVER: &str = "unknown-driver";
 
-/// Where gRPC says how a call ended.
 const GRPC_STATUS: &str = "grpc-status";
 
-/// Those of the Go sidecars.
+/// Those of csi-lib-utils.
 const BOUNDS: &[f64] = &[
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
 ];
 
-/// A request with a deadline, which is sent along and known to the layer. It is sent only while `fence`
-/// allows it, if there is one.
+/// A request with a deadline for driver and layer. It is sent only while `fence` leads.
 pub(super) fn timed<Q>(
     message: Q,
     timeout: Duration,
@@ -142,15 +137,14 @@ impl Default for Counts {
 // === impl Calls ===
 
 impl Calls {
-    /// Counts the calls of a channel.
     pub(super) fn count<S>(&self, inner: S) -> Metered<S> {
         let calls = self.clone();
         Metered { inner, calls }
     }
 
-    /// From now on calls are those of this driver.
+    /// Labels the following calls with this driver.
     pub(crate) fn serve(&self, name: &Arc<str>) {
-        self.lock().driver = Some(Served {
+        self.lock().driver = Some(DriverLabels {
             name: name.clone(),
             migrates: is_migration_driver(name),
         });
@@ -176,8 +170,7 @@ impl Calls {
         self.lock().connection.last_failure = Some(why);
     }
 
-    /// What became of the connection so far.
-    pub fn connection(&self) -> ConnectionStats {
+    pub(crate) fn connection(&self) -> ConnectionStats {
         self.lock().connection.clone()
     }
 
@@ -197,7 +190,7 @@ impl Calls {
         );
     }
 
-    /// One call that succeeded.
+    /// Counts a successful call.
     #[cfg(test)]
     pub(crate) fn count_one(&self, method: &'static str) {
         let mut request = Request::new(Body::empty());
@@ -205,7 +198,6 @@ impl Calls {
         self.begin(&request).end(tonic::Code::Ok.into());
     }
 
-    /// A connection that came about.
     #[cfg(test)]
     pub(crate) fn connect_one(&self) {
         self.lock().connection.up = true;
@@ -252,10 +244,10 @@ impl Running {
             .observe(took.as_secs_f64());
     }
 
-    /// Ends with what the headers or trailers say. Without a word in them the call failed all the same.
+    /// Ends with the code in headers or trailers; a response without one has failed.
     fn end_with(&mut self, headers: &HeaderMap) {
         let status = Status::from_header_map(headers)
-            .unwrap_or_else(|| Status::internal("the answer ended without a status"));
+            .unwrap_or_else(|| Status::internal("the response ended without a status"));
         self.end(Code::from(status.code()));
     }
 
@@ -311,7 +303,7 @@ where
                 status
             })?;
             let answer = readable(answer);
-            // An answer of headers alone is a failure that was told at once.
+            // A response of headers alone is a failure.
             if answer.headers().contains_key(GRPC_STATUS) {
                 running.end_with(answer.headers());
             }

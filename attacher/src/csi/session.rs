@@ -1,8 +1,8 @@
-//! The connections to a driver, from the socket to the last capability.
+//! A session: the connections to a driver, its name and its capabilities.
 //!
-//! Publishes have one of their own: a driver may limit the calls at once on a connection (an HTTP/2 server
-//! does so by SETTINGS_MAX_CONCURRENT_STREAMS, many at 100 or 200), and what is beyond waits in line. An attach
-//! must not stand behind a thousand slow detaches there. The loss of either is the loss of both.
+//! Publishes have a connection of their own: a server may limit the concurrent calls of a connection
+//! (SETTINGS_MAX_CONCURRENT_STREAMS, often 100 or 200), and an attach must not queue behind a thousand slow detaches. The loss
+//! of either connection is the loss of both.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,36 +31,36 @@ use crate::model::Capabilities;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket(PathBuf);
 
-/// An address that is not that of a socket.
+/// An invalid socket address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SocketError {
-    /// It is something else, or relative to nothing that lasts.
+    /// Not an absolute path.
     #[error(
         "{0:?} is not the address of a Unix socket: give its absolute path, as in /run/csi/socket or unix:///run/csi/socket"
     )]
     NoPath(String),
-    /// The system could never connect to it.
+    /// Longer than `sun_path`.
     #[error(
         "the path has {0} bytes, and a socket's may have {LONGEST_PATH}: mount the socket's folder at a shorter path"
     )]
     TooLong(usize),
 }
 
-/// What fits into `sun_path`, with the zero byte behind it.
+/// `sun_path` without the terminating zero byte.
 const LONGEST_PATH: usize = 107;
 
-/// A driver that answered all that we must know before we call it.
+/// A connected driver.
 #[derive(Clone, Debug)]
 pub struct Session {
     publishes: Metered<Channel>,
     others: Metered<Channel>,
     /// Name of the driver.
     pub name: Arc<str>,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Capabilities,
 }
 
-/// A session could not be opened.
+/// The session could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No process listens.
@@ -75,15 +75,15 @@ pub enum OpenError {
     /// The process that listens does not speak HTTP/2.
     #[error("the CSI driver's socket does not speak gRPC")]
     Handshake(#[source] tonic::transport::Error),
-    /// The driver says that it is not ready yet.
+    /// The driver is not ready yet.
     #[error("the CSI driver is not ready yet (Probe answered ready=false)")]
     NotReady,
     /// A call failed.
     #[error("{method} failed")]
     Call {
-        /// Which call.
+        /// Its method.
         method: &'static str,
-        /// How.
+        /// Its error.
         #[source]
         source: CallError,
     },
@@ -92,10 +92,10 @@ pub enum OpenError {
     NoName,
 }
 
-/// Largest answer that we take. ListVolumes of a large array is far beyond tonic's 4 MiB.
-const MAX_ANSWER: usize = 64 << 20;
-/// Longest message of an error that we take, with its code and what else stands in an answer's headers. A
-/// driver that is told less resets the call, or we do, and neither code nor message comes through.
+/// Maximum size of a response. ListVolumes of a large array exceeds tonic's 4 MiB.
+const MAX_RESPONSE: usize = 64 << 20;
+/// Maximum size of a response's headers, the error message included. With a smaller one the call is reset and code and
+/// message are lost.
 const MAX_HEADERS: u32 = 1 << 20;
 
 // === impl Socket ===
@@ -123,15 +123,11 @@ impl FromStr for Socket {
 // === impl Session ===
 
 impl Session {
-    /// Connects, and asks all that we must know. Each call has `timeout`.
+    /// Connects and reads name and capabilities. `timeout` applies to each call.
     ///
     /// # Errors
     ///
-    /// Any [`OpenError`] is worth another try, as the driver may be about to start.
-    ///
-    /// # Cancellation
-    ///
-    /// Nothing is left behind.
+    /// Any [`OpenError`] may be temporary, as the driver may be starting.
     pub(super) async fn open(
         socket: &Socket,
         timeout: Duration,
@@ -140,7 +136,7 @@ impl Session {
         let loss = Loss::new();
         let publishes = calls.count(connect(socket, &loss).await?);
         let others = calls.count(connect(socket, &loss).await?);
-        // Who takes one connection only would never answer on the other.
+        // Probes both: a server may accept only one connection.
         let mut publisher = IdentityClient::new(publishes.clone());
         call("Probe", timeout, ProbeRequest {}, |request| {
             publisher.probe(request)
@@ -177,7 +173,7 @@ impl Session {
         ))
     }
 
-    /// One whose calls all fail.
+    /// A session whose calls all fail.
     #[cfg(test)]
     pub(super) fn disconnected(name: &str) -> Self {
         let calls = Calls::default();
@@ -199,7 +195,7 @@ impl Session {
 
     /// For all other calls of the Controller service.
     pub(super) fn controller(&self) -> ControllerClient<Metered<Channel>> {
-        ControllerClient::new(self.others.clone()).max_decoding_message_size(MAX_ANSWER)
+        ControllerClient::new(self.others.clone()).max_decoding_message_size(MAX_RESPONSE)
     }
 }
 
@@ -210,8 +206,7 @@ async fn connect(socket: &Socket, loss: &Loss) -> Result<Channel, OpenError> {
             path: socket.0.clone(),
             source,
         })?;
-    // When a connection is lost the driver may have become another, so a new one is opened by going through
-    // all questions again, never behind our back.
+    // A new connection may be that of another driver, so tonic must not reconnect by itself.
     let once = Arc::new(Mutex::new(Some(TokioIo::new(DriverStream::new(
         stream,
         loss.clone(),
@@ -223,14 +218,13 @@ async fn connect(socket: &Socket, loss: &Loss) -> Result<Channel, OpenError> {
             .expect("nothing must panic while the slot is locked")
             .take();
         if taken.is_none() {
-            // Whatever the reason, tonic has no use for the connection that it had.
+            // tonic has discarded the connection.
             over.cancel();
         }
         std::future::ready(taken.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
     });
     Endpoint::from_static("http://localhost")
-        // Every call that meets its deadline is reset by us, and h2 takes too many resets in the life
-        // of a connection for an attack.
+        // The attacher resets each call that exceeds its deadline, and h2 regards too many resets as an attack.
         .http2_max_local_error_reset_streams(None)
         .http2_max_header_list_size(MAX_HEADERS)
         .connect_with_connector(connector)
@@ -309,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_those_that_the_go_sidecar_takes() {
+    fn accepts_the_go_sidecars_socket_addresses() {
         for address in [
             "/run/csi/socket",
             "unix:///run/csi/socket",

@@ -1,10 +1,8 @@
-//! The driver's end of a connection, as bytes: it tells when it is over.
+//! The byte stream of a connection to the driver, which detects its loss.
 //!
-//! A connection is over for new calls when its I/O object is dropped, which the HTTP/2 task does at the
-//! first EOF or error whether or not a call is under way, and also when the driver says GOAWAY: it is
-//! about to end, finishes what it is at and takes nothing new. hyper tells nobody of the latter, and as
-//! long as an old call runs the connection looks sound while each new one fails. So the frames are
-//! watched as they come by.
+//! A connection is lost for new calls when its I/O object is dropped, which the HTTP/2 task does at the first EOF or error,
+//! also while no call runs; and when the driver sends GOAWAY: it finishes running calls and rejects new ones. hyper does not
+//! report GOAWAY, and as long as an old call runs each new one fails. So the stream parses the frame headers.
 
 use std::io;
 use std::pin::Pin;
@@ -14,10 +12,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Ends when no new call can be made over the connection any more.
+/// Cancelled when the connection accepts no new calls.
 pub(super) type Loss = CancellationToken;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct DriverStream {
     stream: UnixStream,
@@ -26,25 +23,24 @@ pub(super) struct DriverStream {
     loss: Loss,
 }
 
-/// Where in the sequence of HTTP/2 frames we are (RFC 9113, section 4.1). What a server sends is frames
-/// from its first byte on.
+/// Parser of frame headers (RFC 9113, section 4.1). A server sends frames from its first byte on.
 #[derive(Debug, Default)]
 struct Frames {
-    /// The header of the next frame, as far as it has come.
+    /// The first `received` bytes of the next frame's header.
     header: [u8; HEADER],
-    come: usize,
-    /// How much of the frame's payload is still to come.
+    received: usize,
+    /// Bytes of the current frame's payload that have not arrived.
     payload: usize,
 }
 
-/// Bytes of a frame's header: three of length, one of type, the rest is of no interest here.
+/// Bytes of a frame's header: three of length, one of type, five of flags and stream.
 const HEADER: usize = 9;
 const GOAWAY: u8 = 7;
 
 // === impl DriverStream ===
 
 impl DriverStream {
-    /// Reads and writes `stream`, and ends `loss` when it is over.
+    /// Cancels `loss` when the connection is lost.
     pub(super) fn new(stream: UnixStream, loss: Loss) -> Self {
         Self {
             stream,
@@ -63,9 +59,9 @@ impl AsyncRead for DriverStream {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if self.frames.pass(&buffer.filled()[before..]) && !self.loss.is_cancelled() {
+        if self.frames.parse(&buffer.filled()[before..]) && !self.loss.is_cancelled() {
             tracing::info!(
-                "the CSI driver takes no more calls over this connection (GOAWAY); those under way may finish"
+                "the CSI driver accepts no more calls on this connection (GOAWAY); running calls may finish"
             );
             self.loss.cancel();
         }
@@ -102,23 +98,23 @@ impl AsyncWrite for DriverStream {
 // === impl Frames ===
 
 impl Frames {
-    /// Passes by these bytes. Says whether the header of a GOAWAY was among them.
-    fn pass(&mut self, mut bytes: &[u8]) -> bool {
+    /// Parses the next bytes. Returns whether the header of a GOAWAY was among them.
+    fn parse(&mut self, mut bytes: &[u8]) -> bool {
         let mut goaway = false;
         while !bytes.is_empty() {
             if self.payload > 0 {
-                let passed = self.payload.min(bytes.len());
-                self.payload -= passed;
-                bytes = &bytes[passed..];
+                let skipped = self.payload.min(bytes.len());
+                self.payload -= skipped;
+                bytes = &bytes[skipped..];
                 continue;
             }
-            let (taken, rest) = bytes.split_at(bytes.len().min(HEADER - self.come));
-            self.header[self.come..][..taken.len()].copy_from_slice(taken);
-            self.come += taken.len();
+            let (taken, rest) = bytes.split_at(bytes.len().min(HEADER - self.received));
+            self.header[self.received..][..taken.len()].copy_from_slice(taken);
+            self.received += taken.len();
             bytes = rest;
-            if self.come == HEADER {
+            if self.received == HEADER {
                 let [high, middle, low, kind, ..] = self.header;
-                self.come = 0;
+                self.received = 0;
                 self.payload = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
                 goaway |= kind == GOAWAY;
             }
@@ -134,20 +130,20 @@ mod tests {
     fn frame(kind: u8, payload: usize) -> Vec<u8> {
         let length = u32::try_from(payload).unwrap().to_be_bytes();
         let mut frame = vec![length[1], length[2], length[3], kind, 0, 0, 0, 0, 0];
-        // Looks like a GOAWAY wherever one would begin to read.
+        // At any wrong offset it looks like a GOAWAY.
         frame.resize(HEADER + payload, GOAWAY);
         frame
     }
 
     #[test]
-    fn a_goaway_is_seen_however_the_bytes_come() {
+    fn finds_goaway_in_chunks_of_any_size() {
         let (settings, data, ping) = (frame(4, 36), frame(0, 70_000), frame(6, 8));
         let without = [settings, data, ping, frame(4, 0)].concat();
         let with = [without.clone(), frame(GOAWAY, 8), frame(0, 5)].concat();
         for at_once in [1, 2, 8, 9, 10, 4096, with.len()] {
             let seen = |bytes: &[u8]| {
                 let mut frames = Frames::default();
-                let seen: Vec<bool> = bytes.chunks(at_once).map(|chunk| frames.pass(chunk)).collect();
+                let seen: Vec<bool> = bytes.chunks(at_once).map(|chunk| frames.parse(chunk)).collect();
                 seen.into_iter().filter(|goaway| *goaway).count()
             };
             assert_eq!((seen(&without), seen(&with)), (0, 1), "{at_once}");

@@ -1,4 +1,4 @@
-//! What was asked of the API server, and what it answered.
+//! Metrics of the requests to the API server, and their recent failures.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::metrics::{Scrape, counter, counters, histograms};
 
-/// Requests of all clients. Clones share what they count.
+/// Metrics of all clients. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Requests(Arc<Mutex<Counts>>);
 
@@ -22,46 +22,37 @@ struct Counts {
     state: RequestStats,
 }
 
-/// How the API server has been answering.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RequestStats {
-    /// How many requests wait for their answer. A watch counts until it begins.
-    pub in_flight: usize,
-    /// When the last answer came, whatever it said.
-    pub answered: Option<Instant>,
-    /// When we last got what we asked for.
-    pub granted: Option<Instant>,
-    /// The requests that were turned down: by who we are (401, 403), or for now (429, 5xx).
-    pub refused: FailureStats,
-    /// The requests that went without an answer.
-    pub unanswered: FailureStats,
-    /// The resources whose watch does not work, and why.
-    pub watches: BTreeMap<Cow<'static, str>, OngoingFailure>,
+pub(crate) struct RequestStats {
+    /// Requests without a response yet. A watch counts until its first byte.
+    pub(crate) in_flight: usize,
+    /// The last response.
+    pub(crate) answered: Option<Instant>,
+    /// The last 2xx response.
+    pub(crate) granted: Option<Instant>,
+    /// Responses 401, 403, 429 and 5xx.
+    pub(crate) refused: FailureStats,
+    pub(crate) unanswered: FailureStats,
+    /// Failing watches by resource.
+    pub(crate) watches: BTreeMap<Cow<'static, str>, OngoingFailure>,
 }
 
-/// Requests that came to nothing.
+/// Failures since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FailureStats {
-    /// How many.
-    pub count: u64,
-    /// When the last one did, and how.
-    pub last: Option<(Instant, Arc<str>)>,
+pub(crate) struct FailureStats {
+    pub(crate) count: u64,
+    pub(crate) last: Option<(Instant, Arc<str>)>,
 }
 
-/// Something that fails again and again.
+/// Consecutive failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OngoingFailure {
-    /// How often in a row.
-    pub times: u32,
-    /// When that began.
-    pub since: Instant,
-    /// When it failed last.
-    pub last: Instant,
-    /// Why.
-    pub why: Arc<str>,
+    pub(crate) times: u32,
+    pub(crate) since: Instant,
+    pub(crate) last: Instant,
+    pub(crate) why: Arc<str>,
 }
 
-/// What a request is about.
 #[derive(Clone, Copy, Debug)]
 struct What {
     verb: &'static str,
@@ -71,13 +62,13 @@ struct What {
 #[derive(Clone, Copy, Debug)]
 enum Code {
     Http(u16),
-    /// It was given up, by its deadline or by us.
+    /// Dropped, by its deadline or by us.
     Canceled,
     /// The connection failed.
     Error,
 }
 
-/// One request under way. One that is dropped was given up.
+/// A running request. Dropping it counts as canceled.
 #[derive(Debug)]
 struct Running {
     requests: Requests,
@@ -86,7 +77,7 @@ struct Running {
     ended: bool,
 }
 
-/// What we ask for. Everything else is `other`, so that unknown paths add no series.
+/// Plural, subresource and label. All others are `other`, so that unknown paths add no series.
 const RESOURCES: &[(&str, &str, &str)] = &[
     ("csinodes", "", "csinodes"),
     ("events", "", "events"),
@@ -100,7 +91,6 @@ const RESOURCES: &[(&str, &str, &str)] = &[
 
 const WATCH: &str = "watch";
 
-/// From one that is answered out of memory to one that meets its deadline.
 const BOUNDS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 ];
@@ -133,11 +123,7 @@ impl Default for Counts {
 // === impl Requests ===
 
 impl Requests {
-    /// Sends a request by `send` and counts it by its answer.
-    ///
-    /// # Cancellation
-    ///
-    /// That of `send`; it is counted as such.
+    /// Sends a request with `send` and counts it by its response.
     pub(crate) async fn counted<Q, A, E, F>(
         &self,
         request: Request<Q>,
@@ -160,24 +146,23 @@ impl Requests {
         result
     }
 
-    /// A request is sent once more.
+    /// Counts a retry.
     pub(super) fn again(&self) {
         self.lock().retries.inc();
     }
 
-    /// The watch of this resource failed. It works again when the API server grants it.
+    /// The watch of this resource failed; the next 2xx response to it ends that.
     pub(crate) fn watch_failed(&self, resource: Cow<'static, str>, why: &str) {
         let mut counts = self.lock();
         match counts.state.watches.get_mut(&resource) {
-            Some(trouble) => trouble.again(why),
+            Some(failure) => failure.again(why),
             None => {
                 counts.state.watches.insert(resource, OngoingFailure::new(why));
             }
         }
     }
 
-    /// How the API server has been answering.
-    pub fn state(&self) -> RequestStats {
+    pub(crate) fn state(&self) -> RequestStats {
         self.lock().state.clone()
     }
 
@@ -194,14 +179,12 @@ impl Requests {
         );
     }
 
-    /// One request that was answered so.
     #[cfg(test)]
     pub(crate) fn count_one(&self, uri: &'static str, status: u16) {
         let uri = Uri::from_static(uri);
         self.begin(&Method::GET, &uri).end(Code::Http(status));
     }
 
-    /// One failure of a watch.
     #[cfg(test)]
     pub(crate) fn fail_one(&self, resource: &'static str, why: &str) {
         self.watch_failed(Cow::Borrowed(resource), why);
@@ -240,7 +223,7 @@ impl RequestStats {
                 self.refused
                     .add(format!("{} {}: HTTP {status}", what.verb, what.resource));
             }
-            // Answers like others: there is no such object, it has changed meanwhile, and so on.
+            // Regular responses: not found, conflict and so on.
             _ => {}
         }
     }
@@ -258,8 +241,7 @@ impl FailureStats {
 // === impl OngoingFailure ===
 
 impl OngoingFailure {
-    /// The first of its kind.
-    pub fn new(why: &str) -> Self {
+    pub(crate) fn new(why: &str) -> Self {
         let now = Instant::now();
         Self {
             times: 1,
@@ -269,8 +251,7 @@ impl OngoingFailure {
         }
     }
 
-    /// It failed once more.
-    pub fn again(&mut self, why: &str) {
+    pub(crate) fn again(&mut self, why: &str) {
         self.times = self.times.saturating_add(1);
         self.last = Instant::now();
         self.why = why.into();
@@ -328,7 +309,7 @@ impl What {
     }
 }
 
-/// Whether a GET of this address is answered by a stream of changes.
+/// Whether a GET of this URI is a watch.
 pub(crate) fn is_watch(uri: &Uri) -> bool {
     let query = uri.query().unwrap_or_default();
     query
@@ -336,12 +317,11 @@ pub(crate) fn is_watch(uri: &Uri) -> bool {
         .any(|pair| matches!(pair, "watch=true" | "watch=1"))
 }
 
-/// The resource of a path, and whether the path names one object of it. Before the API's root there
-/// may be the path of a gateway.
+/// The resource of a path, and whether the path names one object. The path of a gateway may precede the API's root.
 fn resource(path: &str) -> (&'static str, bool) {
     const OTHER: &str = "other";
     let mut parts = path.split('/').filter(|part| !part.is_empty());
-    // After the root: the version, preceded by the group in all but the oldest API.
+    // The root is followed by the version, or by group and version.
     let skipped = match parts.find(|part| matches!(*part, "api" | "apis")) {
         Some("api") => 1,
         Some(_) => 2,

@@ -1,4 +1,4 @@
-//! Sends finished spans to the collector, through OpenTelemetry's batch processor and its OTLP exporter.
+//! Export of finished spans with OpenTelemetry's batch processor and OTLP exporter.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,65 +23,65 @@ use tokio_util::sync::CancellationToken;
 use super::id::UidGenerator;
 use crate::report::{self, chain};
 
-/// How long the first span of a batch waits for others.
-const GATHER: Duration = Duration::from_secs(1);
-/// Spans in one request: some 500 kB, far below the 4 MB that collectors take.
-const BATCH: usize = 512;
-/// Finished spans that may wait for the collector: some seconds of a burst, at about 1 kB each.
-const QUEUE: usize = 4096;
-/// How long a request may take before its spans are dropped.
+/// Maximum delay of a batch.
+const BATCH_DELAY: Duration = Duration::from_secs(1);
+/// Maximum spans of a request: about 500 kB, below the 4 MB that collectors accept.
+const BATCH_SPANS: usize = 512;
+/// Maximum finished spans in the queue: some seconds of a burst, at about 1 kB each.
+const QUEUE_SPANS: usize = 4096;
+/// Timeout of a request; then its spans are dropped.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the shutdown waits for a collector.
+/// Timeout of the last export at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum bytes of a text: a status of a VolumeAttachment has no more. The SDK has no limit of its own.
+/// Maximum bytes of a text, as in a VolumeAttachment's status. The SDK has no limit.
 const TEXT_BYTES: usize = 1024;
-/// Maximum events of a span; the first ones tell enough of an attempt that repeats a request for ever.
+/// Maximum events of a span, for attempts that repeat a request often.
 const EVENTS: u32 = 32;
 
 /// A collector's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     url: String,
-    /// The authorities to trust beside the system's, in PEM.
+    /// Additional root certificates in PEM.
     certificate: Option<PathBuf>,
 }
 
-/// An address that no collector can have.
+/// An invalid collector address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not the address of an OTLP/gRPC collector: give it as in http://collector:4317 or https://collector:4317"
 )]
 pub struct EndpointError(String);
 
-/// Traces cannot be sent with these settings.
+/// Invalid settings.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The authorities' file cannot be read.
+    /// The file of root certificates cannot be read.
     #[error("cannot read the certificate file of the OTLP collector {path:?}")]
     Certificate {
-        /// Where it should be.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         #[source]
         source: io::Error,
     },
-    /// The exporter refuses the address or the certificates.
+    /// The exporter rejects the address or the certificates.
     #[error("cannot send traces to the OTLP collector")]
     Build(#[from] ExporterBuildError),
 }
 
-/// Sends finished spans in the background, until [`Exporter::run`] ends.
+/// Exports finished spans in the background until [`Exporter::run`] ends.
 #[derive(Debug)]
 pub struct Exporter(SdkTracerProvider);
 
-/// Bounds the texts of finished spans, and how many spans wait for the collector.
+/// Limits the texts of finished spans and the number of queued spans.
 #[derive(Debug)]
 struct BoundedProcessor<P> {
     inner: P,
     queue: Arc<Queue>,
 }
 
-/// Logs once that spans cannot be exported, and once that they can be again.
+/// Logs the first failed and the first successful export.
 #[derive(Debug)]
 struct ReportingExporter<E> {
     inner: E,
@@ -91,9 +91,9 @@ struct ReportingExporter<E> {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Spans that the processor holds.
+    /// Spans in the processor.
     spans: AtomicUsize,
-    /// Spans that were dropped since exports last succeeded.
+    /// Spans dropped since the last successful export.
     dropped: AtomicU64,
 }
 
@@ -114,7 +114,7 @@ impl std::str::FromStr for Endpoint {
         let plain = uri
             .authority()
             .is_some_and(|authority| !authority.host().is_empty() && !authority.as_str().contains('@'));
-        // The method is the path; a path of its own belongs to OTLP over HTTP.
+        // gRPC's method is the path; only OTLP over HTTP has a path of its own.
         if !known || !plain || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err(wrong());
         }
@@ -126,7 +126,7 @@ impl std::str::FromStr for Endpoint {
 }
 
 impl Endpoint {
-    /// The same, trusting the authorities of this file, too.
+    /// Also trusts the root certificates in this file.
     #[must_use]
     pub fn trusting(self, certificate: Option<PathBuf>) -> Self {
         Self { certificate, ..self }
@@ -148,7 +148,7 @@ impl Endpoint {
 // === impl Exporter ===
 
 impl Exporter {
-    /// Makes one that sends to `endpoint`. Nothing is connected before the first span is sent.
+    /// Connects with the first export.
     pub(super) fn new(endpoint: &Endpoint) -> Result<Self, ExportError> {
         let mut exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_tonic()
@@ -165,11 +165,11 @@ impl Exporter {
             failing: AtomicBool::new(false),
         };
         let config = BatchConfigBuilder::default()
-            .with_max_queue_size(QUEUE)
-            .with_max_export_batch_size(BATCH)
-            .with_scheduled_delay(GATHER)
+            .with_max_queue_size(QUEUE_SPANS)
+            .with_max_export_batch_size(BATCH_SPANS)
+            .with_scheduled_delay(BATCH_DELAY)
             .build();
-        // It exports in a thread of its own. The connection is this runtime's.
+        // It exports in its own thread, over a connection of this runtime.
         let inner = BatchSpanProcessor::builder(exporter)
             .with_batch_config(config)
             .build();
@@ -180,16 +180,11 @@ impl Exporter {
         &self.0
     }
 
-    /// Waits for `stop`, then sends what is left, for at most two seconds.
-    ///
-    /// # Cancellation
-    ///
-    /// Spans that were not sent are lost.
+    /// Waits for `stop`, then exports the queued spans for at most two seconds.
     pub async fn run(self, stop: CancellationToken) {
         stop.cancelled().await;
         let (done_tx, done) = oneshot::channel();
-        // The shutdown blocks its thread until the connection has sent the spans, which is polled by this one
-        // (opentelemetry-rust#2583).
+        // The shutdown blocks its thread until this one has polled the connection (opentelemetry-rust#2583).
         thread::spawn(move || {
             let result = self.0.shutdown_with_timeout(SHUTDOWN_TIMEOUT);
             done_tx.send(result).ok();
@@ -197,14 +192,14 @@ impl Exporter {
         match timeout(SHUTDOWN_TIMEOUT, done).await {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(error))) => {
-                tracing::warn!(error = chain(&error), "not all traces were sent before the end");
+                tracing::warn!(error = chain(&error), "shutdown before all traces were exported");
             }
-            Ok(Err(_)) | Err(_) => tracing::warn!("not all traces were sent before the end"),
+            Ok(Err(_)) | Err(_) => tracing::warn!("shutdown before all traces were exported"),
         }
     }
 }
 
-/// Spans that are ended go to `processor`.
+/// A provider that passes finished spans to `processor`.
 pub(super) fn provider(processor: impl SpanProcessor + 'static) -> SdkTracerProvider {
     let resource = Resource::builder_empty()
         .with_attributes([
@@ -228,7 +223,7 @@ impl<P: SpanProcessor> SpanProcessor for BoundedProcessor<P> {
     }
 
     fn on_end(&self, mut span: SpanData) {
-        if self.queue.spans.fetch_add(1, Ordering::Relaxed) >= QUEUE {
+        if self.queue.spans.fetch_add(1, Ordering::Relaxed) >= QUEUE_SPANS {
             self.queue.spans.fetch_sub(1, Ordering::Relaxed);
             self.queue.dropped.fetch_add(1, Ordering::Relaxed);
             return;
@@ -289,7 +284,7 @@ impl<E: SpanExporter> SpanExporter for ReportingExporter<E> {
             Ok(()) => {
                 if self.failing.swap(false, Ordering::Relaxed) {
                     let dropped = self.queue.dropped.swap(0, Ordering::Relaxed);
-                    tracing::info!(dropped, "traces are sent again");
+                    tracing::info!(dropped, "trace export works again");
                 }
             }
             Err(error) => {
@@ -325,7 +320,7 @@ mod tests {
 
     use super::*;
 
-    /// Holds spans and exports nothing.
+    /// Keeps spans and exports none.
     #[derive(Debug, Default)]
     struct Held(Mutex<usize>);
 
@@ -346,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_beyond_the_queue_are_dropped_and_counted() {
+    fn drops_and_counts_spans_beyond_the_queue() {
         use opentelemetry::trace::{Tracer as _, TracerProvider as _};
         let queue = Arc::new(Queue::default());
         let processor = BoundedProcessor {
@@ -354,15 +349,15 @@ mod tests {
             queue: queue.clone(),
         };
         let tracer = provider(processor).tracer("test");
-        for _ in 0..QUEUE + 3 {
+        for _ in 0..QUEUE_SPANS + 3 {
             drop(tracer.start("attach"));
         }
-        assert_eq!(queue.spans.load(Ordering::Relaxed), QUEUE);
+        assert_eq!(queue.spans.load(Ordering::Relaxed), QUEUE_SPANS);
         assert_eq!(queue.dropped.load(Ordering::Relaxed), 3);
     }
 
     #[test]
-    fn endpoints_are_urls_without_path_and_credentials() {
+    fn accepts_urls_without_path_and_credentials() {
         for address in ["c:4317", "http://c:4317", "https://c:4317/", "http://[::1]:4317"] {
             assert!(address.parse::<Endpoint>().is_ok(), "{address}");
         }

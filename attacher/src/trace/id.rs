@@ -1,4 +1,4 @@
-//! Trace ids that follow from a VolumeAttachment's UID.
+//! Trace ids derived from a VolumeAttachment's UID.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,8 +11,8 @@ use super::{ONLY, TRACE_ID};
 use crate::model::Uid;
 use crate::plan::Operation;
 
-/// The id of the trace of all attempts of an attach, or of a detach: the VolumeAttachment's UID, with its last bit
-/// flipped for the detach. Empty for a UID that is no UUID; a random id is used then.
+/// The trace id of all attempts of an attach or a detach: the VolumeAttachment's UID, for a detach with the last bit flipped.
+/// Empty if the UID is not a UUID; the trace id is random then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Id<'a> {
     pub(crate) uid: &'a Uid,
@@ -20,17 +20,15 @@ pub(crate) struct Id<'a> {
 }
 
 thread_local! {
-    /// The id of the trace that is about to start in this thread.
+    /// The id of the next trace that starts in this thread.
     static NEXT: Cell<Option<TraceId>> = const { Cell::new(None) };
 }
 
-/// Starts spans without a parent in the trace that their field `otel.trace_id` names.
-///
-/// A remote parent would do that, too, but the trace would show it as a root span that is missing.
+/// Starts root spans with the trace id in their field `otel.trace_id`. A remote parent would appear as a missing root span.
 #[derive(Debug)]
 pub(super) struct UidTracer(pub(super) SdkTracer);
 
-/// Gives the id that [`UidTracer`] asks for, or else a random one.
+/// Returns the id that [`UidTracer`] has set, or a random one.
 #[derive(Debug, Default)]
 pub(super) struct UidGenerator(RandomIdGenerator);
 
@@ -64,7 +62,6 @@ impl Tracer for UidTracer {
             let given = given.map(|at| attributes.swap_remove(at).value);
             let id = given.and_then(|given| TraceId::from_hex(&given.as_str()).ok());
             NEXT.set(id.filter(|id| *id != TraceId::INVALID));
-            // Fields that are for traces only carry a prefix, so that the log leaves them out.
             for pair in attributes {
                 if let Some(name) = pair.key.as_str().strip_prefix(ONLY) {
                     pair.key = Key::from(name.to_owned());

@@ -94,14 +94,14 @@ async fn call(headers: HeaderMap, frames: Vec<Result<Frame<Bytes>, Status>>) -> 
 }
 
 #[tokio::test]
-async fn the_trailers_tell_how_a_call_ended() {
+async fn counts_code_of_trailers() {
     let none = HeaderMap::new;
     assert_eq!(call(none(), vec![data(), trailers("0")]).await, [once("OK")]);
     assert_eq!(
         call(none(), vec![data(), trailers("9")]).await,
         [once("FailedPrecondition")]
     );
-    // Success is only what is said to be one.
+    // Without trailers the call has failed.
     assert_eq!(call(none(), vec![data()]).await, [once("Internal")]);
     let reset = Status::unavailable("gone");
     assert_eq!(
@@ -111,7 +111,7 @@ async fn the_trailers_tell_how_a_call_ended() {
 }
 
 #[tokio::test]
-async fn headers_alone_tell_it_too() {
+async fn counts_code_of_headers_without_body() {
     let headers = HeaderMap::from_iter([(
         http::HeaderName::from_static(GRPC_STATUS),
         http::HeaderValue::from_static("8"),
@@ -136,7 +136,7 @@ async fn reads_status_whose_details_are_not_base64() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_lost_is_unavailable_as_in_go() {
+async fn counts_lost_connection_as_unavailable() {
     let calls = Calls::default();
     let broken = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
     let driver = service_fn(move |_: Request<Body>| std::future::ready(Err::<Response<Body>, _>(broken())));
@@ -154,7 +154,7 @@ async fn a_connection_that_is_lost_is_unavailable_as_in_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_given_up_is_never_a_success() {
+async fn counts_dropped_call_as_canceled_or_deadline_exceeded() {
     let calls = Calls::default();
     let driver = service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
     let given_up = calls.count(driver).oneshot(request(false));
@@ -167,7 +167,7 @@ async fn a_call_that_is_given_up_is_never_a_success() {
 }
 
 #[tokio::test]
-async fn only_drivers_that_volumes_are_migrated_to_tell_which_were() {
+async fn label_migrated_exists_only_for_migration_drivers() {
     let answered = || {
         service_fn(|_: Request<Body>| {
             let body = Body::new(Frames(vec![trailers("0")]));
@@ -199,7 +199,7 @@ async fn only_drivers_that_volumes_are_migrated_to_tell_which_were() {
 }
 
 #[tokio::test]
-async fn a_driver_without_a_name_is_the_unknown_one() {
+async fn labels_calls_before_plugin_info_unknown_driver() {
     let calls = Calls::default();
     calls.begin(&request(false)).end(tonic::Code::Ok.into());
     let scrape = Scrape::default();
@@ -208,7 +208,7 @@ async fn a_driver_without_a_name_is_the_unknown_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_stood_in_line_until_we_led_no_longer_is_not_sent() {
+async fn queued_call_is_not_sent_after_leadership_ended() {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let taken = sent.clone();
     let driver = service_fn(move |request: Request<Body>| {

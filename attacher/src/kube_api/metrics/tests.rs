@@ -11,7 +11,7 @@ fn what(method: &Method, uri: &str) -> (&'static str, &'static str) {
 }
 
 #[test]
-fn requests_are_told_apart_by_method_path_and_query() {
+fn verb_and_resource_follow_from_method_path_and_query() {
     let storage = "https://10.0.0.1/apis/storage.k8s.io/v1";
     let core = "https://gateway/clusters/a/api/v1";
     let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
@@ -69,7 +69,7 @@ fn requests_are_told_apart_by_method_path_and_query() {
 }
 
 #[tokio::test]
-async fn requests_are_counted_by_how_they_end() {
+async fn counts_requests_by_result() {
     let requests = Requests::default();
     let request = || {
         Request::get("/api/v1/persistentvolumes/pv")
@@ -119,7 +119,7 @@ async fn requests_are_counted_by_how_they_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_is_in_trouble_until_it_is_granted() {
+async fn watch_fails_until_its_next_success() {
     let requests = Requests::default();
     let begin = Instant::now();
     for why in ["first", "second"] {
