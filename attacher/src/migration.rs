@@ -1,12 +1,8 @@
-//! CSI migration: volumes of in-tree plugins, as the CSI drivers know them that took over from the plugins.
+//! CSI migration: translation of in-tree volume sources to CSI sources.
 //!
-//! A PersistentVolume that names an EBS volume in the way of `kubernetes.io/aws-ebs` stays as it is for
-//! ever, but the plugin is no longer part of Kubernetes. The attach/detach controller translates such a
-//! source and makes a VolumeAttachment for the CSI driver; we translate it in the same way, or the driver
-//! would be asked for another volume than Kubernetes means.
-//!
-//! One file a plugin. All of it is pure, and a test of the harness compares it with the Go translation
-//! library on generated volumes, error texts included.
+//! Kubernetes keeps in-tree sources in PersistentVolumes, but its in-tree plugins are removed: the attach/detach controller
+//! translates such a source and creates a VolumeAttachment for the CSI driver. The attacher must translate it identically, so
+//! `e2e/tests/migration_matches_go` compares it with csi-translation-lib, error texts included. One file per plugin.
 
 mod azure_disk;
 mod azure_file;
@@ -18,9 +14,7 @@ mod vsphere;
 
 use std::borrow::Cow;
 
-pub use azure_disk::UnsupportedKind;
-pub use azure_file::NoSecretNamespace;
-pub use ebs::{MalformedId, UrlProblem};
+use ebs::url::{UrlProblem, quoted};
 pub use gce_pd::{Irreparable, UnknownRegion};
 
 use crate::model::wire::VolumeObject;
@@ -29,7 +23,7 @@ use crate::model::{AccessModes, CsiSource, Driver, Untranslatable, Volume, Volum
 /// Names the driver to which the PersistentVolume controller handed an in-tree volume.
 const MIGRATED_TO_ANNOTATION: &str = "pv.kubernetes.io/migrated-to";
 
-/// An in-tree plugin that a CSI driver took over from.
+/// An in-tree plugin that a CSI driver replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Plugin {
     /// `kubernetes.io/aws-ebs`.
@@ -48,30 +42,36 @@ pub enum Plugin {
     Portworx,
 }
 
-/// An in-tree volume as its CSI driver knows it.
+/// A translated in-tree volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translation {
-    /// The source that takes the place of the in-tree one.
+    /// The CSI source.
     pub source: CsiSource,
-    /// How the volume may be accessed: not all plugins were as strict as CSI is.
+    /// The access modes, which not all plugins applied as strictly as CSI does.
     pub access_modes: AccessModes,
 }
 
-/// What is wrong with an in-tree volume.
+/// Why an in-tree volume cannot be translated. The texts are csi-translation-lib's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// An EBS volume id that looks like a URL but is none.
-    #[error("failed to translate Kubernetes ID to EBS Volume ID {0}")]
-    Ebs(#[from] MalformedId),
-    /// Zones of a regional disk that make no region.
+enum Fault {
+    #[error(
+        "failed to translate Kubernetes ID to EBS Volume ID Invalid disk name ({id}): parse {}: {problem}",
+        quoted(.url.as_bytes())
+    )]
+    EbsUrl {
+        id: String,
+        /// The parsed part of it.
+        url: String,
+        problem: UrlProblem,
+    },
+    #[error("failed to translate Kubernetes ID to EBS Volume ID Invalid format for AWS volume ({0})")]
+    EbsVolumeId(String),
     #[error("failed to get region from zones: {0}")]
-    GcePd(#[from] UnknownRegion),
-    /// A kind of Azure disk that the CSI driver does not serve.
-    #[error(transparent)]
-    AzureDisk(#[from] UnsupportedKind),
-    /// An Azure file share without a place for its secret.
-    #[error(transparent)]
-    AzureFile(#[from] NoSecretNamespace),
+    GcePdRegion(#[from] UnknownRegion),
+    #[error("kind({0}) is not supported in csi migration")]
+    AzureDiskKind(String),
+    #[error("could not find a secret namespace in PersistentVolumeSource or ClaimRef")]
+    AzureFileSecretNamespace,
 }
 
 // === impl Plugin ===
@@ -88,7 +88,7 @@ impl Plugin {
         Self::Portworx,
     ];
 
-    /// Name of the CSI driver that took over.
+    /// Name of the CSI driver.
     pub fn driver(self) -> &'static str {
         match self {
             Self::Ebs => "ebs.csi.aws.com",
@@ -102,19 +102,17 @@ impl Plugin {
     }
 }
 
-/// Whether the driver of this name took over from an in-tree plugin.
+/// Whether the driver of this name replaced an in-tree plugin.
 pub fn is_migration_driver(name: &str) -> bool {
     Plugin::ALL.iter().any(|plugin| plugin.driver() == name)
 }
 
-/// The volume handle as the driver itself tells it, for a volume that is migrated (or inline, which only
-/// migrated ones are). A translated handle may leave open what the in-tree source did not say and only the
-/// node tells: a GCE disk's project and zone. The calls send it as it is, and the driver lists what it
-/// made of it.
+/// The volume handle in ListVolumes of a migrated (or inline, and so migrated) volume. A translated handle may lack a GCE
+/// disk's project and zone, which the driver completes from the node, as this does from the node id.
 ///
 /// # Errors
 ///
-/// The handle leaves something open, and the node id does not tell it.
+/// If the handle is incomplete and the node id does not complete it.
 pub fn repaired<'h>(driver: &str, handle: &'h str, node_id: &str) -> Result<Cow<'h, str>, Irreparable> {
     if driver == Plugin::GcePd.driver() {
         gce_pd::repaired(handle, node_id)
@@ -123,31 +121,20 @@ pub fn repaired<'h>(driver: &str, handle: &'h str, node_id: &str) -> Result<Cow<
     }
 }
 
-/// Translates a PersistentVolume; `None` if it is not an in-tree volume that is migrated.
-///
-/// What is not about attaching (topology, the secrets of other calls) is left out.
+/// Translates a PersistentVolume as far as attaching needs it; `None` if its source is not a migrated in-tree one.
 pub fn translate(volume: &VolumeObject) -> Option<Result<Translation, Untranslatable>> {
     let spec = &volume.spec;
     // The API server ensures that there is at most one source.
     let (plugin, source) = if let Some(source) = &spec.aws_elastic_block_store {
-        (Plugin::Ebs, ebs::translate(source).map_err(Fault::from))
+        (Plugin::Ebs, ebs::translate(source))
     } else if let Some(source) = &spec.gce_persistent_disk {
-        (
-            Plugin::GcePd,
-            gce_pd::translate(volume, source).map_err(Fault::from),
-        )
+        (Plugin::GcePd, gce_pd::translate(volume, source))
     } else if let Some(source) = &spec.cinder {
         (Plugin::Cinder, Ok(cinder::translate(source)))
     } else if let Some(source) = &spec.azure_disk {
-        (
-            Plugin::AzureDisk,
-            azure_disk::translate(source).map_err(Fault::from),
-        )
+        (Plugin::AzureDisk, azure_disk::translate(source))
     } else if let Some(source) = &spec.azure_file {
-        (
-            Plugin::AzureFile,
-            azure_file::translate(volume, source).map_err(Fault::from),
-        )
+        (Plugin::AzureFile, azure_file::translate(volume, source))
     } else if let Some(source) = &spec.vsphere_volume {
         (Plugin::Vsphere, Ok(vsphere::translate(source)))
     } else if let Some(source) = &spec.portworx_volume {
@@ -170,7 +157,7 @@ pub fn translate(volume: &VolumeObject) -> Option<Result<Translation, Untranslat
     })
 }
 
-/// Decodes a PersistentVolume, of whichever driver. An in-tree source is replaced by what it is translated to.
+/// Decodes a PersistentVolume of any driver, with its in-tree source translated.
 pub fn decode(object: VolumeObject, driver: &Driver) -> Volume {
     let deleting = object.metadata.is_deleting();
     let finalizer = object
@@ -194,7 +181,7 @@ pub fn decode(object: VolumeObject, driver: &Driver) -> Volume {
     }
 }
 
-/// The same volume with what its in-tree source was translated to, if it has one. That wins, as in the Go sidecar.
+/// The spec with the translated source, which has precedence over a CSI source, as in the Go sidecar.
 fn migrated(spec: VolumeSpec, translated: Option<Result<Translation, Untranslatable>>) -> VolumeSpec {
     match translated {
         None => spec,

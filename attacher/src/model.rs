@@ -1,10 +1,8 @@
-//! The attacher's own small types, and the only place that knows both Kubernetes' and CSI's shapes.
+//! The attacher's own small types.
 //!
-//! A cluster may hold 100,000 VolumeAttachments of which ten are ours. So an object is decoded
-//! straight into the few fields that a decision needs ([`wire`]), converted at once, and dropped if
-//! it belongs to another driver: memory follows our attachments, not the cluster.
+//! A cluster may have 100,000 VolumeAttachments of which ten are ours. So each object is converted as soon as it is decoded
+//! ([`wire`]) and dropped if it belongs to another driver.
 //!
-//! Everything here is plain data: nothing awaits, reads a clock or talks to anybody.
 
 pub mod attachment;
 pub mod driver;
@@ -20,18 +18,18 @@ pub use driver::{Capabilities, Driver};
 pub use node::Node;
 pub use volume::{AccessModes, CsiSource, Untranslatable, Volume, VolumeSource, VolumeSpec};
 
-/// An object's `metadata.uid`: what tells a re-created object from the one we knew.
+/// `metadata.uid`, which distinguishes a re-created object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uid(pub Arc<str>);
 
-/// An object's `metadata.resourceVersion`, as the number that it is.
+/// `metadata.resourceVersion` as a number.
 ///
 /// Versions of one resource type may be compared: the API server documents them as increasing
 /// integers (KEP-5504). [`Version::UNKNOWN`] stands for one that is not a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u64);
 
-/// Which Secret to send with a call. Never its content, which is read when it is needed and not kept.
+/// The Secret of a call. Its content is read for each call and not kept.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SecretRef {
     /// Namespace of the Secret.
@@ -40,7 +38,7 @@ pub struct SecretRef {
     pub name: Arc<str>,
 }
 
-/// What a ControllerPublishVolume or ControllerUnpublishVolume call is about.
+/// Volume and node of a ControllerPublishVolume or ControllerUnpublishVolume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PublishTarget {
     /// CSI `volume_id`.
@@ -66,7 +64,7 @@ impl From<&str> for Uid {
 // === impl Version ===
 
 impl Version {
-    /// A version that cannot be compared, and therefore never makes another one stale.
+    /// A version that cannot be compared, so no version is stale beside it.
     pub const UNKNOWN: Self = Self(0);
 
     /// Reads `metadata.resourceVersion`.
@@ -74,7 +72,7 @@ impl Version {
         version.parse().map_or(Self::UNKNOWN, Self)
     }
 
-    /// Whether an object of this version says nothing that one of version `known` did not say.
+    /// Whether this version is not newer than `known`.
     pub fn is_stale_beside(self, known: Self) -> bool {
         self != Self::UNKNOWN && self <= known
     }
@@ -83,7 +81,7 @@ impl Version {
 // === impl SecretRef ===
 
 impl SecretRef {
-    /// Reads the form in which a reference is recorded on a VolumeAttachment: `namespace/name`.
+    /// Parses `namespace/name`, the form of the annotation.
     pub fn parse(recorded: &str) -> Option<Self> {
         let (namespace, name) = recorded.split_once('/')?;
         (!namespace.is_empty() && !name.is_empty()).then(|| Self {

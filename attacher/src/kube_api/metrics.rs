@@ -47,10 +47,14 @@ pub(crate) struct FailureStats {
 /// Consecutive failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OngoingFailure {
-    pub(crate) times: u32,
-    pub(crate) since: Instant,
-    pub(crate) last: Instant,
-    pub(crate) why: Arc<str>,
+    /// Number of failures.
+    pub times: u32,
+    /// The first failure.
+    pub since: Instant,
+    /// The last failure.
+    pub last: Instant,
+    /// The last error.
+    pub why: Arc<str>,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -1,28 +1,23 @@
-//! `kubernetes.io/azure-disk`: managed disks only. Blobs in a storage account have no CSI driver.
+//! `kubernetes.io/azure-disk`: only managed disks; blobs in a storage account have no CSI driver.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::AzureDiskVolumeSource;
 
-use super::Plugin;
+use super::{Fault, Plugin};
 use crate::model::CsiSource;
 
 const MANAGED: &str = "Managed";
 
-/// A disk that is no managed one.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("kind({0}) is not supported in csi migration")]
-pub struct UnsupportedKind(pub String);
-
-pub(super) fn translate(source: &AzureDiskVolumeSource) -> Result<CsiSource, UnsupportedKind> {
+pub(super) fn translate(source: &AzureDiskVolumeSource) -> Result<CsiSource, Fault> {
     if let Some(kind) = source
         .kind
         .as_ref()
         .filter(|kind| !kind.eq_ignore_ascii_case(MANAGED))
     {
-        return Err(UnsupportedKind(kind.clone()));
+        return Err(Fault::AzureDiskKind(kind.clone()));
     }
-    // The driver reads the filesystem type from here too, and knows the kind by this spelling alone.
+    // The driver also reads the filesystem type from the attributes, and accepts only this spelling of the kind.
     let mut attributes = BTreeMap::from([("kind".to_owned(), MANAGED.to_owned())]);
     let given = [("cachingmode", &source.caching_mode), ("fstype", &source.fs_type)];
     for (name, value) in given {

@@ -1,32 +1,27 @@
-//! `kubernetes.io/azure-file`: a share, found by its storage account, which the name of a secret tells.
+//! `kubernetes.io/azure-file`: a share of a storage account, whose name is part of the Secret's name.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::AzureFilePersistentVolumeSource;
 
-use super::Plugin;
+use super::{Fault, Plugin};
 use crate::model::CsiSource;
 use crate::model::wire::VolumeObject;
 
 const RESOURCE_GROUP_ANNOTATION: &str = "kubernetes.io/azure-file-resource-group";
 
-/// What the provisioner puts around the account's name to name its secret.
+/// The provisioner's prefix and suffix of the account's name in the Secret's name.
 const SECRET_NAME: (&str, &str) = ("azure-storage-account-", "-secret");
-
-/// Neither the source nor the claim tells the namespace of the share's secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("could not find a secret namespace in PersistentVolumeSource or ClaimRef")]
-pub struct NoSecretNamespace;
 
 pub(super) fn translate(
     volume: &VolumeObject,
     source: &AzureFilePersistentVolumeSource,
-) -> Result<CsiSource, NoSecretNamespace> {
+) -> Result<CsiSource, Fault> {
     let claim = || volume.spec.claim_ref.as_ref()?.namespace.as_ref();
-    // A namespace that is given but empty does not let the claim's take its place.
+    // An empty namespace is not replaced by the claim's.
     let namespace = source.secret_namespace.as_ref().or_else(claim);
     let namespace = namespace.filter(|namespace| !namespace.is_empty());
-    let namespace = namespace.ok_or(NoSecretNamespace)?;
+    let namespace = namespace.ok_or(Fault::AzureFileSecretNamespace)?;
     let resource_group = volume.metadata.annotation(RESOURCE_GROUP_ANNOTATION);
     let handle = format!(
         "{}#{}#{}#{}#{namespace}",
@@ -44,8 +39,8 @@ pub(super) fn translate(
     })
 }
 
-/// The storage account in the name of a secret, which may have more around it; a name that is not made
-/// in the provisioner's way is the account's own. No account spans lines.
+/// The storage account in the name of a Secret. A name without prefix and suffix is the account's. An account is part of one
+/// line.
 fn account(secret: &str) -> &str {
     let (before, after) = SECRET_NAME;
     let candidates = secret.match_indices(before).filter_map(|(at, _)| {

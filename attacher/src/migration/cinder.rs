@@ -1,4 +1,4 @@
-//! `kubernetes.io/cinder`: OpenStack's volumes, by the same id in both worlds.
+//! `kubernetes.io/cinder`: the id is the same in the CSI driver.
 
 use k8s_openapi::api::core::v1::CinderPersistentVolumeSource;
 

@@ -1,37 +1,17 @@
 //! `kubernetes.io/aws-ebs`: a volume by its id, or by a URL of zone and id, `aws://us-east-1a/vol-1`.
 
-mod url;
+pub(super) mod url;
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::AWSElasticBlockStoreVolumeSource;
-pub use url::UrlProblem;
 
-use super::Plugin;
+use super::{Fault, Plugin};
 use crate::model::CsiSource;
-use url::quoted;
 
 const SCHEME: &str = "aws://";
 
-/// A volume id that looks like a URL but names no volume.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MalformedId {
-    /// It is no URL.
-    #[error("Invalid disk name ({id}): parse {}: {problem}", quoted(.url.as_bytes()))]
-    Url {
-        /// The id.
-        id: String,
-        /// The part of it that was looked at.
-        url: String,
-        /// Why it is none.
-        problem: UrlProblem,
-    },
-    /// The URL's path is no EBS volume id.
-    #[error("Invalid format for AWS volume ({0})")]
-    Format(String),
-}
-
-pub(super) fn translate(source: &AWSElasticBlockStoreVolumeSource) -> Result<CsiSource, MalformedId> {
+pub(super) fn translate(source: &AWSElasticBlockStoreVolumeSource) -> Result<CsiSource, Fault> {
     Ok(CsiSource {
         driver: Plugin::Ebs.driver().to_owned(),
         handle: volume_id(&source.volume_id)?.into(),
@@ -45,22 +25,22 @@ pub(super) fn translate(source: &AWSElasticBlockStoreVolumeSource) -> Result<Csi
     })
 }
 
-/// The id that AWS knows. An id that is no URL is taken as it is, whatever it looks like.
-fn volume_id(id: &str) -> Result<String, MalformedId> {
+/// The volume id of an id or URL. An id that is not a URL is not validated.
+fn volume_id(id: &str) -> Result<String, Fault> {
     let Some(rest) = id.strip_prefix(SCHEME) else {
         return Ok(id.to_owned());
     };
-    let path = url::path(rest).map_err(|(problem, length)| MalformedId::Url {
+    let path = url::path(rest).map_err(|(problem, length)| Fault::EbsUrl {
         id: id.to_owned(),
         url: id[..SCHEME.len() + length].to_owned(),
         problem,
     })?;
-    // Ids are sent as text, so one that is none cannot be sent.
+    // CSI ids are UTF-8.
     let volume = String::from_utf8(path).ok();
     volume
         .as_deref()
         .map(|path| path.trim_matches('/'))
         .filter(|volume| volume.starts_with("vol-") && !volume.contains('/'))
         .map(str::to_owned)
-        .ok_or_else(|| MalformedId::Format(id.to_owned()))
+        .ok_or_else(|| Fault::EbsVolumeId(id.to_owned()))
 }

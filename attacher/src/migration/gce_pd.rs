@@ -1,5 +1,5 @@
-//! `kubernetes.io/gce-pd`: a disk by its name alone, in a zone that a label tells, or in a region if the
-//! label tells several zones. Its project stays open until a node tells it ([`repaired`]).
+//! `kubernetes.io/gce-pd`: a disk by its name, in the zone of a label, or in a region if the label has several zones. The
+//! project is unknown until the disk has a node ([`repaired`]).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use std::fmt;
 
 use k8s_openapi::api::core::v1::GCEPersistentDiskVolumeSource;
 
-use super::Plugin;
+use super::{Fault, Plugin};
 use crate::model::wire::VolumeObject;
 use crate::model::{AccessModes, CsiSource};
 
@@ -17,10 +17,10 @@ const ZONE_LABELS: [&str; 2] = [
     "topology.kubernetes.io/zone",
 ];
 
-/// Stands between the zones of a regional disk.
+/// Separates the zones of a regional disk.
 const ZONE_SEPARATOR: &str = "__";
 
-/// Stands for what only a node tells.
+/// Placeholder for what only the node id contains.
 const UNSPECIFIED: &str = "UNSPECIFIED";
 
 /// Parts of `projects/<project>/zones/<zone>/disks/<name>`, of its regional sister, and of a node's id.
@@ -30,10 +30,10 @@ const SCOPE: usize = 2;
 const PLACE: usize = 3;
 const NAME: usize = 5;
 
-/// Zones that make no region.
+/// Zones without a common region.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownRegion {
-    /// The name of a zone is not made as Google makes them.
+    /// A zone is not `locale-region-zone`.
     #[error("zone in unexpected format, expected: {{locale}}-{{region}}-{{zone}}, got: {0}")]
     Malformed(String),
     /// The zones lie in different regions.
@@ -41,29 +41,29 @@ pub enum UnknownRegion {
     Several(BTreeSet<String>),
 }
 
-/// A handle that leaves something open which the node id does not tell. The texts are the Go sidecar's.
+/// Why an incomplete handle cannot be completed. The texts are csi-translation-lib's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Irreparable {
-    /// The handle is not one of a disk.
+    /// Not a disk's handle.
     #[error("volume handle has wrong number of elements; got {0}, wanted {PARTS} or more")]
     Handle(usize),
     /// The handle is neither zonal nor regional.
     #[error("expected volume handle to have zones or regions regionality value, got: {0}")]
     Scope(String),
-    /// The node id is not one of an instance.
+    /// Not an instance's id.
     #[error("node handle has wrong number of elements; got {0}, wanted {PARTS} or more")]
     NodeId(usize),
-    /// The instance's zone tells no region.
+    /// The instance's zone has no region.
     #[error("failed to get region from zone {zone}: {problem}")]
     Region {
         /// The zone.
         zone: String,
-        /// Why it tells none.
+        /// The error.
         problem: UnknownRegion,
     },
 }
 
-/// A set in the way in which Go prints one.
+/// A set in Go's format of a map.
 struct AsMap<'s>(&'s BTreeSet<String>);
 
 // === impl AsMap ===
@@ -78,7 +78,7 @@ impl fmt::Display for AsMap<'_> {
 pub(super) fn translate(
     volume: &VolumeObject,
     source: &GCEPersistentDiskVolumeSource,
-) -> Result<CsiSource, UnknownRegion> {
+) -> Result<CsiSource, Fault> {
     let label = |key: &&str| volume.metadata.label(key).filter(|zones| !zones.is_empty());
     let zones: Vec<&str> = match ZONE_LABELS.iter().find_map(label) {
         Some(zones) => zones.split(ZONE_SEPARATOR).collect(),
@@ -88,7 +88,7 @@ pub(super) fn translate(
         [zone] => zonal(UNSPECIFIED, zone, &source.pd_name),
         _ => regional(UNSPECIFIED, &region(&zones)?, &source.pd_name),
     };
-    // The whole disk is partition 0, which the driver wants to be told as nothing.
+    // Partition 0, the whole disk, is an empty attribute.
     let partition = match source.partition.unwrap_or_default() {
         0 => String::new(),
         partition => partition.to_string(),
@@ -103,8 +103,8 @@ pub(super) fn translate(
     })
 }
 
-/// The in-tree plugin never looked at the access modes, and a disk can only be written on one node: what
-/// is not read-only altogether counts as ReadWriteOnce. A volume without any mode keeps none.
+/// The in-tree plugin ignored access modes, and a disk is writable on one node only: all but read-only modes become
+/// ReadWriteOnce. A volume without access modes has none.
 pub(super) fn access_modes(names: &[String]) -> AccessModes {
     let given = AccessModes::from_names(names);
     let read_only = given.read_only_many && !given.read_write_once && !given.read_write_many;
@@ -115,7 +115,7 @@ pub(super) fn access_modes(names: &[String]) -> AccessModes {
     }
 }
 
-/// Fills in what `handle` leaves open from the id of the node that the disk is published to.
+/// Completes `handle` from the id of the node that the disk is published to.
 pub(super) fn repaired<'h>(handle: &'h str, node_id: &str) -> Result<Cow<'h, str>, Irreparable> {
     let disk: Vec<&str> = handle.split('/').collect();
     if disk.len() < PARTS {

@@ -1,5 +1,5 @@
-//! `kubernetes.io/portworx-volume`: the one plugin whose publish calls may need a secret, which
-//! annotations of the PersistentVolume name. Its `readOnly` is not carried over.
+//! `kubernetes.io/portworx-volume`: annotations of the PersistentVolume name the Secret of its publish calls. csi-translation-lib
+//! ignores `readOnly`.
 
 use k8s_openapi::api::core::v1::PortworxVolumeSource;
 

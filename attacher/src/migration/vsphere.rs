@@ -1,4 +1,4 @@
-//! `kubernetes.io/vsphere-volume`: the driver finds out by itself which disk a path is.
+//! `kubernetes.io/vsphere-volume`: the driver resolves the path.
 
 use std::collections::BTreeMap;
 

@@ -9,12 +9,11 @@ use super::wire::AttachmentObject;
 use super::{Driver, SecretRef, Uid, Version, VolumeSpec};
 use crate::report::time;
 
-/// Where the node id of the publish call is recorded. The Go sidecar writes it too.
+/// The node id of the publish call. The Go sidecar writes it too.
 pub const NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
-/// Where the volume handle of the publish call is recorded, so that an attachment can be detached
-/// after its PersistentVolume is gone.
+/// The volume handle of the publish call, for a detach after the deletion of the PersistentVolume.
 pub const VOLUME_HANDLE_ANNOTATION: &str = "external-attacher/volume-handle";
-/// Where the reference (never the content) of the publish Secret is recorded, for the same reason.
+/// The reference (never the content) of the publish Secret, for the same reason.
 pub const PUBLISH_SECRET_ANNOTATION: &str = "external-attacher/publish-secret";
 
 /// One VolumeAttachment whose `spec.attacher` is our driver.
@@ -28,22 +27,21 @@ pub struct Attachment {
     pub version: Version,
     /// Whether `metadata.deletionTimestamp` is set: a detach is wanted.
     pub deleting: bool,
-    /// When what is wanted now began to be wanted: `metadata.deletionTimestamp` if a detach is, else
-    /// `metadata.creationTimestamp`.
+    /// `metadata.deletionTimestamp`, or else `metadata.creationTimestamp`.
     pub wanted_since: Option<Timestamp>,
-    /// Whether our finalizer is on it: a publish may have been sent.
+    /// Whether it has our finalizer: a publish may have been sent.
     pub finalizer: bool,
-    /// Whether finalizers of others are on it: removing ours will not delete it.
+    /// Whether it has other finalizers: removing ours will not delete it.
     pub foreign_finalizers: bool,
     /// `spec.nodeName`.
     pub node: Arc<str>,
     /// `spec.source`.
     pub source: Source,
-    /// What was stored before the publish call was sent.
+    /// The record of the publish call, stored before the call.
     pub recorded: Recorded,
     /// `status.attached`.
     pub attached: bool,
-    /// Keys of `status.attachmentMetadata`: a patch merges maps, so old keys must be named to go.
+    /// Keys of `status.attachmentMetadata`: a patch merges maps, so it must name old keys to remove them.
     pub metadata_keys: Box<[Box<str>]>,
     /// `status.attachError`.
     pub attach_error: Option<Box<Problem>>,
@@ -51,18 +49,18 @@ pub struct Attachment {
     pub detach_error: Option<Box<Problem>>,
 }
 
-/// What a VolumeAttachment attaches.
+/// `spec.source`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The PersistentVolume of this name.
     Volume(Arc<str>),
-    /// A volume specified in place.
+    /// `inlineVolumeSpec`.
     Inline(Box<VolumeSpec>),
-    /// Nothing that can be attached.
+    /// An invalid source.
     Invalid(SourceFault),
 }
 
-/// What is wrong with a `spec.source`.
+/// Why a `spec.source` is invalid. The texts are the Go sidecar's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceFault {
     /// Two sources.
@@ -71,12 +69,12 @@ pub enum SourceFault {
     /// No source.
     #[error("neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source")]
     Neither,
-    /// An inline specification of something else than a CSI volume.
+    /// `inlineVolumeSpec` without CSI source.
     #[error("inline volume spec contains nil CSI source")]
     InlineWithoutCsi,
 }
 
-/// The annotations that are written together with our finalizer.
+/// The annotations that are written with our finalizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
     /// [`NODE_ID_ANNOTATION`].
@@ -87,7 +85,7 @@ pub struct Recorded {
     pub secret: Option<SecretRef>,
 }
 
-/// A `VolumeError` as it stands in the status.
+/// A `VolumeError`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problem {
     /// RFC 3339, in seconds.
@@ -101,7 +99,7 @@ pub struct Problem {
 // === impl Attachment ===
 
 impl Attachment {
-    /// Converts an object of `driver`; one of another driver is nothing to us.
+    /// Converts an object; `None` if it belongs to another driver.
     pub fn from_wire(object: AttachmentObject, driver: &Driver) -> Option<Self> {
         if *object.spec.attacher != *driver.name {
             return None;
@@ -143,12 +141,12 @@ impl Attachment {
         })
     }
 
-    /// Whether the status says anything that a detach makes wrong.
+    /// Whether the status has fields that a detach must remove.
     pub fn says_attached(&self) -> bool {
         self.attached || self.detach_error.is_some() || !self.metadata_keys.is_empty()
     }
 
-    /// Name of the PersistentVolume that is attached, if it is one.
+    /// The PersistentVolume's name, unless the source is inline.
     pub fn volume_name(&self) -> Option<&Arc<str>> {
         match &self.source {
             Source::Volume(name) => Some(name),
@@ -205,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_of_another_driver_is_nothing_to_us() {
+    fn ignores_attachments_of_other_drivers() {
         assert_eq!(
             decode(json!({"metadata": {"name": "va"}, "spec": {"attacher": "other"}})),
             None
@@ -213,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_as_the_api_server_sends_it_keeps_what_decisions_need() {
+    fn converts_all_fields() {
         let attachment = decode(json!({
             "metadata": {
                 "name": "va", "uid": "u", "resourceVersion": "7",
@@ -263,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_told_apart() {
+    fn converts_sources() {
         let source = |source: serde_json::Value| {
             decode(json!({"spec": {"attacher": "d.example", "source": source}}))
                 .unwrap()

@@ -1,40 +1,38 @@
-//! What we know of the CSI driver that we serve.
+//! The CSI driver.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The driver's identity and what follows from it.
+/// The driver's name, finalizer and capabilities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Driver {
-    /// The name from GetPluginInfo, which VolumeAttachments carry in `spec.attacher`.
+    /// The name from GetPluginInfo, which is `spec.attacher` of its VolumeAttachments.
     pub name: Arc<str>,
     /// The finalizer that we put on VolumeAttachments and PersistentVolumes.
     pub finalizer: Arc<str>,
-    /// What the driver can do.
+    /// Its capabilities.
     pub capabilities: Capabilities,
-    /// `fs_type` for volumes that name none (`--default-fstype`).
+    /// `fs_type` of volumes without one (`--default-fstype`).
     pub default_fs_type: Arc<str>,
 }
 
-/// The driver's capabilities, as far as attaching depends on them.
+/// The driver's capabilities, as far as the attacher uses them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// CONTROLLER_SERVICE and PUBLISH_UNPUBLISH_VOLUME: there is something to call. Without it a volume
-    /// is attached as soon as an attach is requested.
+    /// CONTROLLER_SERVICE and PUBLISH_UNPUBLISH_VOLUME. Without it, an attach needs no call.
     pub publish: bool,
     /// PUBLISH_READONLY: `readonly` may be true.
     pub publish_readonly: bool,
-    /// SINGLE_NODE_MULTI_WRITER: the driver tells SINGLE_NODE_SINGLE_WRITER and
-    /// SINGLE_NODE_MULTI_WRITER apart.
+    /// SINGLE_NODE_MULTI_WRITER: the driver accepts SINGLE_NODE_SINGLE_WRITER and SINGLE_NODE_MULTI_WRITER.
     pub single_node_multi_writer: bool,
-    /// LIST_VOLUMES and LIST_VOLUMES_PUBLISHED_NODES: the driver tells where its volumes are.
+    /// LIST_VOLUMES and LIST_VOLUMES_PUBLISHED_NODES.
     pub list_published: bool,
 }
 
 // === impl Driver ===
 
 impl Driver {
-    /// A driver of this name, with the finalizer that external-attacher has always used for it.
+    /// A driver of this name, with the Go sidecar's finalizer.
     pub fn new(name: &str, capabilities: Capabilities, default_fs_type: &str) -> Self {
         Self {
             name: name.into(),
@@ -48,7 +46,7 @@ impl Driver {
 // === impl Capabilities ===
 
 impl Capabilities {
-    /// What the driver can do, by CSI's names.
+    /// The names of its capabilities.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
         [
             (self.publish, "PUBLISH_UNPUBLISH_VOLUME"),
@@ -69,8 +67,8 @@ impl fmt::Display for Capabilities {
     }
 }
 
-/// A driver's name as it may stand in a finalizer or a Lease's name: every character outside
-/// `[a-zA-Z0-9-]` becomes `-`, and a trailing `-` gets an `X`, as in the Go sidecar.
+/// A driver's name in a finalizer or a Lease's name, as in the Go sidecar: every character outside `[a-zA-Z0-9-]` becomes `-`,
+/// and a trailing `-` gets an `X`.
 pub fn sanitized(name: &str) -> String {
     let mut sanitized: String = name
         .chars()

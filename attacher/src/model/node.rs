@@ -1,12 +1,11 @@
-//! A CSINode, as far as our driver appears in it.
+//! A CSINode.
 
 use std::sync::Arc;
 
 use super::wire::CsiNodeObject;
 use super::{Driver, Uid, Version};
 
-/// One CSINode. Kept for nodes without our driver too, so that "no such node" and "the driver is not
-/// registered on that node" can be told apart.
+/// One CSINode, also without our driver, to distinguish an absent node from an unregistered driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// `metadata.name`, which is the Node's name.
@@ -22,7 +21,7 @@ pub struct Node {
 // === impl Node ===
 
 impl Node {
-    /// Keeps what concerns `driver`.
+    /// Converts an object, with the node id of `driver`.
     pub fn from_wire(object: CsiNodeObject, driver: &Driver) -> Self {
         let id = object
             .spec

@@ -1,4 +1,4 @@
-//! A PersistentVolume, or the inline specification of one, as far as attaching needs it.
+//! A PersistentVolume or an inline volume.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,24 +18,23 @@ pub struct Volume {
     pub version: Version,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// Whether our finalizer is on it.
+    /// Whether it has our finalizer.
     pub finalizer: bool,
-    /// Whether it is an in-tree volume that the PersistentVolume controller has not handed to our driver, or
-    /// has taken back. It never hands over a volume that a person made, though such a one is attached through
-    /// us too.
+    /// Whether it is an in-tree volume whose annotation `migrated-to` does not name our driver. The PersistentVolume controller
+    /// sets it on provisioned volumes only, but we attach the others too.
     pub left_in_tree: bool,
-    /// What the volume is.
+    /// `spec`.
     pub spec: VolumeSpec,
 }
 
 /// `PersistentVolumeSpec`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeSpec {
-    /// Where the volume comes from.
+    /// The source.
     pub source: VolumeSource,
-    /// How it may be accessed.
+    /// `accessModes`.
     pub access_modes: AccessModes,
-    /// Whether it is a raw block device (`volumeMode: Block`).
+    /// `volumeMode: Block`.
     pub block: bool,
     /// `mountOptions`.
     pub mount_options: Vec<String>,
@@ -44,24 +43,24 @@ pub struct VolumeSpec {
 /// The source of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum VolumeSource {
-    /// A CSI volume, of whichever driver.
+    /// A CSI volume of any driver.
     Csi(Box<CsiSource>),
-    /// An in-tree volume that is migrated to CSI, as the driver that took over knows it.
+    /// A translated in-tree volume.
     Migrated(Box<CsiSource>),
-    /// An in-tree volume that is migrated to CSI, but of which the driver has no name.
+    /// An in-tree volume that cannot be translated.
     Untranslatable(Box<Untranslatable>),
     /// Anything else.
     #[default]
     Other,
 }
 
-/// An in-tree volume that the CSI driver that took over has no name for. The text is the Go sidecar's.
+/// An in-tree volume that cannot be translated. The text is the Go sidecar's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed to translate in tree pv to CSI: {reason}")]
 pub struct Untranslatable {
     /// Name of the CSI driver.
     pub driver: &'static str,
-    /// What is wrong with the in-tree source.
+    /// csi-translation-lib's error.
     pub reason: String,
 }
 
@@ -98,8 +97,7 @@ pub struct AccessModes {
 // === impl Volume ===
 
 impl Volume {
-    /// Whether `driver`'s attacher has anything to do with this volume: it is the driver's, or our
-    /// finalizer is on it and must one day come off.
+    /// Whether the volume is `driver`'s, or has our finalizer, which must be removed.
     pub fn concerns(&self, driver: &Driver) -> bool {
         self.finalizer || self.spec.driver() == Some(&*driver.name)
     }
@@ -119,7 +117,7 @@ impl VolumeSpec {
         }
     }
 
-    /// The CSI source, if it is one or was translated to one.
+    /// The CSI source, translated if necessary.
     pub fn csi(&self) -> Option<&CsiSource> {
         match &self.source {
             VolumeSource::Csi(csi) | VolumeSource::Migrated(csi) => Some(csi),
@@ -127,7 +125,7 @@ impl VolumeSpec {
         }
     }
 
-    /// Name of the CSI driver that the volume belongs to, by itself or by migration.
+    /// Name of the volume's CSI driver.
     pub fn driver(&self) -> Option<&str> {
         match &self.source {
             VolumeSource::Csi(csi) | VolumeSource::Migrated(csi) => Some(&csi.driver),
@@ -136,7 +134,7 @@ impl VolumeSpec {
         }
     }
 
-    /// Whether it is an in-tree volume that is migrated to CSI.
+    /// Whether it is an in-tree volume.
     pub fn is_migrated(&self) -> bool {
         match &self.source {
             VolumeSource::Migrated(_) | VolumeSource::Untranslatable(_) => true,
@@ -166,8 +164,8 @@ impl From<CSIPersistentVolumeSource> for Box<CsiSource> {
 // === impl AccessModes ===
 
 impl AccessModes {
-    /// Reads the names of the API. A name that we do not know is no mode: a volume with nothing else
-    /// is then refused, as by the Go sidecar.
+    /// Parses the API's names. Unknown names are ignored; the attacher refuses a volume without known modes, as the Go sidecar
+    /// does.
     pub fn from_names(names: &[String]) -> Self {
         let has = |mode: &str| names.iter().any(|name| name == mode);
         Self {

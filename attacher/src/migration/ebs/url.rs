@@ -1,47 +1,36 @@
-//! As much of a URL as an EBS volume id may be: what stands behind `aws://`.
-//!
-//! Only the path matters, but all else must be as Go's `net/url` wants it: an id that the Go sidecar
-//! refuses is refused here, with its words.
+//! Parses the part of an EBS volume id after `aws://` like Go's `net/url`, with its errors.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use std::fmt::Write as _;
 
-/// Why something is no URL.
+/// Why Go's `url.Parse` rejects an id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UrlProblem {
-    /// An ASCII control character.
+pub(crate) enum UrlProblem {
     #[error("net/url: invalid control character in URL")]
     ControlCharacter,
-    /// A `%` that begins no byte, or in a host one that must not be written so.
     #[error("invalid URL escape {0}")]
     Escape(String),
-    /// A character that no host has.
     #[error("invalid character {0} in host name")]
     HostCharacter(String),
-    /// A character that must be written with `%` before the host's `@`.
     #[error("net/url: invalid userinfo")]
     UserInfo,
-    /// Something else than digits after the host's colon.
     #[error("invalid port {0} after host")]
     Port(String),
-    /// Brackets that are not around an IPv6 address.
     #[error("invalid IP-literal")]
     IpLiteral,
-    /// An opening bracket alone.
     #[error("missing ']' in host")]
     Bracket,
-    /// Something else than an address in brackets.
     #[error("invalid host: ParseAddr({0}): unable to parse IP")]
     Address(String),
 }
 
 type Part = Result<Vec<u8>, UrlProblem>;
 
-/// The path of `aws://<rest>`, with its escapes resolved.
+/// The path of `aws://<rest>`, unescaped.
 ///
 /// # Errors
 ///
-/// What is wrong, and how much of `rest` was looked at for it: the fragment is looked at last.
+/// The problem, and the length of the parsed part of `rest`: the fragment is parsed last.
 pub(super) fn path(rest: &str) -> Result<Vec<u8>, (UrlProblem, usize)> {
     let (url, fragment) = rest.split_once('#').unwrap_or((rest, ""));
     let path = path_without_fragment(url).map_err(|problem| (problem, url.len()))?;
@@ -156,7 +145,7 @@ fn escape(text: &[u8]) -> Result<(u8, &[u8]), UrlProblem> {
 }
 
 /// A string in quotes, as Go writes it in a message.
-pub(super) fn quoted(text: &[u8]) -> String {
+pub(crate) fn quoted(text: &[u8]) -> String {
     let mut quoted = String::from('"');
     for chunk in text.utf8_chunks() {
         chunk.valid().chars().for_each(|c| push_quoted(&mut quoted, c));
