@@ -14,7 +14,7 @@ use crate::{Implementation, Plan, Report, Row, Sizes, baseline, goal, plot};
 /// Measures attachers side by side on a real control plane.
 ///
 /// Prints a table for each row and whether the goals are met. --rows selects rows: size, default, burst,
-/// latency, latency-far, slow, behind, restart, handover-term, handover-kill, foreign, own, foreign-many.
+/// latency, latency-far, slow, behind, restart, handover-term, handover-kill, foreign, foreign-many, own, own-many.
 #[derive(Debug, Parser)]
 #[command(name = "csi-bench")]
 struct Args {
@@ -36,10 +36,13 @@ struct Args {
     /// Rate of these per second.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rate: Option<u32>,
-    /// Implementations to measure, in this order and in all rows: limit-N, ours-N or go-N with N concurrent
-    /// volumes or workers, ours-default, go-default.
+    /// Implementations to measure, in this order and in all rows: limit-N, ours-N, earlier-N or go-N with N
+    /// concurrent volumes or workers, ours-default, earlier-default, go-default.
     #[arg(long, value_delimiter = ',')]
     implementations: Option<Vec<Implementation>>,
+    /// Executable of an earlier build of csi-attacher, measured beside today's.
+    #[arg(long)]
+    earlier: Option<PathBuf>,
     /// Socket of a running driver to use instead of the mock driver.
     #[arg(long)]
     csi_address: Option<PathBuf>,
@@ -117,6 +120,7 @@ fn plan(args: &Args) -> Plan {
         sizes,
         rounds: if args.quick { 1 } else { args.rounds as usize },
         implementations: args.implementations.clone(),
+        earlier: args.earlier.clone(),
         csi_address: args.csi_address.clone(),
     }
 }

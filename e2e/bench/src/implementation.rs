@@ -1,4 +1,4 @@
-//! Who is measured.
+//! The measured programs.
 
 use std::fmt;
 use std::path::Path;
@@ -10,13 +10,15 @@ use super::Programs;
 use super::bench_env::BenchEnv;
 use csi_e2e::process::Spec;
 
-/// Who is measured.
+/// A measured program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Implementation {
     /// A bare loop with this many volumes in flight.
     Limit(usize),
     /// csi-attacher.
     Ours(Workers),
+    /// An earlier build of csi-attacher.
+    Earlier(Workers),
     /// The Go attacher; without client-side rate limit unless it has its default flags.
     Go(Workers),
 }
@@ -48,11 +50,23 @@ impl Implementation {
         matches!(self, Self::Limit(_))
     }
 
+    /// Its concurrency, if it is an attacher.
+    pub(super) fn workers(self) -> Option<Workers> {
+        match self {
+            Self::Limit(_) => None,
+            Self::Ours(workers) | Self::Earlier(workers) | Self::Go(workers) => Some(workers),
+        }
+    }
+
     /// Path of its executable.
     pub(super) fn program(self, programs: &Programs) -> Result<&Path> {
         match self {
             Self::Limit(_) => anyhow::bail!("the limit is a loop of the harness and has no program"),
             Self::Ours(_) => Ok(&programs.ours),
+            Self::Earlier(_) => programs
+                .earlier
+                .as_deref()
+                .context("an earlier build is to be measured: name its executable with --earlier"),
             Self::Go(_) => programs
                 .go
                 .as_deref()
@@ -72,7 +86,7 @@ impl Implementation {
             format!("--kubeconfig={}", env.kubeconfig.display()),
             format!("--csi-address={}", env.socket.display()),
         ];
-        if let Self::Ours(Workers::Number(workers)) | Self::Go(Workers::Number(workers)) = self {
+        if let Some(Workers::Number(workers)) = self.workers() {
             flags.push(format!("--worker-threads={workers}"));
         }
         if let Self::Go(Workers::Number(_)) = self {
@@ -90,6 +104,7 @@ impl fmt::Display for Implementation {
         match self {
             Self::Limit(at_once) => write!(f, "limit-{at_once}"),
             Self::Ours(workers) => write!(f, "ours-{workers}"),
+            Self::Earlier(workers) => write!(f, "earlier-{workers}"),
             Self::Go(workers) => write!(f, "go-{workers}"),
         }
     }
@@ -99,12 +114,13 @@ impl FromStr for Implementation {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let wrong = || format!("{name:?} is none of limit-N, ours-N, ours-default, go-N, go-default");
+        let wrong = || format!("{name:?} is none of limit-N, and ours, earlier or go with -N or -default");
         let (who, number) = name.split_once('-').ok_or_else(wrong)?;
         let workers: Workers = number.parse().map_err(|()| wrong())?;
         match (who, workers) {
             ("limit", Workers::Number(number)) => Ok(Self::Limit(number)),
             ("ours", workers) => Ok(Self::Ours(workers)),
+            ("earlier", workers) => Ok(Self::Earlier(workers)),
             ("go", workers) => Ok(Self::Go(workers)),
             _ => Err(wrong()),
         }

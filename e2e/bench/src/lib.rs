@@ -16,6 +16,7 @@ mod implementation;
 mod limit;
 mod measure;
 mod objects;
+mod own_load;
 pub mod plot;
 mod proxy;
 mod quantity;
@@ -42,8 +43,10 @@ use csi_e2e::cluster::{Backend, Cluster};
 use csi_e2e::control_plane::{Component, Options};
 use csi_e2e::process::Run;
 use csi_e2e::toolchain::{Peer, Toolchain};
+use own_load::OwnLoad;
 use quantity::Figures;
 use report::{ImplementationReport, RowReport};
+use row::Load;
 
 /// The plan of a run.
 #[derive(Clone, Debug)]
@@ -56,6 +59,8 @@ pub struct Plan {
     pub rounds: usize,
     /// Implementations, if not the default ones of each row.
     pub implementations: Option<Vec<Implementation>>,
+    /// Executable of an earlier build of csi-attacher, measured beside today's.
+    pub earlier: Option<PathBuf>,
     /// Socket of a running driver to use instead of the mock driver.
     pub csi_address: Option<PathBuf>,
 }
@@ -63,6 +68,7 @@ pub struct Plan {
 /// Executables of the implementations.
 struct Programs {
     ours: PathBuf,
+    earlier: Option<PathBuf>,
     go: Option<PathBuf>,
     driver: PathBuf,
 }
@@ -74,6 +80,8 @@ struct Harness<'a> {
     programs: Programs,
     sizes: Sizes,
     csi_address: Option<PathBuf>,
+    /// Objects of the rows in which all implementations start with the same attached volumes.
+    own_load: tokio::sync::Mutex<OwnLoad>,
 }
 
 /// Results of one implementation in all rounds of one row.
@@ -92,7 +100,19 @@ impl Plan {
     /// The implementations of a row, in the order of its table.
     fn implementations(&self, row: Row) -> Vec<Implementation> {
         match &self.implementations {
-            None => row.implementations(&self.sizes),
+            None => {
+                let earlier = |implementation| match implementation {
+                    Implementation::Ours(workers) => {
+                        self.earlier.as_ref().map(|_| Implementation::Earlier(workers))
+                    }
+                    Implementation::Limit(_) | Implementation::Earlier(_) | Implementation::Go(_) => None,
+                };
+                let default = row.implementations(&self.sizes);
+                default
+                    .into_iter()
+                    .flat_map(|implementation| std::iter::once(implementation).chain(earlier(implementation)))
+                    .collect()
+            }
             Some(chosen) => {
                 let fits = |implementation: &&Implementation| row.has_limit() || !implementation.is_limit();
                 chosen.iter().filter(fits).copied().collect()
@@ -100,18 +120,14 @@ impl Plan {
         }
     }
 
-    /// Rows that are measured together, round by round, because they need the same background load in the
-    /// cluster.
-    fn groups(&self) -> BTreeMap<usize, Vec<Row>> {
+    /// Rows that are measured together, round by round, because they need the same load in the cluster.
+    fn groups(&self) -> BTreeMap<Load, Vec<Row>> {
         let mut rows = self.rows.clone();
         rows.sort_unstable();
         rows.dedup();
-        let mut groups: BTreeMap<usize, Vec<Row>> = BTreeMap::new();
+        let mut groups: BTreeMap<Load, Vec<Row>> = BTreeMap::new();
         for row in rows {
-            groups
-                .entry(row.background_load(&self.sizes))
-                .or_default()
-                .push(row);
+            groups.entry(row.load(&self.sizes)).or_default().push(row);
         }
         groups
     }
@@ -135,6 +151,7 @@ pub async fn run(run: &Arc<Run>, toolchain: &Toolchain, plan: &Plan) -> Result<R
         programs,
         sizes: plan.sizes.clone(),
         csi_address: plan.csi_address.clone(),
+        own_load: tokio::sync::Mutex::default(),
     };
     let report = cluster.while_alive(measure_all(&harness, plan)).await?;
     cluster.stop().await?;
@@ -153,6 +170,7 @@ async fn programs(toolchain: &Toolchain, plan: &Plan) -> Result<Programs> {
         false => None,
     };
     Ok(Programs {
+        earlier: plan.earlier.clone(),
         ours: toolchain.csi_attacher().await.context("build our attacher")?,
         go,
         driver: toolchain
@@ -165,8 +183,10 @@ async fn programs(toolchain: &Toolchain, plan: &Plan) -> Result<Programs> {
 async fn measure_all(harness: &Harness<'_>, plan: &Plan) -> Result<Report> {
     let mut background_load = BackgroundLoad::default();
     let mut report = Report::default();
-    for (size, rows) in plan.groups() {
-        background_load.grow_to(size, harness.cluster).await?;
+    for (load, rows) in plan.groups() {
+        if let Load::Foreign(size) = load {
+            background_load.grow_to(size, harness.cluster).await?;
+        }
         let mut found: BTreeMap<Row, Vec<Found>> = BTreeMap::new();
         for round in 0..plan.rounds {
             for row in &rows {
@@ -241,20 +261,21 @@ mod tests {
             sizes: Sizes::quick(),
             rounds: 2,
             implementations: None,
+            earlier: None,
             csi_address: None,
         }
     }
 
     #[test]
     fn rows_that_fill_the_cluster_come_after_the_others() {
-        let plan = mk_plan(&[Row::ForeignMany, Row::Latency, Row::Own, Row::Burst, Row::Latency]);
+        let plan = mk_plan(&[Row::Own, Row::ForeignMany, Row::Latency, Row::Burst, Row::Latency]);
         let groups: Vec<_> = plan.groups().into_values().collect();
         assert_eq!(
             groups,
             [
                 vec![Row::Burst, Row::Latency],
-                vec![Row::Own],
-                vec![Row::ForeignMany]
+                vec![Row::ForeignMany],
+                vec![Row::Own]
             ]
         );
     }
@@ -268,6 +289,20 @@ mod tests {
         };
         assert_eq!(plan.implementations(Row::Burst), [limit, ours]);
         assert_eq!(plan.implementations(Row::Slow), [ours]);
+    }
+
+    #[test]
+    fn an_earlier_build_is_measured_like_ours() {
+        let plan = Plan {
+            earlier: Some("csi-attacher".into()),
+            ..mk_plan(&[])
+        };
+        let names: Vec<_> = plan
+            .implementations(Row::Restart)
+            .iter()
+            .map(Implementation::to_string)
+            .collect();
+        assert_eq!(names, ["ours-10", "earlier-10", "go-10"]);
     }
 
     #[test]

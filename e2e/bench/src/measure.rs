@@ -3,6 +3,7 @@
 mod burst;
 mod handover;
 mod latency;
+mod own;
 mod restart;
 mod scale;
 mod slow;
@@ -52,8 +53,9 @@ pub(super) async fn measure(
         Row::HandoverKill => {
             handover::measure(harness, implementation, name, rustix::process::Signal::KILL).await
         }
-        Row::Foreign | Row::ForeignMany => scale::measure(harness, implementation, name, 0).await,
-        Row::Own => scale::measure(harness, implementation, name, sizes.many / 10).await,
+        Row::Foreign | Row::ForeignMany => scale::measure(harness, implementation, name).await,
+        Row::Own => own::measure(harness, implementation, sizes.own).await,
+        Row::OwnMany => own::measure(harness, implementation, sizes.many).await,
     }
 }
 

@@ -32,10 +32,21 @@ pub enum Row {
     HandoverKill,
     /// Some VolumeAttachments and PersistentVolumes of other drivers.
     Foreign,
-    /// Many objects, a tenth of them of this driver.
-    Own,
     /// Many objects of other drivers.
     ForeignMany,
+    /// Some VolumeAttachments of this driver that are attached already.
+    Own,
+    /// Many of them.
+    OwnMany,
+}
+
+/// Objects that are in the cluster before an attacher starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Load {
+    /// VolumeAttachments and PersistentVolumes of other drivers.
+    Foreign(usize),
+    /// Attached VolumeAttachments of the measured driver, and their PersistentVolumes.
+    Own(usize),
 }
 
 /// Sizes of the rows.
@@ -53,7 +64,9 @@ pub struct Sizes {
     pub slow: usize,
     /// Foreign objects of each kind in [`Row::Foreign`].
     pub foreign: usize,
-    /// Objects of each kind in [`Row::Own`] and [`Row::ForeignMany`].
+    /// VolumeAttachments in [`Row::Own`].
+    pub own: usize,
+    /// Objects of each kind in [`Row::ForeignMany`] and [`Row::OwnMany`].
     pub many: usize,
 }
 
@@ -61,7 +74,7 @@ pub struct Sizes {
 
 impl Row {
     /// All rows in measuring order: those that fill the cluster are last.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Size,
         Self::Default,
         Self::Burst,
@@ -73,8 +86,9 @@ impl Row {
         Self::HandoverTerm,
         Self::HandoverKill,
         Self::Foreign,
-        Self::Own,
         Self::ForeignMany,
+        Self::Own,
+        Self::OwnMany,
     ];
 
     /// Name on the command line.
@@ -91,8 +105,9 @@ impl Row {
             Self::HandoverTerm => "handover-term",
             Self::HandoverKill => "handover-kill",
             Self::Foreign => "foreign",
-            Self::Own => "own",
             Self::ForeignMany => "foreign-many",
+            Self::Own => "own",
+            Self::OwnMany => "own-many",
         }
     }
 
@@ -105,6 +120,7 @@ impl Row {
             rate,
             slow,
             foreign,
+            own,
             many,
         } = sizes;
         match self {
@@ -121,11 +137,9 @@ impl Row {
             Self::HandoverTerm => "Hand-over when the leader is stopped (SIGTERM)".to_owned(),
             Self::HandoverKill => "Hand-over when the leader is killed (SIGKILL)".to_owned(),
             Self::Foreign => format!("{foreign} foreign VolumeAttachments and PersistentVolumes"),
-            Self::Own => format!(
-                "{many} VolumeAttachments and PersistentVolumes, {} of them ours",
-                many / 10
-            ),
             Self::ForeignMany => format!("{many} foreign VolumeAttachments and PersistentVolumes"),
+            Self::Own => format!("Started with {own} attached volumes of its driver"),
+            Self::OwnMany => format!("Started with {many} attached volumes of its driver"),
         }
     }
 
@@ -150,8 +164,9 @@ impl Row {
             | Self::LatencyFar
             | Self::Restart
             | Self::Foreign
+            | Self::ForeignMany
             | Self::Own
-            | Self::ForeignMany => {
+            | Self::OwnMany => {
                 vec![Ours(Number(10)), Go(Number(10))]
             }
             Self::Slow => vec![Ours(Number(sizes.slow)), Go(Number(sizes.slow))],
@@ -169,8 +184,8 @@ impl Row {
         (self == Self::LatencyFar).then_some(Duration::from_millis(10))
     }
 
-    /// Number of objects of other drivers in the cluster, of each kind.
-    pub(super) fn background_load(self, sizes: &Sizes) -> usize {
+    /// What is in the cluster before the attachers start.
+    pub(super) fn load(self, sizes: &Sizes) -> Load {
         match self {
             Self::Size
             | Self::Default
@@ -181,10 +196,11 @@ impl Row {
             | Self::Behind
             | Self::Restart
             | Self::HandoverTerm
-            | Self::HandoverKill => 0,
-            Self::Foreign => sizes.foreign,
-            Self::Own => sizes.many - sizes.many / 10,
-            Self::ForeignMany => sizes.many,
+            | Self::HandoverKill => Load::Foreign(0),
+            Self::Foreign => Load::Foreign(sizes.foreign),
+            Self::ForeignMany => Load::Foreign(sizes.many),
+            Self::Own => Load::Own(sizes.own),
+            Self::OwnMany => Load::Own(sizes.many),
         }
     }
 }
@@ -221,6 +237,7 @@ impl Sizes {
             rate: 20,
             slow: 1000,
             foreign: 20_000,
+            own: 20_000,
             many: 100_000,
         }
     }
@@ -234,6 +251,7 @@ impl Sizes {
             rate: 20,
             slow: 100,
             foreign: 500,
+            own: 500,
             many: 2000,
         }
     }
@@ -256,16 +274,16 @@ mod tests {
     }
 
     #[test]
-    fn the_crowd_never_has_to_shrink() {
+    fn load_never_has_to_shrink() {
         for sizes in [Sizes::full(), Sizes::quick()] {
-            let background_loads: Vec<_> = Row::ALL.iter().map(|row| row.background_load(&sizes)).collect();
-            assert!(background_loads.is_sorted(), "{background_loads:?}");
+            let loads: Vec<_> = Row::ALL.iter().map(|row| row.load(&sizes)).collect();
+            assert!(loads.is_sorted(), "{loads:?}");
         }
         assert!(Row::ALL.is_sorted(), "rows are measured in their own order");
     }
 
     #[test]
-    fn everybody_has_a_peer() {
+    fn every_row_compares_both_attachers() {
         for row in Row::ALL {
             let implementations = row.implementations(&Sizes::full());
             assert!(implementations.iter().any(|c| c.is_ours()), "{row}");

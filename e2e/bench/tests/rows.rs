@@ -30,11 +30,12 @@ fn main() -> Result<ExitCode> {
 
 async fn rows_have_their_figures(run: &Arc<Run>) -> Result<()> {
     let plan = Plan {
-        rows: vec![Row::LatencyFar, Row::Behind, Row::Burst],
+        rows: vec![Row::LatencyFar, Row::Behind, Row::Burst, Row::Own],
         sizes: Sizes {
             burst: 8,
             samples: 4,
             slow: 4,
+            own: 4,
             ..Sizes::quick()
         },
         rounds: 1,
@@ -42,6 +43,7 @@ async fn rows_have_their_figures(run: &Arc<Run>) -> Result<()> {
             Implementation::Limit(4),
             Implementation::Ours(Workers::Number(4)),
         ]),
+        earlier: None,
         csi_address: None,
     };
     let toolchain = Toolchain::new(run, Settings::from_env());
@@ -71,6 +73,7 @@ async fn rows_have_their_figures(run: &Arc<Run>) -> Result<()> {
         "{}",
         report.markdown()
     );
+    ensure!(ours(Row::Own, Quantity::Ready)? > 0.0, "{}", report.markdown());
     // An event, a write and its answer, a write: four ways of 10 ms.
     ensure!(
         ours(Row::LatencyFar, Quantity::AttachP50)? >= 40.0,

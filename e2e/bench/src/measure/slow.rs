@@ -71,13 +71,9 @@ pub(super) async fn behind(
         harness.run,
         implementation.spec("attacher", &harness.programs, &env)?,
     )?;
-    let at_once = match implementation {
-        Implementation::Ours(Workers::Number(at_once)) | Implementation::Go(Workers::Number(at_once)) => {
-            at_once
-        }
-        Implementation::Ours(Workers::Default)
-        | Implementation::Go(Workers::Default)
-        | Implementation::Limit(_) => 1,
+    let at_once = match implementation.workers() {
+        Some(Workers::Number(at_once)) => at_once,
+        Some(Workers::Default) | None => 1,
     };
     let work = async {
         let tracker = Tracker::follow(harness.cluster.client(), &env.volumes[..detaches]);

@@ -1,0 +1,59 @@
+//! An attacher that starts with many attached volumes of its driver.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use super::{STOP, detach_one, follow, memory};
+use crate::implementation::Implementation;
+use crate::own_load::SAMPLES;
+use crate::quantity::{Figures, Quantity};
+use crate::statistic::percentile;
+use crate::tracker::{Life, Tracker};
+use crate::{Harness, burst_timeout};
+use csi_e2e::process::Process;
+
+/// Starts an attacher with `own` attached volumes and one to attach, then attaches some more one by one.
+pub(super) async fn measure(
+    harness: &Harness<'_>,
+    implementation: Implementation,
+    own: usize,
+) -> Result<Figures> {
+    let mut load = harness.own_load.lock().await;
+    let env = load.grow_to(harness, own).await?;
+    let tracker = follow(harness, env, 0);
+    env.attach(harness, 0..1).await?;
+    tracker.reached(1, burst_timeout(1), |life| life.seen).await?;
+
+    let started = Instant::now();
+    let spec = implementation.spec("attacher", &harness.programs, env)?;
+    let attacher = Process::spawn(harness.run, spec)?;
+    let work = async {
+        // Long enough to list all objects.
+        let ready = tracker
+            .reached(1, burst_timeout(own), |life| life.attached)
+            .await?;
+        let start_cpu = attacher.usage().cpu.as_secs_f64();
+        let others = Tracker::follow(harness.cluster.client(), &env.volumes[1..=SAMPLES]);
+        for sample in 1..=SAMPLES {
+            env.attach(harness, sample..sample + 1).await?;
+            others
+                .reached(sample, burst_timeout(1), |life| life.attached)
+                .await?;
+        }
+        let mut latencies = others.spans(|life: &Life| life.seen, |life: &Life| life.attached);
+        for sample in 0..=SAMPLES {
+            detach_one(harness, env, sample).await?;
+        }
+        let latency = percentile(&mut latencies, 50).context("there must be samples")?;
+        Ok(Figures::from([
+            (Quantity::Ready, (ready - started).as_secs_f64()),
+            (Quantity::StartCpu, start_cpu),
+            (Quantity::AttachP50, latency),
+            (Quantity::Memory, memory(&attacher)),
+        ]))
+    };
+    let figures = attacher.while_alive(work).await?;
+    attacher.stop(STOP).await?;
+    Ok(figures)
+}

@@ -1,0 +1,44 @@
+//! Attached volumes of one driver, with which every implementation starts in turn.
+
+use anyhow::{Context, Result};
+
+use super::Harness;
+use super::bench_env::{BenchEnv, Needs};
+
+/// Number of volumes beside the first that are attached one by one.
+pub(super) const SAMPLES: usize = 10;
+
+/// Volumes 0 to [`SAMPLES`] are free, those after them attached. The number only grows.
+#[derive(Default)]
+pub(super) struct OwnLoad {
+    env: Option<BenchEnv>,
+    attached: usize,
+}
+
+// === impl OwnLoad ===
+
+impl OwnLoad {
+    /// Creates attached volumes up to this number.
+    pub(super) async fn grow_to(&mut self, harness: &Harness<'_>, attached: usize) -> Result<&BenchEnv> {
+        if self.env.is_none() {
+            let needs = Needs {
+                volumes: SAMPLES + 1 + harness.sizes.own.max(harness.sizes.many),
+                ..Needs::default()
+            };
+            let env = BenchEnv::prepare(harness, "own".to_owned(), needs).await?;
+            for sample in 0..=SAMPLES {
+                env.create_volume(harness, sample).await?;
+            }
+            self.env = Some(env);
+        }
+        let env = self.env.as_ref().context("it was prepared")?;
+        if attached > self.attached {
+            tracing::info!(from = self.attached, to = attached, "creating attached volumes");
+            let first = SAMPLES + 1;
+            env.create_attached(harness, first + self.attached..first + attached)
+                .await?;
+            self.attached = attached;
+        }
+        Ok(env)
+    }
+}
