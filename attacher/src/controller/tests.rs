@@ -153,9 +153,17 @@ impl Cluster for World {
         })
     }
 
-    async fn mark_attached(&self, _: &Attachment, _: &BTreeMap<String, String>) -> Result<Attachment, Error> {
+    async fn mark_attached(
+        &self,
+        known: &Attachment,
+        context: &BTreeMap<String, String>,
+    ) -> Result<Attachment, Error> {
         self.write("mark attached", |attachment| {
             attachment.attached = true;
+            let before = attachment.metadata_keys.iter();
+            let kept = before.filter(|key| !known.metadata_keys.contains(key)).cloned();
+            let keys = kept.chain(context.keys().map(|key| key.as_str().into()));
+            attachment.metadata_keys = keys.collect();
             attachment.attach_error = None;
         })
         .await
@@ -279,7 +287,12 @@ impl Bench {
             state.handle(Event::Attachments(Change::Applied(attachment)));
         }
         let state = Arc::new(Mutex::new(state));
-        let controller = Controller::new(world.clone(), world.clone(), mk_driver(), state.clone(), || {
+        // The connected driver's capabilities count, not those of the start.
+        let driver = Driver {
+            capabilities: Capabilities::default(),
+            ..mk_driver()
+        };
+        let controller = Controller::new(world.clone(), world.clone(), driver, state.clone(), || {
             Timestamp::UNIX_EPOCH
         });
         #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]

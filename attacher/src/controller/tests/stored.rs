@@ -259,3 +259,19 @@ async fn stores_the_finalizer_of_an_attached_volume_that_cannot_be_published_aga
         assert!(!bench.seen().contains(&"publish"));
     }
 }
+
+/// Its watch may be late.
+#[tokio::test]
+async fn attaches_a_volume_that_the_store_does_not_have() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    let Volume { name, uid, .. } = mk_secret_volume();
+    let unknown = Change::LocallyDeleted { name, uid };
+    bench.state().handle(Event::Volumes(unknown));
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
+    assert!(bench.attachment().attached);
+    let seen = bench.seen();
+    assert!(
+        seen.contains(&"get volume") && seen.contains(&"publish"),
+        "{seen:?}"
+    );
+}

@@ -287,6 +287,7 @@ async fn clears_an_outdated_error_without_a_call() {
         attached: true,
         deleting: false,
         attach_error: Some(Box::default()),
+        metadata_keys: ["path".into()].into(),
         ..mk_leaving()
     };
     let mut bench = Bench::new(attached);
@@ -305,9 +306,18 @@ async fn clears_an_outdated_error_without_a_call() {
         repair,
         pending: Some(PendingStatusWrite::Listed),
     };
+    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+    let failed = bench.controller.sync(&item).await;
+    assert!(
+        failed.is_err_and(|error| !error.reported),
+        "the volume is attached"
+    );
+    assert_eq!(bench.seen(), ["mark attached"]);
     assert_eq!(bench.controller.sync(&item).await, Ok(()));
     assert_eq!(bench.seen(), ["mark attached"]);
     assert_eq!(bench.attachment().attach_error, None);
+    // ListVolumes returns no publish context, so what is stored is not replaced.
+    assert_eq!(bench.attachment().metadata_keys, ["path".into()].into());
 }
 
 #[tokio::test]
