@@ -1,6 +1,7 @@
 //! What is stored and read before a call.
 
 use super::*;
+use crate::model::Source;
 
 #[tokio::test]
 async fn stores_no_finalizer_before_the_secret_is_read() {
@@ -274,4 +275,34 @@ async fn attaches_a_volume_that_the_store_does_not_have() {
         seen.contains(&"get volume") && seen.contains(&"publish"),
         "{seen:?}"
     );
+}
+
+/// The Go sidecar records no handle, and an attach by hand may record nothing.
+#[tokio::test]
+async fn keeps_the_finalizer_if_a_target_that_may_be_published_is_unknown() {
+    for (finalizer, node_id, may_be_published) in [
+        (true, Some("id"), true),
+        (true, None, true),
+        (false, Some("id"), true),
+        (false, None, false),
+    ] {
+        let mut bench = Bench::new(Attachment {
+            finalizer,
+            foreign_finalizers: true,
+            attached: true,
+            recorded: Recorded {
+                node_id: node_id.map(Arc::from),
+                ..Recorded::default()
+            },
+            source: Source::Volume("gone".into()),
+            ..mk_leaving()
+        });
+        bench.world.state().volume = None;
+        let result = bench.sync_next().await.expect("a detach");
+        assert_eq!(result.is_err(), may_be_published, "{finalizer} {node_id:?}");
+        let attachment = bench.attachment();
+        assert_eq!(attachment.attached, may_be_published, "{finalizer} {node_id:?}");
+        assert_eq!(attachment.finalizer, finalizer);
+        assert_eq!(bench.world.state().unpublished, []);
+    }
 }
