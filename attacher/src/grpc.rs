@@ -1,17 +1,18 @@
-//! What a peer says of how a call ended, made fit to be read.
+//! Repairs of invalid gRPC statuses.
 //!
-//! tonic panics over a `grpc-status-details-bin` that is not Base64, and takes UNKNOWN for the code of a
-//! status whose message is not UTF-8. Both come from the other side, so neither may bring us down or hide
-//! a code. grpc-go, which the Go sidecar uses, bears both.
-
-use std::fmt::Write as _;
+//! tonic panics if `grpc-status-details-bin` is not Base64, and reports UNKNOWN if a status message is not UTF-8. The driver sends
+//! both, so they must neither end the process nor hide a code. grpc-go accepts both.
 
 use http::{HeaderMap, HeaderValue, Response};
 use http_body_util::BodyExt as _;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 use tonic::Status;
 use tonic::body::Body;
 
-/// An answer of which tonic can read headers and trailers.
+/// The characters that gRPC escapes in a status message, beside those outside of ASCII.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
+
+/// The response with headers and trailers that tonic can read.
 pub(crate) fn readable(mut answer: Response<Body>) -> Response<Body> {
     tidy(answer.headers_mut());
     answer.map(|body| {
@@ -25,46 +26,15 @@ pub(crate) fn readable(mut answer: Response<Body>) -> Response<Body> {
 }
 
 fn tidy(headers: &mut HeaderMap) {
-    // Nobody here reads them.
+    // Unused.
     headers.remove(Status::GRPC_STATUS_DETAILS);
     if let Some(message) = headers.get_mut(Status::GRPC_MESSAGE)
-        && let Err(error) = String::from_utf8(percent_decoded(message.as_bytes()))
+        && let Err(error) = String::from_utf8(percent_decode(message.as_bytes()).collect())
     {
-        *message = percent_encoded(&String::from_utf8_lossy(error.as_bytes()));
+        let text = String::from_utf8_lossy(error.as_bytes());
+        let encoded = utf8_percent_encode(&text, ESCAPED).to_string();
+        *message = HeaderValue::try_from(encoded).expect("visible ASCII must be a header's value");
     }
-}
-
-/// A sign that no two digits follow stands for itself.
-fn percent_decoded(text: &[u8]) -> Vec<u8> {
-    let digit = |at: usize| text.get(at).and_then(|byte| char::from(*byte).to_digit(16));
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while at < text.len() {
-        if text[at] == b'%'
-            && let (Some(high), Some(low)) = (digit(at + 1), digit(at + 2))
-            && let Ok(byte) = u8::try_from(high * 16 + low)
-        {
-            decoded.push(byte);
-            at += 3;
-        } else {
-            decoded.push(text[at]);
-            at += 1;
-        }
-    }
-    decoded
-}
-
-fn percent_encoded(text: &str) -> HeaderValue {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'%' | ..b' ' | 0x7f.. => {
-                write!(encoded, "%{byte:02X}").expect("writing to a string must not fail");
-            }
-            byte => encoded.push(char::from(byte)),
-        }
-    }
-    HeaderValue::try_from(encoded).expect("what is visible ASCII must be a header's value")
 }
 
 #[cfg(test)]

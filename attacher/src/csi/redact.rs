@@ -1,10 +1,8 @@
-//! Takes credentials out of what a driver says.
+//! Redaction of credentials in a driver's errors.
 //!
-//! Some drivers tell what they could not log in with, and from an error their words go into logs, traces,
-//! statuses, Events and `/statusz`. So no error leaves this module's caller before the values of the call's
-//! secrets are taken out of it: whole or in part (a driver may cut a message, or quote one line of a key),
-//! as they are or in the usual encodings. Rather too much goes than too little: eight characters that also
-//! stand in a credential are taken out wherever they come from.
+//! Some drivers quote credentials in their errors, which appear in logs, traces, statuses, Events and `/statusz`. So the values of
+//! the call's secrets are removed first: whole or in part (a driver may truncate a message, or quote one line of a key), plain or
+//! in the usual encodings. Eight consecutive characters of a credential are removed wherever they come from.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,16 +11,23 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use csi_proto::secret::STRIPPED;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::kube_api::Secrets;
 
-/// Shorter values stay, as taking them out would garble every message.
+/// Shorter values are kept, because they would match too often.
 const SHORTEST: usize = 4;
-/// So many bytes in a row that also stand in a credential are taken for it; of a short one, half of it is
-/// enough.
-const TELLING: usize = 8;
-/// Longer messages are cut to this before they are searched: people see the first KiB.
+/// So many consecutive bytes of a credential are removed; of a short one, half of it.
+const MATCH_BYTES: usize = 8;
+/// Messages are truncated to this. A status shows the first KiB.
 const MESSAGE_BYTES: usize = 16 << 10;
+
+/// All but the unreserved characters of a URL (RFC 3986).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
 /// `message` without any value of `secrets`.
 pub(super) fn redacted(secrets: &Secrets, message: String) -> String {
@@ -34,7 +39,7 @@ pub(super) fn redacted(secrets: &Secrets, message: String) -> String {
             if form.len() < SHORTEST {
                 continue;
             }
-            let size = (form.len() / 2).clamp(SHORTEST, TELLING);
+            let size = (form.len() / 2).clamp(SHORTEST, MATCH_BYTES);
             let windows = windows
                 .entry(size)
                 .or_insert_with(|| Windows::new(message.as_bytes(), size));
@@ -44,13 +49,12 @@ pub(super) fn redacted(secrets: &Secrets, message: String) -> String {
     without(message, &hidden)
 }
 
-/// Every piece of `size` bytes of a message. The message is the pattern and the credential is searched, as a Secret
-/// may have a megabyte in a dozen forms, and the one thread that does this also renews the Lease.
+/// All substrings of `size` bytes of a message. They are the patterns and the credential is searched, because a Secret may have
+/// a megabyte in a dozen encodings, and this thread also renews the Lease.
 struct Windows {
     size: usize,
     search: AhoCorasick,
-    /// Where each pattern stands in the message; empty once those places are hidden. A message and a credential
-    /// that repeat themselves would else be gone through again and again.
+    /// The offsets of each pattern in the message; empty once they are hidden.
     places: Vec<Vec<usize>>,
 }
 
@@ -72,7 +76,7 @@ impl Windows {
         }
     }
 
-    /// Marks all places where a part of `form` stands.
+    /// Marks all parts of `form`.
     fn hide(&mut self, form: &[u8], hidden: &mut [bool]) {
         for found in self.search.find_overlapping_iter(form) {
             for place in std::mem::take(&mut self.places[found.pattern().as_usize()]) {
@@ -97,25 +101,32 @@ fn without(message: &str, hidden: &[bool]) -> String {
     left
 }
 
-/// How a value may be written.
+/// The encodings of a value.
 fn forms(value: &str) -> Vec<Vec<u8>> {
     let bytes = value.as_bytes();
     let hex = bytes.iter().fold(String::new(), |mut hex, byte| {
         write!(hex, "{byte:02x}").expect("writing to a string must not fail");
         hex
     });
+    let percent = utf8_percent_encode(value, RESERVED).to_string();
+    let lowercase_percent: String = utf8_percent_encode(value, RESERVED)
+        .map(|part| match part.strip_prefix('%') {
+            Some(hex) => format!("%{}", hex.to_ascii_lowercase()),
+            None => part.to_owned(),
+        })
+        .collect();
     let mut forms = vec![
         bytes.to_vec(),
-        // JSON, Go's %q and Rust's {:?} differ in rare characters only, and what is between those tells.
+        // Go's %q differs from these two only in rare characters.
         json(value).into_bytes(),
         value.escape_debug().to_string().into_bytes(),
-        percent(bytes, "%20", |byte| format!("%{byte:02X}")),
-        percent(bytes, "%20", |byte| format!("%{byte:02x}")),
-        percent(bytes, "+", |byte| format!("%{byte:02X}")),
+        percent.replace("%20", "+").into_bytes(),
+        percent.into_bytes(),
+        lowercase_percent.into_bytes(),
         hex.to_ascii_uppercase().into_bytes(),
         hex.into_bytes(),
     ];
-    // Something may stand before the value, as in the header of HTTP's basic authentication.
+    // Another text may precede the value, as in HTTP basic authentication.
     for before in 0..3 {
         let standard = base64(bytes, before);
         let url = standard.iter().map(|byte| match byte {
@@ -136,22 +147,7 @@ fn json(value: &str) -> String {
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// Percent encoding, in which a space and other bytes are written in several ways.
-fn percent(bytes: &[u8], space: &str, other: impl Fn(u8) -> String) -> Vec<u8> {
-    let mut text = String::new();
-    for &byte in bytes {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                text.push(char::from(byte))
-            }
-            b' ' => text.push_str(space),
-            byte => text.push_str(&other(byte)),
-        }
-    }
-    text.into_bytes()
-}
-
-/// Base64 of the value with `before` bytes in front of it, less what depends on bytes around the value.
+/// Base64 of the value after `before` other bytes, without the characters that depend on bytes around it.
 fn base64(bytes: &[u8], before: usize) -> Vec<u8> {
     let padded = [&[0; 2][..before], bytes].concat();
     let mut text = STANDARD_NO_PAD.encode(&padded).into_bytes();
