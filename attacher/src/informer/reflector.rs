@@ -253,7 +253,7 @@ fn in_body(error: &watcher::Error) -> Option<Duration> {
         | watcher::Error::NoResourceVersion => return None,
     };
     let seconds = status.details.as_ref()?.retry_after_seconds;
-    Some(Duration::from_secs(seconds.into()).min(attempt::LONGEST))
+    Some(Duration::from_secs(seconds.into()).min(attempt::MAX_RETRY_AFTER))
 }
 
 #[cfg(test)]

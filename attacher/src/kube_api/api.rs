@@ -20,7 +20,7 @@ use crate::model::{Attachment, Driver, Problem, SecretRef, Volume};
 use crate::plan::{PvFinalizer, Record};
 use crate::trace;
 
-/// The API server of the cluster that we serve.
+/// The API server, as one driver uses it.
 pub struct ApiServer {
     attachments: Api<AttachmentObject>,
     volumes: Api<VolumeObject>,
@@ -38,7 +38,7 @@ enum Part {
 // === impl ApiServer ===
 
 impl ApiServer {
-    /// Reads and writes what concerns `driver`, and writes only while `leadership` lasts.
+    /// Requests for `driver`; writes only while `leadership` lasts.
     pub fn new(clients: &Clients, leadership: Leadership, driver: Arc<Driver>) -> Self {
         let client = clients.requests.clone();
         Self {
@@ -103,7 +103,7 @@ impl ApiServer {
         self.same(attachment, object)
     }
 
-    /// The object, if it is the one that we knew by this name.
+    /// The object, unless it has another UID than `known`.
     fn same(&self, known: &Attachment, object: AttachmentObject) -> Result<Attachment, Error> {
         Attachment::from_wire(object, &self.driver)
             .filter(|attachment| attachment.uid == known.uid)
@@ -153,7 +153,7 @@ impl Cluster for ApiServer {
         let left = self
             .patch_attachment(attachment, Part::Object, RequestKind::Write(Priority::Low), body)
             .await?;
-        // The API server answers the removal of a deleted object's last finalizer with that object.
+        // The response to the removal of the last finalizer is the deleted object.
         Ok(if left.deleting && !left.finalizer && !left.foreign_finalizers {
             FinalizerRemoved::Deleted
         } else {
@@ -205,7 +205,7 @@ impl Cluster for ApiServer {
             .read(|| async { secrets.get(&reference.name).await.map_err(unquoted) })
             .await?;
         let data = secret.data.unwrap_or_default();
-        // CSI secrets are protobuf strings, which bytes that are no text cannot be.
+        // CSI secrets are protobuf strings, which are UTF-8.
         let text = |(key, value): (String, k8s_openapi::ByteString)| match String::from_utf8(value.0) {
             Ok(value) => Ok((key, value)),
             Err(_) => Err(Error::Unusable(
@@ -216,8 +216,7 @@ impl Cluster for ApiServer {
     }
 }
 
-/// Carries out a request, its repeats included, in its span.
-/// No `async fn`, which would have room for the request twice.
+/// Executes a request with its retries in a span. An `async fn` would contain the request's state twice.
 fn traced<T>(
     span: Span,
     request: impl Future<Output = Result<T, Error>>,
@@ -226,8 +225,7 @@ fn traced<T>(
     answer.inspect(move |answer| trace::ended(&span, answer, Error::status))
 }
 
-/// An answer that should be a Secret and is not may still hold one, and what does not parse is quoted in
-/// the error.
+/// A parse error quotes the response, which may be a Secret.
 fn unquoted(error: kube::Error) -> kube::Error {
     if let kube::Error::SerdeError(_) = error {
         kube::Error::SerdeError(serde::de::Error::custom(
@@ -252,7 +250,7 @@ mod tests {
     use super::*;
     use crate::plan::tests::{mk_attachment, mk_driver};
 
-    /// In a strategic merge patch `$patch` is an order, `replace` would have the rest of the status dropped.
+    /// In a strategic merge patch, `$patch: replace` would remove the rest of the status.
     #[tokio::test]
     async fn a_publish_context_may_have_any_keys() {
         let seen: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();

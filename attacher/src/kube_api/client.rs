@@ -1,9 +1,8 @@
-//! How we talk HTTP to the API server.
+//! HTTP client of the API server.
 //!
-//! kube's ready-made client speaks HTTP/1.1 only, one connection a request in flight, without a read
-//! deadline on writes and with waits of its own for 429. This one speaks HTTP/2 over few
-//! connections, notices a silent network by pings, and leaves deadlines and retries to
-//! [`retry`](super::retry). See docs/adr/0002-own-http-stack.md.
+//! kube's `Client::try_from` supports only HTTP/1.1, with a connection per request in flight, no read deadline on writes and its
+//! own waits for 429. This one uses HTTP/2 on few connections, detects a dead network by pings, and leaves deadlines and retries
+//! to [`retry`](super::retry). See docs/adr/0002-own-http-stack.md.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,20 +33,17 @@ use super::{RateLimit, Requests, attempt};
 use crate::leader_election::Fenced;
 use crate::report::{address, chain};
 
-/// How long a connection may be silent before we ask whether anybody is there.
-const PING_AFTER: Duration = Duration::from_secs(15);
-/// How long that question may stay unanswered before the connection is given up.
+/// Interval of HTTP/2 pings.
+const PING_INTERVAL: Duration = Duration::from_secs(15);
+/// Timeout of a ping; then the connection is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a TCP connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the beginning of an answer may take, and the rest of it unless it is a watch's. A connection that
-/// answers pings may lead to a proxy that has lost the API server, which itself gives up a request after a minute.
-/// Reads and writes of single objects have shorter deadlines where they are made. The wait for the rate limit comes
-/// before, so that a list does not lose its token to this timeout.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
+/// Timeout of a response's headers and, unless it is a watch, of its body. A connection that answers pings may lead to a proxy
+/// without API server; the API server's own timeout is a minute. Reads and writes of single objects have shorter deadlines. The
+/// wait for the rate limit comes before, so that a list does not lose its token.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Clients for the kinds of traffic that must not get in one another's way. A watch takes an HTTP/2
-/// stream for good and, while we are slow to read it, the connection's window from all other streams.
+/// Clients with separate connections: a watch that is read slowly uses up its connection's flow-control window.
 #[derive(Clone)]
 pub struct Clients {
     /// For lists and watches.
@@ -56,7 +52,7 @@ pub struct Clients {
     pub requests: Client,
     /// The rate limit that watches and requests share; users of [`Clients::requests`] apply it.
     pub rate: Option<RateLimit>,
-    /// What all of them asked, and were answered.
+    /// Metrics of all of them.
     pub counts: Requests,
 }
 
@@ -82,39 +78,39 @@ struct Connections {
     http: Http,
 }
 
-/// The body of an answer: read already, or a watch's.
-type Answer<B> = Either<Full<Bytes>, B>;
+/// The body of a response: read already, or a watch's.
+type ResponseBody<B> = Either<Full<Bytes>, B>;
 
-/// A request got no answer.
+/// A request without a complete response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unanswered {
     #[error(transparent)]
     Lost(#[from] legacy::Error),
-    #[error("the answer was cut off")]
+    #[error("the response was cut off")]
     CutOff(#[source] BoxError),
-    #[error("no answer within {} s", ANSWER_TIMEOUT.as_secs())]
+    #[error("no answer within {} s", RESPONSE_TIMEOUT.as_secs())]
     Late(#[from] Elapsed),
 }
 
-/// The client configuration cannot be used.
+/// The client configuration is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Neither a certificate nor a key nor an authority can be used.
+    /// Certificate, key or certificate authority are unusable.
     #[error("the TLS settings of the Kubernetes client configuration are not usable")]
     Tls(#[source] kube::Error),
-    /// `tls-server-name` is not a host name.
+    /// Invalid `tls-server-name`.
     #[error("tls-server-name {name:?} is not a name")]
     ServerName {
-        /// The name.
+        /// Its value.
         name: String,
-        /// Why.
+        /// The error.
         #[source]
         source: InvalidDnsNameError,
     },
-    /// The user's credentials cannot be used.
+    /// The credentials are unusable.
     #[error("the credentials of the Kubernetes client configuration are not usable")]
     Credentials(#[from] CredentialsError),
-    /// The impersonated user cannot be sent.
+    /// The impersonated user is not a valid header.
     #[error("the user whom the Kubernetes client configuration impersonates is not usable")]
     Impersonation(#[source] kube::Error),
     /// A proxy is configured.
@@ -124,7 +120,7 @@ pub enum ConnectError {
     Proxy(String),
 }
 
-/// Credentials cannot be used. The text holds nothing that an exec plugin printed.
+/// Unusable credentials. The text contains no output of an exec plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CredentialsError(String);
@@ -132,12 +128,12 @@ pub struct CredentialsError(String);
 // === impl Clients ===
 
 impl Clients {
-    /// Makes the clients. Nothing is connected before it is used. `rate` holds for the watches; requests
-    /// wait for it before their deadline begins, where they are made.
+    /// Clients that connect with their first request. Watches wait for `rate`; requests wait for it before their deadline
+    /// begins.
     ///
     /// # Errors
     ///
-    /// When the configuration cannot be used at all. A server that cannot be reached is no error here.
+    /// If the configuration is unusable. An unreachable server is no error.
     pub fn new(config: &Config, rate: Option<RateLimit>) -> Result<Self, ConnectError> {
         let counts = Requests::default();
         let access = Access::new(config)?;
@@ -153,11 +149,11 @@ impl Clients {
 // === impl Access ===
 
 impl Access {
-    /// Takes a configuration. An exec plugin runs here, and again when its token expires.
+    /// Reads the credentials. An exec plugin runs here, and again when its token expires.
     ///
     /// # Errors
     ///
-    /// When it cannot be used at all. A server that cannot be reached is no error here.
+    /// If the configuration is unusable. An unreachable server is no error.
     pub fn new(config: &Config) -> Result<Self, ConnectError> {
         if let Some(proxy) = &config.proxy_url {
             return Err(ConnectError::Proxy(address(&proxy.to_string())));
@@ -183,8 +179,7 @@ impl Access {
         })))
     }
 
-    /// A client with a connection of its own, made when it is first used. Its requests wait for `rate` and
-    /// are counted.
+    /// A client with its own connection. Its requests wait for `rate`.
     pub fn connect(&self, rate: Option<RateLimit>, counts: Requests) -> Client {
         let connections = Arc::new(Connections {
             rate,
@@ -220,21 +215,20 @@ impl Access {
             Some(name) => builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone())),
             None => builder,
         };
-        // HTTP/1.1 stays on offer for the sake of proxies that terminate TLS and know nothing else.
+        // Proxies that terminate TLS may support only HTTP/1.1.
         let connector = builder.enable_all_versions().wrap_connector(tcp);
         legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .http2_adaptive_window(true)
-            .http2_keep_alive_interval(PING_AFTER)
+            .http2_keep_alive_interval(PING_INTERVAL)
             .http2_keep_alive_timeout(PING_TIMEOUT)
             .http2_keep_alive_while_idle(true)
             .build(connector)
     }
 }
 
-/// An empty value in a kubeconfig counts as none, as in client-go, and so does a token beside a token file that
-/// can be read; kube takes both at their word.
+/// As client-go, ignores empty values in a kubeconfig, and a token if there is a readable token file.
 fn leave_out_empty(user: &mut AuthInfo) {
     let empty = |value: &Option<String>| value.as_ref().is_some_and(String::is_empty);
     for field in [
@@ -268,7 +262,7 @@ fn leave_out_empty(user: &mut AuthInfo) {
 
 fn tls(config: &Config) -> Result<ClientConfig, ConnectError> {
     if config.cluster_url.scheme() == Some(&Scheme::HTTP) {
-        // Without TLS no authority is needed, which the system may not have.
+        // The system may have no root certificates.
         let builder = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
         return Ok(builder.with_no_client_auth());
     }
@@ -283,7 +277,7 @@ fn server_name(config: &Config) -> Result<Option<ServerName<'static>>, ConnectEr
     .transpose()
 }
 
-/// kube's error holds all that a plugin printed, which may be a credential.
+/// kube's error contains the plugin's output, which may be a credential.
 fn without_plugin_output(error: BoxError) -> BoxError {
     match error.downcast::<AuthError>() {
         Ok(error) => CredentialsError::from(&*error).into(),
@@ -296,7 +290,7 @@ fn without_plugin_output(error: BoxError) -> BoxError {
 impl From<&AuthError> for CredentialsError {
     fn from(error: &AuthError) -> Self {
         Self(if let AuthError::AuthExecRun { out, .. } = error {
-            // Neither is its command line quoted, whose arguments may be secret, too.
+            // Its command line may contain secrets, too.
             format!("the exec plugin failed with {}", out.status)
         } else if let AuthError::AuthExecParse(_) = error {
             "the exec plugin did not print an ExecCredential".to_owned()
@@ -311,32 +305,35 @@ impl From<&AuthError> for CredentialsError {
 // === impl Connections ===
 
 impl Connections {
-    async fn send(self: Arc<Self>, request: Request<Body>) -> Result<Response<Answer<Incoming>>, BoxError> {
-        // The pages of a list are one request to the limit, as client-go has no pages for what a cache serves.
+    async fn send(
+        self: Arc<Self>,
+        request: Request<Body>,
+    ) -> Result<Response<ResponseBody<Incoming>>, BoxError> {
+        // The pages of a list count as one request, as client-go lists without pages.
         if let Some(rate) = &self.rate
             && !is_next_page(request.uri())
         {
-            // Nothing works before the caches are synced.
+            // The workers start after the caches are synced.
             rate.acquire(Priority::High).await;
         }
         let is_watch = is_watch(request.uri());
-        let answer = self
+        let response = self
             .counts
             .counted(request, |request| {
                 attempt::sent(request, async |request| {
-                    Ok::<_, Unanswered>(timeout(ANSWER_TIMEOUT, self.http.request(request)).await??)
+                    Ok::<_, Unanswered>(timeout(RESPONSE_TIMEOUT, self.http.request(request)).await??)
                 })
             })
             .await?;
-        Ok(complete(is_watch, answer).await?)
+        Ok(complete(is_watch, response).await?)
     }
 }
 
-/// The answer with its whole body, unless it is a watch's, which has no end.
+/// The response with its whole body, unless it is a watch's.
 pub(crate) async fn complete<B>(
     is_watch: bool,
     answer: Response<B>,
-) -> Result<Response<Answer<B>>, Unanswered>
+) -> Result<Response<ResponseBody<B>>, Unanswered>
 where
     B: hyper::body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -345,7 +342,7 @@ where
         return Ok(answer.map(Either::Right));
     }
     let (head, body) = answer.into_parts();
-    let body = timeout(ANSWER_TIMEOUT, body.collect()).await?;
+    let body = timeout(RESPONSE_TIMEOUT, body.collect()).await?;
     let body = body.map_err(|error| Unanswered::CutOff(error.into()))?;
     Ok(Response::from_parts(
         head,
@@ -358,8 +355,7 @@ fn is_next_page(uri: &http::Uri) -> bool {
     query.split('&').any(|pair| pair.starts_with("continue="))
 }
 
-/// The API server takes the part before the slash as the manager in `managedFields`, so it must be
-/// the Go sidecar's.
+/// The part before the slash becomes the manager in `managedFields`, so it is the Go sidecar's.
 fn user_agent() -> HeaderValue {
     HeaderValue::from_static(concat!("csi-attacher/v", env!("CARGO_PKG_VERSION"), " (rust)"))
 }

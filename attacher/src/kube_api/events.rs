@@ -1,12 +1,11 @@
-//! Events: what `kubectl describe` shows of a VolumeAttachment or a PersistentVolume.
+//! Events of VolumeAttachments, PersistentVolumes and the Lease, written by kube's recorder (events.k8s.io/v1).
 //!
-//! Failures, lost attachments and recoveries are reported, on the VolumeAttachment and on its PersistentVolume, by
-//! kube's recorder (events.k8s.io/v1). A plain success is not.
+//! Failures, lost attachments and recoveries have Events on the VolumeAttachment and its PersistentVolume; a plain success has
+//! none.
 //!
-//! Invariants: reporting never waits and never fails: what does not fit the bounded channel is dropped and counted;
-//! one task sends, within its rate limit, and nothing depends on whether it succeeds. Without the right to write
-//! Events this is logged once. An Event's note is what the status says, which holds no credentials.
-//! See docs/adr/0017-events.md.
+//! Invariants: reporting never waits and never fails: notices beyond the bounded channel are dropped and counted; one task sends
+//! them within a rate limit, and nothing depends on its success. Missing permission is logged once. A note is the text of the
+//! status, which contains no credentials. See docs/adr/0017-events.md.
 
 mod correlator;
 
@@ -31,27 +30,26 @@ use crate::model::{Attachment, Uid, Volume};
 use crate::report::chain;
 use correlator::EventCorrelator;
 
-/// Notices that may wait for the task that sends them.
+/// Maximum queued notices.
 const QUEUE: usize = 1024;
-/// Requests for all objects together. An API server that serves a thousand attaches a second hardly notices.
+/// Rate limit for all objects together.
 const RATE: Rate = Rate { qps: 10.0, burst: 50 };
-/// How long one request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long no Event is sent to a namespace that refused one.
-const REFUSED: Duration = Duration::from_secs(600);
-/// How long the shutdown waits for Events that were not sent yet: the next leader waits for this replica.
+/// The time without Events to a namespace that answered 403.
+const FORBIDDEN_FOR: Duration = Duration::from_secs(600);
+/// Timeout of the last Events at shutdown: the next leader waits for this replica.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(250);
-/// The API server refuses longer notes.
+/// The API server's limit.
 const NOTE_BYTES: usize = 1024;
 
-/// An object that an Event is about.
+/// The object of an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Regarding {
     /// `apiVersion`.
     pub api_version: &'static str,
     /// `kind`.
     pub kind: &'static str,
-    /// `metadata.namespace`; none for objects of the whole cluster.
+    /// `metadata.namespace`; none for cluster-scoped objects.
     pub namespace: Option<Arc<str>>,
     /// `metadata.name`.
     pub name: Arc<str>,
@@ -59,45 +57,45 @@ pub struct Regarding {
     pub uid: Uid,
 }
 
-/// What happened. Its name is the Event's `reason`.
+/// An Event's `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// An attach failed and will be tried again.
+    /// An attach failed and will be retried.
     AttachFailed,
-    /// A detach failed and will be tried again.
+    /// A detach failed and will be retried.
     DetachFailed,
     /// An attach succeeded after it had failed.
     AttachRecovered,
     /// A detach succeeded after it had failed.
     DetachRecovered,
-    /// The driver does not know of an attachment any more that we have made.
+    /// The driver no longer lists an attachment.
     AttachmentLost,
-    /// A lost attachment was made again.
+    /// A lost attachment was published again.
     AttachmentRestored,
-    /// The leadership came or went.
+    /// This replica became leader or stopped leading.
     LeaderElection,
 }
 
-/// What happened to one object.
+/// A queued Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Notice {
     regarding: Regarding,
     reason: Reason,
-    /// What was tried, with the cause of the failure. kube's recorder counts Events of the same action as one and
-    /// ignores their notes, so that without the cause a changed one would not be shown.
+    /// The operation with the cause of its failure. kube's recorder merges Events of the same action and ignores their notes, so
+    /// without the cause a changed one would be hidden.
     action: String,
     note: String,
 }
 
-/// Takes notices. A clone sends to the same task.
+/// Queues notices. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// None: Events are off.
+    /// None: disabled.
     notices_tx: Option<mpsc::Sender<Notice>>,
     dropped: Arc<AtomicU64>,
 }
 
-/// Sends what a [`Recorder`] took.
+/// Sends the notices of a [`Recorder`].
 pub struct Publisher<L> {
     client: Client,
     reporter: Reporter,
@@ -153,7 +151,7 @@ impl Regarding {
 // === impl Reason ===
 
 impl Reason {
-    /// As it stands in the Event.
+    /// The `reason`.
     pub fn name(self) -> &'static str {
         match self {
             Self::AttachFailed => "AttachFailed",
@@ -217,7 +215,7 @@ impl Notice {
     }
 }
 
-/// Tells the causes of failures without a gRPC code apart.
+/// Distinguishes causes of failures without a gRPC code.
 fn fingerprint(note: &str) -> u16 {
     let mut hasher = DefaultHasher::new();
     note.hash(&mut hasher);
@@ -240,8 +238,7 @@ impl From<&Regarding> for ObjectReference {
 // === impl Recorder ===
 
 impl Recorder {
-    /// A recorder, and the publisher of what it takes: through `client`, as `component` on `instance`, for as
-    /// long as `leading` says that this replica may write.
+    /// A recorder and its publisher, which writes with `client` as `component` on `instance` while `leading` returns true.
     pub fn new<L: Fn() -> bool>(
         client: Client,
         component: String,
@@ -269,7 +266,7 @@ impl Recorder {
         (Self { notices_tx, dropped }, publisher)
     }
 
-    /// A recorder that drops everything.
+    /// A recorder without publisher.
     pub fn silent() -> Self {
         Self {
             notices_tx: None,
@@ -277,8 +274,7 @@ impl Recorder {
         }
     }
 
-    /// Reports something that happened, with the gRPC code if the driver failed. Never waits; what does not fit the
-    /// queue is dropped.
+    /// Queues a notice, with the gRPC code if the driver failed. Drops it if the queue is full.
     pub fn report(
         &self,
         regarding: impl Into<Regarding>,
@@ -304,20 +300,8 @@ impl Recorder {
 // === impl Publisher ===
 
 impl<L: Fn() -> bool> Publisher<L> {
-    /// Sends Events until `stop`, then what can still be sent at once.
-    ///
-    /// # Guarantees
-    ///
-    /// Never more than the rate limit, one request at a time, and nothing about attachments while another replica
-    /// leads.
-    ///
-    /// # Errors
-    ///
-    /// None: a request that fails is logged, and its Event lost.
-    ///
-    /// # Cancellation
-    ///
-    /// What was not sent is lost.
+    /// Sends Events until `stop`, and then the queued ones for a moment. It keeps the rate limit, sends one request at a time, and
+    /// none about attachments while another replica leads. A failed request is logged, and its Event lost.
     pub async fn run(mut self, stop: CancellationToken) {
         while let Some(Some(notice)) = stop.run_until_cancelled(self.notices.recv()).await {
             self.publish(notice).await;
@@ -328,7 +312,7 @@ impl<L: Fn() -> bool> Publisher<L> {
             }
         };
         if timeout(SHUTDOWN_TIMEOUT, rest).await.is_err() {
-            tracing::debug!("not all Events were sent before the end");
+            tracing::debug!("shutdown before all Events were sent");
         }
     }
 
@@ -350,7 +334,7 @@ impl<L: Fn() -> bool> Publisher<L> {
         if let Err(kube::Error::Api(status)) = &result
             && status.code == 404
         {
-            // The API server forgets Events after an hour, and kube's recorder does not learn of it.
+            // The API server deletes Events after an hour, which kube's recorder does not notice.
             self.recorder = KubeRecorder::new(self.client.clone(), self.reporter.clone());
             result = self.send(&notice).await;
         }
@@ -358,7 +342,7 @@ impl<L: Fn() -> bool> Publisher<L> {
             Ok(()) => {}
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 let namespace = notice.regarding.namespace.clone();
-                let until = Instant::now() + REFUSED;
+                let until = Instant::now() + FORBIDDEN_FOR;
                 if self.refused.insert(namespace, until).is_none() {
                     tracing::warn!(
                         error = status.message,
@@ -378,7 +362,7 @@ impl<L: Fn() -> bool> Publisher<L> {
             .unwrap_or_else(|late| Err(kube::Error::Service(late.into())))
     }
 
-    /// Whether this namespace takes no Events from us. Asked again after a while, without a log line.
+    /// Whether this namespace has recently answered 403.
     fn is_refused(&self, namespace: &Option<Arc<str>>) -> bool {
         self.refused
             .get(namespace)

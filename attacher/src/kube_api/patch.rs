@@ -1,13 +1,10 @@
-//! The bodies of our writes: patches that name the object's UID, strategic merge patches of the object and
-//! plain merge patches of its status.
+//! Bodies of the writes: patches with the object's UID; strategic merge patches of objects, JSON merge patches of statuses.
 //!
-//! The API server answers a foreign UID with 422 and an absent object with 404, so a re-created
-//! object of the same name is never touched. `metadata.finalizers` has merge semantics in a
-//! strategic patch: naming a finalizer adds it if it is not there, `$deleteFromPrimitiveList` takes
-//! off just the ones it names. No list is ever sent whole, so no other finalizer can get lost.
+//! The API server answers another UID with 422 and an absent object with 404, so a re-created object of the same name is never
+//! changed. A strategic merge patch merges `metadata.finalizers`: it adds missing ones, and `$deleteFromPrimitiveList` removes the
+//! named ones, so concurrent changes of other finalizers are kept.
 //!
-//! The status has no lists, but the driver's publish context, whose keys are anything: `$patch`, say, which
-//! would be an order in a strategic patch and is a key like any other in a plain one.
+//! A status has no lists, but a publish context with arbitrary keys: `$patch` would be a directive in a strategic merge patch.
 
 use std::collections::BTreeMap;
 
@@ -59,13 +56,12 @@ pub(super) fn add_pv_finalizer(wanted: &PvFinalizer, finalizer: &str) -> Value {
     json!({ "metadata": { "uid": wanted.uid.0, "finalizers": [finalizer] } })
 }
 
-/// Takes our finalizer, and nothing else, off the object of this UID.
+/// Removes our finalizer from the object with this UID.
 pub(super) fn remove_finalizer(uid: &Uid, finalizer: &str) -> Value {
     json!({ "metadata": { "uid": uid.0, "$deleteFromPrimitiveList/finalizers": [finalizer] } })
 }
 
-/// `status` of an attached volume. A patch merges maps, so keys that an earlier publish left behind
-/// are named to go.
+/// `status` of an attached volume. A patch merges maps, so keys of an earlier publish are set to null.
 pub(super) fn attached(attachment: &Attachment, context: &BTreeMap<String, String>) -> Value {
     let mut metadata: Map<String, Value> = attachment
         .metadata_keys
@@ -92,8 +88,7 @@ pub(super) fn detached(attachment: &Attachment) -> Value {
     })
 }
 
-/// `status` with an error. An error that was there is replaced, not merged: a code that no longer
-/// applies is named to go.
+/// `status` with an error, which replaces an earlier one: without a code, `errorCode` is set to null.
 pub(super) fn problem(attachment: &Attachment, side: Side, problem: &Problem) -> Value {
     let field = match side {
         Side::Attach => "attachError",

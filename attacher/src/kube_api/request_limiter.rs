@@ -1,7 +1,7 @@
-//! Limits how many requests may be in flight, and how many a second.
+//! Limits of the requests in flight and of their rate.
 //!
-//! Waiting here does not count against a request's deadline: a thousand statuses that are due at once must not
-//! time out before they are sent.
+//! The wait for a permit does not count towards a request's deadline: a thousand statuses that are due at once must not time out
+//! before they are sent.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,13 +19,11 @@ const WRITES: usize = 80;
 /// Maximum writes of low priority in flight. The rest is kept for attaches, so that a thousand detaches that end
 /// together do not delay the next attach here.
 const LOW_PRIORITY_WRITES: usize = 32;
-/// Maximum writes of low priority in flight while one of high priority is in flight or queued: so few that it does
-/// not wait for them in the API server either, which takes one or two milliseconds of a processor for each. Never
-/// none, for attaches may go on for ever.
+/// Maximum writes of low priority in flight while one of high priority is in flight or queued, which waits for them in the API
+/// server, too: each costs it one or two milliseconds of CPU. Not 0, because attaches may never stop.
 const LOW_PRIORITY_WRITES_BESIDE_HIGH: usize = 4;
 
-/// Maximum reads of single objects in flight. A Secret is read for each call that takes one; a burst of them must
-/// leave streams of the connection to the writes.
+/// Maximum reads of single objects in flight. A burst of Secrets must leave streams of the connection to the writes.
 const READS: usize = 64;
 
 /// Admits requests to the API server.
@@ -40,12 +38,12 @@ pub(super) struct RequestLimiter {
     precedence: Mutex<Precedence>,
 }
 
-/// Which permits for writes of low priority are held back.
+/// The permits for writes of low priority that are withheld.
 #[derive(Debug, Default)]
 struct Precedence {
     /// Writes of high priority that are in flight or queued.
     high: usize,
-    /// Permits that are held back from those of low priority meanwhile.
+    /// Permits that are withheld from those of low priority meanwhile.
     held_back: usize,
 }
 
@@ -57,12 +55,12 @@ pub(super) enum RequestKind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Priority {
-    /// A pod waits for it (a write of an attach), or everything does (a list).
+    /// A pod waits for it (a write of an attach), or all workers (a list).
     High,
     Low,
 }
 
-/// The permit for one request in flight, until it is dropped.
+/// The permit for one request in flight.
 #[derive(Debug)]
 pub(super) struct RequestPermit<'a> {
     _high: Option<HighPriority<'a>>,
@@ -70,21 +68,21 @@ pub(super) struct RequestPermit<'a> {
     _request: SemaphorePermit<'a>,
 }
 
-/// A write of high priority that is in flight or queued, until it is dropped.
+/// Marks a write of high priority as in flight or queued.
 #[derive(Debug)]
 struct HighPriority<'a>(&'a RequestLimiter);
 
-/// The permit of a write of low priority, until it is dropped.
+/// The permit of a write of low priority.
 #[derive(Debug)]
 struct LowPriority<'a> {
     limiter: &'a RequestLimiter,
     permit: Option<SemaphorePermit<'a>>,
 }
 
-/// A token bucket for all requests of the process, its lists and watches included, as the Go sidecar has one
-/// for its API client (`--kube-api-qps`, `--kube-api-burst`).
+/// A token bucket for all requests of the process, lists and watches included, like client-go's (`--kube-api-qps`,
+/// `--kube-api-burst`).
 ///
-/// Not governor, which knows neither tokio's paused clock nor priorities (docs/adr/0044-libraries-not-used.md).
+/// Not governor, which supports neither tokio's paused clock nor priorities (docs/adr/0044-libraries-not-used.md).
 #[derive(Clone, Debug)]
 pub struct RateLimit(Arc<RateLimitState>);
 
@@ -96,7 +94,6 @@ struct RateLimitState {
     bucket: FairMutex<TokenBucket>,
 }
 
-/// Tokens come at a steady rate and are kept up to a number.
 #[derive(Debug)]
 pub(super) struct TokenBucket {
     per_second: f64,
@@ -120,20 +117,19 @@ impl RequestLimiter {
         }
     }
 
-    /// Where repeated requests are counted.
     pub(super) fn counts(&self) -> &Requests {
         &self.counts
     }
 
-    /// Waits until a request may be sent, at once.
+    /// Waits until a request may be sent.
     ///
     /// # Errors
     ///
-    /// It would write, and we do not lead.
+    /// If it is a write and we do not lead.
     ///
     /// # Cancellation
     ///
-    /// The place in the queue is lost.
+    /// Loses the position in the queue.
     pub(super) async fn acquire(&self, kind: RequestKind) -> Result<RequestPermit<'_>, NotLeading> {
         let _high = (kind == RequestKind::Write(Priority::High)).then(|| HighPriority::new(self));
         // In this order: a write that waits for a permit of low priority keeps no other permit meanwhile.
@@ -162,7 +158,7 @@ impl RequestLimiter {
         })
     }
 
-    /// What must last for as long as such a request is in flight.
+    /// The leadership that such a request needs.
     pub(super) fn fence(&self, kind: RequestKind) -> Option<&Leadership> {
         match kind {
             RequestKind::Read => None,
@@ -175,7 +171,7 @@ impl RequestLimiter {
     }
 }
 
-/// How many permits are held back while there are writes of high priority.
+/// The number of withheld permits while there are writes of high priority.
 const HELD_BACK: usize = LOW_PRIORITY_WRITES - LOW_PRIORITY_WRITES_BESIDE_HIGH;
 
 // === impl HighPriority ===
@@ -184,7 +180,7 @@ impl<'a> HighPriority<'a> {
     fn new(limiter: &'a RequestLimiter) -> Self {
         let mut precedence = limiter.precedence();
         precedence.high += 1;
-        // The free ones at once; the others when they are given back.
+        // The free ones at once; the others when they are returned.
         let wanted = HELD_BACK - precedence.held_back;
         precedence.held_back += limiter.low_priority.forget_permits(wanted);
         Self(limiter)
@@ -226,7 +222,7 @@ async fn permit(semaphore: &Semaphore) -> SemaphorePermit<'_> {
 // === impl RateLimit ===
 
 impl RateLimit {
-    /// A full bucket.
+    /// Starts with a full bucket.
     pub fn new(rate: Rate) -> Self {
         Self(Arc::new(RateLimitState {
             low_priority: FairMutex::default(),
@@ -234,11 +230,11 @@ impl RateLimit {
         }))
     }
 
-    /// Waits until one more request may be sent: first come, first served among those of one priority.
+    /// Waits for a token; FIFO among requests of one priority.
     ///
     /// # Cancellation
     ///
-    /// The place in the queue is lost, but no token.
+    /// Loses the position in the queue, but no token.
     pub(super) async fn acquire(&self, priority: Priority) {
         let _first = match priority {
             Priority::High => None,
@@ -256,7 +252,6 @@ impl RateLimit {
 // === impl TokenBucket ===
 
 impl TokenBucket {
-    /// A full one.
     pub(super) fn new(rate: Rate, now: Instant) -> Self {
         let burst = f64::from(rate.burst);
         Self {
@@ -267,7 +262,6 @@ impl TokenBucket {
         }
     }
 
-    /// Takes a token, if there is one.
     pub(super) fn try_take(&mut self, now: Instant) -> bool {
         self.refill(now);
         let is_there = self.tokens >= 1.0;
@@ -277,7 +271,7 @@ impl TokenBucket {
         is_there
     }
 
-    /// How long it is until there is a token.
+    /// The time until the next token.
     fn until_next(&mut self, now: Instant) -> Duration {
         self.refill(now);
         let missing = (1.0 - self.tokens).max(0.0);

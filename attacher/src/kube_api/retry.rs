@@ -1,4 +1,4 @@
-//! Deadlines and repeats of single requests.
+//! Deadlines and retries of single requests.
 
 use std::time::Duration;
 
@@ -10,25 +10,22 @@ use super::{Error, attempt};
 use crate::leader_election::Leadership;
 use crate::report::chain;
 
-/// How long one request may take in all, its repeats included and its time in line not. A request's
-/// deadline is its own: a slow driver call leaves the write that follows it all the time it needs.
+/// Deadline of a request with its retries, without the wait for the limiter. A driver call before it does not count.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How long one attempt may take before its answer counts as lost. An API server that is busy keeps requests in
-/// line for up to 15 s: one that is given up before would go to the end of the line again. That a connection is dead
-/// is noticed sooner, by its pings.
-const ATTEMPT: Duration = Duration::from_secs(20);
+/// Timeout of an attempt. A busy API server queues requests for up to 15 s, and an abandoned one would queue again. Pings
+/// detect a dead connection sooner.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 const TOO_MANY_REQUESTS: u16 = 429;
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A server that asks for more time than this gets it from the workqueue: a request that waits keeps a place in its lane
-/// and the lock of its publish target.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(1);
+const INITIAL_BACKOFF: Duration = Duration::from_millis(50);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
+/// A longer Retry-After is waited in the workqueue, as a waiting request holds a lane slot and the lock of its publish target.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Sends a request that may be repeated until it is answered or its deadline passes.
+/// Sends an idempotent request until it has a final response or its deadline passes.
 ///
-/// An answer that says "not now" (429, 5xx) or none at all is repeated; one that asks for more than a second
-/// (Retry-After, up to five minutes) fails with [`Error::Throttled`]; any other answer is final. Each attempt passes the limiter again. No write
-/// passes it while we do not lead, and one that has not been answered when we cease to is given up.
+/// Retried are 429, 5xx and requests without a response; a Retry-After of more than a second (at most five minutes) fails with
+/// [`Error::Throttled`]. Each attempt waits for the limiter, which rejects writes while we do not lead. A write without a
+/// response is abandoned when leadership ends.
 pub(super) async fn until_answered<T, F>(
     limiter: &RequestLimiter,
     kind: RequestKind,
@@ -38,41 +35,40 @@ where
     F: Future<Output = Result<T, kube::Error>>,
 {
     let mut deadline = Instant::now() + DEADLINE;
-    let mut pause = FIRST_PAUSE;
+    let mut pause = INITIAL_BACKOFF;
     loop {
         let arrived = Instant::now();
-        let place = limiter.acquire(kind).await?;
+        let permit = limiter.acquire(kind).await?;
         deadline += arrived.elapsed();
-        let until = deadline.min(Instant::now() + ATTEMPT);
+        let until = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
         let fence = limiter.fence(kind);
-        // A request's state is several kilobytes. In a box it takes no room in those who stand in line, of
-        // whom there may be thousands.
+        // A request's state has several kilobytes: on the heap it exists only while the attempt runs.
         let attempt = Box::pin(attempt::attempt(fence, request()));
         let failure = match timely(fence, until, attempt).await {
             Some((Ok(answer), _)) => return Ok(answer),
-            Some((Err(error), asked_for)) => Failure::from(error).waiting(asked_for),
+            Some((Err(error), retry_after)) => Failure::from(error).waiting(retry_after),
             None => Failure::again(Error::Unanswered("no answer from the API server in time".into())),
         };
-        drop(place);
-        let Some(asked_for) = failure.again else {
+        drop(permit);
+        let Some(retry_after) = failure.retry_after else {
             return Err(failure.error);
         };
-        if asked_for > LONGEST_RETRY_AFTER {
-            return Err(failure.error.throttled(asked_for));
+        if retry_after > MAX_WAIT {
+            return Err(failure.error.throttled(retry_after));
         }
-        let wait = asked_for.max(pause);
+        let wait = retry_after.max(pause);
         let resume = Instant::now() + wait;
         if resume >= deadline {
             return Err(failure.error);
         }
-        tracing::debug!(error = %failure.error, ?wait, "request to the API server is tried again");
+        tracing::debug!(error = %failure.error, ?wait, "retrying a request to the API server");
         limiter.counts().again();
         sleep(wait).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = (pause * 2).min(MAX_BACKOFF);
     }
 }
 
-/// The answer, if it comes until that time and before `fence` falls.
+/// The response, if it arrives in time and before leadership ends.
 async fn timely<T>(fence: Option<&Leadership>, until: Instant, answer: impl Future<Output = T>) -> Option<T> {
     let fallen = async {
         match fence {
@@ -89,14 +85,14 @@ async fn timely<T>(fence: Option<&Leadership>, until: Instant, answer: impl Futu
 
 struct Failure {
     error: Error,
-    /// Whether another attempt is worth it, and how long the server asked to wait for that.
-    again: Option<Duration>,
+    /// The least delay of the retry; none if the error is final.
+    retry_after: Option<Duration>,
 }
 
 // === impl Error ===
 
 impl Error {
-    /// The same, with the time that the API server asked for.
+    /// Adds Retry-After.
     fn throttled(self, after: Duration) -> Self {
         if let Self::Refused { status, message } = self {
             return Self::Throttled {
@@ -115,14 +111,14 @@ impl Failure {
     fn again(error: Error) -> Self {
         Self {
             error,
-            again: Some(Duration::ZERO),
+            retry_after: Some(Duration::ZERO),
         }
     }
 
-    /// The same, not to be tried again before what the server `asked_for`.
-    fn waiting(mut self, asked_for: Option<Duration>) -> Self {
-        if let (Some(wait), Some(asked_for)) = (&mut self.again, asked_for) {
-            *wait = (*wait).max(asked_for);
+    /// Not retried before `least`.
+    fn waiting(mut self, least: Option<Duration>) -> Self {
+        if let (Some(wait), Some(least)) = (&mut self.retry_after, least) {
+            *wait = (*wait).max(least);
         }
         self
     }
@@ -133,8 +129,7 @@ impl From<kube::Error> for Failure {
         if let kube::Error::Api(status) = &error {
             return Self::from_status(status);
         }
-        // Everything else happened on the way there or back. A body that does not parse is one that
-        // was cut off.
+        // A lost request or response. A body that does not parse was cut off.
         Self::again(Error::Unanswered(chain(&error).into()))
     }
 }
@@ -147,21 +142,19 @@ impl Failure {
             details.is_some_and(|details| details.causes.iter().any(|cause| cause.field == "metadata.uid"))
         };
         match status.code {
-            // Only the API server's own word counts. A load balancer says 404 too, and what is taken
-            // for gone would be unpublished.
+            // A load balancer may return 404, too, and the volume of an absent VolumeAttachment is unpublished.
             404 if status.reason != "NotFound" => Self::again(Error::Refused { status: 404, message }),
             404 => Self {
                 error: Error::NotFound(message),
-                again: None,
+                retry_after: None,
             },
             422 if concerns_uid() => Self {
                 error: Error::Replaced(message),
-                again: None,
+                retry_after: None,
             },
             code @ (409 | 429 | 500..=599) => {
-                // The same as in the answer's header, as a rule; an overloaded API server answers in plain
-                // text, with the header alone.
-                let asked_for = details.map_or(0, |details| details.retry_after_seconds);
+                // Usually also in the header; an overloaded API server answers in plain text with the header only.
+                let seconds = details.map_or(0, |details| details.retry_after_seconds);
                 let least = u32::from(code == TOO_MANY_REQUESTS);
                 let error = Error::Refused {
                     status: code,
@@ -169,7 +162,9 @@ impl Failure {
                 };
                 Self {
                     error,
-                    again: Some(Duration::from_secs(asked_for.max(least).into()).min(attempt::LONGEST)),
+                    retry_after: Some(
+                        Duration::from_secs(seconds.max(least).into()).min(attempt::MAX_RETRY_AFTER),
+                    ),
                 }
             }
             code => Self {
@@ -177,7 +172,7 @@ impl Failure {
                     status: code,
                     message,
                 },
-                again: None,
+                retry_after: None,
             },
         }
     }
@@ -208,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_apart() {
+    fn classifies_responses() {
         let plain = || json!({});
         let uid = || json!({ "causes": [{ "field": "metadata.uid" }] });
         let busy = || json!({ "retryAfterSeconds": 7 });
@@ -248,12 +243,12 @@ mod tests {
                 Some(seconds(0)),
             ),
         ] {
-            assert_eq!((&failure.error, failure.again), (&error, again));
+            assert_eq!((&failure.error, failure.retry_after), (&error, again));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lost_answer_is_asked_for_again_until_the_deadline() {
+    async fn retries_requests_without_response_until_the_deadline() {
         let begin = Instant::now();
         let mut attempts = 0;
         let limiter = RequestLimiter::new(None, Leadership::unopposed(), Requests::default());
@@ -269,10 +264,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_is_not_tried_again_when_we_lead_no_longer() {
+    async fn does_not_retry_a_write_after_leadership_ended() {
         let limiter = RequestLimiter::new(
             None,
-            Leadership::until(Instant::now() + ATTEMPT / 2),
+            Leadership::until(Instant::now() + ATTEMPT_TIMEOUT / 2),
             Requests::default(),
         );
         let mut attempts = 0;
@@ -285,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn time_in_line_is_no_part_of_the_deadline() {
+    async fn deadline_excludes_the_wait_for_the_limiter() {
         let begin = Instant::now();
         let limiter = RequestLimiter::new(
             Some(RateLimit::new(Rate { qps: 0.01, burst: 1 })),
@@ -294,13 +289,13 @@ mod tests {
         );
         let requests = (0..4).map(|_| {
             until_answered(&limiter, RequestKind::Write(Priority::High), || async {
-                sleep(ATTEMPT / 2).await;
+                sleep(ATTEMPT_TIMEOUT / 2).await;
                 Ok(())
             })
         });
         let answers = futures::future::join_all(requests).await;
         assert_eq!(answers, vec![Ok(()); 4]);
         // Three waited 100 s each for the one before.
-        assert_eq!(begin.elapsed().as_secs(), 300 + (ATTEMPT / 2).as_secs());
+        assert_eq!(begin.elapsed().as_secs(), 300 + (ATTEMPT_TIMEOUT / 2).as_secs());
     }
 }

@@ -147,11 +147,11 @@ fn seconds_and_dates_are_read() {
     ] {
         let mut headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(asked))]);
         headers.insert(DATE, HeaderValue::from_static(now));
-        assert_eq!(asked_for(&headers), seconds.map(Duration::from_secs), "{asked}");
+        assert_eq!(retry_after(&headers), seconds.map(Duration::from_secs), "{asked}");
         if asked.contains(',') {
             headers.remove(DATE);
-            assert_eq!(asked_for(&headers), None, "{asked}");
+            assert_eq!(retry_after(&headers), None, "{asked}");
         }
     }
-    assert_eq!(asked_for(&HeaderMap::new()), None);
+    assert_eq!(retry_after(&HeaderMap::new()), None);
 }

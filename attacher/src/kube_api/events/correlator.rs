@@ -1,8 +1,7 @@
-//! Which notices become Events: pure, `now` is an argument.
+//! Selects the notices that become Events; pure, `now` is an argument.
 //!
-//! Repeats of an Event count it further at most every [`FOLD`]; those in between are dropped. One object may cause
-//! few new Events ([`OBJECT_RATE`]). What is remembered is bounded ([`OBJECTS`]) and forgotten when nothing has
-//! happened to an object for a while ([`IDLE`]).
+//! A repeated notice updates its Event at most every [`REPEAT_INTERVAL`] and is dropped otherwise. [`OBJECT_RATE`] limits the new
+//! Events of an object, [`OBJECTS`] the number of objects; idle objects are removed ([`IDLE`]).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,19 +13,18 @@ use crate::args::kube_api::Rate;
 use crate::kube_api::request_limiter::TokenBucket;
 use crate::model::Uid;
 
-/// Below the shortest backoff, so that each failure of an object counts; a faster repetition is no news.
-const FOLD: Duration = Duration::from_millis(500);
+/// Below the shortest backoff, so that each failure of an object counts.
+const REPEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// Eight new Events at once, then one a minute.
 const OBJECT_RATE: Rate = Rate {
     qps: 1.0 / 60.0,
     burst: 8,
 };
-/// Objects that are remembered, at about a kilobyte each.
+/// Maximum objects, at about a kilobyte each.
 const OBJECTS: usize = 1024;
-/// Longer than the longest backoff, so that a failure that goes on stays one Event.
+/// Longer than the maximum backoff, so that a continuing failure stays one Event.
 const IDLE: Duration = Duration::from_secs(900);
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct EventCorrelator {
     objects: HashMap<Uid, Object>,
@@ -34,7 +32,7 @@ pub(super) struct EventCorrelator {
 
 #[derive(Debug)]
 struct Object {
-    /// When each Event was last written, for as long as that was within [`IDLE`].
+    /// When each Event was last written, within [`IDLE`].
     written: HashMap<(Reason, String), Instant>,
     budget: TokenBucket,
     last: Instant,
@@ -43,7 +41,7 @@ struct Object {
 // === impl EventCorrelator ===
 
 impl EventCorrelator {
-    /// Whether this notice is to be written now.
+    /// Whether to write this notice now.
     pub(super) fn admits(&mut self, notice: &Notice, now: Instant) -> bool {
         let uid = &notice.regarding.uid;
         if !self.objects.contains_key(uid) && !self.make_room(now) {
@@ -56,7 +54,7 @@ impl EventCorrelator {
         object.last = now;
         let key = (notice.reason, notice.action.clone());
         let admitted = match object.written.get(&key) {
-            Some(written) => now.saturating_duration_since(*written) >= FOLD,
+            Some(written) => now.saturating_duration_since(*written) >= REPEAT_INTERVAL,
             None => object.budget.try_take(now),
         };
         if admitted {
