@@ -5,10 +5,8 @@
 //! carries the run's marker in its environment, which children inherit however far they move away from their
 //! parent's process group, and removes the run's directory.
 
-use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -48,7 +46,8 @@ pub(super) struct Reaper {
 /// A hunt for the processes that carry one run's marker.
 #[derive(Debug)]
 pub(super) struct MarkedProcesses {
-    marker: Vec<u8>,
+    /// The run's directory, the value of [`MARKER`].
+    run: PathBuf,
 }
 
 /// Turns this process into a reaper if the harness asked for one, and does not return then.
@@ -76,14 +75,6 @@ pub fn reaper_main_if_requested() {
     std::process::exit(i32::from(done.is_err()));
 }
 
-/// The entry of `/proc/<pid>/environ` by which a run's processes are known.
-pub(super) fn marker_entry(dir: &Path) -> Vec<u8> {
-    let mut entry = OsString::from(MARKER);
-    entry.push("=");
-    entry.push(dir);
-    entry.into_vec()
-}
-
 /// The reaper's life: get ready, wait for the end of the pipe, clean up.
 fn guard(dir: &Path) -> Result<()> {
     // Away from the terminal and from the harness's group, whose signals are not for the reaper.
@@ -98,7 +89,7 @@ fn guard(dir: &Path) -> Result<()> {
     std::io::stdin()
         .read_to_end(&mut wishes)
         .context("wait for the end of the harness")?;
-    MarkedProcesses::new(marker_entry(dir)).kill_all()?;
+    MarkedProcesses::of(dir).kill_all()?;
     if wishes == KEEP {
         return Ok(());
     }
@@ -179,8 +170,8 @@ impl Reaper {
 // === impl MarkedProcesses ===
 
 impl MarkedProcesses {
-    pub(super) fn new(marker: Vec<u8>) -> Self {
-        Self { marker }
+    pub(super) fn of(run: &Path) -> Self {
+        Self { run: run.to_owned() }
     }
 
     /// Kills every process that carries the marker, until none is found any more.
@@ -225,8 +216,10 @@ impl MarkedProcesses {
 
     /// Marked processes, each with a descriptor that cannot come to mean another process.
     fn found(&self) -> Result<Vec<(Pid, OwnedFd)>> {
-        let marked =
-            || procfs::with_environment(&self.marker).context("look for the run's processes in /proc");
+        let marked = || {
+            procfs::with_environment(MARKER.as_ref(), self.run.as_os_str())
+                .context("look for the run's processes in /proc")
+        };
         let mut found = Vec::new();
         for pid in marked()? {
             match pidfd_open(pid, PidfdFlags::empty()) {

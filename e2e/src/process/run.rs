@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::procfs;
-use super::reaper::{MARKER, MarkedProcesses, Reaper, marker_entry};
+use super::reaper::{MARKER, MarkedProcesses, Reaper};
 
 /// How long killed processes may take to be gone.
 const DYING: Duration = Duration::from_secs(5);
@@ -103,7 +103,7 @@ impl Run {
         let Some(reaper) = self.reaper.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Ok(());
         };
-        let force_cleanup = MarkedProcesses::new(marker_entry(&self.dir));
+        let force_cleanup = MarkedProcesses::of(&self.dir);
         let leaked: Vec<String> = force_cleanup
             .survivors(DYING)?
             .into_iter()
