@@ -9,6 +9,7 @@ mod csi_unmounter;
 mod disk;
 mod mount_spec;
 mod node_registration;
+mod node_status;
 mod pod_status;
 mod pod_workers;
 mod process;
@@ -20,13 +21,10 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt};
-use serde_json::json;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 
@@ -54,10 +52,12 @@ const REGISTRATION_RETRY: Duration = Duration::from_secs(1);
 const IN_USE_RETRY: Duration = Duration::from_millis(500);
 
 /// A request to a running kubelet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Command {
     /// The driver was restarted: ask it again what it says of the node.
     RegisterDriver,
+    /// The containers of the pod with this UID exit with this code.
+    ExitContainers(String, i32),
 }
 
 /// One node's kubelet.
@@ -161,7 +161,7 @@ impl Kubelet {
                 Some(report) = self.running.next(), if !self.running.is_empty() => self.take_in(report),
                 Some(event) = pods.next() => self.pod_event(event),
                 Some(event) = nodes.next() => self.node_event(event),
-                Some(Command::RegisterDriver) = commands.recv() => self.register_driver(),
+                Some(command) = commands.recv() => self.command(command),
                 _ = heartbeat.tick() => self.beat(ready_since),
                 () = sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
             }
@@ -176,6 +176,10 @@ impl Kubelet {
         self.populated |= self.synced && self.pods.all_resolved_once();
         if !self.populated {
             return;
+        }
+        // A volume whose last pod went may be in use by another pod before it was unmounted.
+        if let (Some(stored), false) = (&self.stored_in_use, self.storing_in_use) {
+            self.volumes.mark_volumes_as_reported_in_use(stored);
         }
         for operation in self.volumes.reconcile(now) {
             self.start_operation(operation);
@@ -212,11 +216,10 @@ impl Kubelet {
         }
     }
 
-    fn node_event(&mut self, event: watcher::Result<Event<Node>>) {
-        if let Ok(Event::InitApply(node) | Event::Apply(node)) = event {
-            let attached = node.status.and_then(|status| status.volumes_attached);
-            let names = attached.into_iter().flatten().map(|volume| volume.name);
-            self.volumes.mark_volumes_as_reported_attached(names.collect());
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::RegisterDriver => self.register_driver(),
+            Command::ExitContainers(pod, code) => self.pods.exited(&pod, code),
         }
     }
 
@@ -257,8 +260,8 @@ impl Kubelet {
                 Report::Started(pod.uid().unwrap_or_default())
             }
             .boxed(),
-            PodAction::Stop(pod) => async move {
-                status.report_stopped(&pod).await;
+            PodAction::Stop(pod, exit_code) => async move {
+                status.report_stopped(&pod, exit_code).await;
                 Report::Stopped(pod.uid().unwrap_or_default())
             }
             .boxed(),
@@ -333,34 +336,6 @@ impl Kubelet {
         self.register_driver();
     }
 
-    /// Writes `volumesInUse` if it changed; one write at a time, so that they arrive in order.
-    fn store_in_use(&mut self) {
-        let in_use = self.volumes.volumes_in_use();
-        if self.storing_in_use || self.stored_in_use.as_ref() == Some(&in_use) {
-            return;
-        }
-        self.storing_in_use = true;
-        let nodes = Api::<Node>::all(self.config.client.clone());
-        let name = self.config.name.clone();
-        self.running.push(
-            async move {
-                let value = if in_use.is_empty() {
-                    json!(null)
-                } else {
-                    json!(in_use)
-                };
-                let patch = Patch::Strategic(json!({"status": {"volumesInUse": value}}));
-                // Nothing but a stored list may count as stored.
-                while let Err(error) = nodes.patch_status(&name, &PatchParams::default(), &patch).await {
-                    tracing::debug!(node = name, %error, "volumesInUse was not stored");
-                    sleep(IN_USE_RETRY).await;
-                }
-                Report::InUseStored(in_use)
-            }
-            .boxed(),
-        );
-    }
-
     fn register_driver(&mut self) {
         let Some(driver) = self.config.driver.clone() else {
             return;
@@ -377,19 +352,6 @@ impl Kubelet {
                     }
                     sleep(REGISTRATION_RETRY).await;
                 }
-            }
-            .boxed(),
-        );
-    }
-
-    fn beat(&mut self, ready_since: Timestamp) {
-        let registration = self.registration.clone();
-        self.running.push(
-            async move {
-                if let Err(error) = registration.heartbeat(ready_since).await {
-                    tracing::debug!(node = registration.name, %error, "heartbeat failed");
-                }
-                Report::Nothing
             }
             .boxed(),
         );

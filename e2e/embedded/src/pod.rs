@@ -38,6 +38,16 @@ pub(crate) fn is_finished(pod: &Pod) -> bool {
     matches!(phase(pod), Some("Succeeded" | "Failed"))
 }
 
+/// Whether a container of the pod that exits with this code is started again.
+pub(crate) fn restarts_containers(pod: &Pod, exit_code: i32) -> bool {
+    let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
+    match policy {
+        Some("Never") => false,
+        Some("OnFailure") => exit_code != 0,
+        _ => true,
+    }
+}
+
 fn has_running_container(pod: &Pod) -> bool {
     pod.status
         .as_ref()

@@ -106,14 +106,18 @@ impl PodStatusManager {
         self.patch(pod, status).await;
     }
 
-    /// Reports that the pod's containers ended. Its volumes are still mounted then.
-    pub(crate) async fn report_stopped(&self, pod: &Pod) {
+    /// Reports that the pod's containers ended with this code. Its volumes are still mounted then.
+    pub(crate) async fn report_stopped(&self, pod: &Pod, exit_code: i32) {
+        let (phase, reason, pod_reason) = match exit_code {
+            0 => ("Succeeded", "Completed", "PodCompleted"),
+            _ => ("Failed", "Error", "PodFailed"),
+        };
         let now = Time(self.clock.now());
-        let condition = |kind: &str| json!({"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now});
+        let condition = |kind: &str| json!({"type": kind, "status": "False", "reason": pod_reason, "lastTransitionTime": now});
         let conditions = ["ContainersReady", "Ready"].map(condition);
-        let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}});
+        let ended = json!({"terminated": {"exitCode": exit_code, "reason": reason, "finishedAt": now}});
         let status = json!({
-            "phase": "Succeeded",
+            "phase": phase,
             "conditions": conditions,
             "containerStatuses": container_statuses(pod, false, &ended),
         });

@@ -25,8 +25,8 @@ pub(crate) enum PodAction {
     Resolve(Box<Pod>),
     /// Report that it runs; answered by [`PodWorkers::started`].
     Start(Box<Pod>),
-    /// End its containers and report it; answered by [`PodWorkers::stopped`].
-    Stop(Box<Pod>),
+    /// End its containers, or find that they exited with this code, and report it; answered by [`PodWorkers::stopped`].
+    Stop(Box<Pod>, i32),
     /// Remove its object; the watch answers.
     Remove(Box<Pod>),
     /// Tell that it waits for volumes.
@@ -43,6 +43,8 @@ pub(crate) struct PodWorkers {
 struct PodState {
     pod: Pod,
     phase: Phase,
+    /// The code that its containers exited with.
+    exited: Option<i32>,
     resolve_attempts: u32,
     /// When to look for volumes again, or to report that they are missing.
     due: Option<Instant>,
@@ -75,6 +77,7 @@ impl PodWorkers {
                     Phase::New
                 },
                 pod: Pod::default(),
+                exited: None,
                 resolve_attempts: 0,
                 due: None,
             });
@@ -133,6 +136,15 @@ impl PodWorkers {
     /// The pod was reported as running.
     pub(crate) fn started(&mut self, uid: &str) {
         self.set_phase(uid, Phase::Starting, Phase::Running);
+    }
+
+    /// The containers of a running pod exited by themselves; a pod that restarts them goes on.
+    pub(crate) fn exited(&mut self, uid: &str, code: i32) {
+        if let Some(state) = self.pods.get_mut(uid)
+            && !pod::restarts_containers(&state.pod, code)
+        {
+            state.exited = Some(code);
+        }
     }
 
     /// The pod's containers have ended.
@@ -219,7 +231,10 @@ impl PodState {
                     return None;
                 }
             }
-            Phase::Running if leaving => (Phase::Stopping, PodAction::Stop(pod())),
+            Phase::Running if leaving || self.exited.is_some() => {
+                let code = self.exited.unwrap_or_default();
+                (Phase::Stopping, PodAction::Stop(pod(), code))
+            }
             // Without containers there is nothing to stop.
             Phase::New | Phase::Resolving | Phase::WaitsForVolumes | Phase::Stopped if leaving => {
                 volumes.delete_pod(uid);
@@ -244,112 +259,4 @@ impl PodState {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::mount_spec::tests::mk_spec;
-    use super::super::volume_manager::Outcome;
-    use super::*;
-
-    fn mk_pod(deleting: bool) -> Pod {
-        let mut pod: Pod = serde_json::from_value(serde_json::json!({
-            "metadata": {"name": "p", "namespace": "default", "uid": "uid-1"},
-            "spec": {"nodeName": "a", "containers": []},
-        }))
-        .unwrap();
-        if deleting {
-            pod.metadata.deletion_timestamp =
-                serde_json::from_value(serde_json::json!("2026-01-01T00:00:00Z")).unwrap();
-        }
-        pod
-    }
-
-    fn name(action: &PodAction) -> &'static str {
-        match action {
-            PodAction::Resolve(_) => "resolve",
-            PodAction::Start(_) => "start",
-            PodAction::Stop(_) => "stop",
-            PodAction::Remove(_) => "remove",
-            PodAction::ReportTimeout(..) => "timeout",
-        }
-    }
-
-    fn run_volumes(volumes: &mut VolumeManager, now: Instant) {
-        loop {
-            let in_use = volumes.volumes_in_use();
-            volumes.mark_volumes_as_reported_in_use(&in_use);
-            let started = volumes.reconcile(now);
-            if started.is_empty() {
-                return;
-            }
-            for operation in started {
-                volumes.finish(&operation, Outcome::Done, now);
-            }
-        }
-    }
-
-    #[test]
-    fn pod_runs_with_its_volumes_and_goes_after_them() {
-        let (mut pods, mut volumes, now) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
-        let step = |pods: &mut PodWorkers, volumes: &mut VolumeManager| -> Vec<&'static str> {
-            pods.actions(volumes, now).iter().map(name).collect()
-        };
-        pods.apply(mk_pod(false));
-        assert_eq!(step(&mut pods, &mut volumes), ["resolve"]);
-        assert!(!pods.all_resolved_once());
-        pods.resolved("uid-1", Some(vec![mk_spec()]), &mut volumes, now);
-        assert!(pods.all_resolved_once());
-        assert_eq!(step(&mut pods, &mut volumes), [""; 0], "waits for the volume");
-        run_volumes(&mut volumes, now);
-        assert_eq!(step(&mut pods, &mut volumes), ["start"]);
-        pods.started("uid-1");
-
-        pods.apply(mk_pod(true));
-        assert_eq!(step(&mut pods, &mut volumes), ["stop"]);
-        run_volumes(&mut volumes, now);
-        assert!(volumes.has_mounts("uid-1"), "its containers still run");
-        pods.stopped("uid-1", &mut volumes);
-        assert_eq!(
-            step(&mut pods, &mut volumes),
-            [""; 0],
-            "its volume is still mounted"
-        );
-        run_volumes(&mut volumes, now);
-        assert_eq!(step(&mut pods, &mut volumes), ["remove"]);
-        assert_eq!(step(&mut pods, &mut volumes), [""; 0], "given out once");
-    }
-
-    #[test]
-    fn pod_without_its_volumes_is_reported_and_can_be_deleted() {
-        let (mut pods, mut volumes, now) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
-        pods.apply(mk_pod(false));
-        pods.actions(&mut volumes, now);
-        pods.resolved("uid-1", Some(vec![mk_spec()]), &mut volumes, now);
-        assert_eq!(pods.next_due(), Some(now + MOUNT_TIMEOUT));
-        let later = now + MOUNT_TIMEOUT;
-        let actions = pods.actions(&mut volumes, later);
-        assert!(
-            matches!(&actions[..], [PodAction::ReportTimeout(_, text)] if text.contains("unmounted volumes=[pv]"))
-        );
-        pods.apply(mk_pod(true));
-        assert_eq!(
-            pods.actions(&mut volumes, later)
-                .iter()
-                .map(name)
-                .collect::<Vec<_>>(),
-            ["remove"]
-        );
-        assert!(volumes.volumes_in_use().is_empty());
-    }
-
-    #[test]
-    fn pod_that_is_gone_leaves_its_volumes_to_be_unmounted() {
-        let (mut pods, mut volumes, now) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
-        pods.apply(mk_pod(false));
-        pods.actions(&mut volumes, now);
-        pods.resolved("uid-1", Some(vec![mk_spec()]), &mut volumes, now);
-        run_volumes(&mut volumes, now);
-        pods.keep_only(&[], &mut volumes);
-        run_volumes(&mut volumes, now);
-        assert!(volumes.volumes_in_use().is_empty());
-        assert!(pods.actions(&mut volumes, now).is_empty());
-    }
-}
+mod tests;

@@ -52,7 +52,16 @@ impl KubeletProcess {
 
     /// Has kubelet call NodeGetInfo again, as after a restart of the driver.
     pub fn register_driver(&self) {
-        if self.commands.send(Command::RegisterDriver).is_err() {
+        self.send(Command::RegisterDriver);
+    }
+
+    /// Has the containers of a running pod exit with this code.
+    pub fn exit_containers(&self, pod_uid: &str, code: i32) {
+        self.send(Command::ExitContainers(pod_uid.to_owned(), code));
+    }
+
+    fn send(&self, command: Command) {
+        if self.commands.send(command).is_err() {
             tracing::debug!("kubelet panicked; `stop` reports it");
         }
     }

@@ -139,3 +139,17 @@ async fn driver_without_attach_gets_no_attachments() {
     world.delete_pod("web").await;
     world.until_gone("web").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn pod_runs_with_a_volume_that_was_not_unstaged_since_the_last_pod() {
+    let world = World::start().await;
+    world.claim("data", "now", "ReadWriteOnce").await;
+    world.pod("web", Some("a"), &["data"]).await;
+    world.until_running("web").await;
+    world.driver.state().unstage_error = Some(Status::unavailable("device is busy"));
+    world.delete_pod("web").await;
+    world.until_gone("web").await;
+    world.pod("web-2", Some("a"), &["data"]).await;
+    world.until_running("web-2").await;
+    world.assert_no_violations();
+}

@@ -1,0 +1,80 @@
+//! What kubelet writes about its node and reads of it.
+
+use std::collections::BTreeSet;
+
+use futures::FutureExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::watcher::{self, Event};
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::{IN_USE_RETRY, Kubelet, Report};
+use crate::volume::UniqueVolumeName;
+
+// === impl Kubelet ===
+
+impl Kubelet {
+    pub(super) fn node_event(&mut self, event: watcher::Result<Event<Node>>) {
+        let Ok(Event::InitApply(node) | Event::Apply(node)) = event else {
+            return;
+        };
+        let status = node.status.unwrap_or_default();
+        // A restore of etcd may have lost what the API server had. An event that is older than the last write has it
+        // repeated to no effect.
+        let in_use: BTreeSet<_> = status.volumes_in_use.into_iter().flatten().collect();
+        if self.stored_in_use.as_ref() != Some(&in_use) {
+            self.stored_in_use = None;
+        }
+        let attached = status.volumes_attached.into_iter().flatten();
+        let names = attached.map(|volume| volume.name);
+        self.volumes.mark_volumes_as_reported_attached(names.collect());
+    }
+
+    /// Writes `volumesInUse` if it changed; one write at a time, so that they arrive in order.
+    pub(super) fn store_in_use(&mut self) {
+        let in_use = self.volumes.volumes_in_use();
+        if self.storing_in_use || self.stored_in_use.as_ref() == Some(&in_use) {
+            return;
+        }
+        self.storing_in_use = true;
+        let (nodes, name) = (
+            Api::<Node>::all(self.config.client.clone()),
+            self.config.name.clone(),
+        );
+        let stored = async move {
+            store(&nodes, &name, &in_use).await;
+            Report::InUseStored(in_use)
+        };
+        self.running.push(stored.boxed());
+    }
+
+    pub(super) fn beat(&mut self, ready_since: Timestamp) {
+        let registration = self.registration.clone();
+        self.running.push(
+            async move {
+                if let Err(error) = registration.heartbeat(ready_since).await {
+                    tracing::debug!(node = registration.name, %error, "heartbeat failed");
+                }
+                Report::Nothing
+            }
+            .boxed(),
+        );
+    }
+}
+
+/// Nothing but a stored list may count as stored.
+async fn store(nodes: &Api<Node>, name: &str, in_use: &BTreeSet<UniqueVolumeName>) {
+    let value = if in_use.is_empty() {
+        json!(null)
+    } else {
+        json!(in_use)
+    };
+    let patch = Patch::Strategic(json!({"status": {"volumesInUse": value}}));
+    while let Err(error) = nodes.patch_status(name, &PatchParams::default(), &patch).await {
+        tracing::debug!(node = name, %error, "volumesInUse was not stored");
+        sleep(IN_USE_RETRY).await;
+    }
+}

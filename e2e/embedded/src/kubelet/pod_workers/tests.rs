@@ -1,0 +1,144 @@
+use super::super::mount_spec::tests::mk_spec;
+use super::super::volume_manager::Outcome;
+use super::*;
+
+fn mk_pod(deleting: bool) -> Pod {
+    let mut pod: Pod = serde_json::from_value(serde_json::json!({
+        "metadata": {"name": "p", "namespace": "default", "uid": "uid-1"},
+        "spec": {"nodeName": "a", "containers": []},
+    }))
+    .unwrap();
+    if deleting {
+        pod.metadata.deletion_timestamp =
+            serde_json::from_value(serde_json::json!("2026-01-01T00:00:00Z")).unwrap();
+    }
+    pod
+}
+
+fn name(action: &PodAction) -> &'static str {
+    match action {
+        PodAction::Resolve(_) => "resolve",
+        PodAction::Start(_) => "start",
+        PodAction::Stop(..) => "stop",
+        PodAction::Remove(_) => "remove",
+        PodAction::ReportTimeout(..) => "timeout",
+    }
+}
+
+fn run_volumes(volumes: &mut VolumeManager, now: Instant) {
+    loop {
+        let in_use = volumes.volumes_in_use();
+        volumes.mark_volumes_as_reported_in_use(&in_use);
+        let started = volumes.reconcile(now);
+        if started.is_empty() {
+            return;
+        }
+        for operation in started {
+            volumes.finish(&operation, Outcome::Done, now);
+        }
+    }
+}
+
+#[test]
+fn pod_runs_with_its_volumes_and_goes_after_them() {
+    let (mut pods, mut volumes, now) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
+    let step = |pods: &mut PodWorkers, volumes: &mut VolumeManager| -> Vec<&'static str> {
+        pods.actions(volumes, now).iter().map(name).collect()
+    };
+    pods.apply(mk_pod(false));
+    assert_eq!(step(&mut pods, &mut volumes), ["resolve"]);
+    assert!(!pods.all_resolved_once());
+    pods.resolved("uid-1", Some(vec![mk_spec()]), &mut volumes, now);
+    assert!(pods.all_resolved_once());
+    assert_eq!(step(&mut pods, &mut volumes), [""; 0], "waits for the volume");
+    run_volumes(&mut volumes, now);
+    assert_eq!(step(&mut pods, &mut volumes), ["start"]);
+    pods.started("uid-1");
+
+    pods.apply(mk_pod(true));
+    assert_eq!(step(&mut pods, &mut volumes), ["stop"]);
+    run_volumes(&mut volumes, now);
+    assert!(volumes.has_mounts("uid-1"), "its containers still run");
+    pods.stopped("uid-1", &mut volumes);
+    assert_eq!(
+        step(&mut pods, &mut volumes),
+        [""; 0],
+        "its volume is still mounted"
+    );
+    run_volumes(&mut volumes, now);
+    assert_eq!(step(&mut pods, &mut volumes), ["remove"]);
+    assert_eq!(step(&mut pods, &mut volumes), [""; 0], "given out once");
+}
+
+#[test]
+fn completed_pod_gives_up_its_volumes_and_stays() {
+    for (policy, code, completes) in [
+        ("Never", 1, true),
+        ("OnFailure", 0, true),
+        ("OnFailure", 1, false),
+        ("Always", 0, false),
+    ] {
+        let (mut pods, mut volumes, now) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
+        let mut pod = mk_pod(false);
+        pod.spec.as_mut().unwrap().restart_policy = Some(policy.to_owned());
+        pods.apply(pod);
+        pods.actions(&mut volumes, now);
+        pods.resolved("uid-1", Some(vec![mk_spec()]), &mut volumes, now);
+        run_volumes(&mut volumes, now);
+        pods.actions(&mut volumes, now);
+        pods.started("uid-1");
+        pods.exited("uid-1", code);
+        let actions = pods.actions(&mut volumes, now);
+        let expected = completes.then_some(code);
+        let stopped = actions.iter().find_map(|action| match action {
+            PodAction::Stop(_, code) => Some(*code),
+            PodAction::Resolve(_)
+            | PodAction::Start(_)
+            | PodAction::Remove(_)
+            | PodAction::ReportTimeout(..) => None,
+        });
+        assert_eq!(stopped, expected, "{policy}, exit code {code}");
+        if completes {
+            pods.stopped("uid-1", &mut volumes);
+        }
+        run_volumes(&mut volumes, now);
+        assert_eq!(volumes.volumes_in_use().is_empty(), completes, "{policy}");
+        assert!(pods.actions(&mut volumes, now).is_empty(), "{policy}");
+    }
+}
+
+#[test]
+fn pod_without_its_volumes_is_reported_and_can_be_deleted() {
+    let (mut pods, mut volumes, now) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
+    pods.apply(mk_pod(false));
+    pods.actions(&mut volumes, now);
+    pods.resolved("uid-1", Some(vec![mk_spec()]), &mut volumes, now);
+    assert_eq!(pods.next_due(), Some(now + MOUNT_TIMEOUT));
+    let later = now + MOUNT_TIMEOUT;
+    let actions = pods.actions(&mut volumes, later);
+    assert!(
+        matches!(&actions[..], [PodAction::ReportTimeout(_, text)] if text.contains("unmounted volumes=[pv]"))
+    );
+    pods.apply(mk_pod(true));
+    assert_eq!(
+        pods.actions(&mut volumes, later)
+            .iter()
+            .map(name)
+            .collect::<Vec<_>>(),
+        ["remove"]
+    );
+    assert!(volumes.volumes_in_use().is_empty());
+}
+
+#[test]
+fn pod_that_is_gone_leaves_its_volumes_to_be_unmounted() {
+    let (mut pods, mut volumes, now) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
+    pods.apply(mk_pod(false));
+    pods.actions(&mut volumes, now);
+    pods.resolved("uid-1", Some(vec![mk_spec()]), &mut volumes, now);
+    run_volumes(&mut volumes, now);
+    pods.keep_only(&[], &mut volumes);
+    run_volumes(&mut volumes, now);
+    assert!(volumes.volumes_in_use().is_empty());
+    assert!(pods.actions(&mut volumes, now).is_empty());
+}
