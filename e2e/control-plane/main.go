@@ -27,28 +27,40 @@ import (
 	"k8s.io/kubernetes/pkg/controller/volume/attachdetach"
 )
 
-// maxWaitForUnmount names the environment variable with the time after which the attach/detach
-// controller detaches a volume by force from an unhealthy node. The controller has no flag for it,
-// and its six minutes are too long for a test.
-const maxWaitForUnmount = "ATTACH_DETACH_MAX_WAIT_FOR_UNMOUNT"
+// timers maps the name of an environment variable to the timers of the attach/detach controller
+// that it sets. The controller has no flags for them, and its minutes are too long for a test.
+var timers = map[string]func(time.Duration){
+	"ATTACH_DETACH_MAX_WAIT_FOR_UNMOUNT": func(duration time.Duration) {
+		attachdetach.DefaultTimerConfig.ReconcilerMaxWaitForUnmountDuration = duration
+	},
+	"ATTACH_DETACH_POPULATOR_PERIOD": func(duration time.Duration) {
+		attachdetach.DefaultTimerConfig.DesiredStateOfWorldPopulatorLoopSleepPeriod = duration
+		attachdetach.DefaultTimerConfig.DesiredStateOfWorldPopulatorListPodsRetryDuration = duration
+	},
+}
 
 // programs maps a program's name to its entry point, which is given the arguments with the
 // program's own name in front and never returns on success.
 var programs = map[string]func(argv []string){
 	"etcd":                    etcdmain.Main,
+	"etcd-snapshot":           etcdSnapshot,
 	"kube-apiserver":          kubernetes(func() *cobra.Command { return apiserver.NewAPIServerCommand() }),
 	"kube-controller-manager": kubernetes(func() *cobra.Command { return controllermanager.NewControllerManagerCommand() }),
 	"kube-scheduler":          kubernetes(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
 }
 
 func main() {
-	if text := os.Getenv(maxWaitForUnmount); text != "" {
+	for variable, set := range timers {
+		text := os.Getenv(variable)
+		if text == "" {
+			continue
+		}
 		duration, err := time.ParseDuration(text)
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n", maxWaitForUnmount, err)
+			fmt.Fprintf(os.Stderr, "%s: %v\n", variable, err)
 			os.Exit(2)
 		}
-		attachdetach.DefaultTimerConfig.ReconcilerMaxWaitForUnmountDuration = duration
+		set(duration)
 	}
 	if run, ok := programs[filepath.Base(os.Args[0])]; ok {
 		run(os.Args)

@@ -12,6 +12,7 @@ mod audit;
 mod component;
 mod credentials;
 mod port;
+mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -38,8 +39,6 @@ const READY: Duration = Duration::from_secs(120);
 const PROBE: Duration = Duration::from_secs(5);
 /// Pause between two questions for readiness; there is nothing to wait on before a program listens.
 const PROBE_PAUSE: Duration = Duration::from_millis(50);
-/// Environment variable of the control-plane program, see `control-plane/main.go`.
-const MAX_WAIT_FOR_UNMOUNT: &str = "ATTACH_DETACH_MAX_WAIT_FOR_UNMOUNT";
 /// Short enough for a test to wait for the lease of a killed replica to expire.
 const LEADER_ELECTION: [&str; 4] = [
     "--leader-elect=true",
@@ -57,12 +56,22 @@ pub struct Options {
     pub scheduler: bool,
     /// Log what service accounts ask the API server for, for [`ControlPlane::audited`].
     pub audit: bool,
-    /// After how long the attach/detach controller force-detaches a volume from an unhealthy node, instead of 6 minutes.
-    pub max_wait_for_unmount: Option<Duration>,
+    /// Timers of the attach/detach controller that differ.
+    pub timers: Timers,
     /// Run a second kube-controller-manager, which takes over when the first is killed.
     pub standby_controller_manager: bool,
     /// Flags on top of, or instead of, the usual ones, such as `--disable-force-detach-on-timeout`.
     pub extra_flags: BTreeMap<Component, Vec<String>>,
+}
+
+/// Timers of the attach/detach controller that are no flags; the control-plane program takes them from its environment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timers {
+    /// `ReconcilerMaxWaitForUnmountDuration`, 6 minutes.
+    pub max_wait_for_unmount: Option<Duration>,
+    /// `DesiredStateOfWorldPopulatorLoopSleepPeriod`, 1 minute, and
+    /// `DesiredStateOfWorldPopulatorListPodsRetryDuration`, 3 minutes.
+    pub populator_period: Option<Duration>,
 }
 
 /// A control plane that was started.
@@ -78,6 +87,21 @@ pub struct ControlPlane {
     alive: Mutex<BTreeMap<Component, Arc<Process>>>,
     /// Changes before a program is ended on purpose and after one was started.
     changed: watch::Sender<()>,
+}
+
+// === impl Timers ===
+
+impl Timers {
+    /// Environment variables of the control-plane program, see `control-plane/main.go`.
+    fn environment(self) -> impl Iterator<Item = (&'static str, Duration)> {
+        let timers = [
+            ("ATTACH_DETACH_MAX_WAIT_FOR_UNMOUNT", self.max_wait_for_unmount),
+            ("ATTACH_DETACH_POPULATOR_PERIOD", self.populator_period),
+        ];
+        timers
+            .into_iter()
+            .filter_map(|(variable, time)| Some((variable, time?)))
+    }
 }
 
 // === impl ControlPlane ===
@@ -154,8 +178,8 @@ impl ControlPlane {
         if self.options.standby_controller_manager && component.is_controller_manager() {
             spec = spec.args(LEADER_ELECTION);
         }
-        if let Some(time) = self.options.max_wait_for_unmount {
-            spec = spec.env(MAX_WAIT_FOR_UNMOUNT, format!("{}ms", time.as_millis()));
+        for (variable, time) in self.options.timers.environment() {
+            spec = spec.env(variable, format!("{}ms", time.as_millis()));
         }
         let process = Arc::new(Process::spawn(&self.run, spec)?);
         process.while_alive(self.readiness(component, &process)).await?;

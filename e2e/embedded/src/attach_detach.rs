@@ -26,6 +26,7 @@ use desired_state_of_world::DesiredStateOfWorld;
 use crate::pending_operations::PendingOperations;
 
 pub(crate) use controller::AttachDetachController;
+pub use controller::AttachDetachOptions;
 pub use metrics::ForceDetachReason;
 pub use reconciler::ForceDetach;
 pub use view::{AttachDetachView, VolumeView};

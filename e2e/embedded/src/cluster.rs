@@ -13,7 +13,7 @@ use tracing::Dispatch;
 use tracing::instrument::WithSubscriber;
 
 use crate::apiserver::{self, ApiServer, Clock};
-use crate::attach_detach::{AttachDetachView, ForceDetach};
+use crate::attach_detach::{AttachDetachOptions, AttachDetachView};
 use crate::control_plane::{ControlPlaneConfig, control_plane};
 use crate::driver_connection::DriverConnection;
 use crate::kubelet::{KubeletConfig, KubeletProcess, NodeDisk};
@@ -29,10 +29,8 @@ pub struct ClusterOptions {
     pub clock: Clock,
     /// Seed of everything random.
     pub seed: u64,
-    /// When the attach/detach controller takes a mounted volume away.
-    pub force_detach: ForceDetach,
-    /// How often the attach/detach controller verifies that attached volumes still are.
-    pub reconcile_sync_period: Duration,
+    /// Settings of the attach/detach controller.
+    pub attach_detach: AttachDetachOptions,
     /// How long a node may be silent before it becomes Unknown.
     pub node_monitor_grace_period: Duration,
     /// Where the controllers log to; the process's own log if not given.
@@ -81,8 +79,7 @@ impl Default for ClusterOptions {
         Self {
             clock: Clock::system(),
             seed: 0,
-            force_detach: ForceDetach::default(),
-            reconcile_sync_period: Duration::from_secs(60),
+            attach_detach: AttachDetachOptions::default(),
             node_monitor_grace_period: MONITOR_GRACE_PERIOD,
             log: None,
             provisioners: Vec::new(),
@@ -229,8 +226,7 @@ fn start_controllers(
         client: client.clone(),
         clock: options.clock.clone(),
         seed: options.seed,
-        force_detach: options.force_detach,
-        reconcile_sync_period: options.reconcile_sync_period,
+        attach_detach: options.attach_detach,
         node_monitor_grace_period: options.node_monitor_grace_period,
         provisioners: options.provisioners.clone(),
     });

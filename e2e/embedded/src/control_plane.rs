@@ -7,7 +7,7 @@ use futures::future::{BoxFuture, join_all};
 use kube::Client;
 
 use crate::apiserver::Clock;
-use crate::attach_detach::{AttachDetachController, AttachDetachView, ForceDetach};
+use crate::attach_detach::{AttachDetachController, AttachDetachOptions, AttachDetachView};
 use crate::driver_connection::DriverConnection;
 use crate::event_recorder::EventBroadcaster;
 use crate::informers::Informers;
@@ -25,8 +25,7 @@ pub(crate) struct ControlPlaneConfig {
     pub client: Client,
     pub clock: Clock,
     pub seed: u64,
-    pub force_detach: ForceDetach,
-    pub reconcile_sync_period: Duration,
+    pub attach_detach: AttachDetachOptions,
     pub node_monitor_grace_period: Duration,
     /// The drivers that volumes are provisioned with.
     pub provisioners: Vec<DriverConnection>,
@@ -38,8 +37,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         client,
         clock,
         seed,
-        force_detach,
-        reconcile_sync_period,
+        attach_detach,
         node_monitor_grace_period,
         provisioners,
     } = config;
@@ -50,8 +48,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         informers.clone(),
         events.recorder("attachdetach-controller", ""),
         fastrand::Rng::with_seed(seed),
-        force_detach,
-        reconcile_sync_period,
+        attach_detach,
     );
     let view = attach_detach.view();
     let binder = PersistentVolumeController {

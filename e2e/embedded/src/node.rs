@@ -6,8 +6,6 @@ use k8s_openapi::api::core::v1::Node;
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Annotation by which a kubelet leaves attach and detach to the controller.
 pub(crate) const CONTROLLER_MANAGED_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
-/// Annotation by which a kubelet keeps the volumes of terminated pods.
-pub(crate) const KEEP_TERMINATED_POD_VOLUMES: &str = "volumes.kubernetes.io/keep-terminated-pod-volumes";
 
 /// Whether the node's Ready condition is True.
 pub(crate) fn is_ready(node: &Node) -> bool {

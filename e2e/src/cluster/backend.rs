@@ -167,6 +167,30 @@ impl Cluster {
         }
     }
 
+    /// Saves a snapshot of etcd.
+    ///
+    /// # Errors
+    /// The backend has no etcd of its own.
+    pub async fn save_snapshot(&self) -> Result<PathBuf> {
+        match &self.running {
+            Running::ControlPlane(plane) => plane.save_snapshot().await,
+            Running::Embedded(_) => bail!("an embedded cluster has no etcd"),
+            Running::Kubeconfig => out_of_reach(),
+        }
+    }
+
+    /// Restores a snapshot of etcd and starts the API server again; the controllers keep running.
+    ///
+    /// # Errors
+    /// The backend has no etcd of its own.
+    pub async fn restore_snapshot(&self, snapshot: &Path) -> Result<()> {
+        match &self.running {
+            Running::ControlPlane(plane) => plane.restore_snapshot(snapshot).await,
+            Running::Embedded(_) => bail!("an embedded cluster has no etcd"),
+            Running::Kubeconfig => out_of_reach(),
+        }
+    }
+
     /// Process id of a component that runs as a process of its own.
     pub fn component_pid(&self, component: Component) -> Result<Option<u32>> {
         match &self.running {

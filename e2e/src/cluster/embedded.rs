@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use embedded_cluster::apiserver::{Fault, Rule, Status};
-use embedded_cluster::attach_detach::ForceDetach;
+use embedded_cluster::attach_detach::{AttachDetachOptions, ForceDetach};
 use embedded_cluster::cluster::{CONTROLLERS, ClusterOptions, EmbeddedCluster};
 use kube::Client;
 use kube::config::Kubeconfig;
@@ -51,18 +51,9 @@ impl Embedded {
     pub(super) async fn start(run: &Run, settings: ClusterSettings) -> Result<Self> {
         let dir = run.new_subdir("embedded-cluster")?;
         let log = dir.join("controllers.log");
-        let force_detach = ForceDetach::default();
         let options = ClusterOptions::default();
         let options = ClusterOptions {
-            force_detach: ForceDetach {
-                max_wait_for_unmount: settings
-                    .max_wait_for_unmount
-                    .unwrap_or(force_detach.max_wait_for_unmount),
-                disable_on_timeout: settings.disable_force_detach_on_timeout,
-            },
-            reconcile_sync_period: settings
-                .reconcile_sync_period
-                .unwrap_or(options.reconcile_sync_period),
+            attach_detach: attach_detach_options(settings, options.attach_detach),
             node_monitor_grace_period: settings
                 .node_monitor_grace_period
                 .unwrap_or(options.node_monitor_grace_period),
@@ -209,6 +200,24 @@ impl State {
 }
 
 // === functions ===
+
+fn attach_detach_options(settings: ClusterSettings, default: AttachDetachOptions) -> AttachDetachOptions {
+    let populator_period = |default| settings.populator_period.unwrap_or(default);
+    AttachDetachOptions {
+        force_detach: ForceDetach {
+            max_wait_for_unmount: settings
+                .max_wait_for_unmount
+                .unwrap_or(default.force_detach.max_wait_for_unmount),
+            disable_on_timeout: settings.disable_force_detach_on_timeout,
+        },
+        reconcile_sync_period: settings
+            .reconcile_sync_period
+            .unwrap_or(default.reconcile_sync_period),
+        csi_timeout: settings.csi_timeout.unwrap_or(default.csi_timeout),
+        populator_loop_sleep_period: populator_period(default.populator_loop_sleep_period),
+        populator_list_pods_retry_duration: populator_period(default.populator_list_pods_retry_duration),
+    }
+}
 
 /// A log of its own for the controllers.
 fn file_log(path: &Path) -> Result<Dispatch> {

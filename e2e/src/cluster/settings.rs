@@ -2,13 +2,19 @@
 
 use std::time::Duration;
 
-use crate::control_plane::{Component, Options};
+use crate::control_plane::{Component, Options, Timers};
 
 /// Settings of kube-controller-manager, whichever backend plays it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClusterSettings {
     /// After how long the attach/detach controller force-detaches a volume from an unhealthy node, instead of 6 minutes.
     pub max_wait_for_unmount: Option<Duration>,
+    /// How often the attach/detach controller repairs its desired state from the pods, instead of every minute and every
+    /// 3 minutes.
+    pub populator_period: Option<Duration>,
+    /// How long the attach/detach controller waits for the attacher, instead of 2 minutes. It is a constant of the real
+    /// one, which keeps the 2 minutes.
+    pub csi_timeout: Option<Duration>,
     /// `--disable-force-detach-on-timeout`.
     pub disable_force_detach_on_timeout: bool,
     /// `--attach-detach-reconcile-sync-period`.
@@ -27,12 +33,20 @@ impl ClusterSettings {
     /// Nothing differs.
     pub const DEFAULT: Self = Self {
         max_wait_for_unmount: None,
+        populator_period: None,
+        csi_timeout: None,
         disable_force_detach_on_timeout: false,
         reconcile_sync_period: None,
         node_monitor_grace_period: None,
         standby_controller_manager: false,
         verbose_log: false,
     };
+
+    /// Whether the real control plane must differ from the shared one, or have no other user.
+    pub fn needs_own_control_plane(self) -> bool {
+        // Only an embedded cluster's differs.
+        self.csi_timeout.is_none()
+    }
 
     /// The same for the real control plane.
     pub(super) fn control_plane(self) -> Options {
@@ -54,7 +68,10 @@ impl ClusterSettings {
         }
         Options {
             scheduler: true,
-            max_wait_for_unmount: self.max_wait_for_unmount,
+            timers: Timers {
+                max_wait_for_unmount: self.max_wait_for_unmount,
+                populator_period: self.populator_period,
+            },
             standby_controller_manager: self.standby_controller_manager,
             extra_flags: [(Component::ControllerManager, flags)].into(),
             ..Options::default()

@@ -181,6 +181,24 @@ impl Layout {
             .dir(&self.dir)
     }
 
+    /// How to start the program that saves and restores snapshots of etcd.
+    pub(super) fn etcd_snapshot(&self, args: &[&str]) -> Spec {
+        Spec::new("etcd-snapshot", &self.executable)
+            .arg0("etcd-snapshot")
+            .args(args)
+            .dir(&self.dir)
+    }
+
+    /// etcd's data directory.
+    pub(super) fn etcd_data(&self) -> PathBuf {
+        self.dir.join("etcd")
+    }
+
+    /// Where etcd listens for other members.
+    pub(super) fn etcd_peers_url(&self) -> String {
+        format!("http://{}", self.etcd_peers.address())
+    }
+
     fn port(&self, component: Component) -> &Port {
         self.ports
             .get(&component)
@@ -189,9 +207,9 @@ impl Layout {
 
     fn etcd_flags(&self) -> Vec<String> {
         let clients = self.url(Component::Etcd);
-        let peers = format!("http://{}", self.etcd_peers.address());
+        let peers = self.etcd_peers_url();
         vec![
-            flag("data-dir", path(&self.dir.join("etcd"))),
+            flag("data-dir", path(&self.etcd_data())),
             flag("listen-client-urls", &clients),
             flag("advertise-client-urls", &clients),
             flag("listen-peer-urls", &peers),

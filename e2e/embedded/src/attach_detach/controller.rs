@@ -34,8 +34,22 @@ pub(crate) struct AttachDetachController {
     recorder: EventRecorder,
     plugin: Arc<CsiPlugin>,
     state: Arc<SharedState>,
-    force_detach: ForceDetach,
-    reconcile_sync_period: Duration,
+    options: AttachDetachOptions,
+}
+
+/// What the attach/detach controller is started with: its flags, and upstream's constants and `TimerConfig`.
+#[derive(Clone, Copy, Debug)]
+pub struct AttachDetachOptions {
+    /// When a mounted volume is taken away.
+    pub force_detach: ForceDetach,
+    /// `--attach-detach-reconcile-sync-period`: how often to verify that attached volumes still are.
+    pub reconcile_sync_period: Duration,
+    /// How long to wait for the external-attacher.
+    pub csi_timeout: Duration,
+    /// `DesiredStateOfWorldPopulatorLoopSleepPeriod`: how often pods that are gone leave the desired state.
+    pub populator_loop_sleep_period: Duration,
+    /// `DesiredStateOfWorldPopulatorListPodsRetryDuration`: how often pods that were missed enter the desired state.
+    pub populator_list_pods_retry_duration: Duration,
 }
 
 /// Takes in what the informers report.
@@ -47,6 +61,20 @@ struct EventHandlers {
     pods_by_claim: BTreeMap<Key, BTreeSet<Key>>,
 }
 
+// === impl AttachDetachOptions ===
+
+impl Default for AttachDetachOptions {
+    fn default() -> Self {
+        Self {
+            force_detach: ForceDetach::default(),
+            reconcile_sync_period: Duration::from_secs(60),
+            csi_timeout: Duration::from_secs(2 * 60),
+            populator_loop_sleep_period: Duration::from_secs(60),
+            populator_list_pods_retry_duration: Duration::from_secs(3 * 60),
+        }
+    }
+}
+
 // === impl AttachDetachController ===
 
 impl AttachDetachController {
@@ -55,17 +83,16 @@ impl AttachDetachController {
         informers: Informers,
         recorder: EventRecorder,
         rng: fastrand::Rng,
-        force_detach: ForceDetach,
-        reconcile_sync_period: Duration,
+        options: AttachDetachOptions,
     ) -> Self {
+        let plugin = CsiPlugin::new(client.clone(), informers.clone(), rng, options.csi_timeout);
         Self {
-            plugin: Arc::new(CsiPlugin::new(client.clone(), informers.clone(), rng)),
+            plugin: Arc::new(plugin),
             state: Arc::default(),
             client,
             informers,
             recorder,
-            force_detach,
-            reconcile_sync_period,
+            options,
         }
     }
 
@@ -100,17 +127,18 @@ impl AttachDetachController {
                     self.informers.nodes.clone(),
                     self.state.clone(),
                 ),
-                force_detach: self.force_detach,
+                force_detach: self.options.force_detach,
             };
             let sync = StateSync {
                 state: self.state.clone(),
                 plugin: self.plugin.clone(),
-                period: self.reconcile_sync_period,
+                period: self.options.reconcile_sync_period,
             };
             let populator = DesiredStateOfWorldPopulator {
                 state: self.state,
                 informers: self.informers,
                 plugin: self.plugin,
+                options: self.options,
             };
             let loops: [BoxFuture<'static, ()>; 5] = [
                 handlers.run(pods, nodes, claims).boxed(),
@@ -224,7 +252,7 @@ impl EventHandlers {
 
     fn pod_applied(&self, pod: &Pod) {
         if pod::node_name(pod).is_some() {
-            let add = determine_volume_action(pod, &self.state.lock().desired);
+            let add = determine_volume_action(pod);
             self.process(pod, add);
         }
     }
@@ -314,8 +342,7 @@ impl EventHandlers {
 /// Only a node that leaves attach and detach to the controller is managed by it.
 fn add_node(state: &mut State, object: &Node) {
     if node::annotation(object, node::CONTROLLER_MANAGED_ATTACH).is_some() {
-        let keep = node::annotation(object, node::KEEP_TERMINATED_POD_VOLUMES) == Some("true");
         let name = object.metadata.name.as_deref().unwrap_or_default();
-        state.desired.add_node(name, keep);
+        state.desired.add_node(name);
     }
 }

@@ -17,8 +17,6 @@ use tokio::time::{Instant, sleep_until};
 use crate::informers::Informers;
 use crate::volume::{UniqueVolumeName, VolumeSpec, attachment_name, split_unique_name};
 
-/// How long an attach or detach may take before it counts as failed.
-const CSI_TIMEOUT: Duration = Duration::from_secs(120);
 /// First delay between two looks at the VolumeAttachment.
 const INITIAL_POLL: Duration = Duration::from_millis(500);
 /// Longest delay, reached after about two minutes.
@@ -56,16 +54,19 @@ pub(crate) struct CsiPlugin {
     client: Client,
     informers: Informers,
     jitter: Mutex<fastrand::Rng>,
+    /// How long an attach or detach may take before it counts as failed.
+    timeout: Duration,
 }
 
 // === impl CsiPlugin ===
 
 impl CsiPlugin {
-    pub(crate) fn new(client: Client, informers: Informers, rng: fastrand::Rng) -> Self {
+    pub(crate) fn new(client: Client, informers: Informers, rng: fastrand::Rng, timeout: Duration) -> Self {
         Self {
             client,
             informers,
             jitter: Mutex::new(rng),
+            timeout,
         }
     }
 
@@ -170,7 +171,7 @@ impl CsiPlugin {
         operation: &'static str,
         is_done: impl Fn(Option<&VolumeAttachment>) -> Result<bool, Error>,
     ) -> Result<(), Error> {
-        let deadline = Instant::now() + CSI_TIMEOUT;
+        let deadline = Instant::now() + self.timeout;
         let mut delay = INITIAL_POLL;
         loop {
             let next = Instant::now() + self.jittered(delay);

@@ -32,7 +32,6 @@ pub(crate) struct DesiredStateOfWorld {
 #[derive(Debug, Default)]
 struct NodeManaged {
     volumes: BTreeMap<UniqueVolumeName, Volume>,
-    keep_terminated_pod_volumes: bool,
 }
 
 #[derive(Debug)]
@@ -57,11 +56,8 @@ pub(crate) struct NodeHasVolumes {
 
 impl DesiredStateOfWorld {
     /// Adds a node that leaves attach and detach to the controller.
-    pub(crate) fn add_node(&mut self, node: &str, keep_terminated_pod_volumes: bool) {
-        self.nodes
-            .entry(node.to_owned())
-            .or_default()
-            .keep_terminated_pod_volumes = keep_terminated_pod_volumes;
+    pub(crate) fn add_node(&mut self, node: &str) {
+        self.nodes.entry(node.to_owned()).or_default();
     }
 
     /// Adds a pod that needs a volume on a node; a node that is not managed is ignored.
@@ -115,12 +111,6 @@ impl DesiredStateOfWorld {
         self.nodes
             .get(node)
             .is_some_and(|managed| managed.volumes.contains_key(volume_name))
-    }
-
-    pub(crate) fn get_keep_terminated_pod_volumes_for_node(&self, node: &str) -> bool {
-        self.nodes
-            .get(node)
-            .is_some_and(|managed| managed.keep_terminated_pod_volumes)
     }
 
     /// The multi-attach error of the volume on the node was reported, and is not reported again.
@@ -223,7 +213,7 @@ pub(super) mod tests {
         );
         assert!(!desired.volume_exists(&name, "a"));
 
-        desired.add_node("a", false);
+        desired.add_node("a");
         assert!(desired.add_pod(mk_pod("p"), spec.clone(), "a"));
         assert!(desired.add_pod(mk_pod("q"), spec.clone(), "a"));
         assert!(!desired.add_pod(mk_pod("q"), spec, "a"), "already there");
@@ -247,7 +237,7 @@ pub(super) mod tests {
         let spec = mk_spec("v", "ReadWriteOnce");
         let name = spec.unique_name();
         let mut desired = DesiredStateOfWorld::default();
-        desired.add_node("a", false);
+        desired.add_node("a");
         desired.add_pod(mk_pod("p"), spec.clone(), "a");
         desired.set_multi_attach_error(&name, "a");
         assert!(desired.get_volumes_to_attach(|_, _| true)[0].multi_attach_error_reported);

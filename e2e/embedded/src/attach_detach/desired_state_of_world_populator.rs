@@ -1,26 +1,23 @@
-//! Repairs the desired state from the informers: pods that are gone leave it every minute, pods that were missed
-//! come in every three minutes.
+//! Repairs the desired state from the informers: by default pods that are gone leave it every minute, and pods that were
+//! missed enter it every three minutes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::SharedState;
 use super::csi_plugin::CsiPlugin;
 use super::pod_volumes::{determine_volume_action, process_pod_volumes};
+use super::{AttachDetachOptions, SharedState};
 use crate::informers::Informers;
 use crate::pod;
-
-const LOOP_SLEEP_PERIOD: Duration = Duration::from_secs(60);
-const LIST_PODS_RETRY_DURATION: Duration = Duration::from_secs(3 * 60);
 
 /// The loop.
 pub(crate) struct DesiredStateOfWorldPopulator {
     pub state: Arc<SharedState>,
     pub informers: Informers,
     pub plugin: Arc<CsiPlugin>,
+    pub options: AttachDetachOptions,
 }
 
 // === impl DesiredStateOfWorldPopulator ===
@@ -28,13 +25,14 @@ pub(crate) struct DesiredStateOfWorldPopulator {
 impl DesiredStateOfWorldPopulator {
     /// Populates for ever.
     pub(crate) async fn run(self) {
-        let mut ticks = interval(LOOP_SLEEP_PERIOD);
+        let mut ticks = interval(self.options.populator_loop_sleep_period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut listed: Option<Instant> = None;
         loop {
             let now = ticks.tick().await;
             self.find_and_remove_deleted_pods();
-            if listed.is_none_or(|listed| now.duration_since(listed) >= LIST_PODS_RETRY_DURATION) {
+            let period = self.options.populator_list_pods_retry_duration;
+            if listed.is_none_or(|listed| now.duration_since(listed) >= period) {
                 listed = Some(now);
                 self.find_and_add_active_pods();
             }
@@ -49,9 +47,7 @@ impl DesiredStateOfWorldPopulator {
                 .informers
                 .pods
                 .get(&known.namespace, &known.name)
-                .is_some_and(|pod| {
-                    pod::uid(&pod) == known.uid && determine_volume_action(&pod, &state.desired)
-                });
+                .is_some_and(|pod| pod::uid(&pod) == known.uid && determine_volume_action(&pod));
             if !keep {
                 state.changed |= state.desired.delete_pod(&known.uid, &volume, &node);
             }
@@ -59,6 +55,7 @@ impl DesiredStateOfWorldPopulator {
         let mut not_attachable = BTreeSet::new();
         for volume in state.desired.get_volumes_to_attach(|_, _| true) {
             if !self.plugin.can_attach(&volume.spec.driver) {
+                tracing::info!(volume = %volume.volume_name, "Volume changes from attachable to non-attachable");
                 for pod in volume.scheduled_pods {
                     not_attachable.insert((pod.uid, volume.volume_name.clone(), volume.node_name.clone()));
                 }

@@ -72,12 +72,9 @@ pub(crate) fn process_pod_volumes(
     changed
 }
 
-/// Whether a pod's volumes should be attached: not if it is terminated, unless its node keeps them.
-pub(crate) fn determine_volume_action(pod: &Pod, desired: &DesiredStateOfWorld) -> bool {
-    if pod::volumes(pod).is_empty() || !pod::is_terminated(pod) {
-        return true;
-    }
-    pod::node_name(pod).is_some_and(|node| desired.get_keep_terminated_pod_volumes_for_node(node))
+/// Whether a pod's volumes should be attached: not if it is terminated.
+pub(crate) fn determine_volume_action(pod: &Pod) -> bool {
+    pod::volumes(pod).is_empty() || !pod::is_terminated(pod)
 }
 
 fn pod_to_add(pod: &Pod) -> PodToAdd {

@@ -1,0 +1,56 @@
+//! Snapshots of etcd, and their restoration: what an administrator does after a disaster.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Component, ControlPlane};
+use crate::process::Process;
+
+/// How long etcd-snapshot may take.
+const SNAPSHOT: Duration = Duration::from_secs(60);
+
+// === impl ControlPlane ===
+
+impl ControlPlane {
+    /// Saves a snapshot of etcd.
+    pub async fn save_snapshot(&self) -> Result<PathBuf> {
+        let file = self.layout.dir().join("etcd.snapshot");
+        let endpoint = self.layout.url(Component::Etcd);
+        self.etcd_snapshot(&["save", &endpoint, as_str(&file)?]).await?;
+        Ok(file)
+    }
+
+    /// Restores a snapshot: etcd goes back to its state and on to a later revision than any client has seen, and the older
+    /// revisions count as compacted, so that no watch goes on with the lost history. The other programs keep running.
+    pub async fn restore_snapshot(&self, snapshot: &Path) -> Result<()> {
+        for component in [Component::ApiServer, Component::Etcd] {
+            self.kill(component).await?;
+        }
+        let data = self.layout.etcd_data();
+        fs::remove_dir_all(&data).context("remove etcd's data")?;
+        let peers = self.layout.etcd_peers_url();
+        self.etcd_snapshot(&["restore", as_str(snapshot)?, as_str(&data)?, &peers])
+            .await?;
+        self.start_component(Component::Etcd).await?;
+        self.start_component(Component::ApiServer).await
+    }
+
+    async fn etcd_snapshot(&self, args: &[&str]) -> Result<()> {
+        let process = Process::spawn(&self.run, self.layout.etcd_snapshot(args))?;
+        let exit = process.exited_within(SNAPSHOT).await?;
+        ensure!(
+            exit.status.success(),
+            "etcd-snapshot ended with {}: {}",
+            exit.status,
+            process.log_tail(super::TAIL_LINES)
+        );
+        Ok(())
+    }
+}
+
+fn as_str(path: &Path) -> Result<&str> {
+    path.to_str().context("a path of the run must be UTF-8")
+}
