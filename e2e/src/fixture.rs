@@ -103,12 +103,12 @@ pub fn mk_namespace(prefix: &str, name: &str) -> Namespace {
     }
 }
 
-/// A registration of `driver` whose volumes need an attach call.
-pub fn mk_csi_driver(prefix: &str, driver: &str) -> CSIDriver {
+/// A registration of `driver`, whose volumes need a VolumeAttachment or not.
+pub fn mk_csi_driver(prefix: &str, driver: &str, attach_required: bool) -> CSIDriver {
     CSIDriver {
         metadata: mk_meta(prefix, driver),
         spec: CSIDriverSpec {
-            attach_required: Some(true),
+            attach_required: Some(attach_required),
             ..CSIDriverSpec::default()
         },
     }
@@ -236,6 +236,8 @@ pub fn mk_pod(prefix: &str, name: &str, node: &str, claims: &[String]) -> Pod {
                 image: Some("registry.k8s.io/pause:3.10".to_owned()),
                 ..Container::default()
             }],
+            // A pod whose containers exit is completed.
+            restart_policy: Some("Never".to_owned()),
             node_selector: Some(BTreeMap::from([(HOSTNAME_LABEL.to_owned(), node.to_owned())])),
             volumes: Some(
                 claims

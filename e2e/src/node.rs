@@ -153,6 +153,18 @@ impl Node {
         node_id.clone_into(&mut self.node_id);
     }
 
+    /// Has the containers of a running pod exit with this code.
+    ///
+    /// # Errors
+    /// The kubelet does not run.
+    pub fn exit_containers(&self, pod_uid: &str, code: i32) -> Result<()> {
+        let kubelet = self.kubelet.as_ref();
+        kubelet
+            .with_context(|| format!("the kubelet of {} does not run", self.name))?
+            .exit_containers(pod_uid, code);
+        Ok(())
+    }
+
     /// Crashes the node: nothing is unmounted or reported any more, and the heartbeat ends.
     pub fn crash(&mut self) {
         self.kubelet = None;

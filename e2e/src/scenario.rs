@@ -11,14 +11,18 @@ pub mod test_env;
 mod api_server_outage;
 mod attach_fails;
 mod attach_limit;
+mod attach_required;
 mod attach_times_out;
+mod attach_wait_times_out;
 mod attacher_killed;
 mod attachment_deleted;
 mod burst;
+mod completed_pods;
 mod controllers_restart;
 mod driver_changes;
 mod driver_restarts;
 mod driver_without_attach;
+mod etcd_restored;
 mod explain;
 mod failure_events;
 mod flaky;
@@ -35,6 +39,7 @@ mod node_unmanaged;
 mod pod_attaches;
 mod pod_moves;
 mod pods_and_volume;
+mod rolling_update;
 mod secret_namespace_gone;
 mod slow_detaches;
 mod two_pods_one_volume;
@@ -126,7 +131,7 @@ pub const ALL: &[Scenario] = &[
     leader::KILLED,
     leader::LOSES_DRIVER,
     leader::SUSPENDED,
-    leader::CHANGES_KIND,
+    rolling_update::KIND,
     pods_and_volume::SHARE,
     pods_and_volume::RETURNS,
     pods_and_volume::DELETED_EARLY,
@@ -144,11 +149,20 @@ pub const ALL: &[Scenario] = &[
     force_detach::DISABLED,
     force_detach::NODE_DELETED,
     api_server_outage::SCENARIO,
+    etcd_restored::SCENARIO,
+    completed_pods::SCENARIO,
+    attach_required::SCENARIO,
+    attach_wait_times_out::SCENARIO,
 ];
 
 /// Randomized scenarios ([`TestContext::randomness`]), for our attacher only: what they show of the driver and of the
 /// harness they would not show again with another one.
 pub const RANDOMIZED: &[Scenario] = &[flaky::SCENARIO];
+
+/// Scenarios with an earlier build of our attacher, which [`Settings::previous_attacher`] names.
+///
+/// [`Settings::previous_attacher`]: crate::toolchain::Settings::previous_attacher
+pub const UPGRADES: &[Scenario] = &[rolling_update::VERSION];
 
 // === impl Scenario ===
 
@@ -157,6 +171,7 @@ impl Scenario {
     pub fn named(name: &str) -> Option<&'static Self> {
         ALL.iter()
             .chain(RANDOMIZED)
+            .chain(UPGRADES)
             .find(|scenario| scenario.name == name)
     }
 

@@ -34,6 +34,8 @@ pub use go::MissingGo;
 pub struct Settings {
     /// `CSI_ATTACHER_BIN`: an attacher to be used as it is, instead of one built from this tree.
     pub attacher: Option<PathBuf>,
+    /// `CSI_ATTACHER_PREVIOUS_BIN`: an earlier build of our attacher, for the scenario that updates it.
+    pub previous_attacher: Option<PathBuf>,
     /// `CSI_MOCK_DRIVER_BIN`: a driver to be used as it is, instead of one built from this tree.
     pub mock_driver: Option<PathBuf>,
     /// `KUBECTL_CSI_ATTACH_BIN`: a plugin to be used as it is, instead of one built from this tree.
@@ -160,6 +162,7 @@ impl Settings {
         let read = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         Self {
             attacher: read("CSI_ATTACHER_BIN").map(PathBuf::from),
+            previous_attacher: read("CSI_ATTACHER_PREVIOUS_BIN").map(PathBuf::from),
             mock_driver: read("CSI_MOCK_DRIVER_BIN").map(PathBuf::from),
             explain_plugin: read("KUBECTL_CSI_ATTACH_BIN").map(PathBuf::from),
             target_dir: read("CARGO_TARGET_DIR").map(PathBuf::from),
@@ -291,12 +294,19 @@ impl Toolchain {
         self.go_program(&peer.program()).await
     }
 
-    /// Our attacher: the one the settings name, else built from this tree in the profile of the caller, so
-    /// that `cargo test` does not wait for an optimised build and a benchmark (`--release`) measures one.
+    /// Our attacher: the one the settings name, else built from this tree in the caller's profile (`--release`: a benchmark).
     pub async fn csi_attacher(&self) -> Result<PathBuf> {
         match &self.settings.attacher {
             Some(path) => named_program("CSI_ATTACHER_BIN", path),
             None => self.own_binary("csi-attacher").await,
+        }
+    }
+
+    /// An earlier build of our attacher, which only a person can name.
+    pub(crate) fn previous_attacher(&self) -> Result<PathBuf> {
+        match &self.settings.previous_attacher {
+            Some(path) => named_program("CSI_ATTACHER_PREVIOUS_BIN", path),
+            None => bail!("CSI_ATTACHER_PREVIOUS_BIN names no earlier build of our attacher"),
         }
     }
 
@@ -349,8 +359,6 @@ fn number<N: FromStr>(variable: &str, value: Option<&OsStr>) -> Result<Option<N>
         .map(Some)
         .with_context(|| format!("{variable} must be a whole number, not {value:?}"))
 }
-
-// === files ===
 
 /// The root of the workspace this harness was compiled in.
 pub fn workspace_root() -> &'static Path {

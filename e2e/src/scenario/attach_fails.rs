@@ -15,10 +15,7 @@ const REASON: &str = "no free slot on this node";
 pub(super) const CODED: Scenario = Scenario {
     name: "attach-fails",
     about: "The driver's error and its code reach attachError and the pod's Events; the retry attaches.",
-    config: ScenarioConfig {
-        nodes: 1,
-        ..ScenarioConfig::DEFAULT
-    },
+    config: ScenarioConfig::ONE_NODE,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env, Some(RESOURCE_EXHAUSTED))),
 };
@@ -28,9 +25,8 @@ pub(super) const UNCODED: Scenario = Scenario {
     name: "attach-fails-uncoded",
     about: "With feature gate MutableCSINodeAllocatableCount off, attachError has no errorCode.",
     config: ScenarioConfig {
-        nodes: 1,
         flags: &["--feature-gates=MutableCSINodeAllocatableCount=false"],
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env, None)),

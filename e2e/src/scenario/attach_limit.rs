@@ -15,9 +15,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "attach-limit",
     about: "A pod whose volume is one too many for its node is scheduled when another volume has left.",
     config: ScenarioConfig {
-        nodes: 1,
         driver_flags: &["--attach-limit=1"],
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     // The second attach may be refused until the first volume is detached; its retry can succeed from a cache without
     // the error.
@@ -33,10 +32,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 pub(super) const RAISED: Scenario = Scenario {
     name: "attach-limit-raised",
     about: "A pod beyond its node's attach limit is scheduled when CSINode's allocatable count is raised.",
-    config: ScenarioConfig {
-        nodes: 1,
-        ..ScenarioConfig::DEFAULT
-    },
+    config: ScenarioConfig::ONE_NODE,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(raised(env)),
 };

@@ -15,9 +15,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "attach-times-out",
     about: "A publish that times out may have succeeded: the volume is unpublished when its VolumeAttachment is deleted.",
     config: ScenarioConfig {
-        nodes: 1,
         timeout: Duration::from_secs(2),
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),

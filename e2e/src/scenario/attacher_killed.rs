@@ -20,9 +20,8 @@ pub(super) const AFTER_PUBLISH: Scenario = Scenario {
     name: "killed-after-publish",
     about: "The attacher is killed between publish and status write: the next process finishes the attach.",
     config: ScenarioConfig {
-        nodes: 1,
         timeout: TIMEOUT,
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(after_publish(env)),
@@ -32,9 +31,8 @@ pub(super) const BEFORE_FINALIZER_REMOVAL: Scenario = Scenario {
     name: "killed-before-release",
     about: "The attacher is killed between unpublish and finalizer removal: the next process finishes the detach.",
     config: ScenarioConfig {
-        nodes: 1,
         timeout: TIMEOUT,
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(before_finalizer_removal(env)),

@@ -15,14 +15,13 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "attachment-deleted",
     about: "A volume whose VolumeAttachment is deleted by hand is detached, and attached again for its pod.",
     config: ScenarioConfig {
-        nodes: 1,
         // The volume is detached while the pod uses it.
         node_drivers: false,
         own_cluster: Some(ClusterSettings {
             reconcile_sync_period: Some(Duration::from_secs(2)),
             ..ClusterSettings::DEFAULT
         }),
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),

@@ -18,10 +18,7 @@ const FAILURES: i32 = 5;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "failure-events",
     about: "Repeated failures become one Event with a count on VolumeAttachment and PersistentVolume; so does the recovery.",
-    config: ScenarioConfig {
-        nodes: 1,
-        ..ScenarioConfig::DEFAULT
-    },
+    config: ScenarioConfig::ONE_NODE,
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(18),
         expected_error: "Event AttachFailed about",

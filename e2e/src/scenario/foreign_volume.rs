@@ -13,9 +13,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "foreign-volume",
     about: "A volume of another driver is refused without a driver call, even if this driver has the same volume handle.",
     config: ScenarioConfig {
-        nodes: 1,
         node_drivers: false,
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(9),

@@ -76,14 +76,6 @@ pub(super) const SUSPENDED: Scenario = Scenario {
     run: |env| Box::pin(suspended(env)),
 };
 
-pub(super) const CHANGES_KIND: Scenario = Scenario {
-    name: "leader-changes-kind",
-    about: "A rolling update between the two attachers and back, replica by replica, while pods are created.",
-    config: CONFIG,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(changes_kind(env)),
-};
-
 async fn stops(env: &mut TestEnv<'_>) -> Result<()> {
     let kind = env.attacher.kind();
     let mut history = History::begin(env).await?;
@@ -216,49 +208,7 @@ async fn suspended(env: &mut TestEnv<'_>) -> Result<()> {
     env.attacher.revive().await
 }
 
-async fn changes_kind(env: &mut TestEnv<'_>) -> Result<()> {
-    let kind = env.attacher.kind();
-    let other = match kind {
-        Kind::Ours => Kind::Go,
-        Kind::Go => Kind::Ours,
-    };
-    let mut history = History::begin(env).await?;
-    let mut first = env.replica(other, "one").await?;
-    history.wait_for_holder("one").await?;
-    let mut second = env.replica(kind, "two").await?;
-    attach(env, "before", A).await?;
-
-    let upgrade = create_pods(env, "up").await?;
-    first.stop().await?;
-    history.wait_for_holder("two").await?;
-    for pod in &upgrade {
-        env.wait_until_running(pod, STEP_TIMEOUT).await?;
-    }
-    let mut third = env.replica(other, "three").await?;
-    let downgrade = create_pods(env, "down").await?;
-    second.stop().await?;
-    history.wait_for_holder("three").await?;
-    for pod in &downgrade {
-        env.wait_until_running(pod, STEP_TIMEOUT).await?;
-    }
-    history.ensure_one_at_a_time(3)?;
-    third.stop().await?;
-    env.attacher.revive().await
-}
-
-/// Creates pods without waiting until they run.
-async fn create_pods(env: &mut TestEnv<'_>, name: &str) -> Result<Vec<String>> {
-    let mut pods = Vec::new();
-    for (number, node) in [A, B, A, B].into_iter().enumerate() {
-        let pod = format!("{name}-{number}");
-        let volume = env.volume(&pod, Access::OneNode).await?;
-        env.pod(&pod, node, &[&volume]).await?;
-        pods.push(pod);
-    }
-    Ok(pods)
-}
-
-async fn attach(env: &mut TestEnv<'_>, name: &str, node: usize) -> Result<()> {
+pub(super) async fn attach(env: &mut TestEnv<'_>, name: &str, node: usize) -> Result<()> {
     let volume = env.volume(name, Access::OneNode).await?;
     env.pod(name, node, &[&volume]).await?;
     env.wait_until_running(name, STEP_TIMEOUT).await
@@ -275,7 +225,7 @@ async fn activity(env: &TestEnv<'_>) -> Result<(Vec<Call>, Vec<(String, Option<S
 }
 
 /// Every state of the test environment's lease, and when it was seen.
-struct History {
+pub(super) struct History {
     states: watch::Receiver<Vec<(Instant, Lease)>>,
     api: Api<Lease>,
     name: String,
@@ -286,7 +236,7 @@ struct History {
 
 impl History {
     /// Takes the test environment's own attacher, which knows of no lease, out of the way, and looks at the lease from now on.
-    async fn begin(env: &mut TestEnv<'_>) -> Result<Self> {
+    pub(super) async fn begin(env: &mut TestEnv<'_>) -> Result<Self> {
         env.attacher.crash().await?;
         let finalizer = env.finalizer();
         let driver = finalizer
@@ -319,7 +269,7 @@ impl History {
         })
     }
 
-    async fn wait_for_holder(&mut self, holder: &str) -> Result<()> {
+    pub(super) async fn wait_for_holder(&mut self, holder: &str) -> Result<()> {
         let what = format!("{holder} to hold the lease");
         wait::for_object(&self.api, &self.name, STEP_TIMEOUT, &what, |lease| {
             let held_by = lease.map(holder_of).unwrap_or_default();
@@ -354,7 +304,7 @@ impl History {
 
     /// Fails if the lease was taken from a holder who may still have believed that it was his, or changed hands
     /// without its count saying so.
-    fn ensure_one_at_a_time(&self, terms: i32) -> Result<()> {
+    pub(super) fn ensure_one_at_a_time(&self, terms: i32) -> Result<()> {
         let states = self.states.borrow();
         let mut held = None::<(&Instant, String)>;
         for (at, lease) in states.iter() {

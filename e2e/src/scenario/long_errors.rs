@@ -20,10 +20,7 @@ const CALLS: usize = 4;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "long-errors",
     about: "An error longer than the API server accepts is truncated in attachError and detachError.",
-    config: ScenarioConfig {
-        nodes: 1,
-        ..ScenarioConfig::DEFAULT
-    },
+    config: ScenarioConfig::ONE_NODE,
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(5),
         expected_error: "calls failed and the attachment has no attachError",

@@ -18,9 +18,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "lost-attachment",
     about: "A volume unpublished out of band is republished by one call; other volumes get none.",
     config: ScenarioConfig {
-        nodes: 1,
         reconcile_sync: Duration::from_secs(1),
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     // It may publish a second time from a stale cache.
     go: ExpectedOutcome::Fails {

@@ -13,9 +13,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "migrated-volume",
     about: "Volumes of a plugin that is no longer in tree are attached through the CSI driver that took over; our finalizer stays only on the one that was handed over.",
     config: ScenarioConfig {
-        nodes: 1,
         driver: Some(EBS_DRIVER),
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),

@@ -14,10 +14,7 @@ use crate::fixture::Access;
 pub(super) const ATTACHED: Scenario = Scenario {
     name: "node-reregistered",
     about: "A volume is detached from the node id it was attached to, and from the node's present id.",
-    config: ScenarioConfig {
-        nodes: 1,
-        ..ScenarioConfig::DEFAULT
-    },
+    config: ScenarioConfig::ONE_NODE,
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(12),
         expected_error: "the detach went to",
@@ -31,9 +28,8 @@ pub(super) const HALF_ATTACHED: Scenario = Scenario {
     name: "node-reregistered-half",
     about: "A publish to the node's previous id that may have succeeded is undone before the volume is published to the new id.",
     config: ScenarioConfig {
-        nodes: 1,
         timeout: Duration::from_secs(2),
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(12),

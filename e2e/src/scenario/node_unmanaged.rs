@@ -16,10 +16,7 @@ use crate::wait::{self, Progress};
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "node-unmanaged",
     about: "A pod on a node that is not controller-managed gets no VolumeAttachment, and pods on other nodes do.",
-    config: ScenarioConfig {
-        nodes: 1,
-        ..ScenarioConfig::DEFAULT
-    },
+    config: ScenarioConfig::ONE_NODE,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),
 };

@@ -9,7 +9,9 @@ use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
-use crate::wait::Progress;
+
+/// Why a detach fails.
+const REASON: &str = "the port is locked";
 
 /// Longer than the attach/detach controller takes to see that a pod is gone.
 const SLOW: Duration = Duration::from_secs(4);
@@ -18,15 +20,10 @@ const SLOW: Duration = Duration::from_secs(4);
 /// none and waits for that one, for up to two minutes.
 const LOST_ATTACH: Duration = Duration::from_secs(180);
 
-const ONE_NODE: ScenarioConfig = ScenarioConfig {
-    nodes: 1,
-    ..ScenarioConfig::DEFAULT
-};
-
 pub(super) const SHARE: Scenario = Scenario {
     name: "pods-share-volume",
     about: "Two pods on one node share a volume: it stays attached until both are gone.",
-    config: ONE_NODE,
+    config: ScenarioConfig::ONE_NODE,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(share(env)),
 };
@@ -34,7 +31,7 @@ pub(super) const SHARE: Scenario = Scenario {
 pub(super) const RETURNS: Scenario = Scenario {
     name: "pod-returns",
     about: "A pod that returns to its node while the detach fails gets its volume again.",
-    config: ONE_NODE,
+    config: ScenarioConfig::ONE_NODE,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(returns(env)),
 };
@@ -42,7 +39,7 @@ pub(super) const RETURNS: Scenario = Scenario {
 pub(super) const DELETED_EARLY: Scenario = Scenario {
     name: "pod-deleted-early",
     about: "A volume whose pod is deleted during the attach is detached when the attach has finished.",
-    config: ONE_NODE,
+    config: ScenarioConfig::ONE_NODE,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(deleted_early(env)),
 };
@@ -70,9 +67,8 @@ pub(super) const ONE_POD: Scenario = Scenario {
     name: "read-write-once-pod",
     about: "The scheduler keeps a second pod off a ReadWriteOncePod volume until the first is gone.",
     config: ScenarioConfig {
-        nodes: 1,
         node_drivers: false,
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(one_pod(env)),
@@ -99,20 +95,10 @@ async fn returns(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;
     env.pod("first", A, &[&volume]).await?;
     env.wait_until_running("first", STEP_TIMEOUT).await?;
-    let locked = FaultRule::fail(
-        "locked",
-        Method::ControllerUnpublishVolume,
-        "INTERNAL",
-        "the port is locked",
-    );
+    let locked = FaultRule::fail("locked", Method::ControllerUnpublishVolume, "INTERNAL", REASON);
     env.driver.set_faults(&[locked]).await?;
     env.delete_pod("first").await?;
-    env.wait_for_attachment(&volume, A, STEP_TIMEOUT, "a detachError", |attachment| {
-        let status = attachment.and_then(|attachment| attachment.status.as_ref());
-        let error = status.and_then(|status| status.detach_error.as_ref());
-        Progress::of(error.is_some(), || format!("its status is {status:?}"))
-    })
-    .await?;
+    env.wait_for_detach_error(&volume, A, REASON).await?;
     env.pod("second", A, &[&volume]).await?;
     env.driver.clear_faults().await?;
     env.wait_until_running("second", LOST_ATTACH).await

@@ -18,9 +18,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: SECRET_NAMESPACE_GONE,
     about: "A volume is detached without its publish secret when the namespace of the secret was deleted.",
     config: ScenarioConfig {
-        nodes: 1,
         node_drivers: false,
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(10),

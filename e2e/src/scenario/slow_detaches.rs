@@ -20,10 +20,9 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "slow-detaches",
     about: "An attach is sent to the driver while every detach worker waits for a response.",
     config: ScenarioConfig {
-        nodes: 1,
         // Longer than a pod takes to get to the attacher on a machine that is busy with other scenarios.
         timeout: Duration::from_secs(25),
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(20),

@@ -24,6 +24,15 @@ pub struct TestContext {
     randomness: Randomness,
 }
 
+/// A build of an attacher.
+#[derive(Clone, Copy, Debug)]
+pub enum Build {
+    /// The one under test.
+    Current(Kind),
+    /// An earlier one of ours.
+    Previous,
+}
+
 /// What scenarios that chance writes are made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Randomness {
@@ -31,6 +40,23 @@ pub struct Randomness {
     pub seed: u64,
     /// How many attachments are made, if not as many as usual.
     pub attachments: Option<usize>,
+}
+
+// === impl Build ===
+
+impl Build {
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::Current(kind) => kind,
+            Self::Previous => Kind::Ours,
+        }
+    }
+}
+
+impl From<Kind> for Build {
+    fn from(kind: Kind) -> Self {
+        Self::Current(kind)
+    }
 }
 
 // === impl TestContext ===
@@ -97,6 +123,14 @@ impl TestContext {
             .await
             .context(what)?;
         Ok(program)
+    }
+
+    /// Program of an attacher of this build.
+    pub(super) async fn attacher_build(&self, build: Build) -> Result<PathBuf> {
+        match build {
+            Build::Current(kind) => self.attacher(kind).await.map(Path::to_owned),
+            Build::Previous => self.toolchain.previous_attacher(),
+        }
     }
 
     /// The kubectl plugin that explains stuck volumes, built when a scenario first needs it.

@@ -103,6 +103,8 @@ pub struct TestEnv<'ctx> {
     force_detached: BTreeSet<(String, String)>,
     _driver_name_guard: Option<OwnedMutexGuard<()>>,
     exempt: BTreeSet<(String, String)>,
+    /// UIDs.
+    lost_attachments: BTreeSet<String>,
 }
 
 // === impl ScenarioConfig ===
@@ -123,6 +125,12 @@ impl ScenarioConfig {
         node_drivers: true,
         flags: &[],
         own_flags: &[],
+    };
+
+    /// The same with one node.
+    pub const ONE_NODE: Self = Self {
+        nodes: 1,
+        ..Self::DEFAULT
     };
 }
 
@@ -167,7 +175,7 @@ impl<'ctx> TestEnv<'ctx> {
             .await
             .context("make the publish secret")?;
         Api::<CSIDriver>::all(client.clone())
-            .create(&create, &mk_csi_driver(prefix, &driver_name))
+            .create(&create, &mk_csi_driver(prefix, &driver_name, true))
             .await
             .context("register the driver")?;
 
@@ -208,6 +216,7 @@ impl<'ctx> TestEnv<'ctx> {
             force_detached: BTreeSet::new(),
             _driver_name_guard: driver_name_guard,
             exempt: BTreeSet::new(),
+            lost_attachments: BTreeSet::new(),
         };
         for index in 0..config.nodes {
             env.add_node(index, config.node_drivers).await?;
@@ -329,7 +338,11 @@ impl<'ctx> TestEnv<'ctx> {
     /// Everything the invariants are verified on, as of now.
     pub async fn observations(&self) -> Result<Observations> {
         // Before the journals: a state that is known must not lack the call that led to it.
-        let watch_events = self.recorder.watch_events();
+        let mut watch_events = self.recorder.watch_events();
+        watch_events.retain(|event| {
+            let uid = event.attachment.metadata.uid.as_ref();
+            uid.is_none_or(|uid| !self.lost_attachments.contains(uid))
+        });
         let volumes = Api::<PersistentVolume>::all(self.client())
             .list(&self.mine())
             .await?;

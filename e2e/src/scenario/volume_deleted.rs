@@ -14,10 +14,7 @@ const REASON: &str = "the array is busy";
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "volume-deleted",
     about: "The attacher's finalizer keeps a deleted PersistentVolume until its volume is detached.",
-    config: ScenarioConfig {
-        nodes: 1,
-        ..ScenarioConfig::DEFAULT
-    },
+    config: ScenarioConfig::ONE_NODE,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),
 };
@@ -34,21 +31,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.delete_claim(&volume).await?;
     env.delete_pod("web").await?;
     env.wait_until_pod_gone("web", STEP_TIMEOUT).await?;
-    env.wait_for_attachment(
-        &volume,
-        A,
-        STEP_TIMEOUT,
-        "the attachment's detachError",
-        |attachment| {
-            let status = attachment.and_then(|attachment| attachment.status.as_ref());
-            let error = status.and_then(|status| status.detach_error.as_ref());
-            let told = error
-                .and_then(|error| error.message.as_deref())
-                .is_some_and(|text| text.contains(REASON));
-            Progress::of(told, || format!("its status is {status:?}"))
-        },
-    )
-    .await?;
+    env.wait_for_detach_error(&volume, A, REASON).await?;
     let ours = [env.finalizer()];
     env.wait_for_persistent_volume(
         &volume,

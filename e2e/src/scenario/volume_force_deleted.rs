@@ -15,9 +15,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "volume-force-deleted",
     about: "A volume whose PersistentVolume was force-deleted is detached from the record, by an attacher that never saw the PersistentVolume.",
     config: ScenarioConfig {
-        nodes: 1,
         node_drivers: false,
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(10),

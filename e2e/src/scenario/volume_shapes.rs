@@ -18,9 +18,8 @@ pub(super) const ALL: Scenario = Scenario {
     name: "volume-shapes",
     about: "Block and mount volumes, access modes, readonly, secrets, contexts and inline volumes reach the driver as specified.",
     config: ScenarioConfig {
-        nodes: 1,
         node_drivers: false,
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env, Driver::Complete)),
@@ -31,10 +30,9 @@ pub(super) const PLAIN: Scenario = Scenario {
     name: "volume-shapes-plain",
     about: "A driver without SINGLE_NODE_MULTI_WRITER and PUBLISH_READONLY gets only access modes and flags that it supports.",
     config: ScenarioConfig {
-        nodes: 1,
         capabilities: "-SINGLE_NODE_MULTI_WRITER,-PUBLISH_READONLY",
         node_drivers: false,
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env, Driver::Plain)),

@@ -10,7 +10,6 @@ use crate::cluster::ClusterSettings;
 use crate::control_plane::Component;
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
-use crate::wait::Progress;
 
 const REASON: &str = "the port is locked";
 
@@ -18,9 +17,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "volumes-attached",
     about: "volumesAttached loses a volume before its VolumeAttachment is deleted, and a failed detach does not bring it back.",
     config: ScenarioConfig {
-        nodes: 1,
         own_cluster: Some(ClusterSettings::DEFAULT),
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),
@@ -36,12 +34,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let locked = FaultRule::fail("locked", Method::ControllerUnpublishVolume, "INTERNAL", REASON);
     env.driver.set_faults(&[locked]).await?;
     env.delete_pod("web").await?;
-    env.wait_for_attachment(&volume, A, STEP_TIMEOUT, "a detachError", |attachment| {
-        let status = attachment.and_then(|attachment| attachment.status.as_ref());
-        let error = status.and_then(|status| status.detach_error.as_ref());
-        Progress::of(error.is_some(), || format!("its status is {status:?}"))
-    })
-    .await?;
+    env.wait_for_detach_error(&volume, A, REASON).await?;
     statuses.wait_for(&volume, &[true, false]).await?;
     let fails = ["DetachVolume.Detach failed", &volume.handle];
     let cluster = env.ctx().cluster();
@@ -85,9 +78,8 @@ pub(super) const PATCH_FAILS: Scenario = Scenario {
     name: "node-status-patch-fails",
     about: "A volume is not detached while the attach/detach controller cannot remove it from volumesAttached.",
     config: ScenarioConfig {
-        nodes: 1,
         own_cluster: Some(ClusterSettings::DEFAULT),
-        ..ScenarioConfig::DEFAULT
+        ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(patch_fails(env)),

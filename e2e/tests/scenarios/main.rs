@@ -34,8 +34,15 @@ const TRIALS_AT_A_TIME: usize = 4;
 /// Scenarios that are run through the `kubeconfig` backend too: enough to use all of it.
 const THROUGH_KUBECONFIG: [&str; 2] = ["pod-attaches", "pod-moves"];
 
-/// What does not run on the embedded cluster: where external-attacher takes part, which the real control plane judges.
-const NOT_EMBEDDED: &[&str] = &["go::", "ours::leader-changes-kind"];
+/// What does not run on the embedded cluster, and why.
+const NOT_EMBEDDED: &[(&str, &str)] = &[
+    ("go::", "external-attacher runs on the control plane only"),
+    (
+        "ours::leader-changes-kind",
+        "external-attacher runs on the control plane only",
+    ),
+    ("ours::etcd-restored", "it restores a snapshot of etcd"),
+];
 
 /// What is logged unless `RUST_LOG` says otherwise. The client logs every failed request as an error, also those
 /// of a component that is being waited for; the caller of the request reports it.
@@ -71,7 +78,10 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
     let mut trials = attacher_process::trials(shared);
     if settings.kubeconfig.is_some() {
         for kind in [Kind::Ours, Kind::Go] {
-            trials.extend(all(kind).map(|scenario| trial(shared, scenario, kind, Access::Kubeconfig, None)));
+            trials.extend(all(kind).map(|scenario| {
+                let skipped = missing_setting(scenario, settings);
+                trial(shared, scenario, kind, Access::Kubeconfig, skipped)
+            }));
         }
         trials.push(secrets::trial(shared, Access::Kubeconfig, None));
         return Ok(trials);
@@ -87,7 +97,10 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
     ] {
         trials.push(secrets::trial(shared, access, skipped));
         for kind in [Kind::Ours, Kind::Go] {
-            trials.extend(all(kind).map(|scenario| trial(shared, scenario, kind, access, skipped)));
+            trials.extend(all(kind).map(|scenario| {
+                let skipped = skipped.or_else(|| missing_setting(scenario, settings));
+                trial(shared, scenario, kind, access, skipped)
+            }));
         }
     }
     for name in THROUGH_KUBECONFIG {
@@ -100,11 +113,20 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
 
 /// What an attacher is put through.
 fn all(kind: Kind) -> impl Iterator<Item = &'static Scenario> {
-    let randomized = match kind {
-        Kind::Ours => scenario::RANDOMIZED,
-        Kind::Go => &[],
+    let (randomized, upgrades) = match kind {
+        Kind::Ours => (scenario::RANDOMIZED, scenario::UPGRADES),
+        Kind::Go => (&[][..], &[][..]),
     };
-    scenario::ALL.iter().chain(randomized)
+    scenario::ALL.iter().chain(randomized).chain(upgrades)
+}
+
+/// What a person has to set for the scenario, if that is missing.
+fn missing_setting(scenario: &Scenario, settings: &Settings) -> Option<&'static str> {
+    let is_upgrade = scenario::UPGRADES
+        .iter()
+        .any(|upgrade| upgrade.name == scenario.name);
+    (is_upgrade && settings.previous_attacher.is_none())
+        .then_some("CSI_ATTACHER_PREVIOUS_BIN names no earlier build of our attacher")
 }
 
 fn trial(
@@ -117,10 +139,12 @@ fn trial(
     // A cluster that the harness did not start keeps its components.
     let untouchable = access == Access::Kubeconfig && scenario.config.own_cluster.is_some();
     let name = format!("{kind}::{}", scenario.name);
-    let excepted = access == Access::Embedded && NOT_EMBEDDED.iter().any(|except| name.starts_with(except));
+    let excepted = NOT_EMBEDDED
+        .iter()
+        .find(|(except, _)| access == Access::Embedded && name.starts_with(except));
     let skipped = skipped
         .or(untouchable.then_some("it needs a cluster of its own"))
-        .or(excepted.then_some("external-attacher runs on the control plane only"));
+        .or(excepted.map(|(_, reason)| *reason));
     let shared = Arc::clone(shared);
     unless(skipped, format!("{access}::{name}"), move || {
         shared.run(scenario, kind, access)

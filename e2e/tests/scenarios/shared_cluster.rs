@@ -69,7 +69,11 @@ impl SharedCluster {
             Access::ControlPlane => format!("{kind}-{}", scenario.name),
             Access::Kubeconfig => format!("kc-{kind}-{}", scenario.name),
         };
-        let outcome = match scenario.config.own_cluster {
+        let own_cluster = scenario
+            .config
+            .own_cluster
+            .filter(|settings| access == Access::Embedded || settings.needs_own_control_plane());
+        let outcome = match own_cluster {
             Some(settings) => self.run_on_own_cluster(scenario, kind, access, settings, &prefix),
             None => self.runtime.block_on(async {
                 let ctx = self.context(access).await?;

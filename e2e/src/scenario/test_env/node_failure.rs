@@ -32,6 +32,12 @@ impl TestEnv<'_> {
         self.exempt.insert((volume.handle.clone(), node_id));
     }
 
+    /// The API server is about to lose the VolumeAttachment with this UID: no attacher can prevent it, so the invariants
+    /// ignore the object.
+    pub fn expect_lost_attachment(&mut self, uid: &str) {
+        self.lost_attachments.insert(uid.to_owned());
+    }
+
     /// Reregisters the driver on the node under a new id, as after the machine behind it was replaced; returns the id.
     /// What is attached to the node is still attached to the old id, and is verified by that.
     pub async fn reregister(&self, node: usize) -> Result<String> {

@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use kube::runtime::watcher;
 
-use super::{TestEnv, TestVolume};
+use super::{STEP_TIMEOUT, TestEnv, TestVolume};
 use crate::fixture::mk_pod;
 use crate::wait::{self, Progress};
 
@@ -53,19 +53,26 @@ impl TestEnv<'_> {
         Ok(())
     }
 
+    /// Has the containers of a running pod exit with this code, and waits until its phase says so.
+    pub async fn complete_pod(&self, name: &str, node: usize, code: i32) -> Result<()> {
+        let pod = self.pods().get(name).await?;
+        let uid = pod.metadata.uid.context("a pod has a UID")?;
+        self.node(node).exit_containers(&uid, code)?;
+        let completed = if code == 0 { "Succeeded" } else { "Failed" };
+        self.wait_for_phase(name, completed, STEP_TIMEOUT).await
+    }
+
     /// Waits until the pod runs.
     pub async fn wait_until_running(&self, name: &str, within: Duration) -> Result<()> {
-        wait::for_object(
-            &self.pods(),
-            name,
-            within,
-            &format!("pod {name} to run"),
-            |pod| match phase(pod) {
-                Some("Running") => Progress::Reached(()),
-                Some(phase) => Progress::Pending(format!("its phase is {phase}")),
-                None => Progress::Pending("there is no such pod".to_owned()),
-            },
-        )
+        self.wait_for_phase(name, "Running", within).await
+    }
+
+    async fn wait_for_phase(&self, name: &str, wanted: &str, within: Duration) -> Result<()> {
+        let what = format!("pod {name} to be {wanted}");
+        wait::for_object(&self.pods(), name, within, &what, |pod| match phase(pod) {
+            Some(phase) => Progress::of(phase == wanted, || format!("its phase is {phase}")),
+            None => Progress::Pending("there is no such pod".to_owned()),
+        })
         .await
     }
 

@@ -8,6 +8,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
+use super::super::test_context::Build;
 use super::TestEnv;
 use crate::attacher::{AttacherProcess, AttacherSpec, Kind, Replica};
 
@@ -71,20 +72,21 @@ impl TestEnv<'_> {
     ) -> Result<AttacherProcess> {
         let spec = AttacherSpec {
             socket: socket_proxy.socket().to_owned(),
-            ..self.replica_spec(kind, name).await?
+            ..self.replica_spec(kind.into(), name).await?
         };
         AttacherProcess::start(self.ctx.run().clone(), spec).await
     }
 
     /// Starts another attacher beside [`Self::attacher`], as one of those that elect a leader. The scenario ends it.
-    pub async fn replica(&self, kind: Kind, name: &str) -> Result<AttacherProcess> {
-        AttacherProcess::start(self.ctx.run().clone(), self.replica_spec(kind, name).await?).await
+    pub async fn replica(&self, build: impl Into<Build>, name: &str) -> Result<AttacherProcess> {
+        let spec = self.replica_spec(build.into(), name).await?;
+        AttacherProcess::start(self.ctx.run().clone(), spec).await
     }
 
-    async fn replica_spec(&self, kind: Kind, name: &str) -> Result<AttacherSpec> {
+    async fn replica_spec(&self, build: Build, name: &str) -> Result<AttacherSpec> {
         Ok(AttacherSpec {
-            kind,
-            binary: self.ctx.attacher(kind).await?.to_owned(),
+            kind: build.kind(),
+            binary: self.ctx.attacher_build(build).await?,
             replica: Some(Replica {
                 name: name.to_owned(),
                 namespace: self.prefix.clone(),

@@ -303,6 +303,19 @@ impl TestEnv<'_> {
         .await
     }
 
+    /// Waits until the attachment of the volume to the node has a detachError with this text.
+    pub async fn wait_for_detach_error(&self, volume: &TestVolume, node: usize, text: &str) -> Result<()> {
+        let what = format!("a detachError with {text:?}");
+        self.wait_for_attachment(volume, node, STEP_TIMEOUT, &what, |attachment| {
+            let status = attachment.and_then(|attachment| attachment.status.as_ref());
+            let error = status.and_then(|status| status.detach_error.as_ref());
+            let message = error.and_then(|error| error.message.as_deref());
+            let failed = message.is_some_and(|message| message.contains(text));
+            Progress::of(failed, || format!("its status is {status:?}"))
+        })
+        .await
+    }
+
     /// Waits until the attachment of the volume to the node is gone.
     pub async fn wait_until_detached(
         &self,

@@ -1,0 +1,54 @@
+//! The attacher is down for longer than the attach/detach controller waits for it, and the volume is attached all the
+//! same: the controller must take it for uncertain.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, Scenario, move_order};
+use crate::cluster::ClusterSettings;
+use crate::driver::fault::{FaultRule, Method};
+use crate::fixture::Access;
+
+/// The wait of the real controller, which is a constant, and some.
+const CSI_TIMEOUT: Duration = Duration::from_secs(150);
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "attach-wait-times-out",
+    about: "A volume whose attach the controller gave up waiting for is detached, and only then attached to another node.",
+    config: ScenarioConfig {
+        own_cluster: Some(ClusterSettings {
+            csi_timeout: Some(Duration::from_millis(1500)),
+            ..ClusterSettings::DEFAULT
+        }),
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env)),
+};
+
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let volume = env.volume("data", Access::OneNode).await?;
+    let hangs = FaultRule::hang_after_effect("hangs", Method::ControllerPublishVolume);
+    env.driver.set_faults(&[hangs]).await?;
+    env.pod("first", A, &[&volume]).await?;
+    let node_id = env.node(A).node_id().to_owned();
+    env.driver
+        .wait_until_published(&volume.handle, &node_id, true, STEP_TIMEOUT)
+        .await?;
+    env.attacher.crash().await?;
+    env.driver.clear_faults().await?;
+    env.pod("second", B, &[&volume]).await?;
+    env.delete_pod("first").await?;
+    env.wait_until_pod_gone("first", STEP_TIMEOUT).await?;
+
+    let gave_up = format!("timed out waiting for external-attacher of {}", env.driver.name());
+    env.wait_for_event("first", "FailedAttachVolume", &gave_up, CSI_TIMEOUT)
+        .await?;
+    env.attacher.revive().await?;
+    env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
+    env.wait_until_running("second", STEP_TIMEOUT).await?;
+    move_order::ensure_detached_before_attach(env, &volume, A, B)?;
+    Ok(())
+}

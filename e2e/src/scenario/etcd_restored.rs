@@ -1,0 +1,87 @@
+//! The API server's etcd is restored from a snapshot: what was attached or detached since comes undone in Kubernetes, and
+//! not at the array.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
+use super::{ExpectedOutcome, Scenario};
+use crate::cluster::ClusterSettings;
+use crate::driver::journal::{PUBLISH, UNPUBLISH};
+use crate::fixture::Access;
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "etcd-restored",
+    about: "After a restore of etcd, what was detached since is attached again, what was attached since is detached with its next pod, and the rest is left alone.",
+    config: ScenarioConfig {
+        reconcile_sync: Duration::from_secs(1),
+        // The attach/detach controller keeps running, and finds by this that a VolumeAttachment is lost.
+        own_cluster: Some(ClusterSettings {
+            reconcile_sync_period: Some(Duration::from_secs(2)),
+            ..ClusterSettings::DEFAULT
+        }),
+        ..ScenarioConfig::DEFAULT
+    },
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(run(env)),
+};
+
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let kept = env.volume("kept", Access::OneNode).await?;
+    let detached = env.volume("detached", Access::OneNode).await?;
+    let attached = env.volume("attached", Access::OneNode).await?;
+    env.pod("kept", A, &[&kept]).await?;
+    env.pod("detached", A, &[&detached]).await?;
+    env.wait_until_all_running(2, STEP_TIMEOUT).await?;
+    env.wait_for_volumes_attached(A, &[&kept, &detached]).await?;
+
+    let publishes = calls(env, &kept, PUBLISH)?;
+    let snapshot = env.ctx().cluster().save_snapshot().await?;
+    env.delete_pod("detached").await?;
+    env.wait_until_detached(&detached, A, STEP_TIMEOUT).await?;
+    env.pod("attached", B, &[&attached]).await?;
+    env.wait_until_running("attached", STEP_TIMEOUT).await?;
+    let lost = env
+        .wait_until_attached(&env.attachment_name(&attached, B))
+        .await?;
+    let lost = lost.metadata.uid.context("an object has a UID")?;
+    env.expect_lost_attachment(&lost);
+    // The VolumeAttachment comes back with attached=true.
+    env.exempt_from_invariant_2(&detached, A);
+
+    env.ctx().cluster().restore_snapshot(&snapshot).await?;
+    let node_id = env.node(A).node_id().to_owned();
+    env.driver
+        .wait_until_published(&detached.handle, &node_id, true, STEP_TIMEOUT)
+        .await?;
+    env.wait_until_running("detached", STEP_TIMEOUT).await?;
+    // Another name than that of the lost pod, which kube-scheduler may not have forgotten yet: it exits if the pod it knows is
+    // replaced by one without a node.
+    env.pod("next", B, &[&attached]).await?;
+    env.wait_until_running("next", STEP_TIMEOUT).await?;
+    let again = env
+        .wait_until_attached(&env.attachment_name(&attached, B))
+        .await?;
+    ensure!(
+        again.metadata.uid.as_ref() != Some(&lost),
+        "the snapshot has a VolumeAttachment that is younger than it"
+    );
+
+    ensure!(
+        calls(env, &kept, PUBLISH)? == publishes && calls(env, &kept, UNPUBLISH)? == 0,
+        "a volume that stayed attached was published or unpublished"
+    );
+    for (pod, volume, node) in [("detached", &detached, A), ("next", &attached, B)] {
+        env.delete_pod(pod).await?;
+        env.wait_until_detached(volume, node, STEP_TIMEOUT).await?;
+    }
+    Ok(())
+}
+
+fn calls(env: &TestEnv<'_>, volume: &TestVolume, method: &str) -> Result<usize> {
+    let calls = env.driver.calls()?.into_iter();
+    Ok(calls
+        .filter(|call| call.method == method && call.volume == volume.handle)
+        .count())
+}
